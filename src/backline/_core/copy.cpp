@@ -1,0 +1,274 @@
+#include "copy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace backline {
+namespace {
+
+struct alignas(16) Raw16 {
+    uint64_t a, b;
+};
+
+float half_to_float(uint16_t h) {
+    uint32_t sign = uint32_t(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu, bits;
+    if (exponent == 31u) {
+        bits = sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u);
+    } else if (exponent) {
+        bits = sign | ((exponent + 112u) << 23) | (mantissa << 13);
+    } else {
+        float value = std::ldexp(float(mantissa), -24);
+        std::memcpy(&bits, &value, 4);
+        bits |= sign;
+    }
+    float result;
+    std::memcpy(&result, &bits, 4);
+    return result;
+}
+
+uint16_t float_to_half(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    uint16_t sign = uint16_t((bits >> 16) & 0x8000u);
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((bits >> 13) & 0x3ffu));
+    if (bits >= 0x47800000u) return uint16_t(sign | 0x7c00u);  // 65536 and more
+    if (bits < 0x38800000u) {  // subnormal halves: units of 2^-24, round to nearest even
+        float magnitude;
+        std::memcpy(&magnitude, &bits, 4);
+        return uint16_t(sign | uint16_t(std::nearbyint(std::ldexp(magnitude, 24))));
+    }
+    uint32_t rounded = bits + 0xfffu + ((bits >> 13) & 1u);
+    return uint16_t(sign | uint16_t((rounded - 0x38000000u) >> 13));
+}
+
+inline uint16_t float_to_bfloat(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return uint16_t(nan ? ((bits >> 16) | 0x40u) : rounded);
+}
+
+inline float bfloat_to_float(uint16_t value) {
+    uint32_t bits = uint32_t(value) << 16;
+    float result;
+    std::memcpy(&result, &bits, 4);
+    return result;
+}
+
+#if defined(__x86_64__)
+bool has_f16c() {
+    static const bool yes = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+    return yes;
+}
+
+__attribute__((target("avx,f16c"))) void half_row(const uint16_t *src, float *dst, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(src + i))));
+    for (; i < n; ++i) dst[i] = half_to_float(src[i]);
+}
+
+__attribute__((target("avx,f16c"))) void to_half_row(const float *src, uint16_t *dst, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(dst + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; ++i) dst[i] = float_to_half(src[i]);
+}
+#else
+bool has_f16c() { return false; }
+void half_row(const uint16_t *, float *, int64_t) {}
+void to_half_row(const float *, uint16_t *, int64_t) {}
+#endif
+
+template <class S, class D, class F>
+void convert(const Copy2D &c, const char *src, char *dst, F f) {
+    // Tiles keep both sides in cache when one is transposed; the inner loop runs along the destination.
+    int64_t rows = c.rows, cols = c.cols, s0 = c.src0, s1 = c.src1, d0 = c.dst0, d1 = c.dst1;
+    if (std::abs(d0) < std::abs(d1)) {
+        std::swap(rows, cols);
+        std::swap(s0, s1);
+        std::swap(d0, d1);
+    }
+    if (d1 == int64_t(sizeof(D)) && s1 == int64_t(sizeof(S))) {
+        for (int64_t i = 0; i < rows; ++i) {
+            const S *from = reinterpret_cast<const S *>(src + i * s0);
+            D *to = reinterpret_cast<D *>(dst + i * d0);
+            for (int64_t j = 0; j < cols; ++j) to[j] = f(from[j]);
+        }
+        return;
+    }
+    constexpr int64_t tile = 16;
+    for (int64_t i0 = 0; i0 < rows; i0 += tile)
+        for (int64_t j0 = 0; j0 < cols; j0 += tile) {
+            int64_t i1 = std::min(i0 + tile, rows), j1 = std::min(j0 + tile, cols);
+            for (int64_t i = i0; i < i1; ++i)
+                for (int64_t j = j0; j < j1; ++j) {
+                    S value;
+                    std::memcpy(&value, src + i * s0 + j * s1, sizeof(S));
+                    D result = f(value);
+                    std::memcpy(dst + i * d0 + j * d1, &result, sizeof(D));
+                }
+        }
+}
+
+template <class T>
+void raw(const Copy2D &c, const char *src, char *dst) {
+    int64_t size = sizeof(T);
+    if (c.src1 == size && c.dst1 == size) {
+        if (c.src0 == c.cols * size && c.dst0 == c.src0) {
+            std::memcpy(dst, src, size_t(c.rows * c.src0));
+        } else {
+            for (int64_t i = 0; i < c.rows; ++i)
+                std::memcpy(dst + i * c.dst0, src + i * c.src0, size_t(c.cols * size));
+        }
+        return;
+    }
+    if (c.src0 == size && c.dst0 == size) {
+        for (int64_t j = 0; j < c.cols; ++j)
+            std::memcpy(dst + j * c.dst1, src + j * c.src1, size_t(c.rows * size));
+        return;
+    }
+    convert<T, T>(c, src, dst, [](T x) { return x; });
+}
+
+}  // namespace
+
+void Copy2D::run(const char *src, char *dst) const {
+    if (rows <= 0 || cols <= 0) return;
+    switch (element) {
+        case Element::raw2: return raw<uint16_t>(*this, src, dst);
+        case Element::raw4: return raw<uint32_t>(*this, src, dst);
+        case Element::raw8: return raw<uint64_t>(*this, src, dst);
+        case Element::raw16: return raw<Raw16>(*this, src, dst);
+        case Element::conj8:
+            return convert<std::complex<float>, std::complex<float>>(*this, src, dst, [](auto x) { return std::conj(x); });
+        case Element::conj16:
+            return convert<std::complex<double>, std::complex<double>>(*this, src, dst,
+                                                                       [](auto x) { return std::conj(x); });
+        case Element::f16_f32:
+            if (has_f16c() && src1 == 2 && dst1 == 4) {
+                for (int64_t i = 0; i < rows; ++i)
+                    half_row(reinterpret_cast<const uint16_t *>(src + i * src0), reinterpret_cast<float *>(dst + i * dst0),
+                             cols);
+                return;
+            }
+            return convert<uint16_t, float>(*this, src, dst, half_to_float);
+        case Element::f32_f16:
+            if (has_f16c() && src1 == 4 && dst1 == 2) {
+                for (int64_t i = 0; i < rows; ++i)
+                    to_half_row(reinterpret_cast<const float *>(src + i * src0),
+                                reinterpret_cast<uint16_t *>(dst + i * dst0), cols);
+                return;
+            }
+            return convert<float, uint16_t>(*this, src, dst, float_to_half);
+        case Element::bf16_f32: return convert<uint16_t, float>(*this, src, dst, [](uint16_t x) { return bfloat_to_float(x); });
+        case Element::f32_bf16: return convert<float, uint16_t>(*this, src, dst, [](float x) { return float_to_bfloat(x); });
+        case Element::i64_i32: return convert<int64_t, int32_t>(*this, src, dst, [](int64_t x) { return int32_t(x); });
+        case Element::i32_i64: return convert<int32_t, int64_t>(*this, src, dst, [](int32_t x) { return int64_t(x); });
+        case Element::count: break;
+    }
+}
+
+void Triangle::run(char *data) const {
+    auto at = [&](int64_t i, int64_t j) { return data + i * stride0 + j * stride1; };
+    int64_t shorter = std::min(rows, cols);
+    switch (mode) {
+        case TriangleMode::zero_upper:
+        case TriangleMode::zero_lower: {
+            bool upper = mode == TriangleMode::zero_upper;
+            if (stride1 == itemsize) {  // row by row: one run each
+                for (int64_t i = 0; i < rows; ++i) {
+                    int64_t first = upper ? i + 1 : 0, last = upper ? cols : std::min(i, cols);
+                    if (first < last) std::memset(at(i, first), 0, size_t((last - first) * itemsize));
+                }
+            } else {
+                for (int64_t j = 0; j < cols; ++j) {
+                    int64_t first = upper ? 0 : j + 1, last = upper ? std::min(j, rows) : rows;
+                    if (first >= last) continue;
+                    if (stride0 == itemsize) {
+                        std::memset(at(first, j), 0, size_t((last - first) * itemsize));
+                    } else {
+                        for (int64_t i = first; i < last; ++i) std::memset(at(i, j), 0, size_t(itemsize));
+                    }
+                }
+            }
+            return;
+        }
+        case TriangleMode::unit_diagonal:
+            for (int64_t i = 0; i < shorter; ++i) {
+                char *p = at(i, i);
+                int real = complex ? itemsize / 2 : itemsize;
+                std::memset(p, 0, size_t(itemsize));
+                if (real == 4) {
+                    float one = 1;
+                    std::memcpy(p, &one, 4);
+                } else {
+                    double one = 1;
+                    std::memcpy(p, &one, 8);
+                }
+            }
+            return;
+        case TriangleMode::mirror_lower:
+        case TriangleMode::mirror_upper: {
+            // mirror_lower: the lower triangle is right, the upper becomes its (conjugate) transpose.
+            bool lower = mode == TriangleMode::mirror_lower;
+            constexpr int64_t tile = 16;
+            for (int64_t i0 = 0; i0 < shorter; i0 += tile)
+                for (int64_t j0 = 0; j0 <= i0; j0 += tile)
+                    for (int64_t i = i0; i < std::min(i0 + tile, shorter); ++i)
+                        for (int64_t j = j0; j < std::min(j0 + tile, i); ++j) {
+                            char *to = lower ? at(j, i) : at(i, j);
+                            std::memcpy(to, lower ? at(i, j) : at(j, i), size_t(itemsize));
+                            if (complex) {
+                                char *sign = to + itemsize - 1;  // little endian: the sign bit of the imaginary part
+                                *sign = char(*sign ^ char(0x80));
+                            }
+                        }
+            return;
+        }
+        case TriangleMode::count: return;
+    }
+}
+
+namespace {
+
+template <class T>
+bool all_finite(const Finite &f, const char *data, T exponent) {
+    for (int64_t i = 0; i < f.rows; ++i) {
+        const char *row = data + i * f.stride0;
+        unsigned found = 0;
+        if (f.stride1 == int64_t(sizeof(T))) {
+            for (int64_t j = 0; j < f.cols; ++j) {
+                T bits;
+                std::memcpy(&bits, row + j * int64_t(sizeof(T)), sizeof(T));
+                found |= (bits & exponent) == exponent;
+            }
+        } else {
+            for (int64_t j = 0; j < f.cols; ++j) {
+                T bits;
+                std::memcpy(&bits, row + j * f.stride1, sizeof(T));
+                found |= (bits & exponent) == exponent;
+            }
+        }
+        if (found) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+bool Finite::run(const char *data) const {
+    return itemsize == 4 ? all_finite<uint32_t>(*this, data, 0x7f800000u)
+                         : all_finite<uint64_t>(*this, data, 0x7ff0000000000000u);
+}
+
+}  // namespace backline

@@ -1,0 +1,18 @@
+// Where a call reads which switches hold: one ContextVar whose value is a Frame, above a process-wide base Snapshot.
+#pragma once
+#include "common.hpp"
+
+namespace backline {
+
+struct Frame {
+    PyObject_HEAD
+    PyObject *layers;    // tuple, innermost last: the switches floor's business
+    PyObject *base;      // the base Snapshot that `snapshot` was merged over
+    PyObject *snapshot;  // what holds here
+    PyObject *tracer;    // None, or called with every Event in this context
+};
+
+// Borrowed references; false with an exception set. `tracer` is nullptr when nobody listens.
+bool current_frame(PyObject **snapshot, PyObject **tracer);
+
+}  // namespace backline

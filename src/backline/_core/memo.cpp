@@ -1,0 +1,184 @@
+#include "memo.hpp"
+
+#include <algorithm>
+
+namespace backline {
+namespace {
+
+struct Entry {
+    uint64_t hash = 0, used = 0;
+    std::vector<int64_t> words;
+    PyObject *plan = nullptr, *operation = nullptr, *snapshot = nullptr;
+};
+
+// Open addressing, linear probing, at most half full. Everything here runs under the GIL.
+std::vector<Entry> table(256);
+size_t entries = 0, max_entries = 4096;
+uint64_t clock_ = 0, misses = 0;
+
+enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple };
+
+void release(Entry &e, std::vector<PyObject *> &garbage) {
+    for (PyObject *o : {e.plan, e.operation, e.snapshot}) garbage.push_back(o);
+}
+
+void drop(std::vector<PyObject *> &garbage) {  // a finaliser may call back into the Memo: only when the table is whole again
+    for (PyObject *o : garbage) Py_XDECREF(o);
+}
+
+Entry *slot_for(std::vector<Entry> &in, uint64_t hash, const int64_t *words, size_t count) {
+    size_t mask = in.size() - 1;
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
+        Entry &e = in[i];
+        if (!e.plan || (e.hash == hash && e.words.size() == count &&
+                        !std::memcmp(e.words.data(), words, count * sizeof(int64_t))))
+            return &e;
+    }
+}
+
+void rebuild(size_t keep, std::vector<PyObject *> &garbage) {
+    std::vector<Entry> old;
+    old.swap(table);
+    old.erase(std::remove_if(old.begin(), old.end(), [](const Entry &e) { return !e.plan; }), old.end());
+    std::sort(old.begin(), old.end(), [](const Entry &a, const Entry &b) { return a.used > b.used; });
+    while (old.size() > keep) {
+        release(old.back(), garbage);
+        old.pop_back();
+    }
+    size_t size = 256;
+    while (size < 4 * old.size()) size *= 2;
+    table = std::vector<Entry>(size);
+    entries = old.size();
+    for (Entry &e : old) {
+        Entry *slot = slot_for(table, e.hash, e.words.data(), e.words.size());
+        *slot = std::move(e);
+    }
+}
+
+PyObject *memo_info(PyObject *, PyObject *) {
+    return Py_BuildValue("{s:n,s:n,s:K,s:K}", "size", Py_ssize_t(entries), "max_size", Py_ssize_t(max_entries), "lookups",
+                         (unsigned long long)clock_, "misses", (unsigned long long)misses);
+}
+
+PyObject *memo_clear(PyObject *, PyObject *) {
+    std::vector<PyObject *> garbage;
+    rebuild(0, garbage);
+    drop(garbage);
+    Py_RETURN_NONE;
+}
+
+PyObject *memo_max_size(PyObject *, PyObject *arg) {
+    Py_ssize_t n = PyLong_AsSsize_t(arg);
+    if (n == -1 && PyErr_Occurred()) return nullptr;
+    if (n < 0) {
+        PyErr_SetString(PyExc_ValueError, "the Memo's size is 0 or more");
+        return nullptr;
+    }
+    max_entries = size_t(n);
+    std::vector<PyObject *> garbage;
+    if (entries > max_entries) rebuild(max_entries, garbage);
+    drop(garbage);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"memo_info", memo_info, METH_NOARGS, "Entries, bound, lookups and misses of the Memo."},
+    {"memo_clear", memo_clear, METH_NOARGS, "Forget every Plan."},
+    {"memo_max_size", memo_max_size, METH_O, "Bound the number of entries; the least recently used go first."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void Signature::put_argument(PyObject *value, int depth) {
+    if (PyArray_CheckExact(value)) {
+        PyArrayObject *a = reinterpret_cast<PyArrayObject *>(value);
+        PyArray_Descr *descr = PyArray_DESCR(a);
+        int nd = PyArray_NDIM(a);
+        if (array_count == kArrays || count + 1 + 2 * nd > kWords || !PyArray_ISNBO(descr->byteorder) ||
+            PyDataType_FLAGCHK(descr, NPY_ITEM_REFCOUNT)) {
+            memoizable = false;
+            return;
+        }
+        arrays[array_count++] = value;
+        int flags = PyArray_FLAGS(a) & (NPY_ARRAY_ALIGNED | NPY_ARRAY_WRITEABLE);
+        words[count++] = kArray | int64_t(descr->type_num) << 8 | int64_t(nd) << 32 | int64_t(flags) << 40;
+        const npy_intp *shape = PyArray_DIMS(a), *strides = PyArray_STRIDES(a);
+        for (int d = 0; d < nd; ++d) words[count++] = shape[d];
+        for (int d = 0; d < nd; ++d) words[count++] = strides[d];
+    } else if (value == Py_None) {
+        put(kNone);
+    } else if (value == Py_True || value == Py_False) {
+        put(kBool | int64_t(value == Py_True) << 8);
+    } else if (PyLong_CheckExact(value)) {
+        int overflow;
+        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow) memoizable = false;
+        put(kInt);
+        put(number);
+    } else if (PyFloat_CheckExact(value)) {
+        double number = PyFloat_AS_DOUBLE(value);
+        int64_t bits;
+        std::memcpy(&bits, &number, 8);
+        put(kFloat);
+        put(bits);
+    } else if (PyComplex_CheckExact(value)) {
+        Py_complex number = PyComplex_AsCComplex(value);
+        int64_t bits[2];
+        std::memcpy(bits, &number, 16);
+        put(kComplex);
+        put(bits[0]);
+        put(bits[1]);
+    } else if (PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value) && PyUnicode_GET_LENGTH(value) <= 32) {
+        Py_ssize_t length = PyUnicode_GET_LENGTH(value);
+        char text[32] = {0};
+        int64_t bits[4];
+        std::memcpy(text, PyUnicode_DATA(value), size_t(length));
+        std::memcpy(bits, text, 32);
+        put(kText | length << 8);
+        for (int i = 0; i < (length + 7) / 8; ++i) put(bits[i]);
+    } else if (PyTuple_CheckExact(value) && depth < 2) {
+        put(kTuple | int64_t(PyTuple_GET_SIZE(value)) << 8);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && memoizable; ++i)
+            put_argument(PyTuple_GET_ITEM(value, i), depth + 1);
+    } else {
+        memoizable = false;
+    }
+}
+
+uint64_t Signature::hash() const {
+    uint64_t h = 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < count; ++i) {
+        h = (h ^ uint64_t(words[i])) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+PyObject *memo_find(const Signature &signature, uint64_t hash) {
+    Entry *e = slot_for(table, hash, signature.words, size_t(signature.count));
+    e->used = ++clock_;
+    if (!e->plan) ++misses;
+    return e->plan;
+}
+
+int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot) {
+    if (!max_entries) return 0;
+    std::vector<PyObject *> garbage;
+    if (entries >= max_entries) rebuild(max_entries - max_entries / 8 - 1, garbage);
+    else if (2 * (entries + 1) > table.size()) rebuild(max_entries, garbage);
+    Entry *e = slot_for(table, hash, signature.words, size_t(signature.count));
+    if (e->plan) release(*e, garbage);
+    else ++entries;
+    e->hash = hash;
+    e->used = clock_;
+    e->words.assign(signature.words, signature.words + signature.count);
+    e->plan = Py_NewRef(plan);
+    e->operation = Py_NewRef(operation);
+    e->snapshot = Py_NewRef(snapshot);
+    drop(garbage);
+    return 0;
+}
+
+int add_memo(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline

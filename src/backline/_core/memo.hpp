@@ -1,0 +1,28 @@
+// Memo: from the signature of a call (operation, switches, layouts of arrays, parameters) to its Plan.
+#pragma once
+#include "common.hpp"
+
+namespace backline {
+
+// The words that tell two calls apart, and the arrays found on the way. Fixed size: a call that needs more is not memoised.
+struct Signature {
+    static constexpr int kWords = 96, kArrays = 12;
+    int64_t words[kWords];
+    int count = 0;
+    PyObject *arrays[kArrays];
+    int array_count = 0;
+    bool memoizable = true;
+
+    void put(int64_t word) {
+        if (count < kWords) words[count++] = word;
+        else memoizable = false;
+    }
+    void put_argument(PyObject *value, int depth = 0);
+    uint64_t hash() const;
+};
+
+PyObject *memo_find(const Signature &signature, uint64_t hash);  // borrowed, or nullptr
+// Keeps references to the plan, the operation and the Snapshot, so that their addresses in the key stay theirs.
+int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot);
+
+}  // namespace backline

@@ -1,0 +1,25 @@
+// backline._core: the compiled core. No reference to any one vendor library lives here.
+#define BACKLINE_IMPORTS_NUMPY
+#include "common.hpp"
+
+#ifndef BACKLINE_CXX_FLAGS
+#define BACKLINE_CXX_FLAGS ""
+#endif
+
+namespace {
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "The compiled core of Backline: Memo, PreparedCall, Gate.",
+                          -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__core() {
+    import_array();
+    backline::Ref module(PyModule_Create(&definition));
+    if (!module) return nullptr;
+    for (auto add : {backline::add_frame_type, backline::add_team_types, backline::add_plan_types, backline::add_operation_types,
+                     backline::add_memo, backline::add_pool})
+        if (add(module.get()) < 0) return nullptr;
+    if (PyModule_AddStringConstant(module.get(), "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return nullptr;
+    return module.release();
+}

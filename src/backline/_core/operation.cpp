@@ -1,0 +1,209 @@
+// Operation: the public callable of a hot operation. A call whose signature was seen before runs its Plan right here;
+// a new one asks the engine (Python) for a Plan first.
+#include "frame.hpp"
+#include "memo.hpp"
+#include "plan.hpp"
+
+#include <structmember.h>
+
+#include <chrono>
+
+namespace backline {
+namespace {
+
+struct Operation {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *dict;      // __doc__, __signature__, __module__ and what Python tools hang on functions
+    PyObject *name;
+    PyObject *parameters;  // tuple of names, in the order of the signature
+    PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised
+    PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
+    PyObject *weakrefs;
+};
+
+thread_local PyObject *last_plan = nullptr;  // of this thread; one reference is held until the next call
+
+void remember(PyObject *plan) {
+    if (plan == last_plan) return;
+    PyObject *old = last_plan;
+    last_plan = Py_NewRef(plan);
+    Py_XDECREF(old);
+}
+
+PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames) {
+    remember(plan);
+    if (is_prepared(plan)) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
+    return PyObject_Vectorcall(plan, args, nargs, kwnames);
+}
+
+PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs,
+                 PyObject *kwnames) {
+    using Clock = std::chrono::steady_clock;
+    Ref hold_tracer(Py_NewRef(tracer)), hold_plan(Py_NewRef(plan));
+    auto start = Clock::now();
+    Ref result(run_plan(plan, s, args, nargs, kwnames));
+    auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    if (!result) return nullptr;
+    Ref told(PyObject_CallFunction(tracer, "OOL", self->name, plan, (long long)spent));
+    if (!told) return nullptr;
+    return result.release();
+}
+
+PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Operation *self = reinterpret_cast<Operation *>(raw);
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+    PyObject *snapshot, *tracer;
+    if (!current_frame(&snapshot, &tracer)) return nullptr;
+    Signature s;
+    s.words[s.count++] = reinterpret_cast<int64_t>(self);
+    s.words[s.count++] = reinterpret_cast<int64_t>(snapshot);
+    for (Py_ssize_t i = 0; i < nargs && s.memoizable; ++i) s.put_argument(args[i]);
+    for (Py_ssize_t i = 0; i < named && s.memoizable; ++i) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        Py_ssize_t position = 0, known = PyTuple_GET_SIZE(self->parameters);
+        while (position < known && PyTuple_GET_ITEM(self->parameters, position) != name) ++position;
+        if (position == known) s.memoizable = false;  // a name we do not have, or one that is not interned
+        s.put(-1 - position);
+        s.put_argument(args[nargs + i]);
+    }
+    if (!s.memoizable) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
+    uint64_t hash = s.hash();
+    PyObject *plan = memo_find(s, hash);
+    if (plan) {
+        if (tracer) return traced(self, tracer, plan, s, args, nargsf, kwnames);
+        // The entry may be evicted by another thread while a plan without the GIL runs: remember() holds a reference.
+        return run_plan(plan, s, args, nargsf, kwnames);
+    }
+    Ref hold_snapshot(Py_NewRef(snapshot));
+    Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
+    if (!positional || !keywords) return nullptr;
+    for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; i < named; ++i)
+        if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+    Ref made(PyObject_CallFunctionObjArgs(self->resolve, positional.get(), keywords.get(), nullptr));
+    if (!made) return nullptr;
+    // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
+    if (PyTuple_CheckExact(made.get()) && PyTuple_GET_SIZE(made.get()) == 1) {
+        made.reset(Py_NewRef(PyTuple_GET_ITEM(made.get(), 0)));
+    } else if (memo_put(s, hash, made.get(), raw, hold_snapshot.get()) < 0) {
+        return nullptr;
+    }
+    if (tracer) return traced(self, tracer, made.get(), s, args, nargsf, kwnames);
+    return run_plan(made.get(), s, args, nargsf, kwnames);
+}
+
+PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static const char *names[] = {"name", "parameters", "resolve", "general", nullptr};
+    PyObject *name, *parameters, *resolve, *general;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
+                                     &resolve, &general))
+        return nullptr;
+    Operation *self = reinterpret_cast<Operation *>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    self->vectorcall = operation_call;
+    self->name = Py_NewRef(name);
+    self->resolve = Py_NewRef(resolve);
+    self->general = Py_NewRef(general);
+    self->dict = PyDict_New();
+    self->parameters = PyTuple_New(PyTuple_GET_SIZE(parameters));
+    if (!self->dict || !self->parameters) {
+        Py_DECREF(self);
+        return nullptr;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parameters); ++i) {
+        PyObject *item = Py_NewRef(PyTuple_GET_ITEM(parameters, i));
+        PyUnicode_InternInPlace(&item);
+        PyTuple_SET_ITEM(self->parameters, i, item);
+    }
+    return reinterpret_cast<PyObject *>(self);
+}
+
+int operation_traverse(PyObject *raw, visitproc visit, void *arg) {
+    Operation *self = reinterpret_cast<Operation *>(raw);
+    Py_VISIT(self->dict);
+    Py_VISIT(self->parameters);
+    Py_VISIT(self->resolve);
+    Py_VISIT(self->general);
+    return 0;
+}
+
+int operation_clear(PyObject *raw) {
+    Operation *self = reinterpret_cast<Operation *>(raw);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+void operation_dealloc(PyObject *raw) {
+    PyObject_GC_UnTrack(raw);
+    Operation *self = reinterpret_cast<Operation *>(raw);
+    if (self->weakrefs) PyObject_ClearWeakRefs(raw);
+    Py_XDECREF(self->dict);
+    Py_XDECREF(self->name);
+    Py_XDECREF(self->parameters);
+    Py_XDECREF(self->resolve);
+    Py_XDECREF(self->general);
+    Py_TYPE(raw)->tp_free(raw);
+}
+
+PyObject *operation_repr(PyObject *raw) {
+    return PyUnicode_FromFormat("<backline operation %U>", reinterpret_cast<Operation *>(raw)->name);
+}
+
+// Pickled by qualified name, like a function.
+PyObject *operation_reduce(PyObject *raw, PyObject *) { return PyObject_GetAttrString(raw, "__qualname__"); }
+
+// An Operation stored on a class does not bind: it is a function of arrays, not a method.
+PyMethodDef operation_methods[] = {{"__reduce__", operation_reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef operation_members[] = {
+    {"__name__", T_OBJECT_EX, offsetof(Operation, name), READONLY, nullptr},
+    {"parameters", T_OBJECT_EX, offsetof(Operation, parameters), READONLY, "parameter names in order"},
+    {"resolve", T_OBJECT_EX, offsetof(Operation, resolve), READONLY, "resolve(args, kwargs) -> Plan"},
+    {"general", T_OBJECT_EX, offsetof(Operation, general), READONLY, "what runs when arguments cannot be memoised"},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Operation, dict), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Operation, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Operation, weakrefs), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+// __doc__ of a static type's instance would be the type's: read it from the instance.
+PyObject *operation_doc(PyObject *raw, void *) {
+    PyObject *doc = PyDict_GetItemString(reinterpret_cast<Operation *>(raw)->dict, "__doc__");
+    return Py_NewRef(doc ? doc : Py_None);
+}
+int operation_set_doc(PyObject *raw, PyObject *value, void *) {
+    return PyDict_SetItemString(reinterpret_cast<Operation *>(raw)->dict, "__doc__", value ? value : Py_None);
+}
+
+PyGetSetDef operation_getset[] = {{"__doc__", operation_doc, operation_set_doc, nullptr, nullptr},
+                                  {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(operation_new)},
+                                 {Py_tp_dealloc, reinterpret_cast<void *>(operation_dealloc)},
+                                 {Py_tp_traverse, reinterpret_cast<void *>(operation_traverse)},
+                                 {Py_tp_clear, reinterpret_cast<void *>(operation_clear)},
+                                 {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
+                                 {Py_tp_repr, reinterpret_cast<void *>(operation_repr)},
+                                 {Py_tp_methods, operation_methods},
+                                 {Py_tp_members, operation_members},
+                                 {Py_tp_getset, operation_getset},
+                                 {0, nullptr}};
+
+PyType_Spec operation_spec = {"backline._core.Operation", sizeof(Operation), 0,
+                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, operation_slots};
+
+PyObject *get_last_plan(PyObject *, PyObject *) { return Py_NewRef(last_plan ? last_plan : Py_None); }
+
+PyMethodDef methods[] = {{"last_plan", get_last_plan, METH_NOARGS, "The Plan this thread ran last, or None."},
+                         {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_operation_types(PyObject *module) {
+    Ref type(PyType_FromSpec(&operation_spec));
+    if (!type || PyModule_AddFunctions(module, methods) < 0) return -1;
+    return PyModule_AddObjectRef(module, "Operation", type.get());
+}
+
+}  // namespace backline

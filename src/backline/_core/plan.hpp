@@ -1,0 +1,90 @@
+// PreparedCall: a Plan as data. Buffers (arguments, results, workspaces, constants) and steps over them (native calls
+// with everything filled in but the data pointers, copies, triangles), run without touching Python.
+#pragma once
+#include "call.hpp"
+#include "common.hpp"
+#include "copy.hpp"
+#include "team.hpp"
+
+namespace backline {
+
+enum class BufferKind { argument, result, work, constant };
+
+struct Buffer {
+    BufferKind kind;
+    int argument = -1;               // which array of the call
+    PyArray_Descr *descr = nullptr;  // results
+    std::vector<npy_intp> shape, strides;
+    bool fortran = false;
+    size_t bytes = 0;  // work, constant
+    std::vector<char> constant;
+    std::unique_ptr<char[]> aligned;  // constant data, where it lives
+};
+
+struct Pointer {
+    int buffer;
+    int64_t offset, stride;      // bytes; stride: from one item of a batch to the next
+    const int64_t *table = nullptr;  // or the items' offsets one by one
+};
+
+struct Argument {
+    bool is_pointer;
+    int64_t value;
+    Pointer pointer;
+};
+
+enum class StepKind { call, copy, triangle, finite };
+enum class ReturnKind : int { none, float32, float64 };
+
+struct Step {
+    StepKind kind;
+    void *address = nullptr;
+    std::vector<Argument> ints;
+    double floats[kMaxFloats] = {0, 0, 0, 0};
+    ReturnKind returns = ReturnKind::none;
+    Pointer result{}, source{}, target{};
+    Copy2D copy{};
+    Triangle triangle{};
+    Finite finite{};
+    int info_size = 4;
+};
+
+// Steps repeated for every item of a batch, on one thread or with the items divided among several.
+struct Group {
+    int64_t count;
+    int threads;
+    std::vector<Step> steps;
+};
+
+struct Overlap {  // out against in: byte ranges relative to the data pointers that must not meet
+    int out, in;
+    int64_t out_low, out_high, in_low, in_high;
+    bool same_allowed;  // the very same memory is fine (an accumulator updated in place)
+};
+
+struct PreparedCall {
+    PyObject_HEAD
+    std::vector<Buffer> *buffers;
+    std::vector<Group> *groups;
+    std::vector<Overlap> *overlaps;
+    std::vector<std::vector<int64_t>> *tables;
+    std::vector<int> *results;  // buffers to return; argument buffers return the argument itself
+    int arguments;              // arrays a call has
+    PyObject *wrap;             // None, or called with the tuple of results
+    PyObject *on_info;          // None, or called as on_info(plan, infos, arrays, results) when an info is not 0
+    PyObject *choice;           // whatever the engine hangs on it: the Choice that led here
+    PyObject *keep;             // objects that must outlive the plan
+    Gate *gate;
+    int threads, info_buffer, info_size;
+    int64_t info_count;
+    bool release_gil;
+    int simple;  // 1: one native call, no workspace, no info, no gate: the short path
+};
+
+extern PyTypeObject PreparedCallType;
+inline bool is_prepared(PyObject *o) { return Py_TYPE(o) == &PreparedCallType; }
+
+// arrays: the array arguments in order. Returns a new reference.
+PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count);
+
+}  // namespace backline

@@ -1,0 +1,252 @@
+#include "team.hpp"
+
+#include <structmember.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+namespace backline {
+namespace {
+
+using Parallel = void (*)(void (*)(void *), void *, unsigned, unsigned);  // GOMP_parallel
+using Number = int (*)();                                                 // omp_get_thread_num, omp_get_num_threads
+
+Parallel omp_parallel = nullptr;
+Number omp_number = nullptr;
+Number omp_size = nullptr;
+std::atomic<int> limit{1 << 30};
+
+struct Region {
+    int count;
+    Job job;
+    void *data;
+};
+
+void run_on_threads(const Region &r, int first) {
+    std::vector<std::thread> helpers;
+    for (int i = first + 1; i < r.count; ++i) helpers.emplace_back(r.job, i, r.data);
+    if (first < r.count) r.job(first, r.data);
+    for (auto &t : helpers) t.join();
+}
+
+void region_body(void *raw) {
+    const Region &r = *static_cast<Region *>(raw);
+    int number = omp_number(), size = omp_size();
+    if (number >= r.count) return;
+    if (number == 0 && size < r.count) {
+        // The runtime granted a smaller team (OMP_THREAD_LIMIT, OMP_DYNAMIC): the missing jobs get threads of their own.
+        std::vector<std::thread> helpers;
+        for (int i = size; i < r.count; ++i) helpers.emplace_back(r.job, i, r.data);
+        r.job(0, r.data);
+        for (auto &t : helpers) t.join();
+        return;
+    }
+    r.job(number, r.data);
+}
+
+}  // namespace
+
+int team_limit() { return limit.load(std::memory_order_relaxed); }
+
+void run_jobs(int count, Job job, void *data) {
+    Region r{count, job, data};
+    if (count == 1) return job(0, data);
+    if (team_limit() == 1 || !omp_parallel) return run_on_threads(r, 0);
+    omp_parallel(region_body, &r, unsigned(count), 0);
+}
+
+namespace {
+
+// OpenBLAS's openblas_threads_callback: its jobs run on our team instead of on a second pool.
+using BlasJob = void (*)(int, void *, int);
+struct BlasJobs {
+    BlasJob job;
+    size_t size;
+    char *data;
+    int extra;
+};
+void run_blas_job(int index, void *raw) {
+    const BlasJobs &b = *static_cast<BlasJobs *>(raw);
+    b.job(index, b.data + size_t(index) * b.size, b.extra);
+}
+void jobs_callback(int, BlasJob job, int count, size_t size, void *data, int extra) {
+    BlasJobs b{job, size, static_cast<char *>(data), extra};
+    run_jobs(count, run_blas_job, &b);
+}
+
+PyObject *team_bind(PyObject *, PyObject *args) {
+    unsigned long long parallel, number, size;
+    if (!PyArg_ParseTuple(args, "KKK", &parallel, &number, &size)) return nullptr;
+    omp_number = reinterpret_cast<Number>(number);
+    omp_size = reinterpret_cast<Number>(size);
+    omp_parallel = reinterpret_cast<Parallel>(parallel);
+    Py_RETURN_NONE;
+}
+
+PyObject *team_bound(PyObject *, PyObject *) { return PyBool_FromLong(omp_parallel != nullptr); }
+
+PyObject *set_team_limit(PyObject *, PyObject *arg) {
+    long n = PyLong_AsLong(arg);
+    if (n == -1 && PyErr_Occurred()) return nullptr;
+    if (n < 1) {
+        PyErr_SetString(PyExc_ValueError, "a team has at least one thread");
+        return nullptr;
+    }
+    limit = int(std::min(n, 1L << 30));
+    Py_RETURN_NONE;
+}
+
+PyObject *jobs_callback_address(PyObject *, PyObject *) {
+    return PyLong_FromVoidPtr(reinterpret_cast<void *>(&jobs_callback));
+}
+
+struct Marks {
+    std::atomic<int> at_once{0}, most{0};
+    std::atomic<uint64_t> seen{0};
+    int count;
+};
+void mark_job(int index, void *raw) {
+    Marks &m = *static_cast<Marks *>(raw);
+    m.seen |= uint64_t(1) << index;
+    int now = ++m.at_once;
+    int most = m.most;
+    while (now > most && !m.most.compare_exchange_weak(most, now)) {}
+    // All jobs must be in flight at the same time, as OpenBLAS's are when they wait for each other's panels.
+    while (m.most < m.count) std::this_thread::yield();
+    --m.at_once;
+}
+
+PyObject *team_check(PyObject *, PyObject *arg) {
+    long n = PyLong_AsLong(arg);
+    if (n == -1 && PyErr_Occurred()) return nullptr;
+    if (n < 1 || n > 64) {
+        PyErr_SetString(PyExc_ValueError, "team_check takes 1 to 64 jobs");
+        return nullptr;
+    }
+    Marks m;
+    m.count = int(n);
+    Py_BEGIN_ALLOW_THREADS run_jobs(int(n), mark_job, &m);
+    Py_END_ALLOW_THREADS return Py_BuildValue("iK", m.most.load(), (unsigned long long)m.seen.load());
+}
+
+PyMethodDef methods[] = {
+    {"team_bind", team_bind, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
+    {"team_bound", team_bound, METH_NOARGS, "Whether an OpenMP runtime is bound."},
+    {"set_team_limit", set_team_limit, METH_O, "Upper bound of every thread count from now on (1 in a forked child)."},
+    {"jobs_callback_address", jobs_callback_address, METH_NOARGS,
+     "Address of a function with the signature of OpenBLAS's thread callback that runs its jobs on the team."},
+    {"team_check", team_check, METH_O, "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."},
+    {nullptr, nullptr, 0, nullptr}};
+
+// Gate ---------------------------------------------------------------------------------------------------------------
+
+PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static const char *names[] = {"address", "kind", nullptr};
+    unsigned long long address;
+    int kind;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ki", const_cast<char **>(names), &address, &kind)) return nullptr;
+    if (!address || kind < 0 || kind > int(GateKind::process64)) {
+        PyErr_SetString(PyExc_ValueError, "Gate(address, kind): a function address and 0 (local), 1 (process) or 2 (process64)");
+        return nullptr;
+    }
+    Gate *self = reinterpret_cast<Gate *>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    self->set = reinterpret_cast<void *>(address);
+    self->kind = GateKind(kind);
+    self->lock = new std::mutex;
+    self->changed = new std::condition_variable;
+    return reinterpret_cast<PyObject *>(self);
+}
+
+void gate_dealloc(PyObject *raw) {
+    Gate *self = reinterpret_cast<Gate *>(raw);
+    delete self->lock;
+    delete self->changed;
+    Py_TYPE(raw)->tp_free(raw);
+}
+
+// A forked child inherits the lock in whatever state another thread left it, and none of the calls that were running.
+PyObject *gate_forked(PyObject *raw, PyObject *) {
+    Gate *self = reinterpret_cast<Gate *>(raw);
+    self->lock = new std::mutex;
+    self->changed = new std::condition_variable;
+    self->active = 0;
+    self->value = 0;
+    Py_RETURN_NONE;
+}
+
+PyObject *gate_enter(PyObject *raw, PyObject *arg) {
+    long n = PyLong_AsLong(arg);
+    if (n == -1 && PyErr_Occurred()) return nullptr;
+    int former;
+    Gate *self = reinterpret_cast<Gate *>(raw);
+    Py_BEGIN_ALLOW_THREADS former = self->enter(int(n));
+    Py_END_ALLOW_THREADS return PyLong_FromLong(former);
+}
+
+PyObject *gate_leave(PyObject *raw, PyObject *arg) {
+    long n = PyLong_AsLong(arg);
+    if (n == -1 && PyErr_Occurred()) return nullptr;
+    reinterpret_cast<Gate *>(raw)->leave(int(n));
+    Py_RETURN_NONE;
+}
+
+PyMethodDef gate_methods[] = {
+    {"enter", gate_enter, METH_O, "Put a thread count in force; returns what leave() has to be given."},
+    {"leave", gate_leave, METH_O, "End a call that enter() began."},
+    {"forked", gate_forked, METH_NOARGS, "Forget locks and calls of the parent process."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef gate_members[] = {
+    {"value", T_INT, offsetof(Gate, value), READONLY, "process-wide thread count in force, 0 if not known"},
+    {"active", T_INT, offsetof(Gate, active), READONLY, "calls running under it"},
+    {"calls", T_ULONGLONG, offsetof(Gate, calls), READONLY, "how often the library was asked to change its count"},
+    {nullptr, 0, 0, 0, nullptr}};
+
+}  // namespace
+
+int Gate::enter(int threads) {
+    threads = std::min(threads, team_limit());
+    if (kind == GateKind::local) {
+        ++calls;
+        return reinterpret_cast<int (*)(int)>(set)(threads);
+    }
+    std::unique_lock<std::mutex> guard(*lock);
+    changed->wait(guard, [&] { return active == 0 || value == threads; });
+    if (value != threads) {
+        ++calls;
+        if (kind == GateKind::process) reinterpret_cast<void (*)(int)>(set)(threads);
+        else reinterpret_cast<void (*)(int64_t)>(set)(threads);
+        value = threads;
+    }
+    ++active;
+    return threads;
+}
+
+void Gate::leave(int former) {
+    if (kind == GateKind::local) {
+        reinterpret_cast<int (*)(int)>(set)(former);
+        return;
+    }
+    std::unique_lock<std::mutex> guard(*lock);
+    if (active > 0) --active;
+    if (active == 0) changed->notify_all();
+}
+
+PyTypeObject GateType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+int add_team_types(PyObject *module) {
+    GateType.tp_name = "backline._core.Gate";
+    GateType.tp_basicsize = sizeof(Gate);
+    GateType.tp_flags = Py_TPFLAGS_DEFAULT;
+    GateType.tp_doc = "Gate(address, kind): sets a library's thread count around calls that need another one.";
+    GateType.tp_new = gate_new;
+    GateType.tp_dealloc = gate_dealloc;
+    GateType.tp_methods = gate_methods;
+    GateType.tp_members = gate_members;
+    if (PyModule_AddFunctions(module, methods) < 0) return -1;
+    return PyModule_AddType(module, &GateType);
+}
+
+}  // namespace backline

@@ -1,0 +1,42 @@
+// Threads. A Team runs jobs on the process's one OpenMP runtime; a Gate puts a library's thread count in force around a call.
+#pragma once
+#include "common.hpp"
+
+#include <condition_variable>
+#include <mutex>
+
+namespace backline {
+
+using Job = void (*)(int index, void *data);
+
+// Runs job(0 .. count-1), all of them at the same time, on the bound OpenMP runtime. Falls back to plain threads where
+// none is bound or where the runtime grants fewer threads than jobs (jobs may wait for one another).
+void run_jobs(int count, Job job, void *data);
+int team_limit();  // 1 in a forked child, whose inherited OpenMP team is dead
+
+// How a library's thread count is set.
+enum class GateKind : int {
+    local,    // int set(int) returns the caller's former value; holds for the calling thread (MKL)
+    process,  // void set(int), for the whole process: calls that disagree wait for each other (OpenBLAS)
+    process64 // the same with a 64-bit argument (BLIS)
+};
+
+struct Gate {
+    PyObject_HEAD
+    void *set;
+    GateKind kind;
+    std::mutex *lock;
+    std::condition_variable *changed;
+    int value;   // what is in force process-wide; 0: not known
+    int active;  // calls running under it
+    uint64_t calls;
+
+    // Both are called without the GIL when the plan releases it. enter returns what leave has to be given.
+    int enter(int threads);
+    void leave(int former);
+    bool fits(int threads) const { return kind != GateKind::local && value == threads && active == 0; }
+};
+
+extern PyTypeObject GateType;
+
+}  // namespace backline

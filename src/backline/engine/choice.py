@@ -1,0 +1,151 @@
+"""A Choice: the Algorithm taken, and every one considered with its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+
+from ..libraries.base import Algorithm
+from ..problems import Problem, short
+
+__all__ = ["Candidate", "Choice"]
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One algorithm, or a whole library where that was refused.
+
+    Attributes
+    ----------
+    library, algorithm
+        Names; the algorithm may be "".
+    verdict
+        "chosen", "next" (could have run) or "refused".
+    reason
+        Why.
+    switch
+        The switch that would change the verdict, if one would.
+    seconds
+        Median time a valid tuning record holds for it.
+    error
+        Relative error the record holds for it.
+    """
+
+    library: str
+    algorithm: str
+    verdict: str
+    reason: str = ""
+    switch: str = ""
+    seconds: float | None = None
+    error: float | None = None
+    detail: Algorithm | None = None
+
+    @property
+    def threads(self) -> int | None:
+        return self.detail.threads if self.detail else None
+
+
+@dataclass(slots=True)
+class Choice:
+    """What will run, and why.
+
+    It prints as a table and shows as one in a notebook.
+
+    Attributes
+    ----------
+    problem
+        What was asked.
+    chosen
+        The Algorithm taken, or None.
+    candidates
+        Every Candidate, the chosen one first, then those that could have run in the order they would be tried.
+    basis
+        What the order rests on: "tuning record ...", "shipped ranking ...", "measured now".
+    threads
+        Threads allowed.
+    determinism
+        "off", "run" or "threads".
+    switches
+        Switches that mattered: name to (value, origin).
+    fallbacks
+        Preferences that could not be kept, with the reason.
+    """
+
+    problem: Problem
+    chosen: Algorithm | None
+    candidates: list[Candidate]
+    basis: str = ""
+    threads: int = 1
+    determinism: str = "off"
+    switches: dict[str, tuple[str, str]] = field(default_factory=dict)
+    fallbacks: list[str] = field(default_factory=list)
+
+    @property
+    def library(self) -> str | None:
+        return self.chosen.library if self.chosen else None
+
+    @property
+    def algorithm(self) -> str | None:
+        return self.chosen.name if self.chosen else None
+
+    @property
+    def requested_precision(self) -> str:
+        return short(self.problem.dtype)
+
+    @property
+    def effective_precision(self) -> str:
+        return (self.chosen.precision if self.chosen else "") or self.requested_precision
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The head of the table: pairs of label and text."""
+        taken = self.chosen
+        if taken is None:
+            head = "nothing"
+        else:
+            head = f"{taken.library} {taken.name}, {taken.threads} thread{'s' if taken.threads > 1 else ''}"
+        rows = [("problem", self.problem.key), ("runs on", head), ("because", self.basis)]
+        precision = self.effective_precision
+        if precision != self.requested_precision:
+            precision = f"{precision} (requested {self.requested_precision})"
+        rows.append(("precision", precision))
+        if taken is not None:
+            rows.append(("same bits", {"off": "no promise", "run": "from run to run at one thread count",
+                                       "threads": "for any thread count"}[taken.level] + f" ({taken.basis})"))  # fmt: skip
+        rows += [("switch", f"{name} = {value}, {origin}") for name, (value, origin) in self.switches.items()]
+        rows += [("fallback", text) for text in self.fallbacks]
+        return rows
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """The table: verdict, library, algorithm, time, reason."""
+        found = []
+        for c in self.candidates:
+            time = "" if c.seconds is None else _time(c.seconds)
+            name = c.algorithm + (f" x{c.threads}" if c.threads and c.threads > 1 else "")
+            reason = c.reason + (f" [{c.switch}]" if c.switch else "")
+            found.append((c.verdict, c.library, name, time, reason))
+        return found
+
+    def __str__(self) -> str:
+        head = self.lines()
+        width = max(len(label) for label, _ in head)
+        text = [f"{label:<{width}}  {value}" for label, value in head]
+        rows = self.rows()
+        widths = [max((len(r[i]) for r in rows), default=0) for i in range(4)]
+        text.append("")
+        for r in rows:
+            cells = [r[i].rjust(widths[i]) if i == 3 else r[i].ljust(widths[i]) for i in range(4) if widths[i]]
+            text.append("  ".join([*cells, r[4]]).rstrip())
+        return "\n".join(text)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in self.lines())
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
+        titles = "".join(f"<th>{t}</th>" for t in ("verdict", "library", "algorithm", "time", "reason"))
+        return f"<table>{head}</table><table><tr>{titles}</tr>{body}</table>"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

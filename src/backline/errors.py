@@ -1,0 +1,102 @@
+"""The exceptions and how they read.
+
+Every error of backline says three things: what was refused, why, and what to do instead. Each class also
+derives from the built-in exception that a program would naturally catch (``BadValue`` is a ``ValueError``,
+``UnknownName`` an ``AttributeError``), so no import from here is needed to handle one.
+"""
+
+from __future__ import annotations
+
+from numpy.linalg import LinAlgError
+
+__all__ = [
+    "BackendUnavailable",
+    "BacklineError",
+    "BadType",
+    "BadValue",
+    "FallbackRefused",
+    "Frozen",
+    "LinAlgError",
+    "NoKernel",
+    "NotDeterministic",
+    "ReadOnly",
+    "UnknownName",
+]
+
+
+class BacklineError(Exception):
+    """Common base of the exceptions defined here.
+
+    Parameters
+    ----------
+    message
+        What was refused, in one sentence, with the offending value in it.
+    cause
+        Why. Left out of the text when empty.
+    remedy
+        What to do instead. Left out of the text when empty.
+
+    Examples
+    --------
+    >>> print(BadValue("fallback = 'warm' is not a legal value.", remedy="write 'warn'"))
+    fallback = 'warm' is not a legal value.
+      remedy: write 'warn'
+    """
+
+    def __init__(self, message: str, *, cause: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.cause:
+            lines.append(f"  cause : {self.cause}")
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # BaseException would call the class with its positional arguments only and lose the other two.
+        return _rebuild, (type(self), self.message, self.cause, self.remedy)
+
+
+def _rebuild(cls: type[BacklineError], message: str, cause: str, remedy: str) -> BacklineError:
+    return cls(message, cause=cause, remedy=remedy)
+
+
+class BadValue(BacklineError, RuntimeError, ValueError):
+    """A value outside the legal ones; the text lists those, the nearest first."""
+
+
+class BadType(BacklineError, RuntimeError, TypeError):
+    """A value of the wrong type; the text names the type given and the type wanted."""
+
+
+class Frozen(BacklineError, RuntimeError):
+    """A write to the process-wide values after ``disable_global_flags()``; scopes still work."""
+
+
+class UnknownName(BacklineError, AttributeError):
+    """An attribute that does not exist was read or set, or one that does was deleted."""
+
+
+class ReadOnly(BacklineError, RuntimeError, AttributeError):
+    """A read-only name was assigned; the text says what to set instead."""
+
+
+class BackendUnavailable(BacklineError, RuntimeError):
+    """A library is not there; the text says what was looked for, where, and how to get it."""
+
+
+class FallbackRefused(BacklineError, RuntimeError):
+    """``fallback`` is "error" and a preference could not be kept."""
+
+
+class NoKernel(BacklineError, RuntimeError):
+    """Every candidate for a call was disabled or refused; the text gives each one's reason."""
+
+
+class NotDeterministic(BacklineError, RuntimeError):
+    """Determinism is on and no candidate promises the level asked for."""

@@ -1,0 +1,119 @@
+"""What a Library is to the engine: it refuses a Problem with a reason, or lists Algorithms and prepares Plans for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..problems import Problem
+
+__all__ = ["Algorithm", "Library", "PythonPlan", "Refusal"]
+
+LEVELS = ("off", "run", "threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way a library has to solve a Problem.
+
+    Attributes
+    ----------
+    library, name
+        Who, and how: ``"mkl"``, ``"gemm"``.
+    threads
+        Threads it uses here.
+    scaled
+        Whether `threads` is the number the caller allows (else the Algorithm uses one thread whatever is allowed).
+    precision
+        Effective precision of the arithmetic, as the short name of a dtype.
+    level
+        Determinism it reaches: "off", "run" or "threads".
+    basis
+        What that rests on: "promise", "measured" or "construction".
+    pool
+        Name of the thread pool it uses, "" for none.
+    note
+        What else a user should know.
+    """
+
+    library: str
+    name: str
+    threads: int = 1
+    scaled: bool = False
+    precision: str = ""
+    level: str = "run"
+    basis: str = "measured"
+    pool: str = ""
+    note: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name in tuning records and rankings: ``mkl.gemm@n`` on all threads, ``mkl.gemm@1`` on one."""
+        return f"{self.library}.{self.name}@{'n' if self.scaled else 1}"
+
+    def reaches(self, level: str) -> bool:
+        return LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a library, or one of its algorithms, is not a candidate."""
+
+    library: str
+    name: str
+    reason: str
+    switch: str = ""
+
+
+class PythonPlan:
+    """A Plan that is a Python function of the arrays of the call, in order. For references, not for speed."""
+
+    __slots__ = ("choice", "function")
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.choice: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import numpy as np
+
+        arrays = []
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, np.ndarray):
+                arrays.append(value)
+            elif isinstance(value, tuple):
+                arrays += [v for v in value if isinstance(v, np.ndarray)]
+        return self.function(*arrays)
+
+
+class Library:
+    """Base of the libraries. A subclass sets `name` and `title` and has the five methods below."""
+
+    name = ""
+    title = ""
+    how_to_get = ""
+
+    def available(self) -> bool:
+        """Found and usable now. Never raises; the answer is kept."""
+        return self.reason() == ""
+
+    def reason(self) -> str:
+        """Why it is not available, or an empty string."""
+        raise NotImplementedError
+
+    def version(self) -> str | None:
+        """Version as the library itself tells it."""
+        raise NotImplementedError
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        """Every way it has for this Problem with at most that many threads, and the reasons for those it does not have."""
+        raise NotImplementedError
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        """The Plan: a callable of the arrays of the call."""
+        raise NotImplementedError
+
+    def report(self) -> dict[str, Any]:
+        """Facts for `backline info`: path, version, where it was found, threads, what was set at load."""
+        raise NotImplementedError

@@ -1,0 +1,207 @@
+"""Writes down a PreparedCall: buffers, then steps over them.
+
+A library method reads like the algorithm it prepares::
+
+    b = Builder(problem)
+    a = b.argument("a")
+    ...
+    b.call(lib.lapack("sgetrf"), [b.integer(m), b.integer(n), lu, b.integer(m), pivots, b.info(count)])
+
+Pointers are values ``(buffer, offset, stride)``; the stride leads from one item of the batch to the next, or is a tuple of
+all offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..problems import Operand, Problem
+
+__all__ = ["ELEMENT", "Builder", "Pointer", "shift"]
+
+Pointer = tuple[int, int, "int | tuple[int, ...]"]
+
+# Kinds of element copies, in the order of copy.hpp.
+ELEMENT = {
+    2: 0, 4: 1, 8: 2, 16: 3,
+    ("conj", 8): 4, ("conj", 16): 5,
+    ("float16", "float32"): 6, ("bfloat16", "float32"): 7, ("float32", "float16"): 8, ("float32", "bfloat16"): 9,
+    ("int64", "int32"): 10, ("int32", "int64"): 11,
+}  # fmt: skip
+TRIANGLE = {"zero_upper": 0, "zero_lower": 1, "unit_diagonal": 2, "mirror_lower": 3, "mirror_upper": 4}
+
+
+def shift(pointer: Pointer, offset: int) -> Pointer:
+    """The pointer moved by some bytes."""
+    return pointer[0], pointer[1] + offset, pointer[2]
+
+
+class Builder:
+    """Collects the parts of one PreparedCall.
+
+    Parameters
+    ----------
+    problem
+        Its operands are the arguments of the plan.
+    int_size
+        Bytes of the library's integers by reference.
+    """
+
+    def __init__(self, problem: Problem, int_size: int = 4) -> None:
+        self.problem = problem
+        self.int_size = int_size
+        self.constants = bytearray()
+        self.buffers: list[Any] = [("constant", b"")]
+        self.groups: list[tuple[int, int, list[Any]]] = []
+        self.steps: list[Any] = []
+        self.results: list[int] = []
+        self.info_buffer: tuple[int, int, int] | None = None
+        self.keep: list[Any] = []
+
+    # buffers ----------------------------------------------------------------------------------------------------
+
+    def _add(self, buffer: Any) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+    def argument(self, role: str, items: int | tuple[int, ...] = 0) -> Pointer:
+        """The operand with this role."""
+        index = self.problem.index(role)
+        assert index is not None, role
+        return self._add(("argument", index)), 0, items
+
+    def result(self, dtype: Any, shape: Sequence[int], order: str | Sequence[int] = "C", items: int = 0) -> Pointer:
+        """A new array to be returned; the order is C, F or strides in bytes."""
+        where = order if isinstance(order, str) else tuple(order)
+        return self._add(("result", np.dtype(dtype), tuple(shape), where)), 0, items
+
+    def work(self, nbytes: int, items: int = 0) -> Pointer:
+        """Workspace; each thread of a group has its own unless `items` spreads it over the batch."""
+        return self._add(("work", int(nbytes))), 0, items
+
+    def constant(self, data: bytes) -> Pointer:
+        """Constant memory."""
+        while len(self.constants) % 8:
+            self.constants.append(0)
+        at = len(self.constants)
+        self.constants += data
+        return 0, at, 0
+
+    def integer(self, value: int) -> Pointer:
+        """An integer by reference, of the library's width."""
+        return self.constant(struct.pack("<q" if self.int_size == 8 else "<i", value))
+
+    def character(self, value: str) -> Pointer:
+        """A character by reference."""
+        return self.constant(value.encode())
+
+    def number(self, value: complex, dtype: np.dtype[Any]) -> Pointer:
+        """A number of the dtype by reference."""
+        scalar = value if dtype.kind == "c" else value.real
+        return self.constant(np.array(scalar, dtype).tobytes())
+
+    # steps ------------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        address: int,
+        ints: Sequence[Any],
+        floats: Sequence[int] = (),
+        *,
+        returns: int = 0,
+        to: Pointer | None = None,
+    ) -> None:
+        """A native call; `ints` are integers and pointers in order, `floats` the bits of floating arguments in order."""
+        assert address
+        self.steps.append(("call", address, list(ints), list(floats), returns, to))
+
+    def copy(
+        self,
+        shape: tuple[int, int],
+        source: Pointer,
+        source_strides: tuple[int, int],
+        target: Pointer,
+        target_strides: tuple[int, int],
+        element: Any,
+    ) -> None:
+        """Copy a matrix, strides in bytes; `element` is an item size or a key of ELEMENT."""
+        kind = ELEMENT[element]
+        self.steps.append(("copy", kind, *shape, *source_strides, *target_strides, source, target))
+
+    def triangle(
+        self, mode: str, shape: tuple[int, int], strides: tuple[int, int], dtype: np.dtype[Any], target: Pointer
+    ) -> None:
+        """Change one triangle of a matrix in place."""
+        self.steps.append(("triangle", TRIANGLE[mode], *shape, *strides, dtype.itemsize, int(dtype.kind == "c"), target))
+
+    def finite(
+        self, shape: tuple[int, int], strides: tuple[int, int], dtype: np.dtype[Any], source: Pointer, info: Pointer, value: int
+    ) -> None:
+        """End the item's steps with `value` as its info if the matrix holds a NaN or an infinity."""
+        rows, cols = shape
+        item = dtype.itemsize
+        if dtype.kind == "c":
+            item //= 2
+            if strides[1] == 2 * item:
+                cols, strides = 2 * cols, (strides[0], item)
+            else:  # real and imaginary parts are neighbours along neither axis: look at both in turn
+                shifted = shift(source, item)
+                self.steps.append(("finite", rows, cols, *strides, item, value, shifted, info))
+        self.steps.append(("finite", rows, cols, *strides, item, value, source, info))
+
+    def each(self, count: int = 1, threads: int = 1) -> None:
+        """Close the group: the steps since the last one run for every item, divided among that many threads."""
+        if self.steps:
+            self.groups.append((count, threads, self.steps))
+            self.steps = []
+
+    def info(self, count: int) -> Pointer:
+        """Where LAPACK puts its info, one per item."""
+        if self.info_buffer is None:
+            at = self._add(("work", self.int_size * max(count, 1)))
+            self.info_buffer = (at, self.int_size, count)
+        return self.info_buffer[0], 0, self.int_size
+
+    # the plan ---------------------------------------------------------------------------------------------------
+
+    def overlaps(self, same: tuple[str, ...] = ()) -> list[Any]:
+        """Every given output against every other operand; roles in `same` may be the output itself."""
+        found = []
+        outs = [(i, o) for i, o in enumerate(self.problem.operands) if o.role.startswith("out")]
+        for i, out in outs:
+            for j, other in enumerate(self.problem.operands):
+                if j == i or (other.role.startswith("out") and j < i):
+                    continue
+                allowed = other.role in same and _same_place(out, other)
+                found.append((i, *out.extent(), j, *other.extent(), allowed))
+        return found
+
+    def plan(
+        self,
+        *results: Pointer,
+        count: int = 1,
+        threads: int = 1,
+        wrap: Callable[..., Any] | None = None,
+        on_info: Callable[..., Any] | None = None,
+        gate: Any = None,
+        gate_threads: int = 0,
+        release_gil: bool = False,
+        same: tuple[str, ...] = (),
+    ) -> Any:
+        """The PreparedCall."""
+        self.each(count, threads)
+        self.buffers[0] = ("constant", bytes(self.constants))
+        return _core.PreparedCall(
+            len(self.problem.operands), self.buffers, self.groups, [r[0] for r in results], self.overlaps(same),
+            wrap=wrap, info=self.info_buffer, on_info=on_info, gate=gate, threads=gate_threads,
+            release_gil=release_gil, keep=tuple(self.keep) or None,
+        )  # fmt: skip
+
+
+def _same_place(a: Operand, b: Operand) -> bool:
+    return a.shape == b.shape and a.strides == b.strides and a.dtype == b.dtype

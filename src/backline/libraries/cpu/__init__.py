@@ -1,0 +1,1 @@
+"""CPU libraries, one file each."""

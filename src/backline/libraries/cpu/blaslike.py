@@ -1,0 +1,90 @@
+"""What OpenBLAS, MKL and BLIS have in common: found, checked, opened, probed; then products and LAPACK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...problems import Problem
+from ...problems.linalg import LinalgProblem
+from ...problems.matmul import MatmulProblem
+from ..base import Algorithm, Library, Refusal
+from ..find import Finding, LibrarySpec, search
+from ..probe import probe
+from .cblas import BlasTraits, matmul_algorithms, prepare_matmul
+from .lapack import linalg_algorithms, prepare_linalg
+
+__all__ = ["BlasLibrary"]
+
+
+class BlasLibrary(Library):
+    """Base of the libraries with a BLAS interface. A subclass has a `spec` and opens the file."""
+
+    spec: LibrarySpec
+    has_lapack = True
+
+    def __init__(self) -> None:
+        self.finding: Finding | None = None
+        self.traits: BlasTraits | None = None
+        self.facts: dict[str, str] = {}
+        self._reason: str | None = None
+
+    def open(self, path: str) -> BlasTraits:
+        """Load the file and say what it is."""
+        raise NotImplementedError
+
+    def opened(self, traits: BlasTraits) -> None:
+        """Called once it has computed something."""
+
+    def reason(self) -> str:
+        if self._reason is None:
+            self._reason = self._load()
+        return self._reason
+
+    def _load(self) -> str:
+        try:
+            self.finding = search(self.spec)
+            if self.finding.path is None:
+                return self.finding.reason
+            traits = self.open(self.finding.path)
+            wrong = probe(traits, self.finding.step, has_lapack=self.has_lapack)
+            if wrong:
+                return f"{self.finding.path} {wrong}"
+            self.opened(traits)
+        except (OSError, RuntimeError, ValueError) as error:
+            # dlopen's own text, or a symbol that is not what it should be: a reason, not a crash.
+            return f"{type(error).__name__}: {error}"
+        self.traits = traits
+        return ""
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        assert self.traits is not None
+        if isinstance(problem, MatmulProblem):
+            yield from matmul_algorithms(self.traits, problem, threads)
+        elif isinstance(problem, LinalgProblem) and (self.has_lapack or problem.op == "linalg.solve_triangular"):
+            yield from linalg_algorithms(self.traits, problem, threads)
+        else:
+            yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        assert self.traits is not None
+        if isinstance(problem, MatmulProblem):
+            return prepare_matmul(self.traits, problem, algorithm)
+        assert isinstance(problem, LinalgProblem)
+
+        def again(name: str) -> Any:
+            return self.prepare(problem, Algorithm(self.name, name, algorithm.threads, algorithm.scaled))
+
+        return prepare_linalg(self.traits, problem, algorithm, again)
+
+    def report(self) -> dict[str, Any]:
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        if reason:
+            facts["how to get"] = self.how_to_get
+        if self.finding is not None:
+            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
+        if self.traits is not None:
+            native = self.traits.native
+            facts |= {"version": self.version(), "pool": self.traits.pool, "integers": f"{8 * native.int_size}-bit", **self.facts}
+        return facts

@@ -1,0 +1,43 @@
+"""BLIS: matrix products only; it has no LAPACK."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from .. import team
+from ..find import LibrarySpec
+from ..native import NativeLibrary
+from .blaslike import BlasLibrary
+from .cblas import BlasTraits
+
+__all__ = ["BLIS"]
+
+
+class BLIS(BlasLibrary):
+    """libblis of the system, such as Debian's libblis4-openmp."""
+
+    name = "blis"
+    title = "BLIS"
+    how_to_get = "on Debian: apt install libblis4-openmp"
+    has_lapack = False
+    spec = LibrarySpec(
+        name="blis",
+        env="BACKLINE_BLIS_LIBRARY",
+        system_names=("libblis.so.4", "libblis.so.5"),
+        folders=("blis-openmp", "blis-pthread"),
+        needs=("cblas_sgemm", "bli_thread_set_num_threads"),
+    )
+
+    def open(self, path: str) -> BlasTraits:
+        team.bind()  # its libgomp is then the one we know
+        # Its cblas_sgemm calls sgemm_ by name: without RTLD_DEEPBIND that may be another library's by now.
+        native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
+        gate = team.gate(native.address("bli_thread_set_num_threads"), team.PROCESS64)
+        text = native.call(native.address("bli_info_get_version_str"), restype=ctypes.c_char_p)
+        self.facts = {"config": text.decode(errors="replace") if text else ""}
+        openmp = "openmp" in path or bool(native.address("GOMP_parallel"))
+        return BlasTraits(self.name, native, gate, team.name() if openmp else f"blis {os.path.basename(path)}")
+
+    def version(self) -> str | None:
+        return (self.facts.get("config") or None) if self.available() else None

@@ -1,0 +1,175 @@
+"""Intel's MKL: products, LAPACK, and kernels compiled for one small shape.
+
+Its threading layer is chosen here, before its first computation. Wherever libgomp can be had, the GNU layer is: then MKL
+shares the one team of the process, and cannot meet the layer that computes wrong products beside a global libgomp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from ... import switches
+from ...problems import Problem
+from ...problems.matmul import MatmulProblem
+from .. import team
+from ..base import Algorithm, Refusal
+from ..build import Builder
+from ..find import LibrarySpec
+from ..maps import mapped_files
+from ..native import NativeLibrary
+from .blaslike import BlasLibrary
+from .cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
+
+__all__ = ["MKL"]
+
+GNU_LAYER, INTEL_LAYER = 3, 0
+JIT_LARGEST = 64
+CNR_AUTO, CNR_STRICT = 2, 0x10000
+
+
+class MKL(BlasLibrary):
+    """libmkl_rt of the wheel mkl, a conda environment, or the system."""
+
+    name = "mkl"
+    title = "MKL"
+    how_to_get = "pip install 'backline[mkl]'"
+    spec = LibrarySpec(
+        name="mkl",
+        env="BACKLINE_MKL_LIBRARY",
+        prefix_globs=("libmkl_rt.so*",),
+        system_names=("libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so"),
+        needs=("MKL_Set_Num_Threads_Local", "cblas_sgemm"),
+    )
+
+    def open(self, path: str) -> BlasTraits:
+        ours = team.bind()
+        native = NativeLibrary(path)
+        layer = os.environ.get("MKL_THREADING_LAYER", "")
+        if not layer:
+            # Never the Intel layer by call while libgomp is mapped: with a global libgomp its products are wrong.
+            native.call(native.address("MKL_Set_Threading_Layer"), ctypes.c_int(GNU_LAYER if ours else INTEL_LAYER))
+        strict = False
+        if switches.get("deterministic") and switches.get("determinism_level") == "threads":
+            status = native.call(
+                native.address("MKL_CBWR_Set"), ctypes.c_int(CNR_AUTO | CNR_STRICT), restype=ctypes.c_int
+            )
+            strict = status == 0
+        text = ctypes.create_string_buffer(256)
+        native.call(native.address("MKL_Get_Version_String"), text, ctypes.c_int(256))
+        native.call(native.address("MKL_Set_Dynamic"), ctypes.c_int(0))  # the number asked for is the number used
+        self.facts = {"config": text.value.decode(errors="replace"), "strict CNR": "yes" if strict else "no"}
+        gate = team.gate(native.address("MKL_Set_Num_Threads_Local"), team.LOCAL)
+        self._kernels = _Kernels(native)
+        return BlasTraits(self.name, native, gate, "", run="promise", threads="promise" if strict else "")
+
+    def opened(self, traits: BlasTraits) -> None:
+        """After the first computation: which layer MKL really took."""
+        names = [os.path.basename(f.path) for f in mapped_files()]
+        layers = {"libmkl_gnu_thread": "gomp", "libmkl_intel_thread": "iomp5", "libmkl_tbb_thread": "tbb"}
+        found = [pool for stem, pool in layers.items() if any(n.startswith(stem) for n in names)]
+        traits.pool = found[0] if found else ""
+        self.facts["threading layer"] = {"gomp": "GNU", "iomp5": "Intel", "tbb": "TBB"}.get(traits.pool, "sequential")
+
+    def version(self) -> str | None:
+        if not self.available():
+            return None
+        words = self.facts["config"].split()
+        return next((w.split("-")[0] for w in words if w[:1].isdigit()), None)
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if isinstance(problem, MatmulProblem) and self.available():
+            reason = self._kernels.refusal(problem)
+            if reason:
+                yield Refusal(self.name, "jit", reason)
+            else:
+                yield Algorithm(
+                    self.name, "jit", 1, False, "", "threads", "construction", "", "a kernel compiled for this shape"
+                )
+        yield from super().algorithms(problem, threads)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        if algorithm.name == "jit":
+            assert isinstance(problem, MatmulProblem)
+            return self._kernels.prepare(problem)
+        return super().prepare(problem, algorithm)
+
+
+class _Kernels:
+    """MKL's just-in-time GEMM kernels."""
+
+    def __init__(self, native: NativeLibrary) -> None:
+        self.native = native
+        self._works: str | None = None
+
+    def refusal(self, p: MatmulProblem) -> str:
+        if p.dtype.name not in LETTER:
+            return f"no kernels for {p.dtype.name}"
+        if p.empty or max(p.m, p.n, p.k) > JIT_LARGEST or min(p.m, p.n) == 1:
+            return f"kernels are compiled for 2 to {JIT_LARGEST} rows and columns"
+        if p.beta != 0 and p.get("c") is not None or p.parameter("conj"):
+            return "kernels overwrite the result"
+        views = [v for v in (p.view("a"), p.view("b"), p.view("out")) if v]
+        if any(v.layout == "X" for v in views):
+            return "an operand would have to be copied first"
+        if self._works is None:
+            made = self.make("s", ROW, PLAIN, PLAIN, (8, 8, 8), 1.0, 0.0, (8, 8, 8))
+            self._works = "" if made[0] == 0 else "MKL compiles no kernels for this CPU (status 1: it would call plain GEMM)"
+            self.destroy(made[1])
+        return self._works
+
+    def make(
+        self, letter: str, order: int, ta: int, tb: int, sizes: tuple[int, int, int], alpha: Any, beta: Any, lds: Any
+    ) -> tuple[int, int]:
+        """Status and handle of a new kernel."""
+        create = self.native.address(f"mkl_cblas_jit_create_{letter}gemm")
+        if not create:
+            return 2, 0
+        handle = ctypes.c_void_p()
+        if letter in "sd":
+            real = ctypes.c_float if letter == "s" else ctypes.c_double
+            scalars: list[Any] = [real(alpha), real(beta)]
+        else:
+            part = ctypes.c_float if letter == "c" else ctypes.c_double
+            scalars = [(part * 2)(complex(x).real, complex(x).imag) for x in (alpha, beta)]
+        lda, ldb, ldc = (ctypes.c_int(x) for x in lds)
+        status = self.native.call(
+            create, ctypes.byref(handle), ctypes.c_int(order), ctypes.c_int(ta), ctypes.c_int(tb),
+            *(ctypes.c_int(x) for x in sizes), scalars[0], lda, ldb, scalars[1], ldc, restype=ctypes.c_int,
+        )  # fmt: skip
+        return int(status), int(handle.value or 0)
+
+    def destroy(self, handle: int) -> None:
+        if handle:
+            self.native.call(self.native.address("mkl_jit_destroy"), ctypes.c_void_p(handle))
+
+    def prepare(self, p: MatmulProblem) -> Any:
+        letter = LETTER[p.dtype.name]
+        a, b, out = p.view("a"), p.view("b"), p.view("out")
+        assert a is not None and b is not None
+        layout, ldc = (out.layout, out.ld) if out else ("C", p.n)
+        trans = [PLAIN if v.layout == layout else TRANSPOSED for v in (a, b)]
+        status, handle = self.make(
+            letter, ROW if layout == "C" else COLUMN, *trans, (p.m, p.n, p.k), p.alpha, 0, (a.ld, b.ld, ldc)
+        )
+        if status > 1 or not handle:
+            raise RuntimeError(f"MKL compiled no kernel for {p}: status {status}")
+        get = self.native.address(f"mkl_jit_get_{letter}gemm_ptr")
+        kernel = self.native.call(get, ctypes.c_void_p(handle), restype=ctypes.c_void_p)
+        w = Builder(p)
+        w.keep.append(_Handle(self, handle))
+        result = w.argument("out", out.items) if out else w.result(p.dtype, p.result, "C", p.m * p.n * p.dtype.itemsize)
+        w.call(kernel, [handle, w.argument("a", a.items), w.argument("b", b.items), result])
+        return w.plan(result, count=p.items)
+
+
+class _Handle:
+    """Frees a kernel with the plan that owns it."""
+
+    def __init__(self, kernels: _Kernels, handle: int) -> None:
+        self.kernels, self.handle = kernels, handle
+
+    def __del__(self) -> None:
+        self.kernels.destroy(self.handle)

@@ -1,0 +1,143 @@
+"""NumPy's own routines: always there, and the reference that every other library is compared with.
+
+They run on whatever BLAS NumPy was built with, on that BLAS's own threads. Float32 linear algebra is computed in
+float64 inside NumPy, which is slower and more accurate than a float32 LAPACK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...errors import LinAlgError
+from ...problems import Problem
+from ...problems.linalg import LinalgProblem
+from ...problems.matmul import MatmulProblem
+from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
+from ..base import Algorithm, Library, PythonPlan, Refusal
+from . import reference
+
+__all__ = ["NumPy"]
+
+FLOATS = ("float32", "float64", "complex64", "complex128")
+
+
+class NumPy(Library):
+    """numpy, the package."""
+
+    name = "numpy"
+    title = "NumPy"
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return np.__version__
+
+    def report(self) -> dict[str, Any]:
+        blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+        return {
+            "name": self.name, "title": self.title, "available": True, "reason": "", "version": np.__version__,
+            "path": np.__file__, "found by": "imported", "pool": "numpy",
+            "config": f"built with {blas.get('name', 'an unknown BLAS')} {blas.get('version', '')}".strip(),
+        }  # fmt: skip
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if isinstance(problem, MatmulProblem):
+            # NumPy's BLAS takes as many threads as it was told to, whatever is asked here: with one thread allowed
+            # it is a candidate only where it would not use more.
+            if threads == 1 and problem.flops > 1e6 and problem.dtype.name in FLOATS and reference.blas_threads() > 1:
+                yield Refusal(self.name, "matmul", "NumPy's BLAS takes no thread count for one call, and uses more than one")
+                return
+            yield Algorithm(self.name, "matmul", threads, True, "", "run", "measured", "numpy" if threads > 1 else "")
+        elif isinstance(problem, LinalgProblem):
+            if problem.dtype.name not in FLOATS:
+                yield Refusal(self.name, "linalg", f"NumPy has no linear algebra of {problem.dtype.name}")
+                return
+            driver = problem.parameter("driver")
+            if driver is not None and driver not in ("gesdd", "gelsd"):
+                yield Refusal(self.name, "linalg", f"the call asks for driver={driver!r}; NumPy has gesdd and gelsd")
+                return
+            single = problem.dtype.name in ("float32", "complex64")
+            inside = "f64" if single else ""
+            note = "computed in float64 and rounded" if single else ""
+            yield Algorithm(
+                self.name, "linalg", threads, True, inside, "run", "measured", "numpy" if threads > 1 else "", note
+            )
+        else:
+            yield Refusal(self.name, "", f"NumPy has no {problem.op}")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        if isinstance(problem, MatmulProblem):
+            return PythonPlan(_product(problem))
+        assert isinstance(problem, LinalgProblem)
+        return PythonPlan(_linalg(problem))
+
+
+def _product(p: MatmulProblem) -> Callable[..., Any]:
+    """beta * C + alpha * A @ B, with vectors as the caller gave them."""
+    index = {o.role: i for i, o in enumerate(p.operands)}
+    halves = p.dtype.name in ("float16", "bfloat16")
+
+    def run(*arrays: Any) -> Any:
+        views = {}
+        for role, i in index.items():
+            o = p.operands[i]
+            views[role] = np.lib.stride_tricks.as_strided(arrays[i], o.shape, o.strides)
+        a, b = views["a"], views["b"]
+        if halves:
+            a, b = a.astype(np.float32), b.astype(np.float32)
+        if p.parameter("conj"):
+            a = a.conj()
+        product = np.matmul(a, b)
+        if p.alpha != 1:
+            product = product * np.asarray(p.alpha, product.dtype)
+        if p.beta != 0:
+            c = views["c"].astype(product.dtype, copy=False)
+            product = product + (c if p.beta == 1 else c * np.asarray(p.beta, product.dtype))
+        out = index.get("out")
+        if out is not None:
+            views["out"][...] = product
+            return arrays[out]
+        return product.astype(p.dtype, copy=False).reshape(p.result)[()]
+
+    return run
+
+
+def _linalg(p: LinalgProblem) -> Callable[..., Any]:
+    solve = getattr(reference, p.op.rpartition(".")[2])
+    index = {o.role: i for i, o in enumerate(p.operands)}
+    outs = sorted(r for r in index if r.startswith("out"))
+    keywords = {k: v for k, v in p.parameters if k not in ("vector",)}
+    wrap = WRAP.get((p.op, p.parameter("check", True)))
+
+    def run(*arrays: Any) -> Any:
+        inputs = [arrays[i] for role, i in index.items() if not role.startswith("out")]
+        if p.op in NEEDS_FINITE and not all(np.isfinite(x).all() for x in inputs[:1]):
+            raise LinAlgError(f"{p.op}: the matrix holds NaN or infinity")
+        result = solve(p, *inputs, **keywords)
+        parts = result if isinstance(result, tuple) else (result,)
+        if outs:
+            for role, part in zip(outs, parts, strict=False):
+                arrays[index[role]][...] = part
+            parts = tuple(arrays[index[role]] for role in outs)
+        return wrap(*parts) if wrap else parts[0]
+
+    return run
+
+
+NEEDS_FINITE = ("linalg.eigh", "linalg.eigvalsh", "linalg.eig", "linalg.eigvals", "linalg.svd", "linalg.svdvals")
+WRAP: dict[tuple[str, bool], Any] = {
+    ("linalg.inv", False): InvEx,
+    ("linalg.cholesky", False): CholeskyEx,
+    ("linalg.lu_factor", True): LUFactor,
+    ("linalg.lu_factor", False): LUFactorEx,
+    ("linalg.solve", False): SolveEx,
+    ("linalg.qr", True): QR,
+    ("linalg.eigh", True): Eigh,
+    ("linalg.eig", True): Eig,
+    ("linalg.svd", True): SVD,
+    ("linalg.lstsq", True): Lstsq,
+}

@@ -1,0 +1,107 @@
+"""OpenBLAS, loaded directly: a copy of our own, on our thread team.
+
+The wheel's copy is taken before a copy that NumPy or SciPy has mapped: those have thread pools of their own, and a setting
+made for one call would be theirs too. If there is no other, NumPy's copy serves (64-bit integers, NumPy's pool).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from .. import machine, team
+from ..find import LibrarySpec
+from ..native import NativeLibrary
+from .blaslike import BlasLibrary
+from .cblas import BlasTraits
+
+__all__ = ["OpenBLAS"]
+
+NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
+AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
+
+
+def wanted_core(cpu: machine.CpuInfo) -> str:
+    """The kernel set to ask for, or "" to leave it to OpenBLAS.
+
+    OpenBLAS up to 0.3.34 does not know AMD's family 26 (Zen 5) and takes its AVX2 kernels there; the AVX-512 ones are about
+    twice as fast (benchmarks/gemm.py shows both).
+    """
+    family = cpu.family.split("/")[0].split()[0] if cpu.family else ""
+    known = cpu.vendor == "AuthenticAMD" and family.isdigit() and int(family) >= 26
+    return "SkylakeX" if known and cpu.flags >= AVX512 else ""
+
+
+class OpenBLAS(BlasLibrary):
+    """libopenblas from the wheel scipy-openblas32 or -64, the system, or NumPy."""
+
+    name = "openblas"
+    title = "OpenBLAS"
+    how_to_get = "pip install scipy-openblas32"
+    spec = LibrarySpec(
+        name="openblas",
+        env="BACKLINE_OPENBLAS_LIBRARY",
+        wheels=(
+            ("scipy_openblas32", "lib/libscipy_openblas*.so"),
+            ("scipy_openblas64", "lib/libscipy_openblas*.so"),
+            ("numpy.libs", "libscipy_openblas*.so"),
+        ),
+        system_names=("libopenblas.so.0", "libopenblas.so"),
+        folders=("openblas-openmp", "openblas-pthread"),
+        needs=("scipy_cblas_sgemm|scipy_cblas_sgemm64_|cblas_sgemm|cblas_sgemm64_",),
+        reuse_mapped=False,
+    )
+
+    def open(self, path: str) -> BlasTraits:
+        asked = wanted_core(machine.cpu_info())
+        variable = "OPENBLAS_CORETYPE"
+        with _for_loading({variable: asked} if asked and variable not in os.environ else {}):
+            native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
+        for prefix, suffix in NAMES:
+            native.prefix, native.suffix = prefix, suffix
+            if native.cblas("sgemm"):
+                break
+        self.control = f"{native.prefix}openblas_"
+        config = self._text(native, "get_config")
+        native.int_size = 8 if native.suffix == "64_" or "USE64BITINT" in config else 4
+        self.facts = {"config": config, "core": self._text(native, "get_corename")}
+        if asked and self.facts["core"] != asked and variable not in os.environ:
+            self.facts["core asked for"] = asked
+        shared_with_numpy = "numpy.libs" in path or "scipy.libs" in path
+        pool = f"openblas {os.path.basename(path)}"
+        callback = native.address(f"{self.control}set_threads_callback_function{native.suffix}")
+        parallel = native.call(native.address(f"{self.control}get_parallel{native.suffix}"), restype=ctypes.c_int)
+        if parallel == 2:
+            pool = team.name() or pool
+        elif parallel == 1 and callback and not shared_with_numpy and team.bind():
+            from ... import _core
+
+            native.call(callback, ctypes.c_void_p(_core.jobs_callback_address()))
+            pool = team.name()
+        gate = team.gate(native.address(f"{self.control}set_num_threads{native.suffix}"), team.PROCESS) if parallel else None
+        return BlasTraits(self.name, native, gate, pool if parallel else "")
+
+    def _text(self, native: NativeLibrary, function: str) -> str:
+        address = native.address(f"{self.control}{function}{native.suffix}")
+        value = native.call(address, restype=ctypes.c_char_p) if address else None
+        return value.decode(errors="replace").strip() if value else ""
+
+    def version(self) -> str | None:
+        config = self.facts.get("config", "") if self.available() else ""
+        words = config.split()
+        return words[1] if len(words) > 1 else None
+
+
+class _for_loading:
+    """Environment variables for the length of a dlopen; the library reads them in its constructor."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values = values
+
+    def __enter__(self) -> None:
+        os.environ.update(self.values)
+
+    def __exit__(self, *exc: Any) -> None:
+        for name in self.values:
+            os.environ.pop(name, None)

@@ -1,0 +1,78 @@
+"""A loaded native library: addresses of its symbols, calls for setting up, the thread runtime under it.
+
+Calls made here go through ctypes: they are for set-up (versions, workspace queries, probes), never for the work itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+__all__ = ["NativeLibrary", "double_bits", "float_bits"]
+
+
+def float_bits(value: float) -> int:
+    """A float32 argument as the bits of a floating-point register."""
+    return int(struct.unpack("<q", struct.pack("<f4x", value))[0])
+
+
+def double_bits(value: float) -> int:
+    """A float64 argument as the bits of a floating-point register."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+class NativeLibrary:
+    """One shared object, opened, with the naming rules of its BLAS and LAPACK.
+
+    Parameters
+    ----------
+    path
+        Absolute path of the file.
+    mode
+        dlopen flags beside RTLD_NOW.
+    prefix, suffix
+        What its BLAS and LAPACK names carry: ``scipy_`` and ``64_`` in the OpenBLAS under NumPy's wheels.
+    int_size
+        Bytes of its integers by reference: 4 (LP64) or 8 (ILP64).
+    """
+
+    def __init__(self, path: str, mode: int = 0, *, prefix: str = "", suffix: str = "", int_size: int = 4) -> None:
+        import os
+
+        self.path = path
+        self.prefix, self.suffix, self.int_size = prefix, suffix, int_size
+        self.handle = ctypes.CDLL(path, mode=mode | os.RTLD_NOW)
+        self._addresses: dict[str, int] = {}
+
+    def address(self, name: str) -> int:
+        """Address of an exported symbol, 0 if there is none."""
+        found = self._addresses.get(name)
+        if found is None:
+            try:
+                found = ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
+            except AttributeError:
+                found = 0
+            self._addresses[name] = found
+        return found
+
+    def cblas(self, name: str) -> int:
+        """Address of a CBLAS function, such as ``sgemm``."""
+        return self.address(f"{self.prefix}cblas_{name}{self.suffix}")
+
+    def lapack(self, name: str) -> int:
+        """Address of a Fortran LAPACK function, such as ``sgetrf``."""
+        suffix = f"_{self.suffix}" if self.suffix and not self.suffix.startswith("_") else f"{self.suffix}_"
+        return self.address(f"{self.prefix}{name}{suffix}")
+
+    def call(self, address: int, *args: Any, restype: Any = None) -> Any:
+        """Call a C function while setting up; arguments are ctypes values."""
+        return ctypes.CFUNCTYPE(restype)(address)(*args)
+
+    def integer(self, value: int) -> Any:
+        """An integer of this library's width, to be passed by reference."""
+        return ctypes.c_int64(value) if self.int_size == 8 else ctypes.c_int32(value)
+
+    @property
+    def max_integer(self) -> int:
+        return 2 ** (8 * self.int_size - 1) - 1

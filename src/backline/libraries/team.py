@@ -1,0 +1,80 @@
+"""The one thread team of this process, and what forking does to it.
+
+Every library that lets itself be told runs on libgomp's team: MKL through its GNU layer, BLIS as built, OpenBLAS through its
+thread callback. Two pools that alternate would each wait spinning while the other wants the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from .. import _core
+
+__all__ = ["bind", "forked", "gate", "name"]
+
+LOCAL, PROCESS, PROCESS64 = 0, 1, 2
+
+_runtime: Any = None
+_searched = False
+_gates: list[Any] = []
+_forked = False
+
+
+def bind() -> bool:
+    """Find libgomp (the copy that is mapped already, else the system's) and run jobs on it. False where there is none."""
+    global _runtime, _searched
+    if not _searched:
+        _searched = True
+        try:
+            # By soname: the loader hands out the copy that is in the process, whoever brought it.
+            _runtime = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError:
+            return False
+        _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
+        _watch_forks()
+    return _runtime is not None
+
+
+def _address(symbol: str) -> int:
+    return ctypes.cast(getattr(_runtime, symbol), ctypes.c_void_p).value or 0
+
+
+def name() -> str:
+    """Name of the pool that the team is: "gomp", or "" where there is no OpenMP runtime."""
+    return "gomp" if bind() else ""
+
+
+def gate(address: int, kind: int) -> Any:
+    """A Gate for a library's function that sets its number of threads."""
+    _watch_forks()
+    made = _core.Gate(address, kind)
+    _gates.append(made)
+    return made
+
+
+def forked() -> bool:
+    """Whether this is a forked child of a process that had the team; then everything runs on one thread."""
+    return _forked
+
+
+_watching = False
+
+
+def _watch_forks() -> None:
+    global _watching
+    if not _watching:
+        _watching = True
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    # libgomp has no handler for fork: in the child its team is a list of threads that do not exist, and the first
+    # parallel region would wait for them for ever. One thread needs no team.
+    global _forked
+    _forked = True
+    _core.set_team_limit(1)
+    for each in _gates:
+        each.forked()
+    _core.memo_clear()

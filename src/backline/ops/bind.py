@@ -1,0 +1,156 @@
+"""Makes a public operation of a function that turns arguments into a Problem."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..engine.choose import plan_for
+from ..engine.explain import composites, problem_builders
+from ..errors import BadType, BadValue
+from ..problems import Problem, operand
+
+__all__ = ["check_array", "check_out", "composed_of", "operation"]
+
+
+def operation(name: str, *, module: str = "backline") -> Callable[[Callable[..., Problem]], Any]:
+    """Decorator: the function's signature and docstring become those of a compiled Operation.
+
+    The function takes the arguments and returns the Problem, its operands in the order of the signature.
+    """
+
+    def make(function: Callable[..., Problem]) -> Any:
+        signature = inspect.signature(function)
+        parameters = tuple(signature.parameters)
+
+        def problem(*args: Any, **kwargs: Any) -> Problem:
+            made = function(*args, **kwargs)
+            return _in_call_order(made, parameters, args, kwargs) if kwargs else made
+
+        def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return plan_for(problem(*args, **kwargs))
+
+        def general(*args: Any, **kwargs: Any) -> Any:
+            return _general(op, problem, args, kwargs)
+
+        op = _core.Operation(name.rpartition(".")[2], parameters, resolve, general)
+        op.__doc__ = function.__doc__
+        op.__module__ = module
+        op.__qualname__ = name.rpartition(".")[2]
+        op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
+        full = f"{module}.{op.__qualname__}".removeprefix("backline.")
+        problem_builders[full] = problem
+        return op
+
+    return make
+
+
+def composed_of(*parts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: an operation made of others, named so that `explain` can say so."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        composites[f"{function.__module__}.{function.__qualname__}".removeprefix("backline.")] = parts
+        return function
+
+    return mark
+
+
+def _in_call_order(problem: Problem, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
+    """Operands in the order in which the call lists its arrays, which keywords may change."""
+    names = [*parameters[: len(args)], *kwargs]
+    counts = {}
+    for name, value in zip(names, (*args, *kwargs.values()), strict=True):
+        if isinstance(value, np.ndarray):
+            counts[name] = 1
+        elif isinstance(value, tuple):
+            counts[name] = sum(isinstance(v, np.ndarray) for v in value)
+    first, position = {}, 0
+    for name in parameters:
+        first[name] = position
+        position += counts.get(name, 0)
+    order = [first[name] + i for name in names for i in range(counts.get(name, 0))]
+    if order == sorted(order):
+        return problem
+    return replace(problem, operands=tuple(problem.operands[i] for i in order))
+
+
+def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
+    """The value if it is an array that operations take.
+
+    Raises
+    ------
+    BadType
+        For anything else; the message says what to do about it.
+    """
+    if not isinstance(value, np.ndarray):
+        raise BadType(
+            f"{where} must be a NumPy array, not {type(value).__name__}", remedy="np.asarray(x), or np.from_dlpack(x) without a copy"
+        )
+    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
+        raise BadType(
+            f"{where} is a {type(value).__name__}, which has rules of its own",
+            remedy="x.filled(...) or np.asarray(x)",
+        )
+    if value.dtype.hasobject or value.dtype.names is not None or value.dtype.kind in "SUMmV" and value.dtype.name != "bfloat16":
+        raise BadType(f"{where} has dtype {value.dtype}, which is not a number", remedy="x.astype(np.float64)")
+    return value
+
+
+def check_out(out: Any, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The output array if it can take the result."""
+    check_array(out, where)
+    if out.shape != shape:
+        raise BadValue(f"{where} has shape {out.shape}, the result has shape {shape}")
+    if out.dtype != dtype:
+        raise BadType(f"{where} has dtype {out.dtype}, the result has dtype {dtype}")
+    if not out.flags.writeable:
+        raise BadValue(f"{where} is read-only", remedy="a writeable array: out.copy()")
+    if out.size > 1 and any(s == 0 and n > 1 for s, n in zip(out.strides, out.shape, strict=True)):
+        raise BadValue(f"{where} has elements that share memory (a stride of 0)", remedy="an array of its own: out.copy()")
+    return out
+
+
+def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that cannot be memoised as it is: make plain what can be, let the operation refuse the rest."""
+    plain_args = tuple(_plain(v) for v in args)
+    plain_kwargs = {str(k): v if k == "out" else _plain(v) for k, v in kwargs.items()}
+    same = all(a is b for a, b in zip(args, plain_args, strict=True))
+    same &= all(a is b for a, b in zip(kwargs.values(), plain_kwargs.values(), strict=True))
+    if not same:
+        return op(*plain_args, **plain_kwargs)
+    made = problem(*args, **kwargs)  # raises for what is wrong
+    out = kwargs.get("out")
+    if any(type(a) is not np.ndarray for a in (out if isinstance(out, tuple) else (out,)) if a is not None):
+        plain_kwargs["out"] = tuple(o.view(np.ndarray) for o in out) if isinstance(out, tuple) else out.view(np.ndarray)
+        op(*plain_args, **plain_kwargs)
+        return out
+    arrays = [a for v in (*args, *kwargs.values()) for a in (v if isinstance(v, tuple) else (v,)) if isinstance(a, np.ndarray)]
+    return plan_for(made)(*arrays)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if isinstance(value, (np.ma.MaskedArray, np.matrix)):
+            return value
+        if type(value) is not np.ndarray:
+            value = value.view(np.ndarray)
+        if not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        return value.item()
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    if isinstance(value, (bool, int, float, complex, str)) and type(value) not in (bool, int, float, complex, str):
+        return next(t(value) for t in (int, float, complex, str) if isinstance(value, t))
+    return value
+
+
+def operands_of(**arrays: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """Operands of arrays by role."""
+    return tuple(operand(role, a) for role, a in arrays.items())

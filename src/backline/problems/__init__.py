@@ -1,0 +1,149 @@
+"""Problems: what is asked of a library, without the data.
+
+A Problem is a value: equal Problems may share a Plan. It knows the operation, the operands with their layouts, the
+parameters, and the few derived facts every library needs (sizes, floating-point operations, bytes). It does not know
+which library will run it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SHORT", "Operand", "Problem", "operand", "short"]
+
+SHORT = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128",
+    "bool": "b1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "longdouble": "f80", "clongdouble": "c160",
+}  # fmt: skip
+
+
+def short(dtype: np.dtype[Any]) -> str:
+    """Short name of a dtype, as problems, tuning records and tables write it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> short(np.dtype("float32"))
+    'f32'
+    """
+    return SHORT.get(dtype.name, dtype.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One array of a call: its part in the Problem, dtype, shape, strides in bytes, and whether it is aligned."""
+
+    role: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    aligned: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        size = self.dtype.itemsize
+        for n in self.shape:
+            size *= n
+        return size
+
+    def extent(self) -> tuple[int, int]:
+        """Lowest and one past the highest byte touched, relative to the data pointer."""
+        if 0 in self.shape:
+            return 0, 0
+        low = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s < 0)
+        high = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if s > 0)
+        return low, high + self.dtype.itemsize
+
+    def layout(self) -> str:
+        """C or F for a matrix that BLAS takes as it is (row or column major), X for one that must be copied first.
+
+        >>> import numpy as np
+        >>> operand("a", np.zeros((3, 4)).T).layout()
+        'F'
+        """
+        if len(self.shape) < 2:
+            return "C" if not self.shape or self.strides[0] == self.dtype.itemsize or self.shape[0] == 1 else "X"
+        from .layout import matrix_layout
+
+        return matrix_layout(self.shape[-2:], self.strides[-2:], self.dtype.itemsize, self.aligned)[0]
+
+    def text(self) -> str:
+        size = "x".join(map(str, self.shape)) or "scalar"
+        layout = self.layout()
+        return size if layout == "C" else f"{size}:{layout}"
+
+
+def operand(role: str, array: np.ndarray[Any, Any]) -> Operand:
+    """The Operand that describes an array."""
+    return Operand(role, array.dtype, array.shape, array.strides, array.flags.aligned)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Operation, operands in the order of the call, parameters.
+
+    Parameters
+    ----------
+    op
+        Name of the operation, such as ``"matmul"`` or ``"linalg.inv"``.
+    operands
+        Every array of the call, outputs that the caller provides included (role ``"out"``).
+    parameters
+        Pairs of name and value, sorted by name; values are hashable.
+    """
+
+    op: str
+    operands: tuple[Operand, ...]
+    parameters: tuple[tuple[str, Any], ...] = ()
+    family: str = field(default="", compare=False)
+
+    def parameter(self, name: str, default: Any = None) -> Any:
+        for key, value in self.parameters:
+            if key == name:
+                return value
+        return default
+
+    def index(self, role: str) -> int | None:
+        """Position of the operand with this role among the arrays of the call, or None."""
+        for i, o in enumerate(self.operands):
+            if o.role == role:
+                return i
+        return None
+
+    def get(self, role: str) -> Operand | None:
+        i = self.index(role)
+        return None if i is None else self.operands[i]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return self.operands[0].dtype
+
+    @cached_property
+    def flops(self) -> float:
+        """Floating-point operations of the usual algorithm; complex ones count as the real ones they take."""
+        return 0.0
+
+    @cached_property
+    def bytes(self) -> int:
+        return sum(o.nbytes for o in self.operands)
+
+    @cached_property
+    def key(self) -> str:
+        """One line that names the Problem, in tuning records and on the command line.
+
+        Alignment and exact strides are not in it, only what decides the speed: sizes, dtype, layout class, parameters.
+        """
+        parts = [self.op, short(self.dtype), *(o.text() for o in self.operands if o.role != "out")]
+        parts += [f"{k}={v}" for k, v in self.parameters if v not in (None, False) and k != "check"]
+        out = self.get("out")
+        if out is not None:
+            parts.append("out" if out.layout() == "C" else f"out:{out.layout()}")
+        return " ".join(parts)
+
+    def __str__(self) -> str:
+        return self.key

@@ -1,0 +1,71 @@
+"""The switches: which exist, where their values come from, and the scopes that set them for a while.
+
+The floors above use this; a user sets switches as attributes of `backline.backends` and reads about a value's
+origin in what ``explain`` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .declare import AtLeast, EachOf, Switch, Value
+from .declared import declared, library_names
+from .provenance import Origin
+from .scope import Scope, make_scope
+from .snapshot import SCHEMA, Snapshot
+from .store import (
+    assign,
+    assign_many,
+    current,
+    declare,
+    freeze,
+    frozen,
+    get,
+    origin,
+    set_tracer,
+    tracer,
+)
+
+__all__ = [
+    "SCHEMA",
+    "AtLeast",
+    "EachOf",
+    "Origin",
+    "Scope",
+    "Snapshot",
+    "Switch",
+    "Value",
+    "assign",
+    "assign_many",
+    "current",
+    "declare",
+    "declared",
+    "freeze",
+    "frozen",
+    "get",
+    "library_names",
+    "make_scope",
+    "origin",
+    "scope",
+    "set_tracer",
+    "tracer",
+]
+
+
+def scope(values: Mapping[str, object] | None = None, /, **more: object) -> Scope:
+    """Return a scope that sets switches by their names; None keeps what holds.
+
+    Parameters
+    ----------
+    values
+        Switch name to value, for names with a dot.
+    more
+        Switches of the root as keywords.
+
+    Examples
+    --------
+    >>> with scope({"mkl.enabled": False}, fallback="warn"):
+    ...     get("mkl.enabled"), get("fallback")
+    (False, 'warn')
+    """
+    return make_scope("switches.scope", {**(values or {}), **more}, depth=2)

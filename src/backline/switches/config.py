@@ -1,0 +1,255 @@
+"""Values from outside the program: the user's file, the project's file, and the environment.
+
+Configuration is data. It is checked and never run. Whatever is wrong with one file is said in one warning that
+names the file, the line where it can be told, the key, the value and the legal values; a value that is wrong is
+left out and the others count; a file that cannot be read as TOML is left out as a whole.
+
+| source | where | keys |
+|---|---|---|
+| user file | BACKLINE_CONFIG, else ``config.toml`` in the user's configuration folder | at the top |
+| project file | ``backline.toml``, or ``pyproject.toml``, in the working directory or above it | at the top; in ``[tool.backline]`` |
+| environment | BACKLINE_ and the switch's name in capitals, dots as underscores | |
+
+A file writes ``fallback = "warn"`` for a switch of the root and ``[mkl]`` ``enabled = false`` (or
+``mkl.enabled = false``) for one of a library.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BacklineError
+from .declare import Switch, Value, nearest, show
+
+__all__ = ["Source", "read_sources", "warn_about"]
+
+_LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
+
+
+@dataclass(slots=True)
+class Source:
+    """What one file, or the environment, says.
+
+    Attributes
+    ----------
+    kind
+        "user file", "project file" or "environment".
+    label
+        The file's path, or "the environment".
+    values
+        By switch: the value, and where it stands.
+    raw
+        By key: what stands there, unread, for switches that a plug-in declares later.
+    faults
+        One text for each thing that is wrong.
+    """
+
+    kind: str
+    label: str
+    values: dict[str, tuple[Value, str]] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def take(self, switch: Switch) -> list[tuple[Source, str]]:
+        """Read the value of `switch` from `raw`, if there is one; return what is wrong with it."""
+        key = switch.env if self.kind == "environment" else switch.name
+        if key not in self.raw:
+            return []
+        found = self.raw[key]
+        try:
+            if self.kind != "environment":
+                self.values[switch.name] = switch.check(found), f"{self.label}:{key}"
+            elif found.strip() or switch.kind is tuple:  # an empty variable counts as unset
+                self.values[switch.name] = switch.parse(found), key
+        except BacklineError:
+            legal = switch.legal_text(found)
+            return [(self, f"{self.at(key)}{key} = {show(found)} is ignored; legal values: {legal}")]
+        return []
+
+    def at(self, key: str) -> str:
+        """Say in which line `key` stands, if that is known."""
+        return f"line {self.lines[key]}: " if key in self.lines else ""
+
+
+def read_sources(switches: Mapping[str, Switch]) -> list[Source]:
+    """Read both files and the environment; the weakest comes first."""
+    found = [_user_file(), _project_file(), _environment(switches)]
+    sources = [source for source in found if source is not None]
+    for source in sources:
+        for switch in switches.values():
+            source.faults += [text for _, text in source.take(switch)]
+        if source.kind != "environment":
+            source.faults += _unknown_keys(source, switches)
+    return sources
+
+
+def warn_about(source: Source, faults: list[str] | None = None) -> None:
+    """Issue one warning that lists `faults`, or all that is wrong with `source`; none if nothing is."""
+    faults = source.faults if faults is None else faults
+    if faults:
+        import warnings
+
+        label = source.label if source.kind == "environment" else f"{source.kind} {source.label}"
+        text = f"backline, {label}: " + "; ".join(faults)
+        warnings.warn(text, RuntimeWarning, stacklevel=_steps_out())
+
+
+def _steps_out() -> int:
+    """How far up the stack the first frame outside this package is, for a warning that points there."""
+    inside = __name__.partition(".")[0] + "."
+    frame, steps = sys._getframe(1), 1
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(inside):
+        frame, steps = frame.f_back, steps + 1
+    return steps
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def _user_file() -> Source | None:
+    named = os.environ.get("BACKLINE_CONFIG")
+    if named is not None:
+        if not named.strip():
+            return None  # BACKLINE_CONFIG= switches the user's file off
+        path = os.path.abspath(os.path.expanduser(named.strip()))
+        if not os.path.isfile(path):
+            return Source("user file", path, faults=["BACKLINE_CONFIG names it, but there is no such file"])
+        return _read(path, "user file")
+    from platformdirs import user_config_dir
+
+    path = os.path.join(user_config_dir("backline", appauthor=False), "config.toml")
+    return _read(path, "user file") if os.path.isfile(path) else None
+
+
+def _project_file() -> Source | None:
+    try:
+        folder = os.getcwd()
+    except OSError:
+        return None  # the working directory was removed
+    while True:
+        path = os.path.join(folder, "backline.toml")
+        if os.path.isfile(path):
+            return _read(path, "project file")
+        path = os.path.join(folder, "pyproject.toml")
+        if os.path.isfile(path):
+            source = _read(path, "project file", ("tool", "backline"))
+            if source is not None:
+                return source
+        above = os.path.dirname(folder)
+        if above == folder or os.path.exists(os.path.join(folder, ".git")):
+            return None
+        folder = above
+
+
+def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
+    """Read one TOML file; None if it has no such `table`, that is if it says nothing to us."""
+    import tomllib
+
+    source = Source(kind, path)
+    text = ""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            source.faults.append(f"the file is ignored: it is larger than {_LARGEST} bytes")
+            return source if not table else None
+        text = data.decode("utf-8-sig")
+        content: Any = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        if table and not re.search(r"^\s*\[\s*tool\s*\.\s*backline\b", text, re.MULTILINE):
+            return None  # a broken file of somebody else's is not ours to complain about
+        source.faults.append(f"the file is ignored as a whole: {_reason(error)}")
+        return source
+    for part in table:
+        content = content.get(part) if isinstance(content, dict) else None
+    if content is None:
+        return None
+    if not isinstance(content, dict):
+        source.faults.append(f"{'.'.join(table)} is ignored: it is no table")
+        return source
+    source.raw = dict(_flatten(content))
+    source.lines = _line_numbers(text, table)
+    return source
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 (byte {error.start})"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it is not TOML: {error}"
+
+
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, name + ".")
+        else:
+            yield name, value
+
+
+def _line_numbers(text: str, table: tuple[str, ...]) -> dict[str, int]:
+    """Lines of the keys, as far as a plain look at the text tells; the parser does not say."""
+    lines: dict[str, int] = {}
+    prefix = ""
+    skip = ".".join(table) + "." if table else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$", line)
+        key = re.match(r"\s*([A-Za-z0-9_.\-\"' ]+?)\s*=", line)
+        if header:
+            prefix = _plain(header[1]) + "."
+            name = prefix[:-1]
+        elif key:
+            name = prefix + _plain(key[1])
+        else:
+            continue
+        if name.startswith(skip):
+            lines.setdefault(name[len(skip) :], number)
+    return lines
+
+
+def _plain(key: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in key.split("."))
+
+
+def _unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
+    faults = []
+    for key, value in source.raw.items():
+        if key not in switches:
+            near = ", ".join(nearest(key, switches)[:3])
+            faults.append(
+                f"{source.at(key)}{show(key)} = {show(value)} is no switch; the nearest names: {near}"
+            )
+    return faults
+
+
+# --- the environment -----------------------------------------------------------------------------------
+
+
+def _environment(switches: Mapping[str, Switch]) -> Source | None:
+    found = {name: value for name, value in os.environ.items() if name.startswith("BACKLINE_")}
+    if not found:
+        return None
+    source = Source("environment", "the environment", raw=found)
+    known = {switch.env for switch in switches.values()}
+    strange = [name for name in found if name not in known]
+    if strange:
+        from difflib import get_close_matches
+
+        for name in strange:
+            # Other variables of ours and other people's begin like this too: only a likely slip is reported.
+            near = get_close_matches(name, known, 1, 0.9)
+            if near:
+                source.faults.append(
+                    f"{name} = {show(found[name])} sets nothing; the nearest name: {near[0]}"
+                )
+    return source

@@ -1,0 +1,281 @@
+"""What a switch is: its name, its kind, its legal values, and how a value is checked or read from text.
+
+A `Switch` knows nothing of where values are kept (`store`) or which switches exist (`declared`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from numpy import bool_, floating, integer
+
+from ..errors import BadType, BadValue
+
+__all__ = ["AtLeast", "EachOf", "Switch", "Value", "nearest", "show"]
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
+_WORDS: Final = {
+    "1": True, "true": True, "on": True, "yes": True,
+    "0": False, "false": False, "off": False, "no": False,
+}  # fmt: skip
+_WANTED: Final = {
+    bool: ("a bool", "True or False; numbers and None do not count"),
+    int: ("an int", "a whole number; bools and floats do not count"),
+    float: ("a float", "a real number; bools do not count"),
+    str: ("a str", "the exact word, upper and lower case told apart"),
+    tuple: ("a tuple of str", "a tuple or list of names; a single name needs its own tuple: ('mkl',)"),
+}
+
+
+def show(value: object, limit: int = 80) -> str:
+    """Return ``repr(value)``, cut to `limit` characters; a broken ``repr`` is described instead."""
+    try:
+        text = repr(value)
+    except Exception as error:  # a stranger's __repr__ must not replace our own message
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """Return `names` sorted by likeness to `word`, the nearest first.
+
+    Examples
+    --------
+    >>> nearest("warm", ["allow", "warn", "error"])
+    ['warn', 'allow', 'error']
+    """
+    from difflib import SequenceMatcher
+
+    matcher = SequenceMatcher(b=word.casefold())
+
+    def unlikeness(name: str) -> float:
+        matcher.set_seq1(name.casefold())
+        return -matcher.ratio()
+
+    return sorted(names, key=unlikeness)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value) + 0.0  # -0.0 becomes 0.0: two equal values must also print alike
+    except OverflowError:  # an int beyond the floats
+        return math.inf if value > 0 else -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Numbers not below `bound`; not-a-number is refused.
+
+    Examples
+    --------
+    >>> AtLeast(0)(3), AtLeast(0)(-1)
+    (True, False)
+    """
+
+    bound: int | float
+
+    def __call__(self, value: Value) -> bool:
+        return isinstance(value, (int, float)) and value >= self.bound
+
+    def text(self, value: object, kind: type) -> str:
+        """Say which values are legal, the nearest to `value` first."""
+        number = "an integer" if kind is int else "a number"
+        return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
+
+
+@dataclass(frozen=True, slots=True)
+class EachOf:
+    """Tuples whose every item is one of the names that `names()` returns at that moment."""
+
+    names: Callable[[], Iterable[str]]
+    noun: str = "names"
+
+    def __call__(self, value: Value) -> bool:
+        known = set(self.names())
+        return isinstance(value, tuple) and all(item in known for item in value)
+
+    def text(self, value: object, kind: type) -> str:
+        """Say which values are legal, the nearest to the first illegal item of `value` first."""
+        known = list(self.names())
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        wrong = next((item for item in items if isinstance(item, str) and item not in known), "")
+        return f"{self.noun}: " + ", ".join(repr(name) for name in nearest(wrong, known))
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One declared setting.
+
+    Parameters
+    ----------
+    name
+        Dotted name, "mkl.enabled"; switches of the root have no dot.
+    kind
+        bool, int, float, str or tuple (of str).
+    default
+        The value when nothing sets it, or a function without arguments that works it out at first need and
+        returns it together with a word on where it came from.
+    legal
+        A tuple of the legal values, an object that tells (`AtLeast`, `EachOf`), or None for all of the kind.
+    doc
+        One line: what the switch does.
+    governs
+        The op families it has a say in.
+    when
+        "call": every call reads it anew. "load": read once, when its library is loaded.
+
+    Examples
+    --------
+    >>> limit = Switch("fft.limit", int, 10, AtLeast(0), doc="Most plans timed per shape.", governs=("fft",))
+    >>> limit.env
+    'BACKLINE_FFT_LIMIT'
+    >>> limit.check(3)
+    3
+    """
+
+    name: str
+    kind: type
+    default: Value | Callable[[], tuple[Value, str]]
+    legal: tuple[Value, ...] | AtLeast | EachOf | None = None
+    doc: str = ""
+    governs: tuple[str, ...] = ()
+    when: str = "call"
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise BadValue(
+                f"{show(self.name)} is not a name for a switch.",
+                cause="names are lower-case identifiers joined by dots",
+                remedy='write it like "mkl.enabled"',
+            )
+        if self.kind not in _WANTED:
+            raise BadType(
+                f"switch {self.name}: {show(self.kind)} is not a kind of switch.",
+                remedy="use one of bool, int, float, str, tuple",
+            )
+        if self.when not in ("call", "load"):
+            raise BadValue(f"switch {self.name}: when = {show(self.when)} is neither 'call' nor 'load'.")
+        if not self.doc:
+            raise BadValue(f"switch {self.name} has no doc.", remedy="say in one line what it does")
+        if not callable(self.default):
+            self.check(self.default)
+
+    @property
+    def env(self) -> str:
+        """Name of the environment variable that sets it."""
+        return "BACKLINE_" + self.name.upper().replace(".", "_")
+
+    @property
+    def backend(self) -> str:
+        """Part of the name before the last dot; empty for the root."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def attribute(self) -> str:
+        """Part of the name after the last dot: the attribute and the keyword of ``flags()``."""
+        return self.name.rpartition(".")[2]
+
+    def starting(self) -> tuple[Value, str]:
+        """Return the default and where it came from, working it out if need be."""
+        if callable(self.default):
+            value, where = self.default()
+            return self.check(value), where
+        return self.check(self.default), "declaration"
+
+    def legal_text(self, value: object = "") -> str:
+        """Every legal value as text, the nearest to `value` first.
+
+        Examples
+        --------
+        >>> Switch("speed", str, "slow", ("slow", "fast"), doc="An example.").legal_text("fats")
+        "'fast', 'slow'"
+        """
+        if self.kind is bool:
+            return "True, False"
+        if isinstance(self.legal, tuple):
+            by_text = {str(item): item for item in self.legal}
+            return ", ".join(repr(by_text[text]) for text in nearest(str(value), by_text))
+        if self.legal is not None:
+            return self.legal.text(value, self.kind)
+        return f"any {self.kind.__name__}"
+
+    def check(self, value: object) -> Value:
+        """Return `value` in the switch's own type, or raise `BadType` or `BadValue`.
+
+        NumPy's bools and numbers count as Python's; a bool never counts as a number, nor a number as a bool.
+        """
+        kind = self.kind
+        if kind is bool:
+            if value is True or value is False:
+                return value
+            if isinstance(value, bool_):
+                return bool(value)
+            raise self._bad_type(value)
+        plain: Value
+        if kind is str and isinstance(value, str):
+            plain = str(value)
+        elif kind is int and isinstance(value, (int, integer)) and not isinstance(value, bool):
+            plain = int(value)
+        elif (
+            kind is float
+            and isinstance(value, (int, float, integer, floating))
+            and not isinstance(value, bool)
+        ):
+            plain = _float(value)
+        elif kind is tuple and isinstance(value, (tuple, list)):
+            if not all(isinstance(item, str) for item in value):
+                raise self._bad_type(value)
+            plain = tuple(dict.fromkeys(map(str, value)))  # a name given twice counts once
+        else:
+            raise self._bad_type(value)
+        legal = self.legal
+        if legal is None or (plain in legal if isinstance(legal, tuple) else legal(plain)):
+            return plain
+        raise self._bad_value(value)
+
+    def parse(self, text: str) -> Value:
+        """Read a value from the text of an environment variable.
+
+        bool: 1, true, on, yes, 0, false, off, no, in any case. tuple: names with commas between.
+
+        Examples
+        --------
+        >>> Switch("prefer", tuple, (), doc="An example.").parse("mkl, openblas")
+        ('mkl', 'openblas')
+        """
+        word = text.strip()
+        try:
+            if self.kind is bool:
+                return _WORDS[word.lower()]
+            if self.kind is int:
+                return self.check(int(word))
+            if self.kind is float:
+                return self.check(float(word))
+        except (KeyError, ValueError) as error:
+            if isinstance(error, BadValue):
+                raise
+            raise self._bad_value(text) from None
+        if self.kind is tuple:
+            return self.check([item.strip() for item in word.split(",") if item.strip()])
+        return self.check(word)
+
+    def _bad_type(self, value: object) -> BadType:
+        wanted, meaning = _WANTED[self.kind]
+        return BadType(
+            f"{self.name} takes {wanted}, not {type(value).__name__}: {show(value)}",
+            cause=f"{wanted} is {meaning}",
+            remedy=f"legal values, the nearest first: {self.legal_text(value)}",
+        )
+
+    def _bad_value(self, value: object) -> BadValue:
+        return BadValue(
+            f"{self.name} = {show(value)} is not a legal value.",
+            cause=f"it says: {self.doc}",
+            remedy=f"legal values, the nearest first: {self.legal_text(value)}",
+        )

@@ -1,0 +1,57 @@
+"""Where a value comes from, and places in the user's program noted at little cost."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import CodeType
+from typing import TypeAlias
+
+__all__ = ["Origin", "Place", "place", "text_of"]
+
+Place: TypeAlias = tuple[CodeType, int]
+"""Code object and position in it: what is cheap to note. `text_of` makes text of it, when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from.
+
+    Parameters
+    ----------
+    kind
+        "default", "user file", "project file", "environment", "assignment" or "scope".
+    where
+        "path:key" for a file, the variable for the environment, "file.py:12" for an assignment or a scope.
+
+    Examples
+    --------
+    >>> print(Origin("environment", "BACKLINE_FALLBACK"))
+    environment (BACKLINE_FALLBACK)
+    """
+
+    kind: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.where})"
+
+
+def place(depth: int) -> Place:
+    """Note the line that runs `depth` frames up; 1 is the caller's.
+
+    It keeps the position and not the line number, which costs more to work out than all the rest of a scope;
+    and the code, not the frame, which would keep the user's variables alive.
+    """
+    frame = sys._getframe(depth)
+    return frame.f_code, frame.f_lasti
+
+
+def text_of(noted: Place) -> str:
+    """Return a noted place as "file.py:12"."""
+    code, position = noted
+    line = code.co_firstlineno
+    for first, last, number in code.co_lines():
+        if first <= position < last and number is not None:
+            line = number
+    return f"{code.co_filename}:{line}"

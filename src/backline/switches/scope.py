@@ -1,0 +1,158 @@
+"""Scopes: what ``with ...flags(...)`` opens, and how it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from .. import _core
+from ..errors import BadType
+from . import store
+from .declare import Value, show
+from .declared import declared, lookup
+from .provenance import Place, place, text_of
+from .snapshot import Overlay, overlay
+
+__all__ = ["Scope", "make_scope"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Scope:
+    """Values for some switches, held while the scope is open and seen by the current context only.
+
+    A context manager, and a decorator for functions and coroutine functions. It may be entered again while it
+    is open. It is left by identity: scopes may close in any order, and each takes away its own values only.
+
+    Examples
+    --------
+    >>> from backline.switches import get
+    >>> scope = make_scope("flags", {"fallback": "warn"})
+    >>> with scope:
+    ...     get("fallback")
+    'warn'
+    >>> @scope
+    ... def policy():
+    ...     return get("fallback")
+    >>> policy(), get("fallback")
+    ('warn', 'allow')
+    """
+
+    __slots__ = ("__weakref__", "_overlay", "_place", "name")
+
+    def __init__(self, name: str, values: Overlay, place: Place) -> None:
+        self.name = name
+        self._overlay = values
+        self._place = place
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """The switches it sets, and their values."""
+        return dict(self._overlay.items)
+
+    @property
+    def where(self) -> str:
+        """Where in the program it was made: "file.py:12"."""
+        return text_of(self._place)
+
+    def __enter__(self) -> Scope:
+        frame = store.frames.get(None)
+        base = store.the_base
+        if base is None:
+            base = store.start()
+        values = self._overlay
+        if frame is None:
+            store.frames.set(_core.Frame(((self, values, None),), base, values.over(base), None))
+        else:
+            if frame.base is not base:
+                frame = store.frame_over(frame.layers, base, frame.tracer)
+            layers = (*frame.layers, (self, values, None))
+            store.frames.set(_core.Frame(layers, base, values.over(frame.snapshot), frame.tracer))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        frame = store.frames.get(None)
+        layers = frame.layers if frame is not None else ()
+        if frame is None or not layers or layers[-1][0] is not self:
+            mine = [index for index, layer in enumerate(layers) if layer[0] is self]
+            if frame is None or not mine:
+                self._warn_not_open()
+                return
+            layers = layers[: mine[-1]] + layers[mine[-1] + 1 :]
+        else:
+            layers = layers[:-1]
+        bare = store.bare_frame
+        if not layers and frame.tracer is None and bare is not None:
+            store.frames.set(bare)
+        else:
+            store.frames.set(store.frame_over(layers, store.start(), frame.tracer))
+
+    def _warn_not_open(self) -> None:
+        import warnings
+
+        warnings.warn(
+            f"{self!r} is not open in this context, so leaving it changed nothing. It was left already, "
+            "or entered in another thread or task: enter and leave it in the same one.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if not callable(function) or isinstance(function, type):
+            raise BadType(
+                f"{self!r} cannot decorate {show(function)}.",
+                cause="it decorates functions and coroutine functions",
+                remedy="decorate the methods one by one, or use it in a with statement",
+            )
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise BadType(
+                f"{self!r} cannot decorate the generator function {show(function)}.",
+                cause="its body runs in turn with its caller, where the scope would leak or be missing",
+                remedy="open the scope inside the function, around what needs it",
+            )
+        if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
+
+            @wraps(function)
+            async def later(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with Scope(self.name, self._overlay, self._place):  # a layer of its own for each call
+                    return await cast(Awaitable[Any], function(*args, **kwargs))
+
+            return later  # type: ignore[return-value]
+
+        @wraps(function)
+        def now(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Scope(self.name, self._overlay, self._place):
+                return function(*args, **kwargs)
+
+        return now
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self._overlay.items.items())
+        return f"<scope {self.name}({values}) made at {self.where}>"
+
+
+def make_scope(name: str, values: Mapping[str, object], depth: int = 1) -> Scope:
+    """Check `values` (switch name to value, None keeps) and return a scope that sets them.
+
+    Parameters
+    ----------
+    name
+        What the user called, for messages: "mkl.flags".
+    values
+        Switches to set. One illegal value refuses them all.
+    depth
+        How many frames up the user's own line is; 1 is the caller of this function.
+    """
+    registry = declared()
+    pairs = []
+    for switch, value in values.items():
+        if value is not None:
+            known = registry.get(switch)
+            pairs.append((switch, (known or lookup(switch)).check(value)))
+    return Scope(name, overlay(tuple(pairs)), place(depth + 1))
