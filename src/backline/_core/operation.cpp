@@ -86,8 +86,11 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
     if (PyTuple_CheckExact(made.get()) && PyTuple_GET_SIZE(made.get()) == 1) {
         made.reset(Py_NewRef(PyTuple_GET_ITEM(made.get(), 0)));
-    } else if (memo_put(s, hash, made.get(), raw, hold_snapshot.get()) < 0) {
-        return nullptr;
+    } else {
+        // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot.
+        PyObject *now, *ignored;
+        if (!current_frame(&now, &ignored)) return nullptr;
+        if (now == snapshot && memo_put(s, hash, made.get(), raw, snapshot) < 0) return nullptr;
     }
     if (tracer) return traced(self, tracer, made.get(), s, args, nargsf, kwnames);
     return run_plan(made.get(), s, args, nargsf, kwnames);

@@ -5,9 +5,7 @@ The answer is kept in the user's cache folder for as long as the file stays the 
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 
 __all__ = ["main", "verdict"]
@@ -29,6 +27,8 @@ def verdict(name: str, path: str) -> str:
 
 
 def _ask(name: str, path: str) -> str:
+    import subprocess
+
     environment = {**os.environ, f"BACKLINE_{name.upper()}_LIBRARY": path, CHILD: "1"}
     try:
         child = subprocess.run(
@@ -66,6 +66,8 @@ def _file() -> str:
 
 
 def _read() -> dict[str, str]:
+    import json
+
     try:
         with open(_file(), encoding="utf-8") as stream:
             content = json.load(stream)
@@ -77,6 +79,8 @@ def _read() -> dict[str, str]:
 
 
 def _write(known: dict[str, str]) -> None:
+    import json
+
     path = _file()
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

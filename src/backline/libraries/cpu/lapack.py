@@ -73,6 +73,8 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
         yield Refusal(blas.name, "", f"sizes past {limit} need 64-bit integers, this library has 32-bit ones")
         return
     driver = problem.parameter("driver")
+    if driver is None and problem.op == "linalg.lstsq":
+        driver = "gelsy"
     for name, routines in ROUTINES[problem.op].items():
         if driver is not None and name != driver:
             yield Refusal(blas.name, name, f"the call asks for driver={driver!r}")
@@ -178,7 +180,6 @@ class _Writer:
         Arguments are as for `lapack`; None stands for an array, "work", "lwork", "iwork", "liwork" for what is asked.
         """
         work, iwork = np.zeros(2, self.dtype), np.zeros(2, np.int64)
-        spare = ctypes.c_int64(0)
         values: list[Any] = []
         letters = 0
         for a in arguments:
@@ -189,7 +190,7 @@ class _Writer:
             elif a in ("lwork", "liwork"):
                 values.append(ctypes.byref(self.native.integer(-1)))
             elif a is None:
-                values.append(ctypes.byref(spare))
+                values.append(ctypes.byref((ctypes.c_int64 * 2)()))  # of its own: queries write to rwork and to info
             elif isinstance(a, str):
                 values.append(ctypes.c_char_p(a.encode()))
                 letters += 1

@@ -114,7 +114,7 @@ def _linalg(p: LinalgProblem) -> Callable[..., Any]:
     wrap = WRAP.get((p.op, p.parameter("check", True)))
 
     def run(*arrays: Any) -> Any:
-        inputs = [arrays[i] for role, i in index.items() if not role.startswith("out")]
+        inputs = [arrays[index[role]] for role in ("a", "p", "b") if role in index]
         if p.op in NEEDS_FINITE and not all(np.isfinite(x).all() for x in inputs[:1]):
             raise LinAlgError(f"{p.op}: the matrix holds NaN or infinity")
         result = solve(p, *inputs, **keywords)

@@ -37,7 +37,7 @@ def _batched(p: LinalgProblem, array: Array, core: int = 2) -> Array:
 def _shaped(p: LinalgProblem, items: list[Array], core: tuple[int, ...], dtype: Any) -> Array:
     if not items:
         return np.empty((*p.batch, *core), dtype)
-    return np.stack(items).reshape(*p.batch, *core).astype(dtype, copy=False)[()]
+    return np.stack(items).reshape((*p.batch, *core)).astype(dtype, copy=False)[()]
 
 
 def _real(dtype: Any) -> Any:
@@ -234,7 +234,7 @@ def lstsq(p: LinalgProblem, a: Array, b: Array, *, driver: str | None = None, rc
         values.append(s)
     real = _real(a.dtype)
     out = _shaped(p, xs, (p.n,) if vector else (p.n, p.k), a.dtype)
-    complete = p.m > p.n and all(r.size for r in residuals)
+    complete = driver == "gelsd" and p.m > p.n and all(r.size for r in residuals)
     left_over = (
         _shaped(p, [r[0] if vector else r for r in residuals], () if vector else (p.k,), real) if complete else np.empty(0, real)
     )
