@@ -271,4 +271,13 @@ bool Finite::run(const char *data) const {
                          : all_finite<uint64_t>(*this, data, 0x7ff0000000000000u);
 }
 
+bool Range::run(const char *data) const {
+    for (int64_t i = 0; i < count; ++i) {
+        int32_t value;
+        std::memcpy(&value, data + i * stride, 4);
+        if (value < low || value > high) return false;
+    }
+    return true;
+}
+
 }  // namespace backline

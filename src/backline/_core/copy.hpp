@@ -38,4 +38,12 @@ struct Finite {
     bool run(const char *data) const;
 };
 
+// Whether a vector of int32 lies between two bounds: indices that native code would follow out of its arrays.
+struct Range {
+    int64_t count, stride;  // stride in bytes
+    int64_t low, high;
+    int64_t info;  // reported in the place of LAPACK's info where it does not
+    bool run(const char *data) const;
+};
+
 }  // namespace backline

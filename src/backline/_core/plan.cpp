@@ -26,7 +26,7 @@ inline char *at(const Run &run, const Pointer &p, int64_t item, int thread) {
            int64_t(run.step_per_thread[p.buffer]) * thread;
 }
 
-// False from a step that found the item not finite.
+// False from a step that found the item not fit for native code: not finite, or an index out of range.
 inline bool run_step(const Step &s, const Run &run, int64_t item, int thread) {
     switch (s.kind) {
         case StepKind::call: {
@@ -34,7 +34,9 @@ inline bool run_step(const Step &s, const Run &run, int64_t item, int thread) {
             int count = int(s.ints.size());
             for (int i = 0; i < count; ++i) {
                 const Argument &a = s.ints[size_t(i)];
-                ints[i] = a.is_pointer ? reinterpret_cast<int64_t>(at(run, a.pointer, item, thread)) : a.value;
+                ints[i] = a.is_pointer ? reinterpret_cast<int64_t>(at(run, a.pointer, item, thread))
+                          : a.varying  ? a.varying[item]
+                                       : a.value;
             }
             if (s.returns == ReturnKind::none) {
                 call_native<void>(s.address, ints, count, s.floats);
@@ -50,9 +52,12 @@ inline bool run_step(const Step &s, const Run &run, int64_t item, int thread) {
         case StepKind::triangle:
             s.triangle.run(at(run, s.target, item, thread));
             return true;
-        case StepKind::finite: {
-            if (s.finite.run(at(run, s.source, item, thread))) return true;
-            int64_t info = s.finite.info;
+        case StepKind::finite:
+        case StepKind::range: {
+            bool finite = s.kind == StepKind::finite;
+            const char *data = at(run, s.source, item, thread);
+            if (finite ? s.finite.run(data) : s.range.run(data)) return true;
+            int64_t info = finite ? s.finite.info : s.range.info;
             std::memcpy(at(run, s.target, item, thread), &info, size_t(s.info_size));  // little endian
             return false;
         }
@@ -91,15 +96,12 @@ PyObject *allocate(const Buffer &b) {
     return new_array(b.descr, int(b.shape.size()), b.shape.data(), b.strides.empty() ? nullptr : b.strides.data(), b.fortran);
 }
 
-PyObject *refuse_overlap(const Overlap &o) {
-    // The class is the Python floor's; this text is what it shows.
-    PyObject *errors = PyImport_ImportModule("backline.errors");
-    if (!errors) return nullptr;
-    Ref hold(errors);
-    Ref refuse(PyObject_GetAttrString(errors, "refuse_overlap"));
-    if (!refuse) return nullptr;
-    Ref result(PyObject_CallFunction(refuse.get(), "ii", o.out, o.in));
-    return nullptr;
+// Ranges of bytes meet. The Python floor raises if elements do, too: columns of one wide matrix may be in and out.
+bool refuse_overlap(PyObject *out, PyObject *in) {
+    Ref errors(PyImport_ImportModule("backline.errors"));
+    if (!errors) return true;
+    Ref result(PyObject_CallMethod(errors.get(), "refuse_overlap", "OO", out, in));
+    return !result;
 }
 
 PyObject *finish(PreparedCall *plan, PyObject *const *arrays, int count, PyObject **made, const Run &run) {
@@ -156,8 +158,9 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     for (const Overlap &o : *plan->overlaps) {
         char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.out]));
         char *in = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.in]));
-        if (out + o.out_low < in + o.in_high && in + o.in_low < out + o.out_high && !(o.same_allowed && out == in))
-            return refuse_overlap(o);
+        if (out + o.out_low < in + o.in_high && in + o.in_low < out + o.out_high && !(o.same_allowed && out == in) &&
+            refuse_overlap(arrays[o.out], arrays[o.in]))
+            return nullptr;
     }
     Run run;
     PyObject *made[kMaxBuffers];
@@ -340,6 +343,11 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
             if (PyLong_Check(item)) {
                 a.value = PyLong_AsLongLong(item);
                 if (PyErr_Occurred()) return false;
+            } else if (PyList_Check(item)) {
+                std::vector<int64_t> table;
+                if (!parse_ints(item, table)) return false;
+                plan->tables->push_back(std::move(table));
+                a.varying = plan->tables->back().data();
             } else {
                 a.is_pointer = true;
                 if (!parse_pointer(plan, item, a.pointer)) return false;
@@ -383,7 +391,28 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
         s.info_size = plan->info_size;
         return parse_pointer(plan, PyTuple_GET_ITEM(o, 7), s.source) && parse_pointer(plan, PyTuple_GET_ITEM(o, 8), s.target);
     }
-    return fail("a step is call, copy, triangle or finite with all its fields");
+    if (!std::strcmp(kind, "range") && size == 8) {
+        s.kind = StepKind::range;
+        std::vector<int64_t> v;
+        for (Py_ssize_t i = 1; i < 6; ++i) v.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(o, i)));
+        if (PyErr_Occurred()) return false;
+        s.range = {v[0], v[1], v[2], v[3], v[4]};
+        s.info_size = plan->info_size;
+        return parse_pointer(plan, PyTuple_GET_ITEM(o, 6), s.source) && parse_pointer(plan, PyTuple_GET_ITEM(o, 7), s.target);
+    }
+    return fail("a step is call, copy, triangle, finite or range with all its fields");
+}
+
+bool covers(const PreparedCall *plan, const Step &s, int64_t count) {
+    auto long_enough = [&](const int64_t *data) {
+        if (!data) return true;
+        for (const auto &table : *plan->tables)
+            if (table.data() == data) return int64_t(table.size()) >= count;
+        return false;
+    };
+    for (const Argument &a : s.ints)
+        if (!long_enough(a.is_pointer ? a.pointer.table : a.varying)) return false;
+    return long_enough(s.result.table) && long_enough(s.source.table) && long_enough(s.target.table);
 }
 
 bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *results, PyObject *overlaps) {
@@ -414,6 +443,8 @@ bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *re
             if (!parse_step(plan, PySequence_Fast_GET_ITEM(each.get(), j), s)) return false;
             g.steps.push_back(std::move(s));
         }
+        for (const Step &s : g.steps)
+            if (!covers(plan, s, count)) return fail("a table of offsets or values is shorter than the group has items");
         plan->groups->push_back(std::move(g));
     }
     std::vector<int64_t> order;

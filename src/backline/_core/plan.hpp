@@ -31,9 +31,10 @@ struct Argument {
     bool is_pointer;
     int64_t value;
     Pointer pointer;
+    const int64_t *varying = nullptr;  // one value per item instead
 };
 
-enum class StepKind { call, copy, triangle, finite };
+enum class StepKind { call, copy, triangle, finite, range };
 enum class ReturnKind : int { none, float32, float64 };
 
 struct Step {
@@ -46,6 +47,7 @@ struct Step {
     Copy2D copy{};
     Triangle triangle{};
     Finite finite{};
+    Range range{};
     int info_size = 4;
 };
 

@@ -116,7 +116,10 @@ class Builder:
         returns: int = 0,
         to: Pointer | None = None,
     ) -> None:
-        """A native call; `ints` are integers and pointers in order, `floats` the bits of floating arguments in order."""
+        """A native call; `ints` are integers and pointers in order, `floats` the bits of floating arguments in order.
+
+        A list in the place of an integer holds one value for every item of the group.
+        """
         assert address
         self.steps.append(("call", address, list(ints), list(floats), returns, to))
 
@@ -153,6 +156,10 @@ class Builder:
                 shifted = shift(source, item)
                 self.steps.append(("finite", rows, cols, *strides, item, value, shifted, info))
         self.steps.append(("finite", rows, cols, *strides, item, value, source, info))
+
+    def within(self, count: int, stride: int, low: int, high: int, source: Pointer, info: Pointer, value: int) -> None:
+        """End the item's native calls with `value` as its info if an int32 of a vector is not in low .. high."""
+        self.steps.append(("range", count, stride, low, high, value, source, info))
 
     def each(self, count: int = 1, threads: int = 1) -> None:
         """Close the group: the steps since the last one run for every item, divided among that many threads."""

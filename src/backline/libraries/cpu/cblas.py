@@ -26,6 +26,11 @@ HALVES = ("float16", "bfloat16")
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 SMALL_FLOPS = 6e4
 THREAD_FLOPS = 1e6
+# A divided product needs no team inside the library, only one fork and join.
+SPLIT_FLOPS = 4e5
+# gemv_slabs: at most so many rows on the left, and slabs of the right operand of about this size (half an L2).
+SLAB_ROWS = 16
+SLAB_BYTES = 1 << 19
 
 
 class BlasTraits:
@@ -61,6 +66,8 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
                 blas.any_thread_count or blas.run_basis, blas.pool,
             )  # fmt: skip
         yield Algorithm(blas.name, name, 1, False, precision, "threads", blas.run_basis)
+    if problem.items == 1 and not vector:
+        yield from _divided(blas, problem, threads, half)
     if problem.items > 1 and not vector:
         if threads > 1 and problem.flops >= THREAD_FLOPS and blas.pool:
             yield Algorithm(
@@ -71,6 +78,26 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
             yield Algorithm(blas.name, "gemm_batch", 1, False, precision, "threads", blas.run_basis)
             if threads > 1 and problem.flops >= THREAD_FLOPS:
                 yield Algorithm(blas.name, "gemm_batch", threads, True, precision, "run", blas.run_basis, blas.pool)
+
+
+def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> Iterator[Algorithm]:
+    """One product cut into independent ones, each on one thread: no waiting for each other inside the library."""
+    if half or any(v is not None and v.layout == "X" for v in map(p.view, ("a", "b", "c", "out"))):
+        return
+    if threads > 1 and p.flops >= SPLIT_FLOPS and max(p.m, p.n) >= 16 * threads and blas.pool:
+        yield Algorithm(
+            blas.name, "gemm_split", threads, True, "", "run", "construction", blas.pool,
+            "rows or columns divided among the threads, each part a product of its own",
+        )  # fmt: skip
+    a, b, out = p.view("a"), p.view("b"), p.view("out")
+    assert a is not None and b is not None
+    if 2 <= p.m <= SLAB_ROWS and b.layout == "F" and a.layout == "C" and (out is None or out.layout == "C") and p.beta == 0:
+        if p.k * p.n * p.dtype.itemsize <= SLAB_BYTES:
+            return
+        note = "row by row over slabs of the right operand that stay in cache"
+        if threads > 1 and blas.pool:
+            yield Algorithm(blas.name, "gemv_slabs", threads, True, "", "run", "construction", blas.pool, note)
+        yield Algorithm(blas.name, "gemv_slabs", 1, False, "", "threads", "construction", "", note)
 
 
 def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
@@ -102,6 +129,11 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> 
     """The PreparedCall of an Algorithm that `matmul_algorithms` listed."""
     b = Builder(p, blas.native.int_size)
     product = _Product(blas, p, b)
+    if algorithm.name in ("gemm_split", "gemv_slabs"):
+        count = getattr(product, algorithm.name)(algorithm.threads)
+        return b.plan(
+            product.result, count=count, threads=algorithm.threads, gate=blas.gate, gate_threads=1, release_gil=True, same=("c",)
+        )
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
     if name == "gemm_batch":
@@ -297,3 +329,57 @@ class _Product:
             self.b.call(function, [*head, refs[0], *tail, refs[1], *end])
         else:
             self.b.call(function, [*head, *tail, *end], bits)
+
+    # one product in parts
+
+    def gemm_split(self, parts: int) -> int:
+        """Rows or columns of the result, whichever are more, in `parts` products."""
+        p = self.p
+        a, b = p.view("a"), p.view("b")
+        assert a is not None and b is not None
+        out_strides = self.out_strides()
+        layout, ldc = (self.out.layout, self.out.ld) if self.out is not None else ("C", p.n)
+        if p.beta != 0:
+            self.load(self.result, layout, ldc)
+            self.b.each(1)
+        by_rows = p.m >= p.n
+        total = p.m if by_rows else p.n
+        step = -(-total // parts // 16) * 16 or total  # whole register tiles
+        starts = [min(i * step, total) for i in range(parts)] if step * (parts - 1) < total else [0]
+        sizes = [min(step, total - s) for s in starts[:-1]] + [total - starts[-1]]
+        moved = a.stride0 if by_rows else b.stride1
+        offsets = tuple(s * moved for s in starts)
+        pa = self.b.argument("a", offsets if by_rows else 0)
+        pb = self.b.argument("b", 0 if by_rows else offsets)
+        to = (self.result[0], 0, tuple(s * out_strides[0 if by_rows else 1] for s in starts))
+        order = ROW if layout == "C" else COLUMN
+        trans = [PLAIN if v.layout == layout else TRANSPOSED for v in (a, b)]
+        refs, bits = self.scalars(p.alpha, p.beta)
+        head = [order, *trans, sizes if by_rows else p.m, p.n if by_rows else sizes, p.k]
+        if refs:
+            self.b.call(self.function("gemm"), [*head, refs[0], pa, a.ld, pb, b.ld, refs[1], to, ldc])
+        else:
+            self.b.call(self.function("gemm"), [*head, pa, a.ld, pb, b.ld, to, ldc], bits)
+        return len(starts)
+
+    def gemv_slabs(self, parts: int) -> int:
+        """A few rows times a column-major matrix: each slab of columns is read from memory once and then from cache."""
+        p, item = self.p, self.size
+        a, b = p.view("a"), p.view("b")
+        assert a is not None and b is not None
+        width = max(1, SLAB_BYTES // (p.k * item))
+        slabs = max(-(-p.n // width), parts)
+        width = -(-p.n // slabs)
+        starts = range(0, p.n, width)
+        items = [(s, row) for s in starts for row in range(p.m)]
+        row_step = self.out_strides()[0]
+        x = self.b.argument("a", tuple(row * a.stride0 for _, row in items))
+        m = self.b.argument("b", tuple(s * b.stride1 for s, _ in items))
+        y = (self.result[0], 0, tuple(row * row_step + s * item for s, row in items))
+        widths = [min(width, p.n - s) for s, _ in items]
+        refs, bits = self.scalars(p.alpha, 0)
+        if refs:
+            self.b.call(self.function("gemv"), [ROW, PLAIN, widths, p.k, refs[0], m, b.ld, x, 1, refs[1], y, 1])
+        else:
+            self.b.call(self.function("gemv"), [ROW, PLAIN, widths, p.k, m, b.ld, x, 1, y, 1], bits)
+        return len(items)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import LinAlgError
+from ...errors import BadValue, LinAlgError
 from ...problems.layout import matrix_layout
 from ...problems.linalg import LinalgProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
@@ -26,7 +26,7 @@ from .cblas import LETTER, SMALL_FLOPS, THREAD_FLOPS, BlasTraits
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
 
-NOT_FINITE = -9999
+NOT_FINITE, NOT_IN_RANGE = -9999, -9998
 
 # Operation -> algorithms, each with the LAPACK functions it calls ({t} the type's letter, {h} ge or he style names below).
 ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -130,6 +130,7 @@ MEANING = {
     "linalg.svdvals": "the singular values did not converge",
     "linalg.lstsq": "the matrix has no full rank (element {i} of the triangular factor is zero), or the SVD did not converge",
 }
+BAD_PIVOTS = "a pivot is not one of the rows, which are counted from 1"
 SINGULAR = "the matrix is singular (element {i} of the diagonal of U is zero)"
 
 
@@ -138,6 +139,8 @@ def _failed(op: str, second: Any, plan: Any, infos: list[int], arrays: tuple[Any
     where = f"item {item} of the batch: " if len(infos) > 1 else ""
     if info == NOT_FINITE:
         raise LinAlgError(f"{op}: {where}the matrix holds NaN or infinity")
+    if info == NOT_IN_RANGE:
+        raise BadValue(f"{op}: {where}{BAD_PIVOTS}", remedy="pivots as lu_factor returns them")
     if info < 0:
         raise RuntimeError(f"{op}: {where}LAPACK calls argument {-info} illegal; this is an error in backline")
     if second is not None:
@@ -372,6 +375,8 @@ class _Writer:
         assert o is not None
         given = self.b.argument("p", self.p.where("p", 1))
         pivots = self.b.work(self.native.int_size * n)
+        # getrs swaps rows by these numbers without looking at them: any other would reach memory that is not ours.
+        self.b.within(n, o.strides[-1], 1, n, given, self.info(), NOT_IN_RANGE)
         kind = ("int32", "int64") if self.native.int_size == 8 else 4
         self.b.copy((1, n), given, (0, o.strides[-1]), pivots, (0, self.native.int_size), kind)
         x, k = self.right_sides(n, "F" if left else "C")
