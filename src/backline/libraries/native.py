@@ -32,7 +32,8 @@ class NativeLibrary:
     mode
         dlopen flags beside RTLD_NOW.
     prefix, suffix
-        What its BLAS and LAPACK names carry: ``scipy_`` and ``64_`` in the OpenBLAS under NumPy's wheels.
+        What its BLAS and LAPACK names carry: ``scipy_`` and ``64_`` in the OpenBLAS under NumPy's wheels (``dgetrf_64_``),
+        ``_64`` in MKL (``dgetrf_64``).
     int_size
         Bytes of its integers by reference: 4 (LP64) or 8 (ILP64).
     """
@@ -62,8 +63,7 @@ class NativeLibrary:
 
     def lapack(self, name: str) -> int:
         """Address of a Fortran LAPACK function, such as ``sgetrf``."""
-        suffix = f"_{self.suffix}" if self.suffix and not self.suffix.startswith("_") else f"{self.suffix}_"
-        return self.address(f"{self.prefix}{name}{suffix}")
+        return self.address(f"{self.prefix}{name}{self.suffix if self.suffix.startswith('_') else '_' + self.suffix}")
 
     def call(self, address: int, *args: Any, restype: Any = None) -> Any:
         """Call a C function while setting up; arguments are ctypes values."""

@@ -46,11 +46,14 @@ def name() -> str:
     return "gomp" if bind() else ""
 
 
-def gate(address: int, kind: int) -> Any:
-    """A Gate for a library's function that sets its number of threads."""
+def gate(address: int, kind: int, *, whole: int = 0) -> Any:
+    """A Gate for a library's function that sets its number of threads.
+
+    `whole` is the address of a function that sets them for the process, where `address` sets those of one thread only.
+    """
     _watch_forks()
     made = _core.Gate(address, kind)
-    _gates.append(made)
+    _gates.append((made, whole))
     return made
 
 
@@ -75,6 +78,10 @@ def _after_fork() -> None:
     global _forked
     _forked = True
     _core.set_team_limit(1)
-    for each in _gates:
+    for each, whole in _gates:
         each.forked()
+        # Small calls do not pass the gate: without this they would run with the count that the parent left.
+        if whole:
+            ctypes.CFUNCTYPE(None, ctypes.c_int)(whole)(1)
+        each.leave(each.enter(1))
     _core.memo_clear()

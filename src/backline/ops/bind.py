@@ -50,11 +50,12 @@ def operation(name: str, *, module: str = "backline") -> Callable[[Callable[...,
     return make
 
 
-def composed_of(*parts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def composed_of(*parts: str, module: str = "backline.linalg") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: an operation made of others, named so that `explain` can say so."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        composites[f"{function.__module__}.{function.__qualname__}".removeprefix("backline.")] = parts
+        function.__module__ = module  # the name that users know it by, as operations have it
+        composites[f"{module}.{function.__qualname__}".removeprefix("backline.")] = parts
         return function
 
     return mark
@@ -117,6 +118,7 @@ def check_out(out: Any, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 
 def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that cannot be memoised as it is: make plain what can be, let the operation refuse the rest."""
+    _know_keywords(op, kwargs)
     plain_args = tuple(_plain(v) for v in args)
     plain_kwargs = {str(k): v if k == "out" else _plain(v) for k, v in kwargs.items()}
     same = all(a is b for a, b in zip(args, plain_args, strict=True))
@@ -131,6 +133,12 @@ def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kw
         return out
     arrays = [a for v in (*args, *kwargs.values()) for a in (v if isinstance(v, tuple) else (v,)) if isinstance(a, np.ndarray)]
     return plan_for(made)(*arrays)
+
+
+def _know_keywords(op: Any, kwargs: dict[str, Any]) -> None:
+    for name in kwargs:
+        if name not in op.parameters:
+            raise TypeError(f"{op.__name__}() got an unexpected keyword argument {name!r}; it has {', '.join(op.parameters)}")
 
 
 def _plain(value: Any) -> Any:

@@ -284,6 +284,7 @@ def matrix_norm(
     return _into(out, "matrix_norm", result[()])
 
 
+@composed_of("linalg.matrix_norm")
 def norm(
     A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, out: Array | None = None
 ) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.explain import problem_builders
 from ..errors import BadType, BadValue, LinAlgError
 from ..problems import Operand, operand
 from ..problems.layout import broadcast_batch
@@ -335,9 +336,9 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     Examples
     --------
     >>> import numpy as np, backline
-    >>> backline.linalg.inv(np.diag([2.0, 4.0]))
-    array([[0.5 , 0.  ],
-           [0.  , 0.25]])
+    >>> backline.linalg.inv(np.array([[2.0, 1.0], [1.0, 1.0]]))
+    array([[ 1., -1.],
+           [-1.,  2.]])
     """
     return _inv("inv", A, True, out)
 
@@ -663,9 +664,9 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     Examples
     --------
     >>> import numpy as np, backline
-    >>> backline.cholesky_inverse(np.diag([2.0, 1.0]))
-    array([[0.25, 0.  ],
-           [0.  , 1.  ]])
+    >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
+    array([[ 0.5, -0.5],
+           [-0.5,  1. ]])
     """
     a = _matrix("cholesky_inverse", "L", L, square=True)
     n = a.shape[-1]
@@ -711,7 +712,7 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     Raises
     ------
     LinAlgError
-        No full rank under "gels"; not finite under the SVD drivers.
+        No full rank under "gels"; A or B not finite; no convergence.
 
     Examples
     --------
@@ -719,6 +720,11 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     >>> backline.linalg.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).solution
     array([2.])
     """
+    return lstsq_by_driver(*_least_squares(A, B, rcond, driver))
+
+
+def _least_squares(A: Any, B: Any, rcond: Any = None, driver: Any = None) -> tuple[Array, Array, float, str | None]:
+    """The arguments checked, with rcond's default filled in."""
     a = _matrix("lstsq", "A", A)
     b = _matrix("lstsq", "B", B, rank=1)
     _same_dtype("lstsq", a, b)
@@ -728,7 +734,15 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
         raise BadType(f"lstsq: rcond is a number or None, not {type(rcond).__name__}")
     if driver is not None:
         _word("lstsq", "driver", driver, LSTSQ_DRIVERS)
-    return lstsq_by_driver(a, b, float(rcond), driver)
+    return a, b, float(rcond), driver
+
+
+def _lstsq_problem(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    return problem_builders["linalg.lstsq_by_driver"](*_least_squares(A, B, rcond, driver))
+
+
+lstsq.__module__ = "backline.linalg"
+problem_builders["linalg.lstsq"] = _lstsq_problem  # so that explain(backline.linalg.lstsq, A, B) tells its choice
 
 
 # Eigenvalues and singular values ------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def _product(
     out: Array | None,
     *,
     c: Array | None = None,
-    alpha: complex = 1,
-    beta: complex = 0,
+    alpha: Any = 1,
+    beta: Any = 0,
     conj: bool = False,
 ) -> MatmulProblem:
     """The Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
@@ -69,6 +69,11 @@ def _product(
         operands.insert(0, _as_matrix("c", c, spread.shape, spread.strides))
         if a.dtype.kind != "c" and (isinstance(alpha, complex) or isinstance(beta, complex)):
             raise BadType(f"{where}: alpha and beta must be real for {a.dtype}")
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if a.dtype.kind in "biu" and value != int(value.real):
+                raise BadType(
+                    f"{where}: {name} = {value} for {a.dtype}", cause="integers would cut it off", remedy="an integer, or x.astype(np.float64)"
+                )
         parameters = [("alpha", alpha), ("beta", beta)]
     if conj:
         parameters.append(("conj", True))
@@ -433,6 +438,7 @@ def _number(value: Any) -> Any:
 # Made of products ---------------------------------------------------------------------------------------------------
 
 
+@composed_of("matmul")
 def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     """Product of two or more matrices in the order that takes the fewest operations.
 
@@ -502,7 +508,7 @@ def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
     return split
 
 
-@composed_of("matmul")
+@composed_of("matmul", module="backline")
 def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     """Product of matrices in the order that takes the fewest operations; `linalg.multi_dot` with separate arguments.
 
@@ -528,11 +534,15 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
         check_array(a, f"chain_matmul: array {i}")
         _rank("chain_matmul", f"array {i}", a, 2)
     if len(matrices) == 1:
-        return matrices[0]
+        if out is None:
+            return matrices[0]
+        check_out(out, "chain_matmul: out", matrices[0].shape, matrices[0].dtype)
+        out[...] = matrices[0]
+        return out
     return multi_dot(matrices, out=out)
 
 
-@composed_of("matmul")
+@composed_of("matmul", module="backline")
 def tensordot(
     a: Array, b: Array, dims: int | tuple[Sequence[int], Sequence[int]] = 2, out: Array | None = None
 ) -> Array:
@@ -573,6 +583,8 @@ def tensordot(
             raise BadValue(f"tensordot: dims={dims} for arrays of {a.ndim} and {b.ndim} dimensions")
         axes = list(range(a.ndim - int(dims), a.ndim)), list(range(int(dims)))
     else:
+        if not isinstance(dims, (tuple, list)) or len(dims) != 2 or not all(isinstance(d, (tuple, list)) for d in dims):
+            raise BadType(f"tensordot: dims={dims!r}", remedy="a number of axes, or a pair of lists of axes")
         axes = _axes(dims[0], a.ndim, "a"), _axes(dims[1], b.ndim, "b")
     sizes = [a.shape[i] for i in axes[0]], [b.shape[i] for i in axes[1]]
     if sizes[0] != sizes[1]:

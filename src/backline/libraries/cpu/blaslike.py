@@ -11,8 +11,9 @@ from ...problems.matmul import MatmulProblem
 from ..base import Algorithm, Library, Refusal
 from ..find import Finding, LibrarySpec, search
 from ..probe import probe
-from .cblas import BlasTraits, matmul_algorithms, prepare_matmul
+from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .lapack import linalg_algorithms, prepare_linalg
+from .numpy import reference_plan
 
 __all__ = ["BlasLibrary"]
 
@@ -59,7 +60,11 @@ class BlasLibrary(Library):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         assert self.traits is not None
-        if isinstance(problem, MatmulProblem):
+        mine = isinstance(problem, MatmulProblem) or self.has_lapack or problem.op == "linalg.solve_triangular"
+        if isinstance(problem, (MatmulProblem, LinalgProblem)) and problem.empty and mine and takes(problem.dtype):
+            # Nothing to compute, so `only` must not be why it fails: an empty batch is part of every program's life.
+            yield Algorithm(self.name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        elif isinstance(problem, MatmulProblem):
             yield from matmul_algorithms(self.traits, problem, threads)
         elif isinstance(problem, LinalgProblem) and (self.has_lapack or problem.op == "linalg.solve_triangular"):
             yield from linalg_algorithms(self.traits, problem, threads)
@@ -68,6 +73,8 @@ class BlasLibrary(Library):
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         assert self.traits is not None
+        if algorithm.name == "empty":
+            return reference_plan(problem)
         if isinstance(problem, MatmulProblem):
             return prepare_matmul(self.traits, problem, algorithm)
         assert isinstance(problem, LinalgProblem)

@@ -37,7 +37,7 @@ class BLIS(BlasLibrary):
         text = native.call(native.address("bli_info_get_version_str"), restype=ctypes.c_char_p)
         self.facts = {"config": text.decode(errors="replace") if text else ""}
         openmp = "openmp" in path or bool(native.address("GOMP_parallel"))
-        return BlasTraits(self.name, native, gate, team.name() if openmp else f"blis {os.path.basename(path)}")
+        return BlasTraits(self.name, native, gate, team.name() if openmp else f"blis {os.path.basename(path)}", always_gated=True)
 
     def version(self) -> str | None:
         return (self.facts.get("config") or None) if self.available() else None

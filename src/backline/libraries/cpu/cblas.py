@@ -26,6 +26,9 @@ HALVES = ("float16", "bfloat16")
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 SMALL_FLOPS = 6e4
 THREAD_FLOPS = 1e6
+# OpenBLAS divides a dot product from 10 000 elements on and gemv from 9216: it must be told its count before that, or the
+# bits of a product would depend on what ran last.
+GATED_VECTOR_FLOPS = 1.5e4
 # A divided product needs no team inside the library, only one fork and join.
 SPLIT_FLOPS = 4e5
 # gemv_slabs: at most so many rows on the left, and slabs of the right operand of about this size (half an L2).
@@ -37,11 +40,17 @@ class BlasTraits:
     """What the engine has to know of one BLAS beyond its symbols."""
 
     def __init__(
-        self, name: str, native: NativeLibrary, gate: Any, pool: str, *, run: str = "measured", threads: str = ""
-    ) -> None:
+        self, name: str, native: NativeLibrary, gate: Any, pool: str, *, run: str = "measured", threads: str = "",
+        always_gated: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.native, self.gate, self.pool = name, native, gate, pool
         self.run_basis = run
+        self.always_gated = always_gated  # it starts its threads for a product of any size
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
+
+    def gated_from(self, *, vector: bool) -> float:
+        """Operations from which a call sets the library's thread count first: below, it takes one thread by itself."""
+        return 0.0 if self.always_gated else GATED_VECTOR_FLOPS if vector else SMALL_FLOPS
 
 
 def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -100,8 +109,13 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
         yield Algorithm(blas.name, "gemv_slabs", 1, False, "", "threads", "construction", "", note)
 
 
+def takes(dtype: np.dtype[Any]) -> bool:
+    """Whether BLAS has products of a dtype, halves by way of float32 included."""
+    return dtype.name in LETTER or dtype.name in HALVES
+
+
 def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
-    if p.dtype.name not in LETTER and p.dtype.name not in HALVES:
+    if not takes(p.dtype):
         return f"BLAS has no product of {p.dtype.name}"
     if p.empty:
         return "an empty product needs no BLAS"
@@ -141,13 +155,14 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> 
     else:
         getattr(product, name)()
     in_library = 1 if divided else algorithm.threads
+    gated = p.flops >= blas.gated_from(vector=p.m == 1 or p.n == 1)
     return b.plan(
         product.result,
         count=1 if name == "gemm_batch" else p.items,
         threads=algorithm.threads if divided else 1,
-        gate=blas.gate if p.flops >= SMALL_FLOPS else None,
+        gate=blas.gate if gated else None,
         gate_threads=in_library,
-        release_gil=p.flops >= SMALL_FLOPS,
+        release_gil=gated,
         same=("c",),
     )
 

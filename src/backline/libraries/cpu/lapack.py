@@ -22,7 +22,7 @@ from ...problems.linalg import LinalgProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
 from ..base import Algorithm, Refusal
 from ..build import Builder, Pointer
-from .cblas import LETTER, SMALL_FLOPS, THREAD_FLOPS, BlasTraits
+from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
 
@@ -104,18 +104,21 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     results, wrap = getattr(w, p.op.rpartition(".")[2])()
     w.finish()
     on_info: Any = None
-    if p.parameter("check", True) and w.b.info_buffer:
+    if p.op in SPREADS:
+        on_info = partial(_perhaps_singular, p, wrap)
+    elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
+    gated = p.flops >= blas.gated_from(vector=True)
     return w.b.plan(
         *results,
         count=p.items,
         threads=algorithm.threads if divided else 1,
         wrap=wrap,
         on_info=on_info,
-        gate=blas.gate if p.flops >= SMALL_FLOPS else None,
+        gate=blas.gate if gated else None,
         gate_threads=1 if divided else algorithm.threads,
-        release_gil=p.flops >= SMALL_FLOPS,
+        release_gil=gated,
     )
 
 
@@ -134,11 +137,40 @@ BAD_PIVOTS = "a pivot is not one of the rows, which are counted from 1"
 SINGULAR = "the matrix is singular (element {i} of the diagonal of U is zero)"
 
 
+# LU of NaN or infinity spreads them; whether LAPACK then finds a zero among the pivots depends on the library.
+SPREADS = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
+
+
+def _perhaps_singular(
+    p: LinalgProblem, wrap: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]
+) -> Any:
+    """Where an info is not 0: items that are not finite get NaN and info 0, the others are singular."""
+    index = p.index("a")
+    assert index is not None
+    a = np.broadcast_to(arrays[index], (*p.batch, p.m, p.n)).reshape(-1, p.m * p.n)
+    spoilt = np.isfinite(a).all(axis=1)
+    spoilt = ~spoilt & (np.array(infos) != 0)
+    left = [0 if s else info for s, info in zip(spoilt, infos, strict=True)]
+    check = p.parameter("check", True)
+    if check and any(left):
+        return _failed(p.op, None, plan, left, arrays, results)
+    parts = list(results)
+    wrong = spoilt.reshape(p.batch)
+    parts[0][wrong] = np.nan
+    if not check:
+        if isinstance(parts[-1], np.ndarray):
+            parts[-1][wrong] = 0
+        else:
+            parts[-1] = np.int32(left[0])
+    return wrap(*parts) if wrap else parts[0]
+
+
 def _failed(op: str, second: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
     item, info = next((i, x) for i, x in enumerate(infos) if x)
     where = f"item {item} of the batch: " if len(infos) > 1 else ""
     if info == NOT_FINITE:
-        raise LinAlgError(f"{op}: {where}the matrix holds NaN or infinity")
+        who = "A or B" if op == "linalg.lstsq" else "the matrix"
+        raise LinAlgError(f"{op}: {where}{who} holds NaN or infinity")
     if info == NOT_IN_RANGE:
         raise BadValue(f"{op}: {where}{BAD_PIVOTS}", remedy="pivots as lu_factor returns them")
     if info < 0:
@@ -299,10 +331,11 @@ class _Writer:
         order = self.own_order()
         factor = self.result((n, n), order)
         self.load("a", (n, n), order, factor)
-        self.finite(n * n, factor, 1)  # as if the first minor had failed: LAPACKs differ in what they make of NaN
-        self.lapack("{t}potrf", "U" if upper == (order == "F") else "L", n, factor, n, self.info())
+        # Before the check, since what the other triangle holds must not matter; potrf leaves the zeros alone.
         mode = "zero_lower" if upper else "zero_upper"
         self.b.triangle(mode, (n, n), self.packed((n, n), order), self.dtype, factor)
+        self.finite(n * n, factor, 1)  # as if the first minor had failed: LAPACKs differ in what they make of NaN
+        self.lapack("{t}potrf", "U" if upper == (order == "F") else "L", n, factor, n, self.info())
         return self.with_info([factor], None, CholeskyEx)
 
     def pivots(self, count: int) -> tuple[Pointer, Pointer]:
@@ -447,9 +480,10 @@ class _Writer:
         rank = self.result((), dtype=np.int32 if self.native.int_size == 4 else np.int64)
         s = self.result((least,), dtype=self.real)
         self.load("a", (m, n), "F", a)
-        if driver in ("gelsd", "gelss"):
-            self.finite(m * n, a)
         self.load("b", (m, k), "F", x, ld=rows, core=1 if p.parameter("vector", False) else 2)
+        # For every driver: MKL prints a complaint and stops at NaN, others compute on, and ranks lose their meaning.
+        self.finite(m * n, a)
+        self.b.finite((k, m), (rows * self.size, self.size), self.dtype, x, self.info(), NOT_FINITE)
         rcond = self.b.constant(np.array(p.parameter("rcond"), self.real).tobytes())
         # The largest of the three drivers' documented sizes (gelsd's, for up to 32 levels of its tree).
         rsize = 10 * rows + 2 * 25 * rows + 8 * 32 * rows + 3 * 25 * k + max(26**2, rows * (1 + k) + 2 * k)
@@ -522,6 +556,8 @@ class _Writer:
             # As it lies: columns of memory are rows of A, so the other triangle; eigenvectors of conj(A) are conjugated.
             strides, lower = (strides[1], strides[0]), not lower
         self.b.copy((n, n), pointer, strides, a, self.packed((n, n), "F"), self.size)
+        # The triangle that is not read may hold anything, NaN included.
+        self.b.triangle("zero_upper" if lower else "zero_lower", (n, n), self.packed((n, n), "F"), self.dtype, a)
         self.finite(n * n, a)
         job, uplo = "V" if vectors else "N", "L" if lower else "U"
         # 0-size complex rwork formulas are those of the LAPACK documentation.
@@ -666,6 +702,6 @@ def _least_squares(driver: str, m: int, n: int, vector: bool, x: Any, rank: Any,
             residuals = residuals[..., 0]
     if vector:
         solution = solution[..., 0]
-    ranks = np.empty(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64)
+    ranks = np.empty(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64)[()]
     values = s if driver in ("gelsd", "gelss") else np.empty(0, s.dtype)
     return Lstsq(solution, residuals, ranks, values)

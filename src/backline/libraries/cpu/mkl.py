@@ -46,7 +46,8 @@ class MKL(BlasLibrary):
 
     def open(self, path: str) -> BlasTraits:
         ours = team.bind()
-        native = NativeLibrary(path)
+        # MKL exports both widths side by side; with 64-bit integers no size is too large.
+        native = NativeLibrary(path, suffix="_64", int_size=8)
         layer = os.environ.get("MKL_THREADING_LAYER", "")
         if not layer:
             # Never the Intel layer by call while libgomp is mapped: with a global libgomp its products are wrong.
@@ -61,7 +62,9 @@ class MKL(BlasLibrary):
         native.call(native.address("MKL_Get_Version_String"), text, ctypes.c_int(256))
         native.call(native.address("MKL_Set_Dynamic"), ctypes.c_int(0))  # the number asked for is the number used
         self.facts = {"config": text.value.decode(errors="replace"), "strict CNR": "yes" if strict else "no"}
-        gate = team.gate(native.address("MKL_Set_Num_Threads_Local"), team.LOCAL)
+        gate = team.gate(
+            native.address("MKL_Set_Num_Threads_Local"), team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
+        )
         self._kernels = _Kernels(native)
         return BlasTraits(self.name, native, gate, "", run="promise", threads="promise" if strict else "")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import LinAlgError
+from ...errors import LinAlgError, refuse_overlap
 from ...problems import Problem
 from ...problems.linalg import LinalgProblem
 from ...problems.matmul import MatmulProblem
@@ -51,6 +51,10 @@ class NumPy(Library):
             if threads == 1 and problem.flops > 1e6 and problem.dtype.name in FLOATS and reference.blas_threads() > 1:
                 yield Refusal(self.name, "matmul", "NumPy's BLAS takes no thread count for one call, and uses more than one")
                 return
+            if problem.empty or problem.dtype.name not in (*FLOATS, "float16", "bfloat16"):
+                # No BLAS takes part: NumPy's own loops, on one thread and in one order.
+                yield Algorithm(self.name, "matmul", 1, False, "", "threads", "construction")
+                return
             yield Algorithm(self.name, "matmul", threads, True, "", "run", "measured", "numpy" if threads > 1 else "")
         elif isinstance(problem, LinalgProblem):
             if problem.dtype.name not in FLOATS:
@@ -70,10 +74,31 @@ class NumPy(Library):
             yield Refusal(self.name, "", f"NumPy has no {problem.op}")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        if isinstance(problem, MatmulProblem):
-            return PythonPlan(_product(problem))
-        assert isinstance(problem, LinalgProblem)
-        return PythonPlan(_linalg(problem))
+        return reference_plan(problem)
+
+
+def reference_plan(problem: Problem) -> PythonPlan:
+    """The Plan of NumPy's routines for a product or for linear algebra."""
+    if isinstance(problem, MatmulProblem):
+        return PythonPlan(_product(problem))
+    assert isinstance(problem, LinalgProblem)
+    return PythonPlan(_linalg(problem))
+
+
+def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str, ...] = ()) -> None:
+    """What the compiled plans refuse is refused here as well: whether a call is legal does not depend on who runs it."""
+    operands = list(zip(problem.operands, arrays, strict=True))
+    for i, (out, target) in enumerate(operands):
+        if not out.role.startswith("out"):
+            continue
+        for j, (other, array) in enumerate(operands):
+            if i == j or (other.role.startswith("out") and j < i):
+                continue
+            place = (other.shape, other.strides) == (out.shape, out.strides)
+            if other.role in same and place and target.ctypes.data == array.ctypes.data:
+                continue
+            if np.may_share_memory(target, array):
+                refuse_overlap(target, array)
 
 
 def _product(p: MatmulProblem) -> Callable[..., Any]:
@@ -82,6 +107,12 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
     halves = p.dtype.name in ("float16", "bfloat16")
 
     def run(*arrays: Any) -> Any:
+        # BLAS says nothing of overflow or NaN, so neither does this: the result shows it.
+        with np.errstate(all="ignore"):
+            return compute(*arrays)
+
+    def compute(*arrays: Any) -> Any:
+        _refuse_overlaps(p, arrays, same=("c",))
         views = {}
         for role, i in index.items():
             o = p.operands[i]
@@ -91,8 +122,11 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
             a, b = a.astype(np.float32), b.astype(np.float32)
         if p.parameter("conj"):
             a = a.conj()
-        product = np.matmul(a, b)
-        if p.alpha != 1:
+        if p.alpha == 0:  # as in BLAS: then A and B do not matter, whatever is in them
+            product = np.zeros((*p.batch, p.m, p.n), a.dtype)
+        else:
+            product = np.matmul(a, b)
+        if p.alpha not in (0, 1):
             product = product * np.asarray(p.alpha, product.dtype)
         if p.beta != 0:
             c = views["c"].astype(product.dtype, copy=False)
@@ -114,9 +148,14 @@ def _linalg(p: LinalgProblem) -> Callable[..., Any]:
     wrap = WRAP.get((p.op, p.parameter("check", True)))
 
     def run(*arrays: Any) -> Any:
+        with np.errstate(all="ignore"):  # as LAPACK: what is not finite shows in the results, or is an error
+            return compute(*arrays)
+
+    def compute(*arrays: Any) -> Any:
+        _refuse_overlaps(p, arrays)
         inputs = [arrays[index[role]] for role in ("a", "p", "b") if role in index]
-        if p.op in NEEDS_FINITE and not all(np.isfinite(x).all() for x in inputs[:1]):
-            raise LinAlgError(f"{p.op}: the matrix holds NaN or infinity")
+        if p.op in NEEDS_FINITE and not _finite(p, inputs):
+            raise LinAlgError(f"{p.op}: {NOT_FINITE[p.op == 'linalg.lstsq']}")
         result = solve(p, *inputs, **keywords)
         parts = result if isinstance(result, tuple) else (result,)
         if outs:
@@ -128,7 +167,19 @@ def _linalg(p: LinalgProblem) -> Callable[..., Any]:
     return run
 
 
-NEEDS_FINITE = ("linalg.eigh", "linalg.eigvalsh", "linalg.eig", "linalg.eigvals", "linalg.svd", "linalg.svdvals")
+NOT_FINITE = ("the matrix holds NaN or infinity", "A or B holds NaN or infinity")
+
+
+def _finite(p: LinalgProblem, inputs: list[Any]) -> bool:
+    a = inputs[0]
+    uplo = p.parameter("UPLO")
+    if uplo is not None:  # the other triangle is not read
+        a = np.tril(a) if uplo == "L" else np.triu(a)
+    arrays = (a, inputs[1]) if p.op == "linalg.lstsq" else (a,)
+    return all(bool(np.isfinite(x).all()) for x in arrays)
+
+
+NEEDS_FINITE = ("linalg.lstsq", "linalg.eigh", "linalg.eigvalsh", "linalg.eig", "linalg.eigvals", "linalg.svd", "linalg.svdvals")
 WRAP: dict[tuple[str, bool], Any] = {
     ("linalg.inv", False): InvEx,
     ("linalg.cholesky", False): CholeskyEx,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
 
-from .. import machine, team
+from .. import team
 from ..find import LibrarySpec
 from ..native import NativeLibrary
 from .blaslike import BlasLibrary
@@ -19,18 +18,6 @@ from .cblas import BlasTraits
 __all__ = ["OpenBLAS"]
 
 NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
-AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
-
-
-def wanted_core(cpu: machine.CpuInfo) -> str:
-    """The kernel set to ask for, or "" to leave it to OpenBLAS.
-
-    OpenBLAS up to 0.3.34 does not know AMD's family 26 (Zen 5) and takes its AVX2 kernels there; the AVX-512 ones are about
-    twice as fast (benchmarks/gemm.py shows both).
-    """
-    family = cpu.family.split("/")[0].split()[0] if cpu.family else ""
-    known = cpu.vendor == "AuthenticAMD" and family.isdigit() and int(family) >= 26
-    return "SkylakeX" if known and cpu.flags >= AVX512 else ""
 
 
 class OpenBLAS(BlasLibrary):
@@ -54,10 +41,7 @@ class OpenBLAS(BlasLibrary):
     )
 
     def open(self, path: str) -> BlasTraits:
-        asked = wanted_core(machine.cpu_info())
-        variable = "OPENBLAS_CORETYPE"
-        with _for_loading({variable: asked} if asked and variable not in os.environ else {}):
-            native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
+        native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
         for prefix, suffix in NAMES:
             native.prefix, native.suffix = prefix, suffix
             if native.cblas("sgemm"):
@@ -66,8 +50,8 @@ class OpenBLAS(BlasLibrary):
         config = self._text(native, "get_config")
         native.int_size = 8 if native.suffix == "64_" or "USE64BITINT" in config else 4
         self.facts = {"config": config, "core": self._text(native, "get_corename")}
-        if asked and self.facts["core"] != asked and variable not in os.environ:
-            self.facts["core asked for"] = asked
+        if os.environ.get("OPENBLAS_CORETYPE"):
+            self.facts["core set by"] = f"OPENBLAS_CORETYPE={os.environ['OPENBLAS_CORETYPE']}"
         shared_with_numpy = "numpy.libs" in path or "scipy.libs" in path
         pool = f"openblas {os.path.basename(path)}"
         callback = native.address(f"{self.control}set_threads_callback_function{native.suffix}")
@@ -79,6 +63,8 @@ class OpenBLAS(BlasLibrary):
 
             native.call(callback, ctypes.c_void_p(_core.jobs_callback_address()))
             pool = team.name()
+        if shared_with_numpy:  # its thread count is NumPy's: left as it is
+            return BlasTraits(self.name, native, None, "numpy" if parallel else "")
         gate = team.gate(native.address(f"{self.control}set_num_threads{native.suffix}"), team.PROCESS) if parallel else None
         return BlasTraits(self.name, native, gate, pool if parallel else "")
 
@@ -91,17 +77,3 @@ class OpenBLAS(BlasLibrary):
         config = self.facts.get("config", "") if self.available() else ""
         words = config.split()
         return words[1] if len(words) > 1 else None
-
-
-class _for_loading:
-    """Environment variables for the length of a dlopen; the library reads them in its constructor."""
-
-    def __init__(self, values: dict[str, str]) -> None:
-        self.values = values
-
-    def __enter__(self) -> None:
-        os.environ.update(self.values)
-
-    def __exit__(self, *exc: Any) -> None:
-        for name in self.values:
-            os.environ.pop(name, None)

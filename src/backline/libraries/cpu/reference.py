@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import LinAlgError
+from ...errors import BadValue, LinAlgError
 from ...problems.linalg import LinalgProblem
 
 Array = Any
@@ -100,6 +100,11 @@ def _lu(a: Array) -> tuple[Array, Array, int]:
     return lu.astype(a.dtype), pivots, info
 
 
+def _zero_pivot(a: Array) -> int:
+    """Why NumPy called a matrix singular; 0 where that was NaN or infinity, which spread."""
+    return (_lu(a)[2] or len(a)) if np.isfinite(a).all() else 0
+
+
 def _singular(op: str, info: int) -> LinAlgError:
     return LinAlgError(f"{op}: the matrix is singular (element {info} of the diagonal of U is zero)")
 
@@ -131,8 +136,8 @@ def inv(p: LinalgProblem, a: Array, *, check: bool = True) -> Any:
             results.append(np.linalg.inv(item))
             infos.append(np.int32(0))
         except LinAlgError:
-            info = _lu(item)[2] or p.n
-            if check:
+            info = _zero_pivot(item)
+            if check and info:
                 raise _singular(p.op, info) from None
             results.append(np.full_like(item, np.nan))
             infos.append(np.int32(info))
@@ -148,8 +153,8 @@ def solve(p: LinalgProblem, a: Array, b: Array, *, left: bool = True, check: boo
             results.append(np.linalg.solve(x, y) if left else np.linalg.solve(x.T, y.T).T)
             infos.append(np.int32(0))
         except LinAlgError:
-            info = _lu(x)[2] or p.n
-            if check:
+            info = _zero_pivot(x)
+            if check and info:
                 raise _singular(p.op, info) from None
             results.append(np.full_like(y, np.nan))
             infos.append(np.int32(info))
@@ -159,6 +164,8 @@ def solve(p: LinalgProblem, a: Array, b: Array, *, left: bool = True, check: boo
 
 def _permutation(pivots: Array, n: int) -> Array:
     order = np.arange(n)
+    if np.any((pivots < 1) | (pivots > n)):
+        raise BadValue("linalg.lu_solve: a pivot is not one of the rows, which are counted from 1", remedy="pivots as lu_factor returns them")
     for i, j in enumerate(np.asarray(pivots) - 1):
         order[[i, j]] = order[[j, i]]
     return order
@@ -184,7 +191,7 @@ def solve_triangular(
     for x, y in zip(_batched(p, a), _batched(p, b), strict=True):
         triangle = np.triu(x) if upper else np.tril(x)
         if unitriangular:
-            triangle = triangle - np.diag(np.diag(triangle)) + np.eye(p.n, dtype=x.dtype)
+            np.fill_diagonal(triangle, 1)  # not by arithmetic: what is on the diagonal may be NaN
         results.append(_substitute(triangle, y, upper) if left else _substitute(triangle.T, y.T, not upper).T)
     return _shaped(p, results, b.shape[-2:], a.dtype)
 
@@ -225,8 +232,6 @@ def lstsq(p: LinalgProblem, a: Array, b: Array, *, driver: str | None = None, rc
     vector = bool(p.parameter("vector", False))
     xs, residuals, ranks, values = [], [], [], []
     for x, y in zip(_batched(p, a), _batched(p, b, 1 if vector else 2), strict=True):
-        if not np.isfinite(x).all():
-            raise LinAlgError(f"{p.op}: the matrix holds NaN or infinity")
         solution, residual, rank, s = np.linalg.lstsq(x, y, rcond=rcond)
         xs.append(solution)
         residuals.append(np.atleast_1d(residual))

@@ -1,0 +1,123 @@
+"""Times several ways of doing the same thing in one run, in turn.
+
+Every round shuffles the contestants. Before each one there is a pause, so that the spinning threads of the one before do not
+spoil it, and one call that is not counted. The figure is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# A benchmark reads no configuration and no tuning of the machine it runs on: it tunes for itself.
+os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
+
+RESULTS = Path(__file__).parent / "results"
+PAUSE = 0.04
+
+
+def compare(contestants: dict[str, Callable[[], Any]], *, seconds: float = 0.02, rounds: int = 9) -> dict[str, float]:
+    """Median seconds of a call for each contestant; `seconds` of calls a round, at least one call."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    order = list(contestants)
+    started = time.perf_counter()
+    for done in range(rounds):
+        random.shuffle(order)
+        for name in order:
+            call = contestants[name]
+            time.sleep(PAUSE)
+            begin = time.perf_counter()
+            call()
+            once = time.perf_counter() - begin
+            count = max(1, min(20000, int(seconds / max(once, 1e-7))))
+            begin = time.perf_counter()
+            for _ in range(count):
+                call()
+            times[name].append((time.perf_counter() - begin) / count)
+        if done >= 4 and time.perf_counter() - started > 20:
+            break
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def show(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+class Table:
+    """Rows of times, printed as they come and kept as JSON."""
+
+    def __init__(self, name: str, peers: list[str], ours: str = "backline") -> None:
+        self.name, self.peers, self.ours = name, peers, ours
+        self.rows: list[dict[str, Any]] = []
+        self._head = False
+
+    def add(self, label: str, times: dict[str, float], note: str = "") -> None:
+        if not self._head:
+            titles = ["", self.ours, *self.peers, "of best peer", "ran on"]
+            print("  ".join(f"{t:>12}" if i else f"{t:<34}" for i, t in enumerate(titles)), flush=True)
+            self._head = True
+        best = min(times[p] for p in self.peers if p in times)
+        ratio = times[self.ours] / best
+        self.rows.append({"row": label, "seconds": times, "of_best_peer": ratio, "ran_on": note})
+        cells = [show(times[c]) if c in times else "-" for c in [self.ours, *self.peers]]
+        print(f"{label:<34}  " + "  ".join(f"{c:>12}" for c in [*cells, f"{ratio:.2f}"]) + f"  {note}", flush=True)
+
+    def speed_over(self, peer: str, select: Callable[[str], bool] = lambda label: True) -> float:
+        """Geometric mean of peer's time over ours."""
+        pairs = [r["seconds"] for r in self.rows if peer in r["seconds"] and select(r["row"])]
+        return geometric_mean([s[peer] / s[self.ours] for s in pairs])
+
+    def save(self, **more: Any) -> None:
+        import numpy as np
+
+        from backline import libraries
+        from backline.libraries.machine import machine
+
+        m = machine()
+        versions = {n: libraries.get(n).version() for n in libraries.names()}
+        for module in ("scipy", "torch"):
+            if module in sys.modules:
+                versions[module] = sys.modules[module].__version__
+        content = {
+            "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d"), "cpu": m.cpu.model,
+            "cores": m.physical_cores, "versions": {**versions, "numpy": np.__version__}, "summary": more, "rows": self.rows,
+        }  # fmt: skip
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{self.name}.json"
+        path.write_text(json.dumps(content, indent=1, default=str) + "\n")
+        print(f"\n{path}")
+
+
+def torch_or_none(threads: int) -> Any:
+    """PyTorch with that many threads, where it is installed."""
+    try:
+        import torch
+    except ImportError:
+        print("PyTorch is not installed: its column is left out (pip install torch==2.13.0)")
+        return None
+    torch.set_num_threads(threads)
+    return torch
+
+
+def threads_asked() -> int:
+    """The number after --threads, else what backline would use."""
+    import backline
+
+    if "--threads" in sys.argv:
+        backline.set_num_threads(int(sys.argv[sys.argv.index("--threads") + 1]))
+    return backline.get_num_threads()
