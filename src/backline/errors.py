@@ -7,6 +7,8 @@ derives from the built-in exception that a program would naturally catch (``BadV
 
 from __future__ import annotations
 
+from typing import Any
+
 from numpy.linalg import LinAlgError
 
 __all__ = [
@@ -68,6 +70,26 @@ def _rebuild(cls: type[BacklineError], message: str, cause: str, remedy: str) ->
 
 class BadValue(BacklineError, RuntimeError, ValueError):
     """A value outside the legal ones; the text lists those, the nearest first."""
+
+
+def refuse_overlap(out: Any, operand: Any) -> None:
+    """Raise `BadValue` if two arrays whose ranges of bytes meet have an element in common.
+
+    The compiled core calls this, and so do plans in Python, so that every library refuses the same calls.
+    """
+    import numpy as np
+
+    try:
+        # Exact for what people write; the bound keeps adversarial strides (an NP-hard problem) from hanging.
+        shared = np.shares_memory(out, operand, max_work=10_000)
+    except np.exceptions.TooHardError:
+        shared = True
+    if shared:
+        raise BadValue(
+            f"out, of shape {out.shape}, overlaps an operand of shape {operand.shape}",
+            cause="it would be overwritten while it is read",
+            remedy="another array for out, or operand.copy()",
+        )
 
 
 class BadType(BacklineError, RuntimeError, TypeError):

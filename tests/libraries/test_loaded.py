@@ -237,12 +237,14 @@ def torch_program(order: str) -> str:
     return "import ctypes\n" + "\n".join(parts[part] for part in order.split())
 
 
+@pytest.mark.torch
 def test_wrong_layer_is_known_by_the_order_of_loading() -> None:
     wrong = "MKL's Intel layer while libgomp serves the process"
     assert wrong in run(torch_program("torch mkl"))["kinds"]  # type: ignore[operator]
     assert wrong not in run(torch_program("mkl torch"))["kinds"]  # type: ignore[operator]
 
 
+@pytest.mark.torch
 def test_mkl_inside_torch_is_found() -> None:
     pytest.importorskip("torch")
     owners = {(lib["family"], lib["owner"]) for lib in run("import torch")["libraries"]}  # type: ignore[attr-defined]

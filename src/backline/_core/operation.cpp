@@ -33,6 +33,7 @@ void remember(PyObject *plan) {
 
 PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames) {
     remember(plan);
+    Ref hold(Py_NewRef(plan));  // the Memo may evict it, and a nested call be remembered, while it runs
     if (is_prepared(plan)) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
     return PyObject_Vectorcall(plan, args, nargs, kwnames);
 }
@@ -72,7 +73,6 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     PyObject *plan = memo_find(s, hash);
     if (plan) {
         if (tracer) return traced(self, tracer, plan, s, args, nargsf, kwnames);
-        // The entry may be evicted by another thread while a plan without the GIL runs: remember() holds a reference.
         return run_plan(plan, s, args, nargsf, kwnames);
     }
     Ref hold_snapshot(Py_NewRef(snapshot));
@@ -124,6 +124,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 
 int operation_traverse(PyObject *raw, visitproc visit, void *arg) {
     Operation *self = reinterpret_cast<Operation *>(raw);
+    Py_VISIT(Py_TYPE(raw));
     Py_VISIT(self->dict);
     Py_VISIT(self->parameters);
     Py_VISIT(self->resolve);
@@ -146,7 +147,9 @@ void operation_dealloc(PyObject *raw) {
     Py_XDECREF(self->parameters);
     Py_XDECREF(self->resolve);
     Py_XDECREF(self->general);
-    Py_TYPE(raw)->tp_free(raw);
+    PyTypeObject *type = Py_TYPE(raw);
+    type->tp_free(raw);
+    Py_DECREF(type);
 }
 
 PyObject *operation_repr(PyObject *raw) {

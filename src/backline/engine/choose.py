@@ -20,11 +20,7 @@ from ..problems import Problem
 from . import plans, ranking, records
 from .choice import Candidate, Choice
 
-__all__ = ["choose", "plan_for"]
-
-# A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
-# waiting for work, the other's want the cores. An algorithm on another pool must be this much faster to be taken.
-SECOND_POOL = 1.3
+__all__ = ["choose", "eligible", "plan_for"]
 
 _warned: set[tuple[str, ...]] = set()
 
@@ -65,11 +61,13 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
         raise _no_kernel(problem, refused)
     home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
     if level == "off" and record is None and measure and snapshot["benchmark"] and len(conforming) > 1:
-        from .measure import measure_problem
+        from .measure import measure_once
 
         limit = snapshot["benchmark_limit"] or len(conforming)
-        record = measure_problem(problem, ranking.sort(problem, conforming)[:limit], threads)
-        records.keep(record)
+        record = measure_once(problem, ranking.sort(problem, conforming)[:limit], threads)
+        conforming = _accurate(conforming, record, snapshot, refused)
+        if not conforming:
+            raise _no_kernel(problem, refused)
         basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}"
     elif record is not None and level == "off":
         basis = record.describe()
@@ -77,7 +75,7 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
         basis = ranking.describe(problem)
     order = ranking.sort(problem, conforming)
     if level == "off" and record is not None:
-        order = _by_record(order, record, home)
+        order = records.arrange(order, record, home)
     prefer = snapshot["prefer"]
     if prefer:
         order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
@@ -94,6 +92,11 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
     if prefer and chosen.library not in prefer:
         _preference_not_kept(choice, prefer, snapshot)
     return choice
+
+
+def eligible(problem: Problem, threads: int) -> list[Algorithm]:
+    """Every algorithm that the switches allow and that can run a Problem, whatever has been measured."""
+    return _able(problem, threads, switches.current(), [], frozenset())
 
 
 def _able(
@@ -123,12 +126,14 @@ def _able(
 
 def _accurate(able: list[Algorithm], record: Any, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
     allowed = snapshot["max_error"]
-    if math.isinf(allowed) or record is None:
+    if record is None or (math.isinf(allowed) and not record.rejected):
         return able
     kept = []
     for a in able:
         error = record.error(a.key)
-        if error is not None and error > allowed:
+        if a.key in record.rejected:
+            refused.append(Candidate(a.library, a.name, "refused", record.rejected[a.key], error=error))
+        elif error is not None and error > allowed:
             reason = f"measured error {error:.1e} is above max_error = {allowed:.1e}"
             refused.append(Candidate(a.library, a.name, "refused", reason, "max_error", error=error))
         else:
@@ -147,16 +152,6 @@ def _conforming(able: list[Algorithm], level: str, refused: list[Candidate]) -> 
             reason = f"reaches determinism level {a.level!r}, {level!r} is asked for"
             refused.append(Candidate(a.library, a.name, "refused", reason, "determinism_level"))
     return kept
-
-
-def _by_record(order: list[Algorithm], record: Any, home: str) -> list[Algorithm]:
-    def cost(a: Algorithm) -> tuple[bool, float]:
-        seconds = record.seconds(a.key)
-        if seconds is None:
-            return True, 0.0  # not measured: after those that were, in the order of the ranking
-        return False, seconds * (SECOND_POOL if a.pool not in ("", home) else 1.0)
-
-    return sorted(order, key=cost)
 
 
 def _switches_that_matter(snapshot: Any) -> dict[str, tuple[str, str]]:

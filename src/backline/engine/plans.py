@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -87,6 +88,16 @@ class PlanCache:
 
 
 _caches: dict[str, PlanCache] = {}
+
+
+def _new_locks() -> None:
+    # Another thread of the parent may have held one, and does not exist in the child to let go.
+    for each in _caches.values():
+        each._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_locks)
 
 
 def cache(library: str) -> PlanCache:

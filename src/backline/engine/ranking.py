@@ -7,7 +7,6 @@ of the libraries.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from functools import lru_cache
@@ -26,6 +25,8 @@ LIBRARIES = ("openblas", "mkl", "numpy", "blis")
 @lru_cache(maxsize=1)
 def data() -> dict[str, Any]:
     """The file, read once."""
+    import json
+
     with open(FILE, encoding="utf-8") as stream:
         content: dict[str, Any] = json.load(stream)
     return content

@@ -1,3 +1,435 @@
-"""placeholder until the helper's lands"""
-def find(problem, threads): return None
-def keep(record): pass
+"""Tuning records: measured times of the algorithms for one Problem on one machine, and the file that keeps them.
+
+The file is one SQLite database in the user's data folder, or where ``BACKLINE_TUNING`` says (an empty value: no file). Every
+write is one transaction, so processes that tune at the same time lose nothing; for each Problem the newer record stays. What
+is read is data and is checked; a file that is damaged or not ours is named in one warning, ignored, and left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from .. import _core, libraries, switches
+from ..libraries.base import Algorithm
+from ..libraries.machine import fingerprint
+from ..problems import Problem
+from . import plans
+from .record import SCHEMA, TuningRecord, parse
+
+__all__ = [
+    "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "import_from", "keep", "keep_all", "path", "reload", "report",
+    "reset", "write_to",
+]  # fmt: skip
+
+# A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
+# waiting for work, the other's want the cores. An algorithm on another pool must be this much faster to be taken.
+SECOND_POOL = 1.3
+# What the ranking puts first stays unless another takes less than this part of its time: noise must not decide.
+MARGIN = 0.97
+
+APPLICATION = 0x424B4C4E  # in the header of the file: it is ours
+MAX_FILE = 256 << 20
+MAX_ROWS = 100_000
+TIMEOUT = 30.0  # seconds to wait for another process's transaction
+
+Key = tuple[str, int]
+
+
+class _Store:
+    """What this process knows of the file."""
+
+    def __init__(self) -> None:
+        self.records: dict[Key, TuningRecord] | None = None
+        self.unusable = ""  # why the file is left alone
+        self.dropped: dict[str, str] = {}  # what was left out of the records, and why
+        self.other_machines = 0
+        self.trimmed: dict[tuple[Key, tuple[str, ...]], TuningRecord] = {}
+
+
+_store = _Store()
+_lock = threading.RLock()
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+# Looking up -----------------------------------------------------------------------------------------------------------
+
+
+def find(problem: Problem, threads: int) -> TuningRecord | None:
+    """The record that holds for a Problem on that many threads, without the times of libraries that have changed since.
+
+    Parameters
+    ----------
+    problem
+        What is asked; its key counts.
+    threads
+        Threads allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.problems import operand
+    >>> find(Problem("no such operation", (operand("a", np.zeros(3)),)), 1) is None
+    True
+    """
+    known = _store.records
+    if known is None:
+        known = _load()
+    record = known.get((problem.key, threads))
+    if record is None:
+        return None
+    stale = _stale(record)
+    if not stale:
+        return record
+    at = ((record.key, threads), stale)
+    if at not in _store.trimmed:
+        _store.trimmed[at] = record.without(stale)
+    trimmed = _store.trimmed[at]
+    return trimmed if trimmed.medians or trimmed.errors else None
+
+
+def _stale(record: TuningRecord) -> tuple[str, ...]:
+    """Libraries that are not what they were when the record was made; why is noted for `backline info`."""
+    stale = tuple(name for name in record.versions if _changed(name, record))
+    for name in stale:
+        known = name in libraries.names()
+        now = f"{libraries.get(name).version()} is here now" if known else "no such library is known here"
+        _store.dropped[f"{record.key}, {name}"] = f"measured with {name} {record.versions[name]}, {now}"
+    return stale
+
+
+def _changed(name: str, record: TuningRecord) -> bool:
+    if name not in libraries.names():
+        return True
+    snapshot = switches.current()
+    only = snapshot["only"]
+    if not snapshot.get(f"{name}.enabled", True) or (only and name not in only):
+        return False  # it is no candidate now, and must not be loaded to be asked
+    library = libraries.get(name)
+    return library.available() and (library.version() or "") != record.versions[name]
+
+
+def arrange(order: list[Algorithm], record: TuningRecord, home: str) -> list[Algorithm]:
+    """Algorithms in the order in which a record would have them tried.
+
+    Parameters
+    ----------
+    order
+        As the ranking has them; its first stays first unless another is clearly faster.
+    record
+        What was measured. A `winner` in it that is among `order` comes first; "default" keeps the ranking's order.
+    home
+        The thread pool in use; others have to make up for standing beside it.
+    """
+    if record.winner == "default" or not order:
+        return list(order)
+
+    def cost(a: Algorithm) -> tuple[bool, float]:
+        seconds = record.seconds(a.key)
+        if seconds is None:
+            return True, 0.0  # not measured: after those that were, in the order of the ranking
+        return False, seconds * (SECOND_POOL if a.pool not in ("", home) else 1.0)
+
+    ranked = sorted(order, key=cost)
+    winner = next((a for a in order if a.key == record.winner), None)
+    if winner is None:
+        first, best = cost(order[0]), cost(ranked[0])
+        winner = order[0] if not first[0] and best[1] >= MARGIN * first[1] else ranked[0]
+    return [winner, *(a for a in ranked if a is not winner)]
+
+
+# Keeping --------------------------------------------------------------------------------------------------------------
+
+
+def keep(record: TuningRecord, *, file: bool = True) -> None:
+    """Use a record from the next call on, and write it to the file unless told not to."""
+    keep_all([record], file=file)
+
+
+def keep_all(records: Iterable[TuningRecord], *, file: bool = True) -> int:
+    """Use records from the next call on; write them in one transaction. Returns how many the file took.
+
+    Of two records of one Problem on one machine the newer stays. What cannot be written holds for this process, and one
+    warning says so.
+    """
+    records = list(records)
+    if _store.records is None:
+        _load()
+    here = fingerprint()
+    with _lock:
+        known = dict(_store.records or {})
+        for r in records:
+            old = known.get((r.key, r.threads))
+            if r.machine == here and r.schema == SCHEMA and (old is None or r.created >= old.created):
+                known[r.key, r.threads] = r
+        _store.records = known
+        _store.trimmed = {}
+    written = _write(records) if file and records else 0
+    plans.clear()
+    _core.memo_clear()
+    return written
+
+
+def reload() -> None:
+    """Forget what was read or kept in this process; the file is read again when something is asked."""
+    global _store
+    with _lock:
+        _store = _Store()
+    plans.clear()
+    _core.memo_clear()
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def path() -> str:
+    """Where the records are kept; an empty string where they are not.
+
+    >>> import os
+    >>> os.environ["BACKLINE_TUNING"] = ""
+    >>> path()
+    ''
+    """
+    named = os.environ.get("BACKLINE_TUNING")
+    if named is not None:
+        return os.path.abspath(named) if named else ""
+    from platformdirs import user_data_dir
+
+    return os.path.join(user_data_dir("backline", appauthor=False), "tuning.sqlite")
+
+
+def _connect(where: str, *, create: bool = False) -> Any:
+    import sqlite3
+    from urllib.parse import quote
+
+    # rw also when only reading: what a killed writer left half done is rolled back on opening.
+    return sqlite3.connect(f"file:{quote(where)}?mode={'rwc' if create else 'rw'}", timeout=TIMEOUT, isolation_level=None, uri=True)
+
+
+def _foreign(connection: Any) -> str:
+    """Why a database is not ours, or an empty string."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and tables == 0:
+        return ""  # new and empty
+    if application != APPLICATION:
+        return "it is a database of another program"
+    if version != SCHEMA:
+        return f"it has schema {version}, this backline has schema {SCHEMA}"
+    return ""
+
+
+def _refuse(where: str, reason: str, *, remedy: str) -> None:
+    first = not _store.unusable
+    _store.unusable = reason
+    if first:
+        warnings.warn(f"the tuning file {where} is not used: {reason}. {remedy}", RuntimeWarning, stacklevel=4)
+
+
+ASIDE = "It is left as it is; `backline tune --reset` moves it aside."
+
+
+def _load() -> dict[Key, TuningRecord]:
+    with _lock:
+        if _store.records is None:
+            where = path()
+            found: dict[Key, TuningRecord] = {}
+            if where and os.path.exists(where):
+                found = _read(where, fingerprint())
+            _store.records = found
+        return _store.records
+
+
+def _read(where: str, machine: str) -> dict[Key, TuningRecord]:
+    """The valid records of this machine; all of them, or none if the file is damaged."""
+    import sqlite3
+
+    connection = None
+    try:
+        if not os.path.isfile(where):
+            raise ValueError("it is not a file")
+        if os.path.getsize(where) > MAX_FILE:
+            raise ValueError(f"it has more than {MAX_FILE >> 20} MB")
+        connection = _connect(where)
+        reason = _foreign(connection)
+        if reason:
+            raise ValueError(reason)
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return {}
+        state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if state != "ok":
+            raise ValueError(f"it is damaged: {' '.join(str(state).split())}")
+        rows = connection.execute(
+            "SELECT key, threads, record FROM records WHERE machine = ? ORDER BY created DESC LIMIT ?", (machine, MAX_ROWS)
+        ).fetchall()
+        _store.other_machines = connection.execute("SELECT count(*) FROM records WHERE machine <> ?", (machine,)).fetchone()[0]
+    except (sqlite3.Error, ValueError, OSError) as error:
+        _refuse(where, str(error), remedy=ASIDE)
+        return {}
+    finally:
+        if connection is not None:
+            connection.close()
+    found: dict[Key, TuningRecord] = {}
+    for key, threads, text in rows:
+        try:
+            record = parse(text)
+            if (record.key, record.threads, record.machine) != (key, threads, machine):
+                raise ValueError("it is filed under another key")
+        except ValueError as error:
+            _store.dropped[str(key)[:200]] = str(error)
+            continue
+        found[record.key, record.threads] = record
+    if _store.dropped:
+        name, why = next(iter(_store.dropped.items()))
+        warnings.warn(
+            f"{len(_store.dropped)} of {len(rows)} records in the tuning file {where} are not valid and not used, "
+            f"the first for {name}: {why}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return found
+
+
+def _write(records: list[TuningRecord]) -> int:
+    import sqlite3
+
+    where = path()
+    if not where or _store.unusable:
+        return 0
+    try:
+        return write_to(where, records)
+    except (sqlite3.Error, ValueError, OSError) as error:
+        _refuse(where, str(error), remedy=f"What was measured holds for this process only. {ASIDE}")
+        return 0
+
+
+def write_to(where: str, records: list[TuningRecord]) -> int:
+    """Write records to a file in one transaction, where they are newer than what it holds. Returns how many it took.
+
+    Raises
+    ------
+    ValueError, OSError, sqlite3.Error
+        The file is not one of ours, or cannot be written.
+    """
+    connection = None
+    try:
+        os.makedirs(os.path.dirname(where), exist_ok=True)
+        connection = _connect(where, create=True)
+        connection.execute("BEGIN IMMEDIATE")
+        reason = _foreign(connection)
+        if reason:
+            raise ValueError(reason)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS records (machine TEXT NOT NULL, key TEXT NOT NULL, threads INTEGER NOT NULL, "
+            "created TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (machine, key, threads)) WITHOUT ROWID"
+        )
+        before = connection.total_changes
+        connection.executemany(
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created, "
+            "record = excluded.record WHERE excluded.created >= records.created",
+            [(r.machine, r.key, r.threads, r.created, r.line()) for r in records],
+        )
+        written = connection.total_changes - before
+        connection.execute("COMMIT")
+        return int(written)
+    finally:
+        if connection is not None:
+            connection.close()  # what was not committed is rolled back
+
+
+def reset() -> str | None:
+    """Move the file aside and start with none. Returns where it went, or None if there was none."""
+    where = path()
+    moved = None
+    if where and os.path.exists(where):
+        number = 1
+        while os.path.exists(moved := f"{where}.old{number}"):
+            number += 1
+        os.rename(where, moved)
+        for suffix in ("-journal", "-wal", "-shm"):
+            if os.path.exists(where + suffix):
+                os.rename(where + suffix, moved + suffix)
+    reload()
+    return moved
+
+
+# Exchange -------------------------------------------------------------------------------------------------------------
+
+
+def every() -> list[TuningRecord]:
+    """The records of this machine, by key."""
+    known = _store.records if _store.records is not None else _load()
+    return [known[key] for key in sorted(known)]
+
+
+def export(file: str) -> int:
+    """Write the records of this machine as JSON, one to a line, keys sorted. Returns how many."""
+    records = every()
+    temporary = f"{file}.{os.getpid()}.new"
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.writelines(f"{r.line()}\n" for r in records)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return len(records)
+
+
+def import_from(file: str) -> tuple[int, int]:
+    """Take records that `export` wrote: all that are valid, of whatever machine. Returns (valid, for this machine).
+
+    Raises
+    ------
+    BadValue
+        A line is not a valid record; nothing is taken then.
+    """
+    from ..errors import BadValue
+
+    records = []
+    if os.path.getsize(file) > MAX_FILE:
+        raise BadValue(f"{file} has more than {MAX_FILE >> 20} MB")
+    with open(file, encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                records.append(parse(line))
+            except ValueError as error:
+                raise BadValue(f"{file}, line {number} is not a tuning record", cause=str(error)) from None
+    keep_all(records)
+    here = fingerprint()
+    return len(records), sum(r.machine == here for r in records)
+
+
+def report() -> dict[str, Any]:
+    """Facts about the file, for `backline info`."""
+    records = every()
+    for record in records:
+        _stale(record)
+    where = path()
+    return {
+        "path": where,
+        "exists": bool(where) and os.path.exists(where),
+        "records": len(records),
+        "newest": max((r.created for r in records), default=""),
+        "other_machines": _store.other_machines,
+        "problem": _store.unusable,
+        "dropped": dict(_store.dropped),
+    }
