@@ -213,7 +213,9 @@ int Gate::enter(int threads) {
         return reinterpret_cast<int (*)(int)>(set)(threads);
     }
     std::unique_lock<std::mutex> guard(*lock);
-    changed->wait(guard, [&] { return active == 0 || value == threads; });
+    // Calls that use several threads have the library to themselves: OpenBLAS's LU waits for ever when two of them share
+    // its thread buffers, and two teams at a time would only get in each other's way.
+    changed->wait(guard, [&] { return active == 0 || (value == threads && threads == 1); });
     if (value != threads) {
         ++calls;
         if (kind == GateKind::process) reinterpret_cast<void (*)(int)>(set)(threads);

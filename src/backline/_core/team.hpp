@@ -17,7 +17,7 @@ int team_limit();  // 1 in a forked child, whose inherited OpenMP team is dead
 // How a library's thread count is set.
 enum class GateKind : int {
     local,    // int set(int) returns the caller's former value; holds for the calling thread (MKL)
-    process,  // void set(int), for the whole process: calls that disagree wait for each other (OpenBLAS)
+    process,  // void set(int), for the whole process: calls of one thread run together, all others alone (OpenBLAS)
     process64 // the same with a 64-bit argument (BLIS)
 };
 
@@ -34,7 +34,6 @@ struct Gate {
     // Both are called without the GIL when the plan releases it. enter returns what leave has to be given.
     int enter(int threads);
     void leave(int former);
-    bool fits(int threads) const { return kind != GateKind::local && value == threads && active == 0; }
 };
 
 extern PyTypeObject GateType;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from html import escape
 
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
@@ -138,6 +137,8 @@ class Choice:
         return "\n".join(text)
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         head = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in self.lines())
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
         titles = "".join(f"<th>{t}</th>" for t in ("verdict", "library", "algorithm", "time", "reason"))

@@ -66,7 +66,8 @@ def sort(problem: Problem, algorithms: list[Algorithm]) -> list[Algorithm]:
     order = entry["order"] if entry else []
 
     def rank(a: Algorithm) -> tuple[int, bool, int]:
-        known = order.index(a.key) if a.key in order else len(order)
+        # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
+        known = -1 if a.name == "jit" else order.index(a.key) if a.key in order else len(order)
         library = LIBRARIES.index(a.library) if a.library in LIBRARIES else len(LIBRARIES)
         return known, not a.scaled and problem.flops >= 1e6, library
 

@@ -22,7 +22,7 @@ import numpy as np
 from .. import _core
 from ..problems import Operand, Problem
 
-__all__ = ["ELEMENT", "Builder", "Pointer", "shift"]
+__all__ = ["ELEMENT", "Builder", "Pointer", "same_place", "shift"]
 
 Pointer = tuple[int, int, "int | tuple[int, ...]"]
 
@@ -184,7 +184,7 @@ class Builder:
             for j, other in enumerate(self.problem.operands):
                 if j == i or (other.role.startswith("out") and j < i):
                     continue
-                allowed = other.role in same and _same_place(out, other)
+                allowed = other.role in same and same_place(out, other)
                 found.append((i, *out.extent(), j, *other.extent(), allowed))
         return found
 
@@ -210,5 +210,8 @@ class Builder:
         )  # fmt: skip
 
 
-def _same_place(a: Operand, b: Operand) -> bool:
-    return a.shape == b.shape and a.strides == b.strides and a.dtype == b.dtype
+def same_place(a: Operand, b: Operand) -> bool:
+    """Whether two operands at the same address are the same elements."""
+    # The stride of an axis of one element says nothing: broadcasting writes 0 there.
+    steps = all(s == t or n == 1 for n, s, t in zip(a.shape, a.strides, b.strides, strict=False))
+    return a.shape == b.shape and steps and a.dtype == b.dtype

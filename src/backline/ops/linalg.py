@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explain import problem_builders
 from ..errors import BadType, BadValue, LinAlgError
 from ..problems import Operand, operand
 from ..problems.layout import broadcast_batch
@@ -674,22 +673,8 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     return _problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
 
 
-@operation("lstsq_by_driver", module="backline.linalg")
-def lstsq_by_driver(A: Array, B: Array, rcond: float, driver: str | None) -> LinalgProblem:
-    """The part of `lstsq` that runs in a library."""
-    a = _matrix("lstsq", "A", A)
-    b = _matrix("lstsq", "B", B, rank=1)
-    m, n = a.shape[-2:]
-    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-    batch = broadcast_batch(a.shape[:-2], b.shape[:-1] if vector else b.shape[:-2])
-    if batch is None or b.shape[-1 if vector else -2] != m:
-        raise BadValue(f"lstsq: A of shape {a.shape} and B of shape {b.shape} do not fit")
-    k = 1 if vector else b.shape[-1]
-    parameters = {"rcond": float(rcond), "driver": driver, "vector": vector}
-    return _problem("linalg.lstsq", {"a": a, "b": b}, batch, (m, n, k), parameters)
-
-
-def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> Any:
+@operation("lstsq", module="backline.linalg")
+def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> LinalgProblem:
     """Least-squares solution of A X = B.
 
     Parameters
@@ -720,11 +705,6 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     >>> backline.linalg.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).solution
     array([2.])
     """
-    return lstsq_by_driver(*_least_squares(A, B, rcond, driver))
-
-
-def _least_squares(A: Any, B: Any, rcond: Any = None, driver: Any = None) -> tuple[Array, Array, float, str | None]:
-    """The arguments checked, with rcond's default filled in."""
     a = _matrix("lstsq", "A", A)
     b = _matrix("lstsq", "B", B, rank=1)
     _same_dtype("lstsq", a, b)
@@ -734,15 +714,14 @@ def _least_squares(A: Any, B: Any, rcond: Any = None, driver: Any = None) -> tup
         raise BadType(f"lstsq: rcond is a number or None, not {type(rcond).__name__}")
     if driver is not None:
         _word("lstsq", "driver", driver, LSTSQ_DRIVERS)
-    return a, b, float(rcond), driver
-
-
-def _lstsq_problem(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    return problem_builders["linalg.lstsq_by_driver"](*_least_squares(A, B, rcond, driver))
-
-
-lstsq.__module__ = "backline.linalg"
-problem_builders["linalg.lstsq"] = _lstsq_problem  # so that explain(backline.linalg.lstsq, A, B) tells its choice
+    m, n = a.shape[-2:]
+    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+    batch = broadcast_batch(a.shape[:-2], b.shape[:-1] if vector else b.shape[:-2])
+    if batch is None or b.shape[-1 if vector else -2] != m:
+        raise BadValue(f"lstsq: A of shape {a.shape} and B of shape {b.shape} do not fit")
+    k = 1 if vector else b.shape[-1]
+    parameters = {"rcond": float(rcond), "driver": driver, "vector": vector}
+    return _problem("linalg.lstsq", {"a": a, "b": b}, batch, (m, n, k), parameters)
 
 
 # Eigenvalues and singular values ------------------------------------------------------------------------------------

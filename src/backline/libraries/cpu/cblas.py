@@ -44,13 +44,42 @@ class BlasTraits:
         always_gated: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.native, self.gate, self.pool = name, native, gate, pool
+        self._batches: dict[str, bool] = {}
         self.run_basis = run
         self.always_gated = always_gated  # it starts its threads for a product of any size
+        self.lu_pool = pool  # where LU runs, if not with the rest
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
+
+    def batches(self, dtype: np.dtype[Any]) -> bool:
+        """Whether its gemm_batch_strided is right, asked once for each dtype.
+
+        OpenBLAS 0.3.34 takes the strides of complex batches for half of what they are: every product but the first is wrong.
+        """
+        known = self._batches.get(dtype.name)
+        if known is None:
+            known = self._batches[dtype.name] = _batch_is_right(self.native, dtype)
+        return known
 
     def gated_from(self, *, vector: bool) -> float:
         """Operations from which a call sets the library's thread count first: below, it takes one thread by itself."""
         return 0.0 if self.always_gated else GATED_VECTOR_FLOPS if vector else SMALL_FLOPS
+
+
+def _batch_is_right(native: NativeLibrary, dtype: np.dtype[Any]) -> bool:
+    import ctypes
+
+    a = np.arange(1, 13).reshape(3, 2, 2).astype(dtype)
+    b = (a[::-1] * (1j if dtype.kind == "c" else 2)).astype(dtype)
+    c = np.full(a.shape, np.nan, dtype)
+    i, p = ctypes.c_int64, ctypes.c_void_p
+    one, zero = (np.array(x, dtype) for x in (1, 0))
+    real = ctypes.c_float if dtype.itemsize == 4 else ctypes.c_double
+    alpha, beta = (p(x.ctypes.data) if dtype.kind == "c" else real(float(x)) for x in (one, zero))
+    native.call(
+        native.cblas(f"{LETTER[dtype.name]}gemm_batch_strided"), i(ROW), i(PLAIN), i(PLAIN), i(2), i(2), i(2), alpha,
+        p(a.ctypes.data), i(2), i(4), p(b.ctypes.data), i(2), i(4), beta, p(c.ctypes.data), i(2), i(4), i(3),
+    )  # fmt: skip
+    return np.array_equal(c, np.matmul(a, b))
 
 
 def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -129,7 +158,7 @@ def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
 
 
 def _strided(blas: BlasTraits, p: MatmulProblem) -> bool:
-    if not blas.native.cblas(f"{LETTER[p.dtype.name]}gemm_batch_strided"):
+    if not blas.native.cblas(f"{LETTER[p.dtype.name]}gemm_batch_strided") or not blas.batches(p.dtype):
         return False
     views = [p.view("a"), p.view("b"), p.view("out")]
     size = p.dtype.itemsize

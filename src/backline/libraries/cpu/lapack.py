@@ -49,6 +49,9 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
+
+
 def _name(pattern: str, dtype: np.dtype[Any]) -> str:
     t = LETTER[dtype.name]
     complex_ = dtype.kind == "c"
@@ -75,6 +78,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
     driver = problem.parameter("driver")
     if driver is None and problem.op == "linalg.lstsq":
         driver = "gelsy"
+    pool = blas.lu_pool if problem.op in LU_INSIDE else blas.pool
     for name, routines in ROUTINES[problem.op].items():
         if driver is not None and name != driver:
             yield Refusal(blas.name, name, f"the call asks for driver={driver!r}")
@@ -84,7 +88,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
             yield Refusal(blas.name, name, f"the library exports no {missing[0]}")
             continue
         if threads > 1 and problem.flops >= THREAD_FLOPS:
-            yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, blas.pool)
+            yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, pool)
             if problem.items > 1 and blas.pool:
                 yield Algorithm(
                     blas.name, f"{name}_items", threads, True, "", "threads", "construction", blas.pool,

@@ -17,6 +17,7 @@ from ...problems.linalg import LinalgProblem
 from ...problems.matmul import MatmulProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
 from ..base import Algorithm, Library, PythonPlan, Refusal
+from ..build import same_place
 from . import reference
 
 __all__ = ["NumPy"]
@@ -94,8 +95,7 @@ def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str,
         for j, (other, array) in enumerate(operands):
             if i == j or (other.role.startswith("out") and j < i):
                 continue
-            place = (other.shape, other.strides) == (out.shape, out.strides)
-            if other.role in same and place and target.ctypes.data == array.ctypes.data:
+            if other.role in same and same_place(other, out) and target.ctypes.data == array.ctypes.data:
                 continue
             if np.may_share_memory(target, array):
                 refuse_overlap(target, array)
@@ -135,7 +135,10 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
         if out is not None:
             views["out"][...] = product
             return arrays[out]
-        return product.astype(p.dtype, copy=False).reshape(p.result)[()]
+        product = product.astype(p.dtype, copy=False)
+        if product.shape != p.result:
+            product = product.reshape(p.result)
+        return product if product.ndim else product[()]
 
     return run
 

@@ -66,7 +66,10 @@ class OpenBLAS(BlasLibrary):
         if shared_with_numpy:  # its thread count is NumPy's: left as it is
             return BlasTraits(self.name, native, None, "numpy" if parallel else "")
         gate = team.gate(native.address(f"{self.control}set_num_threads{native.suffix}"), team.PROCESS) if parallel else None
-        return BlasTraits(self.name, native, gate, pool if parallel else "")
+        traits = BlasTraits(self.name, native, gate, pool if parallel else "")
+        if parallel == 1:
+            traits.lu_pool = "openblas"  # its LU queues work on its own threads whatever the callback says
+        return traits
 
     def _text(self, native: NativeLibrary, function: str) -> str:
         address = native.address(f"{self.control}{function}{native.suffix}")

@@ -1,0 +1,154 @@
+"""The compiled core: what it exports to Python. The sources are in ``_core/``."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any, TypedDict, final
+
+import numpy as np
+
+__all__ = [
+    "Frame",
+    "Gate",
+    "MemoInfo",
+    "Operation",
+    "PoolInfo",
+    "PreparedCall",
+    "bind_scope",
+    "cxx_flags",
+    "jobs_callback_address",
+    "last_plan",
+    "memo_clear",
+    "memo_info",
+    "memo_max_size",
+    "pool_info",
+    "pool_limit",
+    "set_base",
+    "set_team_limit",
+    "set_tracer",
+    "team_bind",
+    "team_bound",
+    "team_check",
+]
+
+# The compiler and the flags this was compiled with, for reports; empty in a build by hand.
+cxx_flags: str
+
+class MemoInfo(TypedDict):
+    """State of the Memo. (In the stub only: at run time it is a dict.)"""
+
+    size: int
+    max_size: int
+    lookups: int
+    misses: int
+
+class PoolInfo(TypedDict):
+    """State of the pool of large blocks. (In the stub only: at run time it is a dict.)"""
+
+    idle_bytes: int
+    idle_blocks: int
+    limit_bytes: int
+    taken: int
+    reused: int
+
+@final
+class Frame:
+    """Which switches hold in one context; the value of the ContextVar given to `bind_scope`."""
+
+    def __new__(cls, layers: Any, base: Any, snapshot: Any, tracer: Any = None) -> Frame: ...
+    @property
+    def layers(self) -> Any: ...
+    @property
+    def base(self) -> Any: ...
+    @property
+    def snapshot(self) -> Any: ...
+    @property
+    def tracer(self) -> Any: ...
+
+@final
+class Gate:
+    """Sets a library's thread count around calls that need another one.
+
+    `address` is the library's function; `kind` is 0 (holds for the calling thread), 1 (for the process) or 2 (for the process,
+    with a 64-bit argument).
+    """
+
+    def __new__(cls, address: int, kind: int) -> Gate: ...
+    @property
+    def value(self) -> int: ...
+    @property
+    def active(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    def enter(self, threads: int, /) -> int: ...
+    def leave(self, former: int, /) -> None: ...
+    def forked(self) -> None: ...
+
+@final
+class PreparedCall:
+    """Native calls, copies and triangles over buffers, ready to run on arrays of one layout."""
+
+    choice: Any
+
+    def __new__(
+        cls,
+        arguments: int,
+        buffers: Sequence[Any],
+        groups: Sequence[Any],
+        results: Iterable[int],
+        overlaps: Sequence[Any],
+        *,
+        wrap: Callable[..., Any] | None = None,
+        info: tuple[int, int, int] | None = None,
+        on_info: Callable[..., Any] | None = None,
+        gate: Gate | None = None,
+        threads: int = 0,
+        release_gil: bool = False,
+        keep: object = None,
+    ) -> PreparedCall: ...
+    @property
+    def keep(self) -> Any: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def arguments(self) -> int: ...
+    def __call__(self, *arrays: np.ndarray[Any, Any]) -> Any: ...
+
+class Operation:
+    """The public callable of a hot operation: runs the Plan of a call whose signature was seen before, else asks for one."""
+
+    __name__: str
+    __qualname__: str
+    __module__: str
+    __doc__: str | None
+    __signature__: Any
+    __wrapped__: Any
+
+    def __new__(
+        cls,
+        name: str,
+        parameters: tuple[str, ...],
+        resolve: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+        general: Callable[..., Any],
+    ) -> Operation: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+    @property
+    def resolve(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]: ...
+    @property
+    def general(self) -> Callable[..., Any]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+def bind_scope(contextvar: ContextVar[Frame], current: Callable[[], Any], /) -> None: ...
+def set_base(snapshot: Any, /) -> None: ...
+def set_tracer(tracer: Callable[[str, Any, int], object] | None, /) -> None: ...
+def team_bind(parallel: int, number: int, size: int, /) -> None: ...
+def team_bound() -> bool: ...
+def set_team_limit(threads: int, /) -> None: ...
+def jobs_callback_address() -> int: ...
+def team_check(jobs: int, /) -> tuple[int, int]: ...
+def memo_info() -> MemoInfo: ...
+def memo_clear() -> None: ...
+def memo_max_size(entries: int, /) -> None: ...
+def pool_info() -> PoolInfo: ...
+def pool_limit(limit: int, /) -> None: ...
+def last_plan() -> Any: ...

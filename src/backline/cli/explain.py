@@ -1,0 +1,56 @@
+"""``backline explain``: which library would run an operation, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from . import show
+
+__all__ = ["explain"]
+
+
+def explain(
+    text: Annotated[list[str], typer.Argument(help='The operation: "matmul f32 1024x1024 1024x1024:F".', metavar="TEXT")],
+    threads: Annotated[int | None, typer.Option("--threads", help="Threads a call may use.", min=1)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell which library would run an operation and why, without running it."""
+    from .. import switches
+    from ..engine.choose import choose
+    from .problem_text import parse
+
+    problem = parse(" ".join(text))
+    with switches.scope(num_threads=threads):
+        choice = choose(problem, measure=False)
+    if json:
+        show.as_json(_content(choice))
+        return
+    show.table(choice.lines())
+    show.line()
+    rows = choice.rows()
+    show.table(rows, right=[3], styles=[show.STYLES.get(r[0], "") for r in rows])
+
+
+def _content(choice: Any) -> dict[str, Any]:
+    return {
+        "problem": choice.problem.key,
+        "library": choice.library,
+        "algorithm": choice.algorithm,
+        "threads": choice.chosen.threads,
+        "basis": choice.basis,
+        "determinism": choice.determinism,
+        "requested_precision": choice.requested_precision,
+        "effective_precision": choice.effective_precision,
+        "same_bits": {"level": choice.chosen.level, "basis": choice.chosen.basis},
+        "switches": {name: {"value": value, "origin": origin} for name, (value, origin) in choice.switches.items()},
+        "fallbacks": choice.fallbacks,
+        "candidates": [
+            {
+                "library": c.library, "algorithm": c.algorithm, "verdict": c.verdict, "reason": c.reason, "switch": c.switch,
+                "threads": c.threads, "seconds": c.seconds, "error": c.error,
+            }
+            for c in choice.candidates
+        ],
+    }  # fmt: skip

@@ -1,0 +1,142 @@
+"""``backline info``: this machine, its libraries, what is in the process, and how they go together."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from . import show
+
+__all__ = ["info"]
+
+
+def info(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the machine, the libraries with version and path or why not, thread runtimes, conflicts, the tuning file."""
+    content = gather()
+    if json:
+        show.as_json(content)
+        return
+    _machine(content)
+    _libraries(content["libraries"])
+    _mapped(content["mapped"])
+    _conflicts(content["conflicts"])
+    _tuning(content["tuning"])
+
+
+def gather() -> dict[str, Any]:
+    """Everything that is shown. Libraries are loaded to be asked."""
+    import numpy
+
+    import backline
+
+    from .. import libraries
+    from ..engine import records
+    from ..libraries import loaded
+    from ..libraries.machine import fingerprint, machine
+
+    here = machine()
+    reports = [library.report() for library in libraries.all_libraries()]
+    for report, library in zip(reports, libraries.all_libraries(), strict=True):
+        report["how to get"] = library.how_to_get
+    mapped = loaded.loaded()
+    return {
+        "backline": backline.__version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "numpy": numpy.__version__,
+        "threads": backline.get_num_threads(),
+        "machine": asdict(here) | {"fingerprint": fingerprint(), "cpu": {"model": here.cpu.model, "vendor": here.cpu.vendor}},
+        "libraries": reports,
+        "mapped": [asdict(library) for library in mapped],
+        "conflicts": [
+            {
+                "kind": c.kind, "severity": c.severity, "meaning": c.meaning, "remedy": c.remedy,
+                "files": [library.path for library in c.libraries],
+            }
+            for c in loaded.conflicts(mapped)
+        ],
+        "tuning": records.report(),
+    }  # fmt: skip
+
+
+def _machine(content: dict[str, Any]) -> None:
+    here = content["machine"]
+    cores = f"{here['physical_cores']} cores, {len(here['usable_cpus'])} processors usable"
+    if here["quota"] is not None:
+        cores += f", a quota of {here['quota']:g}"
+    show.line("machine", "bold")
+    show.table(
+        [
+            ("processor", f"{here['cpu']['model'] or here['architecture']} ({here['capability']}), {cores}"),
+            ("caches", f"L2 {show.size(here['l2'])}, L3 {show.size(here['l3'])}; memory {show.size(here['memory'])}"),
+            ("system", ", ".join(filter(None, (here["system"], here["libc"], here["architecture"])))),
+            ("python", f"{content['python']}, NumPy {content['numpy']}, backline {content['backline']}"),
+            ("threads", f"{content['threads']} for one call"),
+            ("known as", here["fingerprint"]),
+        ],
+        indent=2,
+    )
+
+
+def _libraries(reports: list[dict[str, Any]]) -> None:
+    show.heading("libraries")
+    rows, styles = [], []
+    for r in reports:
+        if r["available"]:
+            facts = [r.get("integers", ""), f"threads: {r['pool']}" if r.get("pool") else "", r.get("found by", "")]
+            rows.append((r["name"], r["version"] or "", r.get("path") or "", "; ".join(filter(None, facts))))
+            styles.append("")
+        else:
+            first = " ".join(r["reason"].split())
+            rows.append((r["name"], "missing", first, f"to get it: {r['how to get']}" if r.get("how to get") else ""))
+            styles.append(show.STYLES["missing"])
+    show.table(rows, styles=styles, indent=2)
+
+
+def _mapped(mapped: list[dict[str, Any]]) -> None:
+    runtimes = [m for m in mapped if m["kind"] in ("openmp", "threads")]
+    others = [m for m in mapped if m["kind"] not in ("openmp", "threads") and "." not in m["family"]]
+    for title, found in (("thread runtimes in this process", runtimes), ("maths libraries in this process", others)):
+        show.heading(title)
+        rows = [
+            (
+                m["family"], m["version"], m["owner"], "" if m["threads"] is None else f"{m['threads']} threads",
+                m["path"], "serves OpenMP" if m["serves_openmp"] else "",
+            )
+            for m in found
+        ]  # fmt: skip
+        show.table(rows, indent=2)
+        if not rows:
+            show.line("  none")
+
+
+def _conflicts(conflicts: list[dict[str, Any]]) -> None:
+    show.heading("conflicts")
+    if not conflicts:
+        show.line("  none")
+    for c in conflicts:
+        show.line(f"  {c['severity']}: {c['kind']}", show.STYLES.get(c["severity"], ""))
+        show.table([("means", c["meaning"]), ("remedy", c["remedy"]), *(("file", f) for f in c["files"])], indent=4)
+
+
+def _tuning(tuning: dict[str, Any]) -> None:
+    show.heading("tuning")
+    if not tuning["path"]:
+        rows = [("file", "none is kept (BACKLINE_TUNING is empty)")]
+    else:
+        rows = [("file", tuning["path"] + ("" if tuning["exists"] else " (not there yet: `backline tune SCRIPT` writes it)"))]
+    newest = f", the newest of {tuning['newest'][:10]}" if tuning["newest"] else ""
+    rows.append(("records", f"{tuning['records']} for this machine{newest}"))
+    if tuning["other_machines"]:
+        rows.append(("", f"{tuning['other_machines']} of other machines"))
+    if tuning["problem"]:
+        rows.append(("not used", tuning["problem"]))
+    for name, why in list(tuning["dropped"].items())[:5]:
+        rows.append(("left out", f"{name}: {why}"))
+    if len(tuning["dropped"]) > 5:
+        rows.append(("", f"and {len(tuning['dropped']) - 5} more (--json shows all)"))
+    show.table(rows, indent=2)

@@ -1,0 +1,169 @@
+"""Reads a Problem from a line of text: ``matmul f32 1024x1024 1024x1024:F``, ``linalg.svd f64 512x512 full_matrices=False``.
+
+It takes an operation's name, a dtype, the shape of every array in the order of the call (a layout after a colon: C rows, F
+columns, X neither), ``out`` for an output given by the caller, and keyword parameters. The keys of tuning records read the same
+way; parameters that a key leaves out have the operation's defaults.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+
+from .. import linalg as linalg
+from ..engine.explain import composites, problem_builders
+from ..errors import BacklineError, BadValue
+from ..problems import SHORT, Problem
+from ..switches.declare import nearest
+
+__all__ = ["parse"]
+
+Array = np.ndarray[Any, Any]
+
+SIZES = re.compile(r"\d+(x\d+)*")
+DTYPES = {**{v: k for k, v in SHORT.items()}, **{k: k for k in SHORT}}
+FORM = 'write it like "matmul f32 1024x1024 1024x1024" or "linalg.svd f64 512x512:F full_matrices=False"'
+MAX_SIZE = 1 << 62
+
+
+def parse(text: str) -> Problem:
+    """The Problem that a line of text describes. No memory of its size is taken.
+
+    Raises
+    ------
+    BadValue
+        A word is not understood, which the message names; or the operation refuses these arrays.
+
+    Examples
+    --------
+    >>> parse("matmul f32 64x32 32x16:F").key
+    'matmul f32 64x32 32x16:F'
+    """
+    words = text.split()
+    if not words:
+        raise BadValue("the text is empty", remedy=FORM)
+    name, rest = words[0], words[1:]
+    if name in composites:
+        parts = " and ".join(composites[name])
+        raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"ask for {parts}")
+    if name not in problem_builders:
+        close = nearest(name, problem_builders)
+        raise BadValue(f"{name!r} is not an operation", remedy=f"one of: {', '.join(close[:5])}")
+    dtype: np.dtype[Any] | None = None
+    shapes: list[tuple[tuple[int, ...], str]] = []
+    keywords: dict[str, Any] = {}
+    out = ""
+    for word in rest:
+        if dtype is None:
+            dtype = _dtype(word)
+        elif word == "out" or word.startswith("out:"):
+            out = _layout(word, word.partition(":")[2] or "C")
+        elif "=" in word:
+            key, _, value = word.partition("=")
+            keywords[key] = _value(word, value)
+        else:
+            shapes.append(_shape(word))
+    if dtype is None:
+        raise BadValue(f"{text!r} names no dtype", remedy=FORM)
+    if not shapes:
+        raise BadValue(f"{text!r} names no shape", remedy=FORM)
+    return _build(name, dtype, shapes, keywords, out)
+
+
+def _dtype(word: str) -> np.dtype[Any]:
+    if word not in DTYPES:
+        close = nearest(word, [v for v in SHORT.values()])
+        raise BadValue(f"{word!r} is not a dtype", remedy=f"one of: {', '.join(close)}")
+    name = DTYPES[word]
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _layout(word: str, layout: str) -> str:
+    if layout not in ("C", "F", "X"):
+        raise BadValue(f"{layout!r} in {word!r} is not a layout", remedy="C (rows), F (columns) or X (neither)")
+    return layout
+
+
+def _shape(word: str) -> tuple[tuple[int, ...], str]:
+    sizes, colon, layout = word.partition(":")
+    if sizes == "scalar":
+        return (), "C"
+    if not SIZES.fullmatch(sizes):
+        raise BadValue(f"{word!r} is not a shape", cause="sizes are whole numbers joined by x", remedy=FORM)
+    shape = tuple(map(int, sizes.split("x")))
+    if np.dtype(np.float64).itemsize * 4 * int(np.prod([float(n) for n in shape])) > MAX_SIZE:
+        raise BadValue(f"{word!r} has more elements than memory can be addressed")
+    return shape, _layout(word, layout) if colon else "C"
+
+
+def _value(word: str, value: str) -> Any:
+    if not word.partition("=")[0].isidentifier():
+        raise BadValue(f"{word!r} is not a parameter", remedy="write it like upper=True")
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+
+
+def _array(shape: tuple[int, ...], layout: str, dtype: np.dtype[Any]) -> Array:
+    """An array with these strides and no memory behind it; only its description is looked at."""
+    step = dtype.itemsize * (2 if layout == "X" else 1)
+    strides: list[int] = []
+    axes = list(range(len(shape)))
+    if layout == "F" and len(shape) > 1:
+        axes[-2:] = axes[:-3:-1]
+    by_axis = {}
+    for axis in reversed(axes):
+        by_axis[axis] = step
+        step *= max(shape[axis], 1)
+    strides = [by_axis[axis] for axis in range(len(shape))]
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)
+
+
+def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[str, Any], out: str) -> Problem:
+    dtypes = [dtype] * len(shapes)
+    if name == "linalg.lu_solve" and len(shapes) > 1:
+        dtypes[1] = np.dtype(np.int32)
+    keywords.pop("vector", None)  # in keys of solve; the shape says it
+    if name == "matmul" and len(shapes) == 3:
+        name = "addmm" if all(len(shape) == 2 for shape, _ in shapes) else "baddbmm"
+    if name == "matmul" and keywords.pop("conj", False):
+        name = "vdot"
+        shapes = [((max(shape, default=1),), layout) for shape, layout in shapes]
+    arrays: list[Any] = [_array(shape, layout, d) for (shape, layout), d in zip(shapes, dtypes, strict=True)]
+    build = problem_builders[name]
+    try:
+        problem = build(*arrays, **keywords)
+    except TypeError as error:
+        if isinstance(error, BacklineError):
+            raise
+        wanted = _signature(name)
+        raise BadValue(f"{name} does not take these words: {error}", remedy=f"its call is {name}{wanted}") from None
+    if not out:
+        return problem
+    result = getattr(problem, "result", None)
+    if result is None:
+        raise BadValue(f"'out' can be described for products only, not for {name}")
+    return build(*arrays, **keywords, out=_array(result, out, dtype))
+
+
+def _signature(name: str) -> str:
+    """The parameters of an operation, without their types."""
+    import backline
+
+    found: Any = backline
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        return "(...)"
+    signature = inspect.signature(found)
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

@@ -1,0 +1,180 @@
+"""``backline tune``: find the fastest way for what a script computes, and show what it brought."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from . import show
+
+__all__ = ["tune"]
+
+ROWS = 20
+
+
+def tune(
+    script: Annotated[list[str] | None, typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")] = None,
+    max_error: Annotated[float | None, typer.Option(help="Largest relative error an algorithm may have.", min=0.0)] = None,
+    deterministic: Annotated[
+        str, typer.Option(help='Same bits: "run" (again) or "threads" (for any count). Nothing is then chosen by timing.')
+    ] = "",
+    budget: Annotated[float, typer.Option(help="Seconds to measure for.", min=0.0)] = 60.0,
+    threads: Annotated[int | None, typer.Option(help="Threads a call may use.", min=1)] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the script's output in every run.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, after the script's own output.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Move the tuning file aside and start anew.")] = False,
+    export: Annotated[str | None, typer.Option(help="Write the records to a JSON file.", metavar="FILE")] = None,
+    import_: Annotated[str | None, typer.Option("--import", help="Take the records of a JSON file.", metavar="FILE")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the records.")] = False,
+) -> None:
+    """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
+
+    Options stand before SCRIPT; what follows it is the script's.
+    """
+    from ..engine import records
+    from ..errors import BadValue
+
+    if deterministic not in ("", "run", "threads"):
+        raise BadValue(f"--deterministic {deterministic!r} is not a level", remedy='"run" or "threads"')
+    if not (script or reset or export or import_ or list_):
+        raise BadValue("there is nothing to do", remedy="name a script, or --list, --export, --import, --reset")
+    if reset:
+        moved = records.reset()
+        show.line(f"moved the tuning file to {moved}" if moved else "there was no tuning file")
+    if import_:
+        taken, usable = records.import_from(import_)
+        show.line(f"took {taken} records from {import_}, {usable} of them for this machine")
+    if script:
+        _script(script, max_error, deterministic, budget, threads, verbose, json)
+    if export:
+        show.line(f"wrote {records.export(export)} records to {export}")
+    if list_:
+        _list(records.every(), json)
+
+
+def _script(
+    script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, verbose: bool, json: bool
+) -> None:
+    from ..engine.tune import tune_script
+
+    progress = _Progress()
+    try:
+        report = tune_script(
+            script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, verbose=verbose,
+            step=progress.step, progress=progress.measured,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        progress.end()
+        show.error(f"stopped; what was measured is kept ({progress.done} of {progress.total} problems)")
+        raise typer.Exit(130) from None
+    finally:
+        progress.end()
+    if json:
+        show.as_json(report.as_dict())
+    else:
+        _print(report)
+
+
+class _Progress:
+    """Says on stderr what is going on: a bar on a terminal, a line for each step elsewhere."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self.task: Any = None
+        self.done = self.total = 0
+
+    def step(self, text: str) -> None:
+        self.end()
+        sys.stdout.flush()
+        sys.stderr.write(f"running: {text}\n")
+        sys.stderr.flush()
+
+    def measured(self, done: int, total: int, text: str) -> None:
+        self.done, self.total = done, total
+        if not sys.stderr.isatty():
+            if done == 0:
+                sys.stderr.write(f"measuring {total} problems\n")
+            return
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("measuring"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
+            self.task = self.bar.add_task("", total=total)
+            self.bar.start()
+        self.bar.update(self.task, completed=done, description=text)
+
+    def end(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def _print(report: Any) -> None:
+    rows = report.rows()
+    last = "deterministic" if report.deterministic else "tuned"
+    show.heading("operations")
+    shown = rows[:ROWS]
+    cells = [
+        (
+            r.key, str(r.count), show.seconds(r.numpy), show.seconds(r.untuned), show.seconds(r.tuned),
+            _times(r.numpy, r.tuned), r.algorithm, "" if r.error is None else f"{r.error:.1e}",
+        )
+        for r in shown
+    ]  # fmt: skip
+    if len(rows) > ROWS:
+        cells.append((f"and {len(rows) - ROWS} more", *[""] * 7))
+    runs = (report.numpy, report.untuned, report.tuned)
+    inside = [None if r.failed else r.in_operations for r in runs]
+    whole = [None if r.failed else r.seconds for r in runs]
+    cells.append(("all operations", "", *map(show.seconds, inside), _times(inside[0], inside[2]), "", ""))
+    cells.append(("the whole script", "", *map(show.seconds, whole), _times(whole[0], whole[2]), "", ""))
+    styles = [*[""] * (len(cells) - 2), "bold", "bold"]
+    heads = ("problem", "calls", "NumPy", "not tuned", last, "faster", "runs on", "error")
+    show.table(cells, heads, right=[1, 2, 3, 4, 5, 7], styles=styles, indent=2)
+    if report.numpy.failed:
+        show.line(f"  NumPy alone cannot run it: {report.numpy.failed}", "yellow")
+    show.heading("where the time went")
+    after = report.tuned.seconds or 1.0
+    spent = list(report.tuned.by("library").items())
+    spent.append(("the script itself", max(report.tuned.seconds - report.tuned.in_operations, 0.0)))
+    show.table([(name, show.seconds(s), f"{100 * s / after:.0f} %") for name, s in spent], right=[1, 2], indent=2)
+    show.heading("tuning")
+    facts = []
+    if report.deterministic:
+        facts.append(("chosen by", f"determinism level {report.deterministic!r} and the shipped ranking; nothing by timing"))
+    if report.records:
+        count = len(report.records)
+        facts.append(("measured", f"{count} problem{'' if count == 1 else 's'} in {show.seconds(report.measuring)}"))
+    errors = [r.error for r in rows if r.error is not None]
+    if errors:
+        facts.append(("accuracy", f"largest relative error of what ran: {max(errors):.1e}, on random data against float64"))
+    if report.max_error is not None:
+        facts.append(("bound", f"--max-error {report.max_error:g}"))
+    reasons: dict[str, int] = {}
+    for reason in report.left_out.values():
+        reasons[reason] = reasons.get(reason, 0) + 1
+    facts += [("left out", f"{count} problem{'' if count == 1 else 's'}: {why}") for why, count in reasons.items()]
+    facts.append(("kept in", report.file or "no file: it held for this run only"))
+    show.table(facts, indent=2)
+
+
+def _times(before: float | None, after: float | None) -> str:
+    return f"{before / after:.2f}x" if before and after else ""
+
+
+def _list(found: list[Any], json: bool) -> None:
+    if json:
+        from json import loads
+
+        show.as_json([loads(r.line()) for r in found])
+        return
+    rows = [
+        (r.key, str(r.threads), r.winner, show.seconds(r.seconds(r.winner)), str(len(r.medians)), r.created[:10]) for r in found
+    ]
+    show.table(rows, ("problem", "threads", "winner", "time", "measured", "of"), right=[1, 3, 4])
+    if not rows:
+        show.line("there are no records for this machine")

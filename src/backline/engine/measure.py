@@ -1,0 +1,305 @@
+"""Measuring the algorithms of one Problem, fairly and in bounded time.
+
+Every candidate is checked once against float64, then timed in rounds whose order is shuffled. Operands that do not fit in a
+core's cache are pushed out of it before every run, since a program seldom finds them there. The median counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from itertools import repeat
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from .. import libraries
+from ..libraries import machine
+from ..libraries.base import Algorithm
+from ..problems import Problem
+from . import accuracy, records, sample
+from .record import TuningRecord
+
+__all__ = ["measure_once", "measure_problem"]
+
+RUNS = 100  # of a candidate at most,
+SECONDS = 0.030  # or until they took that long,
+ROUNDS = 3  # but in no fewer rounds than these
+BLOCKS = 10  # runs of small Problems are spread over about this many rounds
+SLOWER = 2.0  # a candidate so many times slower than the best is dropped after the first rounds
+HOPELESS = 5.0  # and after its check run already,
+LONG = 0.25  # if that took so many seconds
+SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's own cost does not show
+SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning
+THREADED = 1e6  # floating-point operations below which no library uses threads
+MAX_FLUSH = 96 << 20
+
+_one_at_a_time = threading.RLock()
+
+
+@dataclass(slots=True)
+class _Candidate:
+    algorithm: Algorithm
+    plan: Any
+    pool: str
+    calls: int = 1
+    first: float = 0.0
+    spent: float = 0.0
+    times: list[float] = field(default_factory=list)
+    rounds: int = 0
+
+    def enough(self) -> bool:
+        return self.rounds >= ROUNDS and (len(self.times) >= RUNS or self.spent >= SECONDS)
+
+
+def measure_once(problem: Problem, algorithms: list[Algorithm], threads: int) -> TuningRecord:
+    """The record for a Problem: the one there is, else a new one, measured and kept. Threads that ask for the same wait."""
+    with _one_at_a_time:
+        record = records.find(problem, threads)
+        if record is None:
+            record = measure_problem(problem, algorithms, threads)
+            records.keep(record)
+        return record
+
+
+def measure_problem(
+    problem: Problem,
+    algorithms: list[Algorithm],
+    threads: int,
+    *,
+    budget: float = 1.0,
+    limit: float = math.inf,
+    timing: bool = True,
+    seed: int | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> TuningRecord:
+    """Check and time algorithms on random operands.
+
+    Parameters
+    ----------
+    problem
+        What is asked.
+    algorithms
+        Candidates in ranked order; the first stays the choice unless another is clearly faster.
+    threads
+        Threads allowed, for the record.
+    budget
+        Seconds to spend on the timing, beyond what three rounds and the checks take.
+    limit
+        Seconds after which nothing new is begun, checks and rounds included.
+    timing
+        False checks only.
+    seed
+        Of operands and order; by default a new one, which the record holds.
+    progress
+        Called with an algorithm's key and its runs so far.
+
+    Returns
+    -------
+    TuningRecord
+        Not kept yet. A single candidate is checked, not timed. Candidates that fail, or whose error is past rounding, are
+        listed as rejected.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Passed on; what was timed in three rounds or more is kept first.
+    """
+    start = time.perf_counter()
+    seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+    with _one_at_a_time:
+        run = _Run(problem, algorithms, threads, seed, start + limit, progress)
+        try:
+            run.check()
+            if timing and len(run.candidates) > 1:
+                run.time(time.perf_counter() + budget)
+        except KeyboardInterrupt:
+            if sum(c.rounds >= ROUNDS for c in run.candidates) > 1:
+                records.keep(run.record(time.perf_counter() - start))
+            raise
+        return run.record(time.perf_counter() - start)
+
+
+@lru_cache(maxsize=1)
+def _caches() -> tuple[int, int]:
+    here = machine.machine()
+    return here.l2 or (1 << 20), here.l3 or here.l2 or (8 << 20)
+
+
+class _Run:
+    def __init__(
+        self, problem: Problem, algorithms: list[Algorithm], threads: int, seed: int, limit: float, progress: Any
+    ) -> None:
+        self.limit = limit
+        self.problem, self.algorithms, self.threads, self.seed = problem, algorithms, threads, seed
+        self.progress = progress
+        self.arrays = sample.arrays_for(problem, seed)
+        self.candidates: list[_Candidate] = []
+        self.errors: dict[str, float] = {}
+        self.rejected: dict[str, str] = {}
+        self.last_pool = ""
+        l2, l3 = _caches()
+        self.flush = np.zeros(min(2 * l3, MAX_FLUSH) // 8) if problem.bytes > l2 else None
+
+    def settle(self, pool: str) -> None:
+        """Before another pool gets to work, let the threads of the last one stop waiting for it."""
+        if pool != self.last_pool:
+            if self.last_pool:
+                time.sleep(SPIN)
+            self.last_pool = pool
+
+    # checking -----------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """One run of each: does it work, is it right; it warms the candidate up too."""
+        held = accuracy.Reference(self.problem, self.arrays)
+        most = accuracy.bound(self.problem)
+        best = math.inf
+        best_of: dict[tuple[str, str], float] = {}
+        for a in self.algorithms:
+            if len(self.candidates) > 1 and time.perf_counter() > self.limit:
+                break
+            if not a.scaled and (best_of.get((a.library, a.name), 0.0) > max(HOPELESS * best, LONG)):
+                continue  # on all threads it was hopeless already
+            if self.progress:
+                self.progress(a.key, 0)
+            pool = a.pool if self.problem.flops >= THREADED else ""
+            try:
+                plan = libraries.get(a.library).prepare(self.problem, a)
+                self.settle(pool)
+                begin = time.perf_counter()
+                result = plan(*self.arrays)
+                spent = time.perf_counter() - begin
+            except (RuntimeError, ValueError, ArithmeticError, OSError) as error:
+                self.rejected[a.key] = f"it failed: {_line(error)}"
+                continue
+            found = held.error(result)
+            del result
+            self.errors[a.key] = found
+            if not found <= most:
+                self.rejected[a.key] = f"wrong result: relative error {found:.1e}, rounding explains {most:.1e}"
+                continue
+            self.candidates.append(_Candidate(a, plan, pool, first=spent))
+            best = min(best, spent)
+            best_of[a.library, a.name] = spent
+        self.last_pool = "numpy"  # the reference and its comparison ran there
+        for c in self.candidates:
+            if len(self.candidates) > 1 and c.first > LONG and c.first > HOPELESS * best:
+                if time.perf_counter() < self.limit:  # the first run also started threads, and may have been disturbed
+                    self.settle(c.pool)
+                    c.first = min(c.first, self.once(c))
+                if c.first > HOPELESS * best:
+                    c.times.append(c.first)
+
+    # timing -------------------------------------------------------------------------------------------------------------
+
+    def time(self, deadline: float) -> None:
+        """Rounds over the candidates that are still in the running."""
+        order = random.Random(self.seed)
+        running = [c for c in self.candidates if not c.times]
+        for c in running:
+            self.settle(c.pool)
+            c.calls = self.batch(c)
+        number = 0
+        while running and len(self.candidates) > 1:
+            number += 1
+            order.shuffle(running)
+            for c in running:
+                if time.perf_counter() > self.limit and number > 1:
+                    return
+                self.block(c)
+                c.rounds = number
+                if self.progress:
+                    self.progress(c.algorithm.key, len(c.times))
+            if number < ROUNDS:
+                continue
+            if time.perf_counter() >= deadline:
+                break
+            middle = {id(c): median(c.times) for c in running}
+            best = min(median(c.times) for c in self.candidates if c.times)
+            running = [c for c in running if not c.enough() and middle[id(c)] <= SLOWER * best]
+
+    def once(self, c: _Candidate) -> float:
+        begin = time.perf_counter()
+        c.plan(*self.arrays)
+        return time.perf_counter() - begin
+
+    def batch(self, c: _Candidate) -> int:
+        """How many calls make a sample long enough for the clock."""
+        once = self.once(c)
+        if once > SAMPLE or self.flush is not None:
+            return 1
+        begin = time.perf_counter()
+        for _ in repeat(None, 10):
+            c.plan(*self.arrays)
+        once = max((time.perf_counter() - begin) / 10, 1e-8)
+        return max(math.ceil(SAMPLE / once), 1)
+
+    def block(self, c: _Candidate) -> None:
+        """A candidate's part of one round: one run of what takes long, several of what does not."""
+        plan, arrays, calls, flush = c.plan, self.arrays, c.calls, self.flush
+        self.settle(c.pool)
+        if flush is None:
+            plan(*arrays)  # wakes its threads; not counted
+        clock = time.perf_counter_ns
+        collecting = gc.isenabled()
+        gc.disable()
+        spent = 0
+        try:
+            for _ in repeat(None, RUNS // BLOCKS):
+                if flush is not None:
+                    flush += 1.0
+                begin = clock()
+                for _ in repeat(None, calls):
+                    plan(*arrays)
+                taken = clock() - begin
+                c.times.append(taken * 1e-9 / calls)
+                spent += taken
+                if spent * 1e-9 * BLOCKS >= SECONDS:
+                    break
+        finally:
+            c.spent += spent * 1e-9
+            if collecting:
+                gc.enable()
+
+    # result -------------------------------------------------------------------------------------------------------------
+
+    def record(self, spent: float) -> TuningRecord:
+        timed = [c for c in self.candidates if c.times]
+        used = {a.library for a in self.algorithms}
+        made = TuningRecord(
+            self.problem.key,
+            self.threads,
+            medians={c.algorithm.key: median(c.times) for c in timed},
+            minima={c.algorithm.key: min(c.times) for c in timed},
+            runs={c.algorithm.key: len(c.times) * c.calls for c in timed},
+            errors=self.errors,
+            rejected=self.rejected,
+            seed=self.seed,
+            spent=round(spent, 6),
+            created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            versions={name: libraries.get(name).version() or "" for name in sorted(used)},
+            machine=machine.fingerprint(),
+            backline=_version(),
+        )
+        able = [a for a in self.algorithms if a.key in made.medians]
+        home = next((a.pool for a in self.algorithms if a.pool not in ("", "numpy")), "")
+        return replace(made, winner=records.arrange(able, made, home)[0].key) if able else made
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split()).encode("ascii", "replace").decode()[:300]
+
+
+def _version() -> str:
+    import backline
+
+    return backline.__version__

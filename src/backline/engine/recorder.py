@@ -1,0 +1,119 @@
+"""Runs a script and writes down every Problem it has solved: the child process of `backline tune`.
+
+Called as ``python recorder.py OUTPUT SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it ends, however
+it ends, OUTPUT holds one JSON object. The exit status is the script's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__" and sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+    del sys.path[0]  # this folder is no place to import from
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from backline import _core
+from backline.problems import Operand, Problem
+from backline.problems.linalg import LinalgProblem
+from backline.problems.matmul import MatmulProblem
+
+__all__ = ["Recorder", "pack", "unpack"]
+
+CLASSES: dict[str, tuple[type[Problem], tuple[str, ...]]] = {
+    "matmul": (MatmulProblem, ("m", "n", "k", "batch", "result")),
+    "linalg": (LinalgProblem, ("m", "n", "k", "batch")),
+}
+
+
+def pack(problem: Problem) -> dict[str, Any]:
+    """All that a Problem is, as JSON takes it."""
+    name = next(name for name, (cls, _) in CLASSES.items() if isinstance(problem, cls))
+    return {
+        "class": name,
+        "op": problem.op,
+        "family": problem.family,
+        "operands": [[o.role, o.dtype.name, list(o.shape), list(o.strides), o.aligned] for o in problem.operands],
+        "parameters": [[k, {"complex": [v.real, v.imag]} if isinstance(v, complex) else v] for k, v in problem.parameters],
+        "fields": {f: getattr(problem, f) for f in CLASSES[name][1]},
+    }
+
+
+def unpack(packed: dict[str, Any]) -> Problem:
+    """The Problem that `pack` took apart."""
+    cls, names = CLASSES[packed["class"]]
+    operands = tuple(
+        Operand(role, _dtype(dtype), tuple(shape), tuple(strides), aligned)
+        for role, dtype, shape, strides, aligned in packed["operands"]
+    )
+    parameters = tuple((k, complex(*v["complex"]) if isinstance(v, dict) else v) for k, v in packed["parameters"])
+    given = {f: tuple(v) if isinstance(v := packed["fields"][f], list) else v for f in names}
+    return cls(packed["op"], operands, parameters, packed["family"], **given)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+class Recorder:
+    """Counts and times what runs, by Plan. Its instances are called with every Event of the process."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[Any]] = {}
+
+    def __call__(self, op: str, plan: Any, nanoseconds: int) -> None:
+        entry = self.seen.get(id(plan))
+        if entry is None:  # the entry holds the plan: its id stays its own
+            entry = self.seen[id(plan)] = [plan, plan.choice, op, 0, 0]
+        entry[3] += 1
+        entry[4] += nanoseconds
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What was seen: one entry for each Problem, algorithm and number of threads."""
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for _, choice, op, count, nanoseconds in self.seen.values():
+            chosen = choice.chosen
+            name = (choice.problem.key, chosen.key, choice.threads, op)
+            entry = found.get(name)
+            if entry is None:
+                found[name] = entry = {
+                    "problem": pack(choice.problem), "key": choice.problem.key, "op": op, "library": chosen.library,
+                    "algorithm": chosen.key, "used": chosen.threads, "threads": choice.threads, "basis": choice.basis,
+                    "count": 0, "seconds": 0.0,
+                }  # fmt: skip
+            entry["count"] += count
+            entry["seconds"] += nanoseconds * 1e-9
+        return list(found.values())
+
+
+def main(output: str, script: str, arguments: list[str]) -> None:
+    """Run the script and write what was seen."""
+    import runpy
+
+    recorder = Recorder()
+    here = os.getpid()
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    _core.set_tracer(recorder)
+    start = time.perf_counter()
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        seconds = time.perf_counter() - start
+        _core.set_tracer(None)
+        if os.getpid() == here:  # a forked child of the script comes by here too
+            with open(output, "w", encoding="utf-8") as stream:
+                json.dump({"seconds": seconds, "entries": recorder.entries()}, stream)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

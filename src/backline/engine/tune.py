@@ -1,0 +1,315 @@
+"""Tuning a script: what it computes is recorded, measured on every library, and the fastest ways are kept.
+
+The script runs three times: on NumPy alone, which is what it had; on backline without tuning, recorded; and with what was
+measured in between. Every run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import switches
+from ..errors import BacklineError, BadValue
+from ..problems import Problem
+from . import ranking, records
+from .choose import eligible
+from .measure import measure_problem
+from .record import TuningRecord
+from .recorder import unpack
+
+__all__ = ["Row", "Run", "ScriptFailed", "TuneReport", "tune_script"]
+
+BUDGET = 60.0
+PER_PROBLEM = 1.0
+TAIL = 4000  # characters of a failed script's output that are shown
+
+
+class ScriptFailed(BacklineError, RuntimeError):
+    """The script to be tuned ended with an error; `status` is its exit status."""
+
+    status = 1
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the script.
+
+    Attributes
+    ----------
+    name
+        "numpy", "untuned" or "tuned".
+    seconds
+        Wall time of the script, without the start of Python.
+    entries
+        What ran: problem, library, algorithm, threads, count, seconds.
+    failed
+        Why there are no figures.
+    """
+
+    name: str
+    seconds: float = 0.0
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    failed: str = ""
+
+    @property
+    def in_operations(self) -> float:
+        """Seconds spent in operations of backline."""
+        return float(sum(e["seconds"] for e in self.entries))
+
+    def by(self, name: str) -> dict[str, float]:
+        """Seconds by a property of the entries, most first."""
+        found: dict[str, float] = {}
+        for e in self.entries:
+            found[e[name]] = found.get(e[name], 0.0) + e["seconds"]
+        return dict(sorted(found.items(), key=lambda x: -x[1]))
+
+
+@dataclass(slots=True)
+class Row:
+    """One Problem in the three runs: seconds in all, and what ran it in the last."""
+
+    key: str
+    threads: int
+    count: int
+    numpy: float | None
+    untuned: float | None
+    tuned: float | None
+    algorithm: str
+    error: float | None
+
+
+@dataclass(slots=True)
+class TuneReport:
+    """What tuning a script found; the figures of the command line's tables.
+
+    Attributes
+    ----------
+    numpy, untuned, tuned
+        The three runs. Under determinism nothing is chosen by timing, and `tuned` is the deterministic run.
+    records
+        What was measured.
+    left_out
+        Problems that were not measured, with the reason.
+    measuring
+        Seconds spent measuring.
+    file
+        Where the records were written; empty if they were not.
+    deterministic
+        "" or the level asked for.
+    max_error
+        The bound asked for, or None.
+    """
+
+    script: str
+    numpy: Run
+    untuned: Run
+    tuned: Run
+    records: list[TuningRecord] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    measuring: float = 0.0
+    file: str = ""
+    deterministic: str = ""
+    max_error: float | None = None
+
+    def rows(self) -> list[Row]:
+        """One row for each Problem, the most time-consuming first."""
+        errors = {(r.key, r.threads): r.errors for r in [*records.every(), *self.records]}
+        tables = [_by_problem(run) for run in (self.numpy, self.untuned, self.tuned)]
+        # The plain run allows the same threads; a Problem that only one run had still gets its row.
+        found = []
+        for at in dict.fromkeys(key for table in reversed(tables) for key in table):
+            entries = [table.get(at) for table in tables]
+            shown = next(e for e in reversed(entries) if e)
+            seconds = [e["seconds"] if e else None for e in entries]
+            algorithm = f"{shown['algorithm'].partition('@')[0]} x{shown['used']}"
+            found.append(Row(*at, shown["count"], *seconds, algorithm, errors.get(at, {}).get(shown["algorithm"])))
+        return sorted(found, key=lambda r: -max(r.numpy or 0.0, r.untuned or 0.0, r.tuned or 0.0))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for JSON."""
+        runs = {}
+        for run in (self.numpy, self.untuned, self.tuned):
+            runs[run.name] = {
+                "seconds": run.seconds, "in_operations": run.in_operations, "failed": run.failed,
+                "by_library": run.by("library"),
+            }  # fmt: skip
+        return {
+            "script": self.script, "runs": runs, "rows": [asdict(r) for r in self.rows()], "measured": len(self.records),
+            "left_out": self.left_out, "measuring": self.measuring, "file": self.file, "deterministic": self.deterministic,
+            "max_error": self.max_error,
+        }  # fmt: skip
+
+
+def _by_problem(run: Run) -> dict[tuple[str, int], dict[str, Any]]:
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for e in run.entries:
+        at = (e["key"], e["threads"])
+        if at not in found:
+            found[at] = dict(e)
+            continue
+        both = found[at]
+        longer = e if e["seconds"] > both["seconds"] else both
+        both.update(
+            count=both["count"] + e["count"], seconds=both["seconds"] + e["seconds"],
+            algorithm=longer["algorithm"], used=longer["used"],
+        )  # fmt: skip
+    return found
+
+
+def tune_script(
+    argv: Sequence[str],
+    *,
+    max_error: float | None = None,
+    deterministic: str = "",
+    threads: int | None = None,
+    budget: float = BUDGET,
+    verbose: bool = False,
+    step: Callable[[str], None] = lambda text: None,
+    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+) -> TuneReport:
+    """Tune a script and compare it with what it was.
+
+    Parameters
+    ----------
+    argv
+        The script's path and its arguments.
+    max_error
+        Largest relative error against float64 that an algorithm may have.
+    deterministic
+        "run" or "threads": reproducible at that level; then nothing is chosen by timing.
+    threads
+        Threads a call may use; by default what the switches say.
+    budget
+        Seconds for measuring, the most time-consuming Problems first.
+    verbose
+        Show the script's output in every run, not only in the last.
+    step, progress
+        Told what begins: a run; a Problem (number, of how many, its key).
+
+    Raises
+    ------
+    BadValue
+        There is no such script.
+    ScriptFailed
+        It ended with an error.
+    KeyboardInterrupt
+        Passed on; what was measured is kept.
+    """
+    if not argv or not os.path.isfile(argv[0]):
+        raise BadValue(f"there is no script {argv[0] if argv else ''!r}", remedy="the path of a Python file")
+    common = {"BACKLINE_BENCHMARK": "0"}
+    if threads is not None:
+        common["BACKLINE_NUM_THREADS"] = str(threads)
+    asked = {"BACKLINE_DETERMINISTIC": "1", "BACKLINE_DETERMINISM_LEVEL": deterministic} if deterministic else {}
+    plain = {"BACKLINE_ONLY": "numpy", "BACKLINE_TUNING": ""}
+    if threads is not None:
+        plain["OPENBLAS_NUM_THREADS"] = str(threads)  # NumPy's own BLAS can only be told before it is loaded
+    step("NumPy alone")
+    try:
+        numpy = _run("numpy", argv, common | plain, show=verbose)
+    except ScriptFailed as error:
+        numpy = Run("numpy", failed=error.message)
+    step("backline, not tuned")
+    untuned = _run("untuned", argv, common | asked | {"BACKLINE_TUNING": ""}, show=verbose)
+    report = TuneReport(argv[0], numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
+    begin = time.perf_counter()
+    wanted = _problems(untuned)
+    if deterministic and max_error is None:
+        report.left_out = {p.key: "nothing is chosen by timing under determinism" for p, _ in wanted}
+    else:
+        _measure(report, wanted, budget, not deterministic, progress)
+    report.measuring = time.perf_counter() - begin
+    with tempfile.TemporaryDirectory(prefix="backline-") as folder:
+        last = common | asked | ({"BACKLINE_MAX_ERROR": repr(max_error)} if max_error is not None else {})
+        where = records.path()
+        if where and not records.report()["problem"]:
+            report.file = where
+        else:  # records are not kept in a file: the run gets them in one of its own
+            last["BACKLINE_TUNING"] = os.path.join(folder, "tuning.sqlite")
+            records.write_to(last["BACKLINE_TUNING"], records.every())
+        step("backline, tuned" if not deterministic else "backline, deterministic")
+        report.tuned = _run("tuned", argv, last, show=True)
+    return report
+
+
+def _problems(run: Run) -> list[tuple[Problem, int]]:
+    """Problems of a run with their threads, the most time-consuming first."""
+    entries = sorted(_by_problem(run).values(), key=lambda e: -e["seconds"])
+    return [(unpack(e["problem"]), e["threads"]) for e in entries]
+
+
+def _measure(
+    report: TuneReport, wanted: list[tuple[Problem, int]], budget: float, timing: bool, progress: Callable[[int, int, str], None]
+) -> None:
+    deadline = time.perf_counter() + budget
+    for number, (problem, threads) in enumerate(wanted):
+        progress(number, len(wanted), problem.key)
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            report.left_out[problem.key] = f"the budget of {budget:g} s was used up"
+            continue
+        with switches.scope(num_threads=threads):
+            able = ranking.sort(problem, eligible(problem, threads))
+        if len(able) < 2 and timing:
+            report.left_out[problem.key] = "there is one way to run it" if able else "nothing here can run it"
+            continue
+        if not timing and (held := records.find(problem, threads)) and held.errors:
+            continue  # its errors are known; its times must not be lost
+        try:
+            record = measure_problem(
+                problem, able, threads, budget=min(PER_PROBLEM, left), limit=min(left, max(3 * PER_PROBLEM, left / 4)), timing=timing
+            )
+        except MemoryError:
+            report.left_out[problem.key] = "there is not enough memory to measure it"
+            continue
+        records.keep(record)
+        report.records.append(record)
+    progress(len(wanted), len(wanted), "")
+
+
+def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
+    """Run the script in a process of its own, recorded."""
+    recorder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.py")
+    with tempfile.TemporaryDirectory(prefix="backline-") as folder:
+        output = os.path.join(folder, "run.json")
+        command = [sys.executable, recorder, output, *argv]
+        with open(os.path.join(folder, "output"), "w+b") as kept:
+            to = None if show else kept
+            sys.stdout.flush()
+            status = subprocess.run(command, env=os.environ | more, stdout=to, stderr=to, check=False).returncode
+            if status:
+                kept.seek(0)
+                raise _failure(argv[0], name, status, kept.read().decode("utf-8", "replace"))
+        try:
+            with open(output, encoding="utf-8") as stream:
+                content = json.load(stream)
+        except (OSError, ValueError):
+            raise ScriptFailed(
+                f"{argv[0]} ended without a record of what it did", cause="it left by os._exit or replaced its process"
+            ) from None
+    return Run(name, content["seconds"], content["entries"])
+
+
+def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:
+    import signal
+
+    if status < 0:
+        try:
+            how = f"was ended by {signal.Signals(-status).name}"
+        except ValueError:
+            how = f"was ended by signal {-status}"
+    else:
+        how = f"ended with status {status}"
+    where = {"numpy": " on NumPy alone", "tuned": " when tuned"}.get(name, "")
+    shown = text.strip()[-TAIL:].replace("\n", "\n           ")
+    error = ScriptFailed(f"{script} {how}{where}", cause=shown)
+    error.status = status
+    return error
