@@ -24,12 +24,13 @@ OPERATIONS = {
     "linalg.svd": "{n}x{n}",
     "linalg.svdvals": "{n}x{n}",
 }
+TWO_MATRICES = ("mm", "linalg.solve_triangular", "linalg.lstsq", "cholesky_solve")
 HALVES = ("f16", "bf16")
 
 
 def bench(
     operations: Annotated[
-        list[str] | None, typer.Argument(help='Operations ("matmul"), or whole texts ("matmul f32 64x64 64x64").', metavar="[OPERATION]...")
+        list[str] | None, typer.Argument(help='"matmul", or a whole text: "matmul f32 64x64 64x64".', metavar="[OPERATION]...")
     ] = None,
     library: Annotated[list[str] | None, typer.Option("--library", "-l", help="Only this library; may be repeated.")] = None,
     dtype: Annotated[list[str] | None, typer.Option("--dtype", "-d", help="Precision: f32, f64, c64, c128, f16, bf16.")] = None,
@@ -49,7 +50,7 @@ def bench(
         libraries.get(name)  # refuses names that are not known
     rows: list[dict[str, Any]] = []
     with switches.scope(num_threads=threads):
-        allowed = switches.get("num_threads")
+        allowed: Any = switches.get("num_threads")
         for problem in _problems(operations or list(OPERATIONS), dtype or ["f32", "f64"], size or [512]):
             _fits(problem)
             able = [a for a in ranking.sort(problem, eligible(problem, allowed)) if not library or a.library in library]
@@ -74,7 +75,7 @@ def _problems(operations: list[str], dtypes: list[str], sizes: list[int]) -> lis
         if " " in name.strip():
             texts.append(name)
             continue
-        form = OPERATIONS.get(name) or ("{n}x{n} {n}x{n}" if name in ("mm", "linalg.solve_triangular", "cholesky_solve") else "{n}x{n}")
+        form = OPERATIONS.get(name) or ("{n}x{n} {n}x{n}" if name in TWO_MATRICES else "{n}x{n}")
         for d in dtypes:
             if d in HALVES and not name.startswith(("matmul", "mm", "bmm", "mv")):
                 continue

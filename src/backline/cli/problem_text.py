@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import linalg as linalg
+from .. import linalg as linalg  # fills problem_builders, as ops.matmul does by way of it
 from ..engine.explain import composites, problem_builders
 from ..errors import BacklineError, BadValue
 from ..problems import SHORT, Problem
@@ -76,13 +76,14 @@ def parse(text: str) -> Problem:
 
 def _dtype(word: str) -> np.dtype[Any]:
     if word not in DTYPES:
-        close = nearest(word, [v for v in SHORT.values()])
+        close = nearest(word, list(SHORT.values()))
         raise BadValue(f"{word!r} is not a dtype", remedy=f"one of: {', '.join(close)}")
     name = DTYPES[word]
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(name)
 
 

@@ -15,7 +15,7 @@ from ..errors import BacklineError, BadType, BadValue, UnknownName
 
 __all__ = ["as_json", "error", "heading", "line", "reported", "seconds", "size", "table"]
 
-STYLES = {"chosen": "green", "refused": "dim", "missing": "yellow", "fatal": "bold red", "wrong": "bold red", "slow": "yellow", "note": ""}
+STYLES = {"chosen": "green", "refused": "dim", "missing": "yellow", "fatal": "bold red", "wrong": "bold red", "slow": "yellow"}
 
 
 def _console(stderr: bool = False) -> Any:
@@ -42,7 +42,12 @@ def error(text: str) -> None:
 
 
 def table(
-    rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, right: Sequence[int] = (), styles: Sequence[str] = (), indent: int = 0
+    rows: Sequence[Sequence[str]],
+    heads: Sequence[str] = (),
+    *,
+    right: Sequence[int] = (),
+    styles: Sequence[str] = (),
+    indent: int = 0,
 ) -> None:
     """Print aligned columns.
 

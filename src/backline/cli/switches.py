@@ -16,7 +16,6 @@ def switches(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the switches: name, value, where it came from, what it governs."""
-    from .. import backends as _  # libraries may declare switches of their own
     from .. import switches as store
     from ..switches.declared import lookup
 

@@ -101,7 +101,8 @@ class _Progress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (TextColumn("measuring"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            what = TextColumn("{task.description}")
+            columns = (TextColumn("measuring"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), what)
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
             self.task = self.bar.add_task("", total=total)
             self.bar.start()
@@ -118,7 +119,7 @@ def _print(report: Any) -> None:
     last = "deterministic" if report.deterministic else "tuned"
     show.heading("operations")
     shown = rows[:ROWS]
-    cells = [
+    cells: list[tuple[str, ...]] = [
         (
             r.key, str(r.count), show.seconds(r.numpy), show.seconds(r.untuned), show.seconds(r.tuned),
             _times(r.numpy, r.tuned), r.algorithm, "" if r.error is None else f"{r.error:.1e}",

@@ -46,7 +46,7 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
     FallbackRefused
         A preference cannot be kept and `fallback` is "error".
     """
-    snapshot = switches.current()
+    snapshot: Any = switches.current()
     threads = 1 if team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     record = records.find(problem, threads)
@@ -207,7 +207,7 @@ def plan_for(problem: Problem) -> Any:
     """The Plan for a Problem under the switches that hold here; an algorithm that cannot be prepared makes room for the next."""
     if team.forked():
         _warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
-    snapshot = switches.current()
+    snapshot: Any = switches.current()
     failed: set[str] = set()
     while True:
         choice = choose(problem, without=frozenset(failed))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import repeat
 from statistics import median
@@ -285,7 +285,7 @@ class _Run:
             rejected=self.rejected,
             seed=self.seed,
             spent=round(spent, 6),
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             versions={name: libraries.get(name).version() or "" for name in sorted(used)},
             machine=machine.fingerprint(),
             backline=_version(),

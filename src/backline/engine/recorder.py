@@ -60,7 +60,8 @@ def _dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(name)
 
 
@@ -107,6 +108,12 @@ def main(output: str, script: str, arguments: list[str]) -> None:
     start = time.perf_counter()
     try:
         runpy.run_path(script, run_name="__main__")
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next  # what is above the script is not the user's
+        sys.excepthook(type(error), error, trace)
+        sys.exit(1)
     finally:
         seconds = time.perf_counter() - start
         _core.set_tracer(None)

@@ -112,7 +112,7 @@ def _stale(record: TuningRecord) -> tuple[str, ...]:
 def _changed(name: str, record: TuningRecord) -> bool:
     if name not in libraries.names():
         return True
-    snapshot = switches.current()
+    snapshot: Any = switches.current()
     only = snapshot["only"]
     if not snapshot.get(f"{name}.enabled", True) or (only and name not in only):
         return False  # it is no candidate now, and must not be loaded to be asked
@@ -212,7 +212,8 @@ def _connect(where: str, *, create: bool = False) -> Any:
     from urllib.parse import quote
 
     # rw also when only reading: what a killed writer left half done is rolled back on opening.
-    return sqlite3.connect(f"file:{quote(where)}?mode={'rwc' if create else 'rw'}", timeout=TIMEOUT, isolation_level=None, uri=True)
+    mode = "rwc" if create else "rw"
+    return sqlite3.connect(f"file:{quote(where)}?mode={mode}", timeout=TIMEOUT, isolation_level=None, uri=True)
 
 
 def _foreign(connection: Any) -> str:
@@ -352,7 +353,7 @@ def write_to(where: str, records: list[TuningRecord]) -> int:
 def reset() -> str | None:
     """Move the file aside and start with none. Returns where it went, or None if there was none."""
     where = path()
-    moved = None
+    moved = ""
     if where and os.path.exists(where):
         number = 1
         while os.path.exists(moved := f"{where}.old{number}"):
@@ -362,7 +363,7 @@ def reset() -> str | None:
             if os.path.exists(where + suffix):
                 os.rename(where + suffix, moved + suffix)
     reload()
-    return moved
+    return moved or None
 
 
 # Exchange -------------------------------------------------------------------------------------------------------------

@@ -128,9 +128,10 @@ class TuneReport:
         for at in dict.fromkeys(key for table in reversed(tables) for key in table):
             entries = [table.get(at) for table in tables]
             shown = next(e for e in reversed(entries) if e)
-            seconds = [e["seconds"] if e else None for e in entries]
+            numpy, untuned, tuned = (e["seconds"] if e else None for e in entries)
             algorithm = f"{shown['algorithm'].partition('@')[0]} x{shown['used']}"
-            found.append(Row(*at, shown["count"], *seconds, algorithm, errors.get(at, {}).get(shown["algorithm"])))
+            error = errors.get(at, {}).get(shown["algorithm"])
+            found.append(Row(at[0], at[1], shown["count"], numpy, untuned, tuned, algorithm, error))
         return sorted(found, key=lambda r: -max(r.numpy or 0.0, r.untuned or 0.0, r.tuned or 0.0))
 
     def as_dict(self) -> dict[str, Any]:
@@ -265,7 +266,12 @@ def _measure(
             continue  # its errors are known; its times must not be lost
         try:
             record = measure_problem(
-                problem, able, threads, budget=min(PER_PROBLEM, left), limit=min(left, max(3 * PER_PROBLEM, left / 4)), timing=timing
+                problem,
+                able,
+                threads,
+                budget=min(PER_PROBLEM, left),
+                limit=min(left, max(3 * PER_PROBLEM, left / 4)),
+                timing=timing,
             )
         except MemoryError:
             report.left_out[problem.key] = "there is not enough memory to measure it"

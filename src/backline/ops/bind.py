@@ -90,14 +90,15 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     """
     if not isinstance(value, np.ndarray):
         raise BadType(
-            f"{where} must be a NumPy array, not {type(value).__name__}", remedy="np.asarray(x), or np.from_dlpack(x) without a copy"
+            f"{where} must be a NumPy array, not {type(value).__name__}",
+            remedy="np.asarray(x), or np.from_dlpack(x) without a copy",
         )
     if isinstance(value, (np.ma.MaskedArray, np.matrix)):
         raise BadType(
             f"{where} is a {type(value).__name__}, which has rules of its own",
             remedy="x.filled(...) or np.asarray(x)",
         )
-    if value.dtype.hasobject or value.dtype.names is not None or value.dtype.kind in "SUMmV" and value.dtype.name != "bfloat16":
+    if value.dtype.hasobject or value.dtype.names is not None or (value.dtype.kind in "SUMmV" and value.dtype.name != "bfloat16"):
         raise BadType(f"{where} has dtype {value.dtype}, which is not a number", remedy="x.astype(np.float64)")
     return value
 

@@ -1,0 +1,73 @@
+# make demo    the example, tuned on this machine         make lint    ruff
+# make test    the tests                                  make types   mypy
+# make bench   the benchmarks                             make clean   removes what these made
+# make ranking the shipped ranking, measured anew
+#
+# All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
+# an edited C++ file is compiled by the next command.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard src/backline/_core/*.cpp src/backline/_core/*.hpp)
+
+# The tools that the command line of Backline finds, and those of the environment before others.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PIP_ROOT_USER_ACTION := ignore
+
+.PHONY: demo test lint types bench ranking clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/demo $(VENV)/mkl
+	$(BIN)/backline tune examples/digits_ridge.py
+
+test: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+
+types: $(VENV)/dev $(VENV)/test
+	$(BIN)/mypy
+
+bench: $(VENV)/test $(VENV)/mkl
+	for name in small tables switches; do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
+
+# The order of algorithms for machines that nobody tuned: eight minutes on a machine that does nothing else.
+ranking: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python benchmarks/make_ranking.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Backline needs Python 3.11 or later; name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: installing again is only due when what an installation is made from has changed. The build runs without isolation, so
+# that an edited C++ file is compiled in seconds and without a network.
+$(VENV)/tools: | $(BIN)/python
+	@$(PIP) install 'scikit-build-core>=0.11' 'numpy>=2.0'
+	@command -v cmake > /dev/null || $(PIP) install cmake
+	@command -v ninja > /dev/null || $(PIP) install ninja
+	@touch $@
+
+$(VENV)/core: $(VENV)/tools $(BUILT_FROM)
+	@echo "installing Backline into $(VENV) (its core is compiled)"
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+# The package is there by now: these add what its extras name.
+$(VENV)/demo $(VENV)/test $(VENV)/dev: $(VENV)/%: $(VENV)/core
+	@echo "installing what the extra '$*' names"
+	@$(PIP) install 'backline[$*]'
+	@touch $@
+
+# Everything works without MKL, on fewer libraries.
+$(VENV)/mkl: $(VENV)/core
+	@echo "installing MKL"
+	@$(PIP) install 'backline[mkl]' && $(BIN)/python -m pip show --quiet mkl || \
+	  echo "MKL cannot be installed here: going on with the libraries that are left"
+	@touch $@

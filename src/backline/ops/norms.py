@@ -1,0 +1,229 @@
+"""Norms of vectors and matrices, and condition numbers; names and rules as in torch.linalg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from .bind import check_array, composed_of
+from .checks import FLOATS, Array, into, matrices
+from .solve import inv_ex
+from .spectra import svdvals
+
+__all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
+
+
+def vector_norm(
+    x: Array, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, out: Array | None = None
+) -> Any:
+    """Norm of the elements along axes, as if they were one vector.
+
+    Parameters
+    ----------
+    x
+        Array of any shape.
+    ord
+        2, 1, 0 (number of elements that are not 0), inf, -inf, or any number p: the p-th root of the sum of |x|^p.
+    dim
+        Axis or axes; None takes all.
+    keepdim
+        Keep the axes with size 1.
+    out
+        Array for the result.
+
+    Returns
+    -------
+    scalar or ndarray
+        Real. Scaled where squares would overflow or vanish.
+
+    Raises
+    ------
+    BadValue
+        An empty axis under inf, -inf or a negative ord, which have no value there.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> float(backline.linalg.vector_norm(np.array([3.0, 4.0])))
+    5.0
+    """
+    a = check_array(x, "vector_norm: x")
+    if a.dtype.name not in FLOATS:
+        raise BadType(f"vector_norm: x has dtype {a.dtype}", cause=f"norms take {', '.join(FLOATS)}")
+    p = _order("vector_norm", ord)
+    axes = tuple(range(a.ndim)) if dim is None else _axes("vector_norm", dim, a.ndim)
+    size = np.abs(a)
+    count = int(np.prod([a.shape[i] for i in axes], dtype=np.int64))
+    if count == 0 and (p < 0 or np.isinf(p)):
+        raise BadValue(f"vector_norm: ord={ord} of an empty vector has no value")
+    return into(out, "vector_norm", _power_norm(size, p, axes, keepdim, count))
+
+
+def _power_norm(size: Array, p: float, axes: tuple[int, ...], keepdim: bool, count: int) -> Any:
+    if p == np.inf:
+        return np.max(size, axis=axes, keepdims=keepdim)
+    if p == -np.inf:
+        return np.min(size, axis=axes, keepdims=keepdim)
+    if p == 0:
+        return np.sum(size != 0, axis=axes, keepdims=keepdim).astype(size.dtype)[()]
+    if p == 1:
+        return np.sum(size, axis=axes, keepdims=keepdim)
+    if count == 0:
+        return np.sum(size, axis=axes, keepdims=keepdim)
+    # The largest element scaled to 1, so that neither 1e200 nor 1e-200 leaves the range when raised to a power.
+    scale = np.max(size, axis=axes, keepdims=True)
+    usable = np.where((scale > 0) & np.isfinite(scale), scale, 1).astype(size.dtype)
+    with np.errstate(divide="ignore"):
+        total = np.sum((size / usable) ** size.dtype.type(p), axis=axes, keepdims=True)
+        result = (usable * total ** size.dtype.type(1 / p)).astype(size.dtype)
+    return result if keepdim else np.squeeze(result, axis=axes)[()]
+
+
+def _order(where: str, ord: Any) -> float:
+    if isinstance(ord, bool) or not isinstance(ord, (int, float, np.number)):
+        raise BadType(f"{where}: ord is a number, not {ord!r}")
+    return float(ord)
+
+
+def _axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
+    given = (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
+    found = []
+    for axis in given:
+        if not -ndim <= axis < ndim:
+            raise BadValue(f"{where}: axis {axis} of an array of {ndim} dimensions")
+        found.append(int(axis) % ndim)
+    if len(set(found)) < len(found):
+        raise BadValue(f"{where}: axes {given} repeat")
+    return tuple(found)
+
+
+@composed_of("linalg.svdvals")
+def matrix_norm(
+    A: Array, ord: float | str = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, out: Array | None = None
+) -> Any:
+    """Norm of matrices.
+
+    Parameters
+    ----------
+    A
+        Array of two dimensions or more.
+    ord
+        "fro"; "nuc", the sum of singular values; 2 and -2, the largest and smallest singular value; 1 and -1, the largest and
+        smallest column sum; inf and -inf, those of rows.
+    dim
+        The two axes of the matrices.
+    keepdim
+        Keep them with size 1.
+    out
+        Array for the result.
+
+    Returns
+    -------
+    scalar or ndarray
+        Real.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> float(backline.linalg.matrix_norm(np.diag([3.0, 4.0])))
+    5.0
+    """
+    a = matrices("matrix_norm", A)
+    axes = _axes("matrix_norm", dim, a.ndim)
+    if len(axes) != 2:
+        raise BadValue(f"matrix_norm: dim={dim}", remedy="two different axes")
+    if ord == "fro":
+        return vector_norm(a, 2, axes, keepdim, out=out)
+    if ord not in ("nuc", 2, -2, 1, -1, np.inf, -np.inf):
+        raise BadValue(f"matrix_norm: ord={ord!r}", remedy="one of: 'fro', 'nuc', 2, -2, 1, -1, inf, -inf")
+    if ord in ("nuc", 2, -2):
+        values = svdvals(np.moveaxis(a, axes, (-2, -1)))
+        result = values.sum(-1) if ord == "nuc" else values.max(-1) if ord == 2 else values.min(-1)
+    else:
+        summed, kept = axes if ord in (1, -1) else axes[::-1]
+        sums = np.sum(np.abs(a), axis=summed, keepdims=True)
+        result = np.max(sums, axis=kept, keepdims=True) if ord in (1, np.inf) else np.min(sums, axis=kept, keepdims=True)
+        result = np.squeeze(result, axis=axes)
+    if keepdim:
+        result = np.expand_dims(result, axes)
+    return into(out, "matrix_norm", result[()])
+
+
+@composed_of("linalg.matrix_norm")
+def norm(
+    A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, out: Array | None = None
+) -> Any:
+    """`vector_norm` or `matrix_norm`, as torch.linalg.norm decides.
+
+    Parameters
+    ----------
+    A
+        Array.
+    ord
+        None: the 2-norm of all elements (or over `dim`). Otherwise a matrix norm for two axes, a vector norm for one.
+    dim
+        Axis or two axes; None takes the axes of a 1-D or 2-D array.
+    keepdim
+        Keep the axes with size 1.
+    out
+        Array for the result.
+
+    Returns
+    -------
+    scalar or ndarray
+        Real.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> float(backline.linalg.norm(np.ones((2, 2))))
+    2.0
+    """
+    a = check_array(A, "norm: A")
+    if ord is None:
+        return vector_norm(a, 2, dim, keepdim, out=out)
+    if dim is None and a.ndim > 2:
+        raise BadValue(f"norm: ord={ord!r} for {a.ndim} dimensions", remedy="say which axes: dim=(-2, -1)")
+    axes = tuple(range(a.ndim)) if dim is None else _axes("norm", dim, a.ndim)
+    if len(axes) == 2:
+        return matrix_norm(a, ord, (axes[0], axes[1]), keepdim, out=out)
+    return vector_norm(a, ord, axes, keepdim, out=out)
+
+
+@composed_of("linalg.svdvals", "linalg.inv")
+def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Any:
+    """Condition number for inversion.
+
+    Parameters
+    ----------
+    A
+        Shape (..., m, n); square unless `p` is None, 2 or -2.
+    p
+        The norm: None or 2, -2, "fro", "nuc", 1, -1, inf, -inf.
+    out
+        Array for the result.
+
+    Returns
+    -------
+    scalar or ndarray
+        Real; infinite for a singular matrix.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> float(backline.linalg.cond(np.diag([1.0, 4.0])))
+    4.0
+    """
+    a = matrices("cond", A, square=p not in (None, 2, -2))
+    if p in (None, 2, -2):
+        values = svdvals(a)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result = values[..., 0] / values[..., -1] if p != -2 else values[..., -1] / values[..., 0]
+        return into(out, "cond", result[()])
+    inverse, info = inv_ex(a)
+    with np.errstate(invalid="ignore"):
+        result = np.asarray(matrix_norm(a, p)) * np.asarray(matrix_norm(inverse, p))
+    return into(out, "cond", np.where(info != 0, np.inf, result).astype(result.dtype)[()])

@@ -1,0 +1,199 @@
+"""Made of matrix products: chains in the cheapest order, and sums over several axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from .bind import check_array, check_out, composed_of
+from .matmul import matmul, mm
+
+__all__ = ["chain_matmul", "multi_dot", "tensordot"]
+
+Array = np.ndarray[Any, Any]
+
+
+@composed_of("matmul")
+def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
+    """Product of two or more matrices in the order that takes the fewest operations.
+
+    Parameters
+    ----------
+    tensors
+        Matrices; the first and the last may be vectors.
+    out
+        Array of the result's shape.
+
+    Returns
+    -------
+    ndarray
+        The product.
+
+    Raises
+    ------
+    BadValue
+        Fewer than two arrays, or shapes that do not fit.
+
+    Notes
+    -----
+    The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, section 15.2).
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.multi_dot([np.ones((2, 50)), np.ones((50, 3)), np.ones((3, 4))]).shape
+    (2, 4)
+    """
+    arrays = list(tensors)
+    if len(arrays) < 2:
+        raise BadValue(f"multi_dot takes two arrays or more, {len(arrays)} given")
+    for i, a in enumerate(arrays):
+        check_array(a, f"multi_dot: array {i}")
+        ends = i in (0, len(arrays) - 1)
+        if a.ndim != 2 and not (ends and a.ndim == 1):
+            raise BadValue(f"multi_dot: array {i} has shape {a.shape}", remedy="matrices; the first and last may be vectors")
+    sizes = [1 if arrays[0].ndim == 1 else arrays[0].shape[0]]
+    sizes += [a.shape[0] for a in arrays[1:]]
+    sizes.append(1 if arrays[-1].ndim == 1 else arrays[-1].shape[1])
+    split = _best_splits(sizes)
+
+    def product(i: int, j: int, out: Array | None = None) -> Array:
+        if i == j:
+            return arrays[i]
+        s = split[i, j]
+        left, right = product(i, s), product(s + 1, j)
+        result: Array = matmul(left, right) if out is None else matmul(left, right, out=out)
+        return result
+
+    return product(0, len(arrays) - 1, out)
+
+
+def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
+    n = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(n)}
+    split: dict[tuple[int, int], int] = {}
+    for length in range(1, n):
+        for i in range(n - length):
+            j = i + length
+            costs = {
+                s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)
+            }
+            split[i, j] = min(costs, key=lambda s: costs[s])
+            cost[i, j] = costs[split[i, j]]
+    return split
+
+
+@composed_of("matmul", module="backline")
+def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
+    """Product of matrices in the order that takes the fewest operations; `linalg.multi_dot` with separate arguments.
+
+    Parameters
+    ----------
+    *matrices
+        Two matrices or more.
+    out
+        Array of the result's shape.
+
+    Returns
+    -------
+    ndarray
+        The product.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.chain_matmul(np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 1))).shape
+    (2, 1)
+    """
+    for i, a in enumerate(matrices):
+        check_array(a, f"chain_matmul: array {i}")
+        if a.ndim != 2:
+            raise BadValue(f"chain_matmul: array {i} must have 2 dimensions, it has shape {a.shape}")
+    if len(matrices) == 1:
+        if out is None:
+            return matrices[0]
+        check_out(out, "chain_matmul: out", matrices[0].shape, matrices[0].dtype)
+        out[...] = matrices[0]
+        return out
+    return multi_dot(matrices, out=out)
+
+
+@composed_of("matmul", module="backline")
+def tensordot(
+    a: Array, b: Array, dims: int | tuple[Sequence[int], Sequence[int]] = 2, out: Array | None = None
+) -> Array:
+    """Sum of products over several axes.
+
+    Parameters
+    ----------
+    a, b
+        Arrays of one dtype.
+    dims
+        Number of axes, the last of `a` and the first of `b`; or the axes of each.
+    out
+        Array of the result's shape.
+
+    Returns
+    -------
+    ndarray
+        The other axes of `a`, then those of `b`.
+
+    Raises
+    ------
+    BadValue
+        Axes that are not there, repeat, or differ in size.
+
+    Notes
+    -----
+    Axes are moved by views; a copy is made only where a view cannot be reshaped to a matrix.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5)), dims=2).shape
+    (2, 5)
+    """
+    check_array(a, "tensordot: a")
+    check_array(b, "tensordot: b")
+    if isinstance(dims, (int, np.integer)):
+        if not 0 <= dims <= min(a.ndim, b.ndim):
+            raise BadValue(f"tensordot: dims={dims} for arrays of {a.ndim} and {b.ndim} dimensions")
+        axes = list(range(a.ndim - int(dims), a.ndim)), list(range(int(dims)))
+    else:
+        if not isinstance(dims, (tuple, list)) or len(dims) != 2 or not all(isinstance(d, (tuple, list)) for d in dims):
+            raise BadType(f"tensordot: dims={dims!r}", remedy="a number of axes, or a pair of lists of axes")
+        axes = _axes(dims[0], a.ndim, "a"), _axes(dims[1], b.ndim, "b")
+    sizes = [a.shape[i] for i in axes[0]], [b.shape[i] for i in axes[1]]
+    if sizes[0] != sizes[1]:
+        raise BadValue(f"tensordot: axes {axes[0]} of a have sizes {sizes[0]}, axes {axes[1]} of b have {sizes[1]}")
+    free = [i for i in range(a.ndim) if i not in axes[0]], [i for i in range(b.ndim) if i not in axes[1]]
+    shape = (*(a.shape[i] for i in free[0]), *(b.shape[i] for i in free[1]))
+    inner = int(np.prod(sizes[0], dtype=np.int64))
+    rows = int(np.prod([a.shape[i] for i in free[0]], dtype=np.int64))
+    cols = int(np.prod([b.shape[i] for i in free[1]], dtype=np.int64))
+    left = a.transpose(*free[0], *axes[0]).reshape(rows, inner)
+    right = b.transpose(*axes[1], *free[1]).reshape(inner, cols)
+    if out is None:
+        result: Array = mm(left, right).reshape(shape)
+        return result
+    check_out(out, "tensordot: out", shape, a.dtype)
+    target = out.reshape(rows, cols)
+    if np.shares_memory(target, out):
+        mm(left, right, out=target)
+    else:
+        out[...] = mm(left, right).reshape(shape)
+    return out
+
+
+def _axes(axes: Sequence[int], ndim: int, name: str) -> list[int]:
+    found = []
+    for axis in axes:
+        if not -ndim <= axis < ndim:
+            raise BadValue(f"tensordot: axis {axis} of {name}, which has {ndim} dimensions")
+        found.append(axis % ndim)
+    if len(set(found)) < len(found):
+        raise BadValue(f"tensordot: axes {list(axes)} of {name} repeat")
+    return found

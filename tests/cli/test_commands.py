@@ -1,0 +1,259 @@
+"""The commands as a shell runs them: what they print, as text and as JSON, and the statuses they end with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backline import switches
+from backline.libraries.machine import fingerprint
+
+BOXES = set("─│┌┐└┘├┤┬┴┼━┃┏┓┗┛┡┩╭╮╰╯╞╡═║╔╗╚╝\x1b")
+
+
+def run(*arguments: str, status: int = 0, tuning: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "backline", *arguments],
+        env=os.environ | {"BACKLINE_TUNING": tuning} | more, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr and not BOXES & set(done.stdout + done.stderr)
+    return done
+
+
+def of_json(*arguments: str, **more: Any) -> Any:
+    return json.loads(run(*arguments, "--json", **more).stdout)
+
+
+# info ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_info_shows_every_part() -> None:
+    lines = run("info").stdout.splitlines()
+    parts = [x for x in lines if x and not x.startswith(" ")]
+    assert parts == [
+        "machine", "libraries", "thread runtimes in this process", "maths libraries in this process", "conflicts", "tuning",
+    ]  # fmt: skip
+    for name in ("mkl", "openblas", "blis", "numpy"):
+        assert any(x.startswith(f"  {name} ") for x in lines)
+    assert not any(x != x.rstrip() for x in lines)
+
+
+def test_info_as_json() -> None:
+    content = of_json("info")
+    assert set(content) == {
+        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "mapped", "conflicts", "tuning",
+    }  # fmt: skip
+    assert content["numpy"] == np.__version__ and content["machine"]["fingerprint"] == fingerprint()
+    for library in content["libraries"]:
+        assert library["available"] or library["reason"]
+        assert {"name", "title", "reason", "how to get"} <= set(library)
+    assert content["tuning"] == {
+        "path": "", "exists": False, "records": 0, "newest": "", "other_machines": 0, "problem": "", "dropped": {},
+    }  # fmt: skip
+
+
+def test_info_says_why_a_library_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "broken.so").write_bytes(b"\x7fELF")
+    content = of_json("info", BACKLINE_MKL_LIBRARY=str(tmp_path / "broken.so"))
+    mkl = next(x for x in content["libraries"] if x["name"] == "mkl")
+    assert not mkl["available"] and "broken.so" in mkl["reason"]
+    assert "missing" in run("info", BACKLINE_MKL_LIBRARY=str(tmp_path / "broken.so")).stdout
+
+
+def test_info_says_what_is_wrong_with_the_tuning_file(tmp_path: Path) -> None:
+    (tmp_path / "t.sqlite").write_text("notes " * 1000)
+    done = run("info", tuning=str(tmp_path / "t.sqlite"))
+    assert "not used" in done.stdout and done.stderr.count("is not used") == 1
+    assert of_json("info", tuning=str(tmp_path / "t.sqlite"))["tuning"]["problem"]
+
+
+# switches ---------------------------------------------------------------------------------------------------------------
+
+
+def test_switches_lists_every_one_with_its_origin() -> None:
+    done = run("switches", BACKLINE_FALLBACK="warn")
+    heads, *rows = done.stdout.splitlines()
+    assert heads.split() == ["name", "value", "from", "governs"]
+    assert [r.split()[0] for r in rows] == list(switches.declared())
+    assert "environment (BACKLINE_FALLBACK)" in next(r for r in rows if r.startswith("fallback "))
+
+
+def test_switches_as_json() -> None:
+    rows = of_json("switches", BACKLINE_MAX_ERROR="1e-5")
+    assert [r["name"] for r in rows] == list(switches.declared())
+    row = next(r for r in rows if r["name"] == "max_error")
+    assert row["value"] == 1e-5 and row["kind"] == "environment" and row["environment"] == "BACKLINE_MAX_ERROR"
+    assert set(row) == {"name", "value", "kind", "origin", "governs", "legal", "default", "environment", "when", "doc"}
+
+
+def test_one_switch_and_one_backend() -> None:
+    assert "BACKLINE_MKL_ENABLED" in run("switches", "mkl.enabled").stdout
+    assert [r["name"] for r in of_json("switches", "mkl")] == [n for n in switches.declared() if n.startswith("mkl.")]
+    assert "mkl.enabled" in run("switches", "mkl.enbled", status=2).stderr
+
+
+# explain ----------------------------------------------------------------------------------------------------------------
+
+
+def test_explain_quoted_or_not() -> None:
+    assert run("explain", "matmul f32 64x32 32x16").stdout == run("explain", "matmul", "f32", "64x32", "32x16").stdout
+
+
+def test_explain_as_json_names_every_candidate() -> None:
+    content = of_json("explain", "linalg.svd f64 20x10", BACKLINE_MKL_ENABLED="0")
+    assert content["problem"] == "linalg.svd f64 20x10 full_matrices=True"
+    mkl = next(c for c in content["candidates"] if c["library"] == "mkl")
+    assert mkl["verdict"] == "refused" and mkl["switch"] == "mkl.enabled"
+    assert content["candidates"][0]["verdict"] == "chosen" and content["candidates"][0]["library"] == content["library"]
+
+
+def test_explain_where_nothing_can_run_it() -> None:
+    done = run("explain", "linalg.svd f64 20x10", status=1, BACKLINE_ONLY="blis")
+    assert done.stderr.startswith("error: nothing can run linalg.svd") and "only" in done.stderr
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_explain_with_a_number_of_threads(threads: str) -> None:
+    content = of_json("explain", "--threads", threads, "matmul f32 1000x1000 1000x1000")
+    assert content["threads"] == int(threads)
+
+
+@pytest.mark.parametrize("arguments", [["explain"], ["explain", "matmul f32 3x"], ["nonsense"], ["bench", "--threads", "0"]])
+def test_usage_errors_end_with_status_2(arguments: list[str]) -> None:
+    run(*arguments, status=2)
+
+
+def test_help_is_plain() -> None:
+    for command in ([], ["info"], ["switches"], ["explain"], ["bench"], ["tune"]):
+        assert "Usage: " in run(*command, "--help").stdout
+    assert run("--version").stdout.startswith("backline ")
+
+
+def test_on_a_terminal_there_is_colour(tmp_path: Path) -> None:
+    main, side = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "backline", "explain", "matmul f32 8x8 8x8"]
+    child = subprocess.Popen(command, stdout=side, env=environment)
+    os.close(side)
+    text = b""
+    while True:
+        try:
+            part = os.read(main, 4096)
+        except OSError:  # how Linux tells that the other side is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(main)
+    assert child.wait() == 0 and b"\x1b[32m" in text
+
+
+# bench ------------------------------------------------------------------------------------------------------------------
+
+
+def test_bench_measures_each_library_and_keeps_nothing(tmp_path: Path) -> None:
+    where = tmp_path / "t.sqlite"
+    rows = of_json("bench", "matmul", "linalg.inv", "-n", "24", "-d", "f32", "--budget", "0.05", tuning=str(where))
+    assert {r["problem"] for r in rows} == {"matmul f32 24x24 24x24", "linalg.inv f32 24x24"}
+    for r in rows:
+        assert set(r) == {"problem", "library", "algorithm", "threads", "seconds", "gflops", "error", "refused"}
+        assert r["refused"] or (r["seconds"] > 0 and r["gflops"] > 0 and r["error"] < 1e-4)
+    assert "numpy" in {r["library"] for r in rows} and not where.exists()
+
+
+def test_bench_as_text_and_with_filters() -> None:
+    out = run("bench", "matmul f64 20x20 20x20:F", "--library", "numpy", "--budget", "0.02").stdout
+    first, second = out.splitlines()
+    assert first == "matmul f64 20x20 20x20:F" and second.split()[0] == "numpy" and "GF/s" in second and "error" in second
+
+
+def test_bench_refuses_what_does_not_fit_and_who_is_unknown() -> None:
+    assert "for its operands alone" in run("bench", "matmul", "-n", "3000000", "-d", "f64", status=2).stderr
+    assert "no library 'mlk'" in run("bench", "matmul", "--library", "mlk", status=2).stderr
+
+
+# tune -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "job.py").write_text(
+        "import sys, numpy as np, backline\n"
+        "a = np.ones((40, 40), np.float32)\n"
+        "for _ in range(20):\n    backline.matmul(a, a)\n"
+        "print('said', *sys.argv[1:])\n"
+        "sys.exit(3 if 'fail' in sys.argv else 0)\n"
+    )
+    return str(tmp_path / "job.py")
+
+
+def test_tune_then_list_export_reset_import(script: str, tmp_path: Path) -> None:
+    where, exchange = str(tmp_path / "t.sqlite"), str(tmp_path / "records.json")
+    out = run("tune", "--budget", "2", script, "--list", "x", tuning=where).stdout  # what follows the script is the script's
+    assert "said --list x" in out
+    for text in ("operations", "matmul f32 40x40 40x40", "all operations", "the whole script", "where the time went", where):
+        assert text in out
+    rows = run("tune", "--list", tuning=where).stdout.splitlines()
+    assert len(rows) == 2 and rows[1].startswith("matmul f32 40x40 40x40")
+    assert of_json("tune", "--list", tuning=where)[0]["machine"] == fingerprint()
+    assert "wrote 1 records" in run("tune", "--export", exchange, tuning=where).stdout
+    assert ".old1" in run("tune", "--reset", tuning=where).stdout
+    assert "no records" in run("tune", "--list", tuning=where).stdout
+    assert "took 1 records" in run("tune", "--import", exchange, tuning=where).stdout
+    assert len(run("tune", "--list", tuning=where).stdout.splitlines()) == 2
+
+
+def test_tune_as_json(script: str, tmp_path: Path) -> None:
+    out = run("tune", "--json", "--budget", "1", script, tuning=str(tmp_path / "t.sqlite")).stdout
+    first, _, rest = out.partition("\n")
+    content = json.loads(rest)
+    assert first == "said" and content["measured"] == 1 and set(content["runs"]) == {"numpy", "untuned", "tuned"}
+    assert set(content["rows"][0]) == {"key", "threads", "count", "numpy", "untuned", "tuned", "algorithm", "error"}
+
+
+def test_tune_says_what_went_wrong(script: str) -> None:
+    failed = run("tune", script, "fail", status=1)
+    assert "ended with status 3" in failed.stderr and "said fail" in failed.stderr
+    assert "no script" in run("tune", "nowhere.py", status=2).stderr
+    assert "nothing to do" in run("tune", status=2).stderr
+    assert "not a level" in run("tune", "--deterministic", "always", script, status=2).stderr
+
+
+def test_tune_under_determinism_says_that_nothing_is_chosen_by_timing(script: str) -> None:
+    assert "nothing by timing" in run("tune", "--deterministic", "threads", script).stdout
+
+
+def test_import_of_what_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[1, 2]\n")
+    assert "line 1" in run("tune", "--import", str(tmp_path / "x.json"), status=2).stderr
+    assert "nowhere.json" in run("tune", "--import", "nowhere.json", status=1).stderr
+
+
+def test_ctrl_c_during_tune_keeps_what_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(
+        "import numpy as np, backline\nfor n in range(20, 80):\n    backline.matmul(np.ones((n, n)), np.ones((n, n)))\n"
+    )
+    where = tmp_path / "t.sqlite"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "backline", "tune", str(tmp_path / "many.py")],
+        env=os.environ | {"BACKLINE_TUNING": str(where)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(600):
+        if where.exists() and where.stat().st_size:
+            break
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130 and "what was measured is kept" in errors and "Traceback" not in errors
+    assert 1 <= len(of_json("tune", "--list", tuning=str(where))) < 60

@@ -1,0 +1,473 @@
+"""Measuring: operands that suit, errors that are noticed, rounds that are fair, and what `benchmark` does with it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline import _core, libraries, switches
+from backline.engine import accuracy, measure, records, sample
+from backline.engine.explain import problem_builders
+from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from backline.problems import Operand, Problem
+
+Array = Any
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    where = tmp_path / "tuning.sqlite"
+    monkeypatch.setenv("BACKLINE_TUNING", str(where))
+    records.reload()
+    yield where
+    monkeypatch.undo()
+    records.reload()
+
+
+class Fake(Library):
+    """Products by a function of the test's own."""
+
+    name = "fake"
+    title = "A fake"
+
+    def __init__(self, functions: dict[str, Callable[..., Any]], pool: str = "") -> None:
+        self.functions, self.pool = functions, pool
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return "1"
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        for name in self.functions:
+            yield Algorithm(self.name, name, pool=self.pool)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        return PythonPlan(self.functions[algorithm.name])
+
+    def report(self) -> dict[str, Any]:
+        return {"name": self.name, "available": True}
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., list[Algorithm]]]:
+    """Registers a library of functions; returns its algorithms."""
+
+    def make(**functions: Callable[..., Any]) -> list[Algorithm]:
+        library = Fake(functions)
+        libraries.register(library)
+        return [a for a in library.algorithms(square(8), 1) if isinstance(a, Algorithm)]
+
+    yield make
+    libraries._MADE.pop("fake", None)
+    libraries._WHERE.pop("fake", None)
+    _core.memo_clear()
+
+
+def square(n: int, dtype: Any = np.float32) -> Any:
+    a = np.ones((n, n), dtype)
+    return problem_builders["matmul"](a, a)
+
+
+def product(a: Array, b: Array) -> Array:
+    return np.matmul(a, b)
+
+
+# Operands -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "aligned"),
+    [
+        ((3, 4), (16, 4), True),
+        ((3, 4), (4, 12), True),
+        ((3, 4), (-16, -4), True),
+        ((3, 4), (64, 8), True),
+        ((5, 3, 4), (0, 16, 4), True),
+        ((3, 4), (16, 4), False),
+        ((0, 4), (16, 4), True),
+        ((), (), True),
+    ],
+)
+def test_operands_have_the_layout_asked_for(shape: Any, strides: Any, aligned: bool) -> None:
+    o = Operand("a", np.dtype(np.float32), shape, strides, aligned)
+    (a,) = sample.arrays_for(Problem("any", (o,)), 0)
+    assert (a.shape, a.dtype) == (shape, o.dtype) and a.flags.aligned == aligned and a.flags.writeable
+    assert a.strides == strides or a.size == 0
+    assert np.isfinite(a).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128", "int32", "uint8", "bool"])
+def test_the_same_seed_gives_the_same_operands(dtype: str) -> None:
+    first, again, other = (sample.arrays_for(square(20, dtype), seed) for seed in (1, 1, 2))
+    assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
+    assert not np.array_equal(first[0], first[1])
+
+
+def test_large_operands_need_no_second_copy() -> None:
+    code = """
+import resource
+from backline.engine import sample
+from backline.problems import Operand, Problem
+import numpy as np
+p = Problem("any", (Operand("a", np.dtype(np.complex128), (20, 1000, 1000), (16000000, 16000, 16)),))
+sample.arrays_for(p, 0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(before)
+"""
+    peak = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert peak < (320 + 200) * 1024
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+N, M, K = 24, 13, 5
+CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
+    ("matmul", [(N, M), (M, N)], {}),
+    ("matmul", [(3, N, M), (M, N)], {}),
+    ("dot", [(N,), (N,)], {}),
+    ("addmm", [(N,), (N, M), (M, N)], {"alpha": 0.5, "beta": 2.0}),
+    ("linalg.cholesky", [(N, N)], {}),
+    ("linalg.cholesky", [(3, N, N)], {"upper": True}),
+    ("linalg.inv", [(3, N, N)], {}),
+    ("linalg.solve", [(N, N), (N, K)], {}),
+    ("linalg.solve", [(N, N), (N,)], {}),
+    ("linalg.solve", [(N, N), (K, N)], {"left": False}),
+    ("linalg.lu_factor", [(3, N, M)], {}),
+    ("linalg.lu_factor", [(M, N)], {}),
+    ("linalg.lu_solve", [(N, N), (N,), (N, K)], {}),
+    ("linalg.lu_solve", [(N, N), (N,), (N, K)], {"adjoint": True}),
+    ("linalg.lu_solve", [(N, N), (N,), (K, N)], {"left": False}),
+    ("linalg.lu_solve", [(N, N), (N,), (K, N)], {"left": False, "adjoint": True}),
+    ("linalg.solve_triangular", [(N, N), (N, K)], {"upper": True}),
+    ("linalg.solve_triangular", [(N, N), (K, N)], {"upper": False, "left": False, "unitriangular": True}),
+    ("linalg.qr", [(N, M)], {}),
+    ("linalg.qr", [(N, M)], {"mode": "complete"}),
+    ("linalg.eigh", [(3, N, N)], {}),
+    ("linalg.eigvalsh", [(N, N)], {}),
+    ("linalg.eig", [(N, N)], {}),
+    ("linalg.eigvals", [(N, N)], {}),
+    ("linalg.svd", [(N, M)], {}),
+    ("linalg.svd", [(M, N)], {"full_matrices": False}),
+    ("linalg.svdvals", [(3, N, M)], {}),
+    ("linalg.lstsq", [(N, M), (N, K)], {}),
+    ("cholesky_solve", [(N, K), (N, N)], {"upper": True}),
+    ("cholesky_inverse", [(N, N)], {}),
+]
+
+
+def build(name: str, shapes: list[tuple[int, ...]], keywords: dict[str, Any], dtype: Any) -> Any:
+    arrays = [np.ones(s, dtype) for s in shapes]
+    if name == "linalg.lu_solve":
+        arrays[1] = np.ones(shapes[1], np.int32)
+    return problem_builders[name](*arrays, **keywords)
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["against float64", "by what it must satisfy"])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize(("name", "shapes", "keywords"), CASES)
+def test_a_right_result_has_a_small_error_and_a_wrong_element_a_large_one(
+    name: str, shapes: Any, keywords: Any, dtype: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not wide:
+        monkeypatch.setattr(accuracy, "WIDE", 0)
+    p = build(name, shapes, keywords, np.dtype(dtype))
+    arrays = sample.arrays_for(p, 3)
+    held = accuracy.Reference(p, arrays)
+    result = libraries.get("numpy").prepare(p, Algorithm("numpy", "x"))(*arrays)
+    assert held.error(result) <= accuracy.bound(p)
+    parts = result if isinstance(result, tuple) else (result,)
+    which = {"linalg.qr": 1, "linalg.svd": 1}.get(name, 0)
+    wrong = [np.array(x) for x in parts]
+    part = wrong[which]
+    if name.startswith("linalg.lu_factor") or name == "linalg.cholesky":
+        part[..., -1, 0 if not keywords.get("upper") else -1] += 0.5
+    else:
+        part[(..., *[0] * min(part.ndim, 1))] += 0.5
+    seen = held.error(tuple(wrong) if isinstance(result, tuple) else wrong[0])
+    assert seen > 10 * accuracy.bound(p), seen
+    wrong[which] = part * np.nan
+    assert held.error(tuple(wrong) if isinstance(result, tuple) else wrong[0]) == math.inf
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_held_against_its_own_rounding(dtype: str) -> None:
+    import ml_dtypes
+
+    p = square(32, ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
+    a, b = sample.arrays_for(p, 0)
+    right = (a.astype(np.float32) @ b.astype(np.float32)).astype(a.dtype)
+    assert 1e-4 < accuracy.error(p, [a, b], right) < accuracy.bound(p)
+
+
+def test_a_result_of_another_shape_is_wrong() -> None:
+    p = square(4)
+    arrays = sample.arrays_for(p, 0)
+    assert accuracy.error(p, arrays, np.zeros((4, 5), np.float32)) == math.inf
+
+
+# Records --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_what_was_done(fake: Any) -> None:
+    algorithms = fake(one=product, two=lambda a, b: np.dot(a, b))
+    p = square(16)
+    record = measure.measure_problem(p, algorithms, 1, seed=5, budget=0.2)
+    assert (record.key, record.threads, record.seed) == (p.key, 1, 5)
+    assert set(record.medians) == set(record.minima) == set(record.runs) == {"fake.one@1", "fake.two@1"}
+    assert all(record.minima[k] <= record.medians[k] for k in record.medians)
+    assert all(n >= 3 for n in record.runs.values())
+    assert all(e < 1e-5 for e in record.errors.values())
+    assert record.versions == {"fake": "1"} and not record.rejected and record.winner in record.medians
+    assert records.parse(record.line()) == record
+    assert records.every() == []  # measuring keeps nothing
+
+
+def test_wrong_and_failing_algorithms_are_rejected_with_the_reason(fake: Any) -> None:
+    def fails(a: Array, b: Array) -> Array:
+        raise RuntimeError("it broke\nin two lines")
+
+    algorithms = fake(
+        right=product, wrong=lambda a, b: a @ b + 1, nan=lambda a, b: a * np.nan, fails=fails, other=lambda a, b: np.dot(a, b)
+    )
+    record = measure.measure_problem(square(16), algorithms, 1, budget=0.1)
+    assert set(record.medians) == {"fake.right@1", "fake.other@1"}
+    assert "wrong result" in record.rejected["fake.wrong@1"] and record.errors["fake.wrong@1"] > 0.01
+    assert record.errors["fake.nan@1"] == math.inf
+    assert record.rejected["fake.fails@1"] == "it failed: RuntimeError: it broke in two lines"
+    assert records.parse(record.line()) == record
+
+
+def test_a_single_candidate_is_checked_and_not_timed(fake: Any) -> None:
+    record = measure.measure_problem(square(16), fake(one=product), 1)
+    assert record.medians == {} and record.errors["fake.one@1"] < 1e-5
+
+
+def test_checking_only(fake: Any) -> None:
+    record = measure.measure_problem(square(16), fake(one=product, two=product), 1, timing=False)
+    assert record.medians == {} and len(record.errors) == 2
+
+
+def test_a_much_slower_candidate_is_dropped_and_the_fast_one_wins(fake: Any) -> None:
+    def slow(a: Array, b: Array) -> Array:
+        time.sleep(0.004)
+        return a @ b
+
+    record = measure.measure_problem(square(16), fake(slow=slow, fast=product), 1, budget=1.0)
+    assert record.winner == "fake.fast@1"
+    assert record.runs["fake.slow@1"] == measure.ROUNDS < record.runs["fake.fast@1"]
+
+
+def test_nothing_new_is_begun_after_the_limit(fake: Any) -> None:
+    calls = []
+
+    def slow(a: Array, b: Array) -> Array:
+        calls.append(1)
+        time.sleep(0.05)
+        return a @ b
+
+    record = measure.measure_problem(square(16), fake(one=slow, two=slow, three=slow, four=slow), 1, limit=0.05)
+    assert set(record.medians) == {"fake.one@1", "fake.two@1"} and len(calls) < 10
+
+
+def test_the_order_is_shuffled_by_the_seed(fake: Any) -> None:
+    order: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        def run(a: Array, b: Array) -> Array:
+            order.append(name)
+            time.sleep(0.003)
+            return a @ b
+
+        return run
+
+    runs = []
+    algorithms = fake(**{name: noted(name) for name in "abcd"})
+    for seed in (1, 1, 2):
+        order.clear()
+        measure.measure_problem(square(4), algorithms, 1, seed=seed, budget=0.0)
+        runs.append("".join(order))
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_operands_outside_the_cache_are_pushed_out_of_it(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_caches", lambda: (1 << 10, 1 << 16))
+    run = measure._Run(square(64), fake(one=product), 1, 0, math.inf, None)
+    assert run.flush is not None and run.flush.nbytes == 2 << 16
+    assert measure._Run(square(8), fake(one=product), 1, 0, math.inf, None).flush is None
+
+
+def test_a_pool_is_left_to_rest_before_another_works(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:
+    slept: list[float] = []
+    run = measure._Run(square(8), fake(one=product), 1, 0, math.inf, None)
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    for pool in ("gomp", "gomp", "numpy", "numpy", "gomp"):
+        run.settle(pool)
+    assert slept == [measure.SPIN] * 2
+
+
+def test_the_memory_it_takes_is_bounded() -> None:
+    code = """
+import resource, sys
+import numpy as np
+from backline import libraries
+from backline.engine import measure, ranking
+from backline.engine.choose import eligible
+from backline.cli.problem_text import parse
+for text in sys.argv[1:]:
+    p = parse(text)
+    measure.measure_problem(p, ranking.sort(p, eligible(p, 2)), 2, budget=0.0, limit=5.0)
+print(p.bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    for text in ("matmul f32 2500x2500 2500x2500", "linalg.solve f64 1500x1500 1500x16"):
+        command = [sys.executable, "-c", code, text]
+        operands, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+        assert peak << 10 <= 2 * operands + (200 << 20), f"{text}: {peak >> 10} MiB, operands {operands >> 20} MiB"
+
+
+# The benchmark switch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of the Problems that are measured."""
+    seen: list[str] = []
+    real = measure.measure_problem
+
+    def count(problem: Problem, *args: Any, **kwargs: Any) -> Any:
+        seen.append(problem.key)
+        return real(problem, *args, budget=0.0, **kwargs)
+
+    monkeypatch.setattr(measure, "measure_problem", count)
+    return seen
+
+
+def test_benchmark_measures_each_signature_once(counted: list[str]) -> None:
+    a, b = np.ones((8, 8)), np.ones((9, 9))
+    with backline.backends.flags(benchmark=True):
+        for _ in range(3):
+            backline.matmul(a, a)
+            backline.matmul(b, b)
+        choice = backline.explain()
+    assert sorted(counted) == ["matmul f64 8x8 8x8", "matmul f64 9x9 9x9"]
+    assert choice.basis.startswith("measured now") and choice.candidates[0].seconds is not None
+    records.reload()  # as the next process would: the file has them
+    with backline.backends.flags(benchmark=True):
+        backline.matmul(a, a)
+    assert len(counted) == 2
+
+
+def test_nothing_is_measured_unless_asked_nor_under_determinism_nor_by_explain(counted: list[str]) -> None:
+    a = np.ones((8, 8))
+    backline.matmul(a, a)
+    with backline.backends.flags(benchmark=True, deterministic=True):
+        backline.matmul(a, a)
+    with backline.backends.flags(benchmark=True):
+        backline.explain(backline.matmul, a, a)
+    assert counted == []
+
+
+def test_under_determinism_a_record_does_not_decide() -> None:
+    a = np.ones((8, 8))
+    p = problem_builders["matmul"](a, a)
+    threads = backline.get_num_threads()
+    plain = backline.explain(backline.matmul, a, a)
+    other = next(c for c in plain.candidates if c.verdict == "next")
+    assert other.detail is not None
+    record = measure.measure_problem(p, [plain.chosen, other.detail], threads, budget=0.0)  # type: ignore[list-item]
+    records.keep(replace(record, winner=other.detail.key))
+    assert backline.explain(backline.matmul, a, a).chosen == other.detail
+    with backline.backends.flags(deterministic=True):
+        assert backline.explain(backline.matmul, a, a).chosen == plain.chosen
+
+
+def test_benchmark_limit_bounds_the_candidates() -> None:
+    a = np.ones((8, 8))
+    with backline.backends.flags(benchmark=True, benchmark_limit=2):
+        backline.matmul(a, a)
+    (record,) = records.every()
+    assert len(record.errors) == 2
+
+
+def test_threads_that_ask_at_once_measure_once(counted: list[str]) -> None:
+    a = np.ones((8, 8))
+    start = threading.Barrier(4)
+
+    def work() -> None:
+        start.wait()
+        with backline.backends.flags(benchmark=True):
+            backline.matmul(a, a)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    assert counted == ["matmul f64 8x8 8x8"]
+
+
+def test_a_wrong_library_is_not_used_after_a_measurement(fake: Any) -> None:
+    fake(wrong=lambda a, b: a @ b + 1)
+    a = np.eye(8)
+    with switches.scope(benchmark=True, benchmark_limit=0):
+        assert np.array_equal(backline.matmul(a, a), a)
+        refused = [c for c in backline.explain().candidates if c.library == "fake"]
+    assert refused and refused[0].verdict == "refused" and "wrong result" in refused[0].reason
+
+
+INTERRUPTED = """
+import sys, time
+import numpy as np
+from backline import libraries
+from backline.engine import measure, records
+from backline.engine.explain import problem_builders
+from backline.libraries.base import Algorithm, PythonPlan
+
+class Slow:
+    name = "numpy"
+    def version(self): return np.__version__
+    def available(self): return True
+    def prepare(self, problem, algorithm):
+        def run(a, b):
+            time.sleep(0.002)
+            return a @ b
+        return PythonPlan(run)
+
+libraries._MADE["numpy"] = Slow()
+a = np.ones((8, 8), np.float32)
+p = problem_builders["matmul"](a, a)
+measure.SECONDS = measure.RUNS = 10**9
+measure.BLOCKS = measure.RUNS
+rounds = []
+def progress(key, runs):
+    if runs == 4:
+        print("measuring", flush=True)
+measure.measure_problem(p, [Algorithm("numpy", "one"), Algorithm("numpy", "two")], 2, budget=1e9, progress=progress)
+"""
+
+
+def test_ctrl_c_keeps_what_was_measured(file: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "measuring\n"
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors
+    (record,) = records.every()
+    assert set(record.medians) == {"numpy.one@1", "numpy.two@1"}

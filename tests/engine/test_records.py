@@ -1,0 +1,413 @@
+"""Tuning records: what is kept, what is believed, what happens to a file that is damaged, and two processes at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline import libraries, switches
+from backline.engine import records
+from backline.engine.explain import problem_builders
+from backline.engine.record import MAX_TEXT, TuningRecord, parse
+from backline.errors import BadValue
+from backline.libraries.base import Algorithm
+from backline.libraries.machine import fingerprint
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    where = tmp_path / "data" / "tuning.sqlite"
+    monkeypatch.setenv("BACKLINE_TUNING", str(where))
+    records.reload()
+    yield where
+    monkeypatch.undo()
+    records.reload()
+
+
+def problem(n: int = 8) -> Any:
+    a = np.ones((n, n), np.float32)
+    return problem_builders["matmul"](a, a)
+
+
+def made(**changes: Any) -> TuningRecord:
+    base = TuningRecord(
+        problem().key, 2, medians={"numpy.matmul@n": 2e-6}, minima={"numpy.matmul@n": 1e-6}, runs={"numpy.matmul@n": 100},
+        errors={"numpy.matmul@n": 1e-7}, winner="numpy.matmul@n", seed=7, spent=0.5, created="2026-11-21T03:00:00.000000Z",
+        versions={"numpy": np.__version__}, machine=fingerprint(), backline=backline.__version__,
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+# What is kept -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_found_in_this_process_and_in_the_next(file: Path) -> None:
+    assert records.find(problem(), 2) is None
+    records.keep(made())
+    assert records.find(problem(), 2) == made()
+    records.reload()
+    assert file.exists() and records.find(problem(), 2) == made()
+    assert records.find(problem(), 1) is None and records.find(problem(9), 2) is None
+
+
+def test_a_record_may_be_kept_for_this_process_only(file: Path) -> None:
+    records.keep(made(), file=False)
+    assert records.find(problem(), 2) is not None and not file.exists()
+
+
+def test_an_empty_variable_means_no_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    monkeypatch.setenv("BACKLINE_TUNING", "")
+    records.reload()
+    records.keep(made())
+    assert records.find(problem(), 2) is not None and not file.exists()
+    assert records.report()["path"] == ""
+
+
+def test_without_the_variable_the_file_is_in_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("BACKLINE_TUNING")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert records.path() == str(tmp_path / "backline" / "tuning.sqlite")
+
+
+def test_the_newer_record_stays() -> None:
+    newer, older = made(seed=1, created="2026-11-22T00:00:00.000000Z"), made(seed=2)
+    records.keep(newer)
+    records.keep(older)
+    assert records.find(problem(), 2) == newer
+    records.reload()
+    assert records.find(problem(), 2) == newer
+
+
+def test_a_record_of_another_machine_is_stored_but_not_used() -> None:
+    records.keep(made(machine="another-4c-00000000"))
+    assert records.find(problem(), 2) is None
+    records.reload()
+    assert records.find(problem(), 2) is None and records.report()["other_machines"] == 1
+
+
+def test_a_library_of_another_version_loses_its_part_and_the_rest_stays() -> None:
+    records.keep(
+        made(
+            medians={"numpy.matmul@n": 2e-6, "gone.gemm@1": 1e-9},
+            errors={"numpy.matmul@n": 0.0, "gone.gemm@1": 0.0},
+            versions={"numpy": np.__version__, "gone": "1"},
+            winner="gone.gemm@1",
+        )
+    )
+    found = records.find(problem(), 2)
+    assert found is not None and dict(found.medians) == {"numpy.matmul@n": 2e-6} and found.winner == ""
+    assert "measured with gone 1" in str(records.report()["dropped"])
+    records.keep(made(versions={"numpy": "0.9"}, created="2026-11-23T00:00:00.000000Z"))
+    assert records.find(problem(), 2) is None
+    assert f"measured with numpy 0.9, {np.__version__} is here now" in str(records.report()["dropped"])
+
+
+def test_a_library_that_is_switched_off_is_not_asked_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    records.keep(made(versions={"numpy": np.__version__, "mkl": "0"}))
+
+    def asked() -> bool:
+        raise AssertionError("it was asked")
+
+    monkeypatch.setattr(libraries.get("mkl"), "available", asked)
+    with switches.scope({"mkl.enabled": False}):
+        assert records.find(problem(), 2) is not None
+    with switches.scope(only=("numpy",)):
+        assert records.find(problem(), 2) is not None
+
+
+def test_keeping_makes_the_next_call_choose_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = np.ones((8, 8), np.float32)
+    backline.matmul(a, a)
+    threads = backline.get_num_threads()
+    records.keep(made(threads=threads))
+    backline.matmul(a, a)
+    choice = backline.explain()
+    assert choice.library == "numpy" and choice.basis == "tuning record of 2026-11-21, 1 algorithm"
+    assert choice.candidates[0].seconds == 2e-6 and choice.candidates[0].error == 1e-7
+
+
+# The order ----------------------------------------------------------------------------------------------------------------
+
+FIRST, SECOND, THIRD = Algorithm("a", "x", pool="gomp"), Algorithm("b", "x", pool="gomp"), Algorithm("c", "x", pool="other")
+
+
+@pytest.mark.parametrize(
+    ("medians", "winner", "order"),
+    [
+        ({"a.x@1": 1.0, "b.x@1": 0.98}, "", "abc"),  # not clearly faster: the ranking's first stays
+        ({"a.x@1": 1.0, "b.x@1": 0.96}, "", "bac"),
+        ({"a.x@1": 1.0, "c.x@1": 0.9}, "", "acb"),  # another pool has to make up for standing beside the first
+        ({"a.x@1": 1.0, "c.x@1": 0.5}, "", "cab"),
+        ({"a.x@1": 1.0, "b.x@1": 0.5}, "a.x@1", "abc"),  # fixed by hand
+        ({"a.x@1": 1.0, "b.x@1": 0.5}, "default", "abc"),
+        ({"b.x@1": 0.5}, "", "bac"),
+        ({"a.x@1": 1.0, "b.x@1": 0.5}, "z.x@1", "bac"),  # a winner that is no candidate here
+    ],
+)
+def test_the_order_that_a_record_gives(medians: dict[str, float], winner: str, order: str) -> None:
+    record = made(medians=medians, winner=winner)
+    found = records.arrange([FIRST, SECOND, THIRD], record, "gomp")
+    assert "".join(a.library for a in found) == order
+
+
+def test_what_a_record_rejects_is_refused_with_the_reason() -> None:
+    threads = backline.get_num_threads()
+    records.keep(made(threads=threads, rejected={"numpy.matmul@n": "wrong result: relative error 1.0"}))
+    a = np.ones((8, 8), np.float32)
+    choice = backline.explain(backline.matmul, a, a)
+    refused = [c for c in choice.candidates if c.library == "numpy"]
+    assert choice.library != "numpy" and refused[0].verdict == "refused" and "wrong result" in refused[0].reason
+
+
+def test_an_error_above_max_error_is_refused() -> None:
+    threads = backline.get_num_threads()
+    records.keep(made(threads=threads, errors={"numpy.matmul@n": 1e-3}))
+    a = np.ones((8, 8), np.float32)
+    with switches.scope(max_error=1e-5):
+        choice = backline.explain(backline.matmul, a, a)
+    refused = next(c for c in choice.candidates if c.library == "numpy")
+    assert refused.switch == "max_error" and "1.0e-03" in refused.reason
+
+
+# Text -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_survives_its_text() -> None:
+    record = made(errors={"numpy.matmul@n": float("inf")}, rejected={"numpy.matmul@n": "NaN"})
+    assert parse(record.line()) == record
+    assert "\n" not in record.line() and json.loads(record.line())["errors"] == {"numpy.matmul@n": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"schema": 2}, "schema"),
+        ({"key": ""}, "key"),
+        ({"key": "matmul\n"}, "key"),
+        ({"threads": 0}, "threads"),
+        ({"threads": True}, "threads"),
+        ({"medians": {"numpy.matmul@n": -1.0}}, "medians"),
+        ({"medians": {"numpy.matmul@n": "fast"}}, "medians"),
+        ({"medians": {"../../x": 1.0}}, "medians"),
+        ({"medians": {f"a.x{i}@1": 1.0 for i in range(300)}}, "medians"),
+        ({"runs": {"numpy.matmul@n": 0}}, "runs"),
+        ({"winner": "the fastest"}, "winner"),
+        ({"created": "yesterday"}, "created"),
+        ({"versions": {"numpy": 2}}, "versions"),
+        ({"machine": "a b"}, "machine"),
+        ({"spent": -1}, "spent"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_text_that_is_no_record_is_refused_and_the_field_named(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        parse(json.dumps(json.loads(made().line()) | changes))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "{}", "[" * 5000, " " * (MAX_TEXT + 1), b"{}", None, '{"spent": NaN}'])
+def test_text_that_is_something_else_is_refused(text: Any) -> None:
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+def test_export_and_import(tmp_path: Path, file: Path) -> None:
+    records.keep_all([made(), made(key="matmul f32 9x9 9x9")])
+    exchange = tmp_path / "records.json"
+    assert records.export(str(exchange)) == 2
+    lines = exchange.read_text().splitlines()
+    assert len(lines) == 2 and all(list(json.loads(x)) == sorted(json.loads(x)) for x in lines)
+    records.reset()
+    assert records.every() == []
+    with exchange.open("a") as stream:
+        stream.write(made(machine="another-4c-00000000").line() + "\n")
+    assert records.import_from(str(exchange)) == (3, 2)
+    assert records.find(problem(), 2) == made()
+
+
+def test_an_import_with_one_bad_line_takes_nothing(tmp_path: Path) -> None:
+    exchange = tmp_path / "records.json"
+    exchange.write_text(made().line() + "\n{}\n")
+    with pytest.raises(BadValue, match=r"line 2 is not a tuning record"):
+        records.import_from(str(exchange))
+    assert records.every() == []
+
+
+# Files that are not what they should be ---------------------------------------------------------------------------------------
+
+
+def ours(file: Path) -> bytes:
+    """A file with many records, and its content."""
+    records.keep_all([made(key=f"matmul f32 {n}x{n} {n}x{n}") for n in range(2, 200)])
+    return file.read_bytes()
+
+
+def damaged(file: Path, kind: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    if kind == "text":
+        file.write_text("these are my notes\n" * 100)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "foreign":
+        connection = sqlite3.connect(file)
+        connection.execute("CREATE TABLE bookmarks (url)")
+        connection.close()
+    elif kind == "truncated":
+        content = ours(file)
+        file.write_bytes(content[: len(content) // 2])
+    elif kind == "overwritten":
+        content = bytearray(ours(file))
+        content[5000:9000] = b"\xff" * 4000
+        file.write_bytes(content)
+    elif kind == "newer schema":
+        ours(file)
+        connection = sqlite3.connect(file)
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+    records.reload()
+
+
+@pytest.mark.parametrize("kind", ["text", "folder", "foreign", "truncated", "overwritten", "newer schema"])
+def test_a_file_that_is_damaged_or_not_ours_is_named_once_and_left_alone(kind: str, file: Path) -> None:
+    damaged(file, kind)
+    before = file.read_bytes() if file.is_file() else b""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert records.find(problem(), 2) is None
+        records.keep(made())
+        records.keep(made(key="matmul f32 9x9 9x9"))
+        assert records.find(problem(), 2) == made()  # in this process it holds
+    assert len(caught) == 1 and str(file) in str(caught[0].message) and "--reset" in str(caught[0].message)
+    assert records.report()["problem"]
+    assert not file.is_file() or file.read_bytes() == before
+
+
+def test_reset_moves_the_file_aside(file: Path) -> None:
+    damaged(file, "text")
+    before = file.read_bytes()
+    moved = records.reset()
+    assert moved is not None and Path(moved).read_bytes() == before and not file.exists()
+    records.keep(made())
+    assert records.reset() not in (moved, None)
+    assert records.reset() is None
+
+
+def test_an_empty_file_is_a_new_one(file: Path) -> None:
+    file.parent.mkdir()
+    file.touch()
+    assert records.find(problem(), 2) is None
+    records.keep(made())
+    records.reload()
+    assert records.find(problem(), 2) == made()
+
+
+def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "blocked").write_text("a file where the folder should be")
+    monkeypatch.setenv("BACKLINE_TUNING", str(tmp_path / "blocked" / "tuning.sqlite"))
+    records.reload()
+    with pytest.warns(RuntimeWarning, match="holds for this process only"):
+        records.keep(made())
+    records.keep(made(key="matmul f32 9x9 9x9"))
+    assert records.find(problem(), 2) == made()
+
+
+def test_a_file_that_can_only_be_read_is_used_and_not_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.keep(made())
+    records.reload()
+    real = records._connect
+
+    def read_only(where: str, *, create: bool = False) -> Any:
+        connection = real(where, create=create)
+        connection.execute("PRAGMA query_only = 1")  # what a file without write permission does, for root too
+        return connection
+
+    monkeypatch.setattr(records, "_connect", read_only)
+    assert records.find(problem(), 2) == made()
+    with pytest.warns(RuntimeWarning, match="readonly"):
+        records.keep(made(seed=8, created="2027-01-01T00:00:00.000000Z"))
+    assert records.find(problem(), 2).seed == 8  # type: ignore[union-attr]
+
+
+def test_one_row_that_is_no_record_is_left_out_and_named(file: Path) -> None:
+    records.keep_all([made(), made(key="matmul f32 9x9 9x9")])
+    connection = sqlite3.connect(file)
+    connection.execute("UPDATE records SET record = '{}' WHERE key = ?", ("matmul f32 9x9 9x9",))
+    connection.commit()
+    connection.close()
+    records.reload()
+    with pytest.warns(RuntimeWarning, match=r"1 of 2 records .* schema is missing"):
+        assert records.find(problem(), 2) == made()
+    assert records.find(problem(9), 2) is None
+
+
+# Processes -----------------------------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from dataclasses import replace
+from backline.engine import records
+from backline.engine.record import parse
+record = parse(sys.stdin.readline())
+first = int(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(first, first + 25):
+    records.keep(replace(record, key=f"matmul f32 {n}x{n} {n}x{n}"))
+"""
+
+
+def test_two_processes_that_write_at_once_lose_nothing(file: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(first)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for first in (100, 200, 300)
+    ]
+    for w in writers:
+        assert w.stdin is not None and w.stdout is not None
+        w.stdin.write(made().line() + "\n")
+        w.stdin.flush()
+        assert w.stdout.readline() == "ready\n"
+    for w in writers:
+        w.communicate("go\n", timeout=120)
+    assert [w.returncode for w in writers] == [0, 0, 0]
+    records.reload()
+    assert len(records.every()) == 75
+
+
+def test_a_writer_that_is_killed_leaves_the_old_state(file: Path) -> None:
+    records.keep(made())
+    code = f"""
+import os, sqlite3
+c = sqlite3.connect({str(file)!r}, isolation_level=None)
+c.execute("PRAGMA cache_size = 1")
+c.execute("BEGIN IMMEDIATE")
+c.execute("DELETE FROM records")
+c.executemany("INSERT INTO records VALUES ('m', ?, 1, '', ?)", [(str(i), "x" * 3000) for i in range(300)])
+os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    records.reload()
+    assert records.find(problem(), 2) == made()
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = """
+import sys, numpy as np, backline
+a = np.ones((4, 4)); backline.matmul(a, a)
+print([m for m in ("sqlite3", "rich", "typer", "statistics") if m in sys.modules])
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"BACKLINE_TUNING": ""}, capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "[]"

@@ -1,0 +1,120 @@
+"""Tests of the package as it is installed, and of the tests' own rules."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import backline
+from backline import _core, linalg
+
+HERE = Path(__file__).parent
+
+
+def run_pytest(folder: Path, text: str, *, ci: str) -> tuple[dict[str, int], str]:
+    """Run a test file beside this folder's conftest.py; return pytest's counts and all that it printed."""
+    shutil.copy(HERE / "conftest.py", folder)
+    (folder / "test_it.py").write_text("import pytest\n" + text)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", str(folder)]
+    out = subprocess.run(command, env=os.environ | {"CI": ci}, capture_output=True, text=True, check=False, cwd=folder).stdout
+    closing = out.strip().splitlines()[-1]
+    return {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", closing)}, out
+
+
+SKIPPED_INSIDE = "def test_it():\n    pytest.skip('MKL is not installed')\n"
+SKIPPED_BY_MARK = "@pytest.mark.skipif(True, reason='MKL is not installed')\ndef test_it(): pass\n"
+SKIPPED_BY_FIXTURE = "@pytest.fixture\ndef f(): pytest.skip('MKL is not installed')\ndef test_it(f): pass\n"
+SKIPPED_FILE = "pytest.importorskip('no_such_module')\ndef test_it(): pass\n"
+
+
+@pytest.mark.parametrize("text", [SKIPPED_INSIDE, SKIPPED_BY_MARK, SKIPPED_BY_FIXTURE])
+def test_a_skip_is_a_failure_in_ci_and_nowhere_else(text: str, tmp_path: Path) -> None:
+    assert run_pytest(tmp_path, text, ci="")[0]["skipped"] == 1
+    counts, out = run_pytest(tmp_path, text, ci="true")
+    assert "skipped" not in counts and counts.get("failed", 0) + counts.get("error", 0) == 1
+    assert "skipped in CI (Skipped: MKL is not installed)" in out
+
+
+def test_a_file_that_is_skipped_whole_is_a_failure_in_ci(tmp_path: Path) -> None:
+    assert run_pytest(tmp_path, SKIPPED_FILE, ci="")[0]["skipped"] == 1
+    counts, out = run_pytest(tmp_path, SKIPPED_FILE, ci="true")
+    assert "skipped" not in counts and counts["error"] == 1
+    assert "no_such_module" in out
+
+
+def test_what_ci_cannot_have_may_be_skipped(tmp_path: Path) -> None:
+    counts, _ = run_pytest(tmp_path, "@pytest.mark.gpu\n" + SKIPPED_INSIDE, ci="true")
+    assert counts["skipped"] == 1 and "failed" not in counts
+
+
+def test_an_expected_failure_is_no_skip(tmp_path: Path) -> None:
+    counts, _ = run_pytest(tmp_path, "@pytest.mark.xfail\ndef test_it(): assert False\n", ci="true")
+    assert counts["xfailed"] == 1 and "failed" not in counts
+
+
+@pytest.mark.parametrize("name", ["numpy", "openblas", "mkl", "blis"])
+def test_every_library_that_ci_installs_can_run_calls(name: str) -> None:
+    if not getattr(backline.backends, name).is_available():
+        pytest.skip(f"{name} is not available here")  # a failure in CI: see conftest.py
+
+
+def test_tests_read_no_configuration_of_the_developer() -> None:
+    assert os.environ["BACKLINE_CONFIG"] == os.environ["BACKLINE_TUNING"] == ""
+    assert Path(os.environ["XDG_CONFIG_HOME"]).parent.name.startswith("backline-tests-")
+
+
+def test_the_version_has_one_place() -> None:
+    assert importlib.metadata.version("backline") == backline.__version__
+
+
+def test_the_installed_package_has_its_data_and_not_its_sources() -> None:
+    installed = importlib.metadata.files("backline") or []
+    names = {str(f) for f in installed}
+    editable = any("editable" in name for name in names)
+    folder = Path(backline.__file__).parent
+    assert (folder / "py.typed").is_file() and (folder / "_core.pyi").is_file() and (folder / "engine/ranking.json").is_file()
+    if not editable:
+        assert not [name for name in names if name.endswith((".cpp", ".hpp"))]
+
+
+def test_the_core_was_compiled_without_unsafe_arithmetic() -> None:
+    # Empty in a core that was built by hand, which no installation is.
+    assert "-O3" in _core.cxx_flags
+    assert not re.search(r"-ffast-math|-Ofast|-march|-funsafe|-ffinite", _core.cxx_flags)
+
+
+def test_the_stub_names_what_the_core_has() -> None:
+    text = Path(backline.__file__).with_name("_core.pyi").read_text()
+    stubbed = set(re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)) | set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    only_types = {"MemoInfo", "PoolInfo"}
+    assert stubbed - only_types == {name for name in vars(_core) if not name.startswith("__")}
+
+
+OPERATIONS = {
+    f"{module.__name__}.{name}": value
+    for module in (backline, linalg)
+    for name in module.__all__
+    if isinstance(value := getattr(module, name), _core.Operation)
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_examples_of_compiled_operations_run(name: str) -> None:
+    """Pytest's collector of doctests looks at functions and classes only."""
+    text = OPERATIONS[name].__doc__
+    assert text, f"{name} has no docstring"
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    assert test.examples, f"{name} shows no example"
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=flags).run(test, out=report.append)
+    assert not result.failed, "".join(report)
