@@ -5,12 +5,11 @@ The product has k = 1 or 16, so that writing the result is most of the work.
 
 from __future__ import annotations
 
-from side_by_side import compare, show
-
 import numpy as np
 
 import backline
 from backline import _core
+from side_by_side import compare, show
 
 rng = np.random.default_rng(1)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from side_by_side import Table, compare, show, threads_asked, torch_or_none
-
 import ml_dtypes
 import numpy as np
 
 import backline
 from backline import backends
+from side_by_side import Table, compare, show, threads_asked, torch_or_none
 
 rng = np.random.default_rng(1)
 threads = threads_asked()

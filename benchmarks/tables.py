@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 
-from side_by_side import Table, compare, threads_asked, torch_or_none
-
 import numpy as np
 import scipy.linalg as sl
 
 import backline
 from backline import backends, linalg
+from side_by_side import Table, compare, threads_asked, torch_or_none
 
 rng = np.random.default_rng(1)
 threads = threads_asked()

@@ -81,7 +81,8 @@ def refuse_overlap(out: Any, operand: Any) -> None:
 
     try:
         # Exact for what people write; the bound keeps adversarial strides (an NP-hard problem) from hanging.
-        shared = np.shares_memory(out, operand, max_work=10_000)
+        bounded: Any = 10_000  # NumPy's own annotation knows two of the values only
+        shared = np.shares_memory(out, operand, max_work=bounded)
     except np.exceptions.TooHardError:
         shared = True
     if shared:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from . import switches
 from .errors import BadType
@@ -19,7 +19,7 @@ def get_num_threads() -> int:
     ...     get_num_threads()
     1
     """
-    return int(switches.get("num_threads"))  # type: ignore[call-overload]
+    return cast(int, switches.get("num_threads"))
 
 
 def set_num_threads(n: int) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FLOATS, LAYOUTS, algorithms, arrays_in, clean, dtype_of, need, problem_of, rng, run_each, seed, spread
-from support import wide as longdouble
 
 import backline
 from backline import linalg
 from backline.errors import BadType, BadValue, LinAlgError
+from support import FLOATS, LAYOUTS, algorithms, arrays_in, clean, dtype_of, need, problem_of, rng, run_each, seed, spread
+from support import wide as longdouble
 
 Array = Any
 LIBRARIES = ("mkl", "openblas", "numpy")  # BLIS has no LAPACK

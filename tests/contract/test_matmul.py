@@ -16,13 +16,31 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import (
-    FLOATS, HALVES, LAYOUTS, LIBRARIES, algorithms, arrays_in, assert_close, clean, dtype_of, misaligned, need, problem_of,
-    random_array, rng, roundoff, run_each, seed, smallest, spread, wide,
-)  # fmt: skip
 
 import backline
 from backline.errors import BadType, BadValue, NoKernel
+from support import (
+    FLOATS,
+    HALVES,
+    LAYOUTS,
+    LIBRARIES,
+    algorithms,
+    arrays_in,
+    assert_close,
+    clean,
+    dtype_of,
+    misaligned,
+    need,
+    problem_of,
+    random_array,
+    rng,
+    roundoff,
+    run_each,
+    seed,
+    smallest,
+    spread,
+    wide,
+)  # fmt: skip
 
 Array = Any
 DTYPES = (*HALVES, *FLOATS)

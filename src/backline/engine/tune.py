@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -122,13 +123,14 @@ class TuneReport:
     def rows(self) -> list[Row]:
         """One row for each Problem, the most time-consuming first."""
         errors = {(r.key, r.threads): r.errors for r in [*records.every(), *self.records]}
-        tables = [_by_problem(run) for run in (self.numpy, self.untuned, self.tuned)]
-        # The plain run allows the same threads; a Problem that only one run had still gets its row.
+        # Libraries return some results by rows and others by columns, so the layouts of what follows may differ between runs.
+        tables = [_by_problem(run, layouts=False) for run in (self.numpy, self.untuned, self.tuned)]
         found = []
-        for at in dict.fromkeys(key for table in reversed(tables) for key in table):
-            entries = [table.get(at) for table in tables]
+        for same in dict.fromkeys(key for table in reversed(tables) for key in table):
+            entries = [table.get(same) for table in tables]
             shown = next(e for e in reversed(entries) if e)
             numpy, untuned, tuned = (e["seconds"] if e else None for e in entries)
+            at = (shown["key"], shown["threads"])
             algorithm = f"{shown['algorithm'].partition('@')[0]} x{shown['used']}"
             error = errors.get(at, {}).get(shown["algorithm"])
             found.append(Row(at[0], at[1], shown["count"], numpy, untuned, tuned, algorithm, error))
@@ -149,10 +151,11 @@ class TuneReport:
         }  # fmt: skip
 
 
-def _by_problem(run: Run) -> dict[tuple[str, int], dict[str, Any]]:
+def _by_problem(run: Run, layouts: bool = True) -> dict[tuple[str, int], dict[str, Any]]:
+    """Entries by Problem and threads, added up; the key in each is that of the one that took longest."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for e in run.entries:
-        at = (e["key"], e["threads"])
+        at = (e["key"] if layouts else re.sub(r":[CFX]\b", "", e["key"]), e["threads"])
         if at not in found:
             found[at] = dict(e)
             continue
@@ -160,7 +163,7 @@ def _by_problem(run: Run) -> dict[tuple[str, int], dict[str, Any]]:
         longer = e if e["seconds"] > both["seconds"] else both
         both.update(
             count=both["count"] + e["count"], seconds=both["seconds"] + e["seconds"],
-            algorithm=longer["algorithm"], used=longer["used"],
+            algorithm=longer["algorithm"], used=longer["used"], key=longer["key"],
         )  # fmt: skip
     return found
 

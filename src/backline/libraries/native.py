@@ -48,7 +48,7 @@ class NativeLibrary:
 
     def address(self, name: str) -> int:
         """Address of an exported symbol, 0 if there is none."""
-        found = self._addresses.get(name)
+        found: int | None = self._addresses.get(name)
         if found is None:
             try:
                 found = ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
@@ -75,4 +75,4 @@ class NativeLibrary:
 
     @property
     def max_integer(self) -> int:
-        return 2 ** (8 * self.int_size - 1) - 1
+        return (1 << (8 * self.int_size - 1)) - 1

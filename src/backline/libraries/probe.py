@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def check(traits: Any, *, has_lapack: bool) -> str:
     wrong = _integers(native)
     if wrong:
         return wrong
-    threads = int(switches.get("num_threads"))  # type: ignore[call-overload]
+    threads = cast(int, switches.get("num_threads"))
     for count in (1, threads) if threads > 1 else (1,):
         former = gate.enter(count) if gate else 0
         try:

@@ -13,7 +13,7 @@ from .. import _core
 from ..engine.choose import plan_for
 from ..engine.explain import composites, problem_builders
 from ..errors import BadType, BadValue
-from ..problems import Problem, operand
+from ..problems import Problem
 
 __all__ = ["check_array", "check_out", "composed_of", "operation"]
 
@@ -103,7 +103,7 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     return value
 
 
-def check_out(out: Any, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def check_out(out: np.ndarray[Any, Any], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """The output array if it can take the result."""
     check_array(out, where)
     if out.shape != shape:
@@ -128,7 +128,7 @@ def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kw
         return op(*plain_args, **plain_kwargs)
     made = problem(*args, **kwargs)  # raises for what is wrong
     out = kwargs.get("out")
-    if any(type(a) is not np.ndarray for a in (out if isinstance(out, tuple) else (out,)) if a is not None):
+    if out is not None and any(type(a) is not np.ndarray for a in (out if isinstance(out, tuple) else (out,))):
         plain_kwargs["out"] = tuple(o.view(np.ndarray) for o in out) if isinstance(out, tuple) else out.view(np.ndarray)
         op(*plain_args, **plain_kwargs)
         return out
@@ -156,10 +156,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_plain(v) for v in value)
     if isinstance(value, (bool, int, float, complex, str)) and type(value) not in (bool, int, float, complex, str):
-        return next(t(value) for t in (int, float, complex, str) if isinstance(value, t))
+        plain: Any = value
+        return next(t(plain) for t in (int, float, complex, str) if isinstance(value, t))
     return value
-
-
-def operands_of(**arrays: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Operands of arrays by role."""
-    return tuple(operand(role, a) for role, a in arrays.items())

@@ -137,7 +137,8 @@ def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Ar
     if rtol is None:
         given = atol is not None and np.any(np.asarray(atol) > 0)
         rtol = 0.0 if given else max(a.shape[-2:]) * np.finfo(a.dtype).eps
-    return np.maximum(np.asarray(0.0 if atol is None else atol), np.asarray(rtol) * largest)
+    limit: Array = np.maximum(np.asarray(0.0 if atol is None else atol), np.asarray(rtol) * largest)
+    return limit
 
 
 @composed_of("linalg.svdvals")
@@ -173,7 +174,7 @@ def matrix_rank(
         return into(out, "matrix_rank", np.zeros(a.shape[:-2], np.int64)[()])
     values = np.abs(eigvalsh(a)) if hermitian else svdvals(a)
     limit = _tolerance("matrix_rank", a, values.max(-1), atol, rtol)
-    return into(out, "matrix_rank", np.sum(values > limit[..., None], axis=-1, dtype=np.int64)[()])
+    return into(out, "matrix_rank", np.asarray(np.sum(values > limit[..., None], axis=-1, dtype=np.int64))[()])
 
 
 @composed_of("linalg.svd", "matmul")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ __all__ = ["FLOPS", "LinalgProblem"]
 
 # Real operations of the usual algorithm for an m x n matrix, m >= n, and k right-hand sides; leading terms of
 # Golub and Van Loan, Matrix Computations, and LAPACK Working Note 41.
-FLOPS = {
+FLOPS: dict[str, Callable[[int, int, int], float]] = {
     "linalg.cholesky": lambda m, n, k: n**3 / 3,
     "linalg.lu_factor": lambda m, n, k: m * n**2 - n**3 / 3,
     "linalg.inv": lambda m, n, k: 2 * n**3,

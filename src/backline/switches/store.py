@@ -85,7 +85,8 @@ def current() -> Snapshot:
     if frame is None:
         return base
     if frame.base is base:
-        return frame.snapshot
+        merged: Snapshot = frame.snapshot
+        return merged
     return _merge_anew(frame, base).snapshot
 
 

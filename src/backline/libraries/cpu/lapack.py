@@ -198,6 +198,7 @@ class _Writer:
         self.check = p.parameter("check", True)
         self.later: list[Callable[[], None]] = []
         self.outs = 0
+        self.targets: dict[int, Pointer] = {}  # temporary buffer -> the output the caller gave
 
     # parts ------------------------------------------------------------------------------------------------------
 
@@ -285,10 +286,6 @@ class _Writer:
             strides.insert(0, step)
             step *= n
         return self.b.result(dtype, (*batch, *shape), strides, nbytes)
-
-    @property
-    def targets(self) -> dict[int, Pointer]:
-        return self.__dict__.setdefault("_targets", {})
 
     def finish(self) -> None:
         for step in self.later:

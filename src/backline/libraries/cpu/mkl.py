@@ -112,7 +112,7 @@ class _Kernels:
             return f"no kernels for {p.dtype.name}"
         if p.empty or max(p.m, p.n, p.k) > JIT_LARGEST or min(p.m, p.n) == 1:
             return f"kernels are compiled for 2 to {JIT_LARGEST} rows and columns"
-        if p.beta != 0 and p.get("c") is not None or p.parameter("conj"):
+        if (p.beta != 0 and p.get("c") is not None) or p.parameter("conj"):
             return "kernels overwrite the result"
         views = [v for v in (p.view("a"), p.view("b"), p.view("out")) if v]
         if any(v.layout == "X" for v in views):
@@ -153,10 +153,9 @@ class _Kernels:
         a, b, out = p.view("a"), p.view("b"), p.view("out")
         assert a is not None and b is not None
         layout, ldc = (out.layout, out.ld) if out else ("C", p.n)
-        trans = [PLAIN if v.layout == layout else TRANSPOSED for v in (a, b)]
-        status, handle = self.make(
-            letter, ROW if layout == "C" else COLUMN, *trans, (p.m, p.n, p.k), p.alpha, 0, (a.ld, b.ld, ldc)
-        )
+        order = ROW if layout == "C" else COLUMN
+        ta, tb = (PLAIN if v.layout == layout else TRANSPOSED for v in (a, b))
+        status, handle = self.make(letter, order, ta, tb, (p.m, p.n, p.k), p.alpha, 0, (a.ld, b.ld, ldc))
         if status > 1 or not handle:
             raise RuntimeError(f"MKL compiled no kernel for {p}: status {status}")
         get = self.native.address(f"mkl_jit_get_{letter}gemm_ptr")

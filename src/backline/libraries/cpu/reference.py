@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -250,11 +250,11 @@ def lstsq(p: LinalgProblem, a: Array, b: Array, *, driver: str | None = None, rc
 # Eigenvalues and singular values ------------------------------------------------------------------------------------
 
 
-def eigh(p: LinalgProblem, a: Array, *, UPLO: str = "L") -> Any:
+def eigh(p: LinalgProblem, a: Array, *, UPLO: Literal["L", "U"] = "L") -> Any:
     return tuple(np.linalg.eigh(a, UPLO))
 
 
-def eigvalsh(p: LinalgProblem, a: Array, *, UPLO: str = "L") -> Any:
+def eigvalsh(p: LinalgProblem, a: Array, *, UPLO: Literal["L", "U"] = "L") -> Any:
     return np.linalg.eigvalsh(a, UPLO)
 
 
