@@ -75,14 +75,16 @@ def lapack() -> None:
                 args = [definite if op in ("cholesky", "eigh") else a]
                 if op == "solve":
                     args.append(rng.standard_normal((n, 16)).astype(dtype))
-                contestants = {"backline": tuned(lambda f=getattr(linalg, op), args=args: f(*args))}
+                ours = getattr(linalg, op)
+                contestants = {"backline": tuned(lambda f=ours, args=args: f(*args))}
                 note = ran_on()
                 if in_numpy:
                     contestants["numpy"] = lambda f=in_numpy, args=args: f(*args)
                 contestants["scipy"] = lambda f=in_scipy, args=args: f(*args)
                 if torch:
                     tensors = [torch.from_numpy(x) for x in args]
-                    contestants["torch"] = lambda f=getattr(torch.linalg, op), t=tensors: f(*t)
+                    theirs = getattr(torch.linalg, op)
+                    contestants["torch"] = lambda f=theirs, t=tensors: f(*t)
                 times = compare(contestants, rounds=9 if n < 1000 else 5)
                 table.add(f"{op} {np.dtype(dtype).name} {n}", times, note)
     over = {p: table.speed_over(p) for p in table.peers}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 __all__ = ["batch_offsets", "broadcast_batch", "matrix_layout"]
 
@@ -75,6 +76,6 @@ def batch_offsets(batch: Sequence[int], shape: Sequence[int], strides: Sequence[
     if len(offsets) < 2:
         return 0
     step = offsets[1] - offsets[0]
-    if all(b - a == step for a, b in zip(offsets, offsets[1:], strict=False)):
+    if all(b - a == step for a, b in pairwise(offsets)):
         return step
     return tuple(offsets)

@@ -87,7 +87,8 @@ def current() -> Snapshot:
     if frame.base is base:
         merged: Snapshot = frame.snapshot
         return merged
-    return _merge_anew(frame, base).snapshot
+    anew: Snapshot = _merge_anew(frame, base).snapshot
+    return anew
 
 
 def get(name: str) -> Value:

@@ -162,7 +162,11 @@ def _strided(blas: BlasTraits, p: MatmulProblem) -> bool:
         return False
     views = [p.view("a"), p.view("b"), p.view("out")]
     size = p.dtype.itemsize
-    return all(v is None or (v.layout != "X" and isinstance(v.items, int) and v.items >= 0 and v.items % size == 0) for v in views)
+
+    def fits(v: View) -> bool:
+        return v.layout != "X" and isinstance(v.items, int) and v.items >= 0 and v.items % size == 0
+
+    return all(v is None or fits(v) for v in views)
 
 
 # Preparing ----------------------------------------------------------------------------------------------------------

@@ -165,7 +165,9 @@ def solve(p: LinalgProblem, a: Array, b: Array, *, left: bool = True, check: boo
 def _permutation(pivots: Array, n: int) -> Array:
     order = np.arange(n)
     if np.any((pivots < 1) | (pivots > n)):
-        raise BadValue("linalg.lu_solve: a pivot is not one of the rows, which are counted from 1", remedy="pivots as lu_factor returns them")
+        raise BadValue(
+            "linalg.lu_solve: a pivot is not one of the rows, which are counted from 1", remedy="pivots as lu_factor returns them"
+        )
     for i, j in enumerate(np.asarray(pivots) - 1):
         order[[i, j]] = order[[j, i]]
     return order
