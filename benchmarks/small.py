@@ -7,7 +7,7 @@ import numpy as np
 
 import backline
 from backline import backends
-from side_by_side import Table, compare, show, threads_asked, torch_or_none
+from side_by_side import Table, call, compare, show, threads_asked, torch_or_none
 
 rng = np.random.default_rng(1)
 threads = threads_asked()
@@ -17,23 +17,23 @@ peers = ["numpy", "torch"] if torch else ["numpy"]
 
 def products() -> None:
     table = Table("small", peers)
-    for n in (2, 4, 8, 16, 32, 64, 128):
+    for n in (2, 8, 16, 32, 64, 128):
         a = rng.standard_normal((n, n)).astype(np.float32)
         out = np.empty_like(a)
         with backends.flags(benchmark=True, benchmark_limit=0):
             backline.matmul(a, a)
             backline.matmul(a, a, out=out)
-        contestants = {"backline": lambda a=a: backline.matmul(a, a), "numpy": lambda a=a: np.matmul(a, a)}
+        contestants = {"backline": call("f(a, a)", f=backline.matmul, a=a), "numpy": call("f(a, a)", f=np.matmul, a=a)}
         into = {
-            "backline": lambda a=a, out=out: backline.matmul(a, a, out=out),
-            "numpy": lambda a=a, out=out: np.matmul(a, a, out=out),
+            "backline": call("f(a, a, out=out)", f=backline.matmul, a=a, out=out),
+            "numpy": call("f(a, a, out=out)", f=np.matmul, a=a, out=out),
         }
         backline.matmul(a, a)
         choice = backline.explain()
         if torch:
             t, o = torch.from_numpy(a), torch.from_numpy(out)
-            contestants["torch"] = lambda t=t: torch.mm(t, t)
-            into["torch"] = lambda t=t, o=o: torch.mm(t, t, out=o)
+            contestants["torch"] = call("f(t, t)", f=torch.mm, t=t)
+            into["torch"] = call("f(t, t, out=o)", f=torch.mm, t=t, o=o)
         table.add(f"float32 {n}x{n}", compare(contestants), f"{choice.library} {choice.algorithm}")
         table.add(f"float32 {n}x{n} out=", compare(into), f"{choice.library} {choice.algorithm}")
     table.save(threads=threads)
@@ -87,7 +87,8 @@ def scopes() -> None:
             backline.matmul(a, a)
 
     around_a_call()
-    times = compare({"scope": enter, "scope and 8x8 product": around_a_call, "8x8 product": lambda: backline.matmul(a, a)})
+    product = call("f(a, a)", f=backline.matmul, a=a)
+    times = compare({"scope": enter, "scope and 8x8 product": around_a_call, "8x8 product": product})
     print("\n".join(f"{name:<24} {show(t)}" for name, t in times.items()))
 
 

@@ -5,6 +5,7 @@ Test modules import it by path (``from support import ...``): each folder's conf
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import backline
 from backline import libraries, switches
 from backline.engine.explain import problem_builders
 from backline.libraries.base import Algorithm, Refusal
+from backline.libraries.maps import mapped_files
 
 Array = Any
 LIBRARIES = ("mkl", "openblas", "blis", "numpy")
@@ -247,3 +249,17 @@ def clean() -> Iterator[None]:
         layer[0].__exit__(None, None, None)
     start()
     assert not leaked, f"the test left scopes open: {[layer[0] for layer in leaked]}"
+
+
+@pytest.fixture
+def numpy_on_one_thread() -> Iterator[None]:
+    """NumPy's own BLAS on one thread, where it is the OpenBLAS of a wheel: references must not fight the tests for cores."""
+    path = next((f.path for f in mapped_files() if "numpy.libs" in f.path and "openblas" in f.path), None)
+    if path is None:
+        yield
+        return
+    library = ctypes.CDLL(path)
+    before = library.scipy_openblas_get_num_threads64_()
+    library.scipy_openblas_set_num_threads64_(1)
+    yield
+    library.scipy_openblas_set_num_threads64_(before)

@@ -19,14 +19,14 @@ import pytest
 import backline
 from backline import linalg
 from backline.errors import BadType, BadValue, LinAlgError
-from support import FLOATS, LAYOUTS, algorithms, arrays_in, clean, dtype_of, need, problem_of, rng, run_each, seed, spread
+from support import FLOATS, LAYOUTS, algorithms, arrays_in, clean, dtype_of, need, numpy_on_one_thread, problem_of, rng, run_each, seed, spread
 from support import wide as longdouble
 
 Array = Any
 LIBRARIES = ("mkl", "openblas", "numpy")  # BLIS has no LAPACK
 BATCHES = ((), (3,), (2, 2), (0,), (2, 0))
-pytestmark = pytest.mark.usefixtures("clean")
-assert clean and rng and seed
+pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
+assert clean and numpy_on_one_thread and rng and seed
 
 
 def wide(x: Array) -> Array:
@@ -191,7 +191,7 @@ def check_eigh(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: s
     values = result if isinstance(result, np.ndarray) else result.eigenvalues
     assert values.dtype == np.zeros(0, args[0].dtype).real.dtype and values.shape == a.shape[:-1], what
     assert (np.diff(values) >= 0).all(), f"{what}: not ascending"
-    if a.size:
+    if 0 < n < 40:
         reference = np.linalg.eigvalsh(a.astype(np.complex128))
         small((values - reference)[..., None], size_of(a), n, args[0].dtype, what)
     if not isinstance(result, np.ndarray):
@@ -223,7 +223,7 @@ def check_svd(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: st
     values = result if isinstance(result, np.ndarray) else result.S
     assert values.dtype == np.zeros(0, args[0].dtype).real.dtype and values.shape == (*a.shape[:-2], k), what
     assert (np.diff(values) <= 0).all() and (values >= 0).all(), what
-    if a.size:
+    if a.size and k < 40:
         reference = np.linalg.svd(a.astype(np.complex128), compute_uv=False)
         small((values - reference)[..., None], size_of(a), max(m, n), args[0].dtype, what)
     if not isinstance(result, np.ndarray):
@@ -319,7 +319,7 @@ def calls(rng: np.random.Generator, batch: tuple[int, ...], dtype: np.dtype[Any]
     for uplo in ("L", "U"):
         found += [("linalg.eigh", (herm,), {"UPLO": uplo}, check_eigh), ("linalg.eigvalsh", (herm,), {"UPLO": uplo}, check_eigh)]
         # The other triangle is not read: anything may be in it.
-        other = np.where(np.tril(np.ones((n, n), bool), -1) != (uplo == "L"), herm, np.asarray(np.nan, dtype)) if n else herm
+        other = np.where(np.tril(np.ones((n, n), bool), -1) == (uplo == "L"), herm, np.asarray(np.nan, dtype)) if n else herm
         other = np.where(np.eye(n, dtype=bool), herm, other).astype(dtype)
         found += [("linalg.eigh", (other,), {"UPLO": uplo}, check_eigh), ("linalg.eigvalsh", (other,), {"UPLO": uplo}, check_eigh)]
     return [*found, ("linalg.eig", (square,), {}, check_eig), ("linalg.eigvals", (square,), {}, check_eig)]
@@ -354,7 +354,7 @@ def test_every_algorithm(library: str, batch: tuple[int, ...], dtype: str, rng: 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_algorithm_on_threads(library: str, batch: tuple[int, ...], dtype: str, rng: np.random.Generator) -> None:
     need(library)
-    for op, args, kw, check in calls(rng, batch, dtype_of(dtype), 110, 90):
+    for op, args, kw, check in calls(rng, batch, dtype_of(dtype), 80, 90):
         if any(isinstance(x, np.ndarray) and np.isnan(x).any() for x in args):
             continue
         for name, result in run_each(library, op, *args, **kw):

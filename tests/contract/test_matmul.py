@@ -44,8 +44,8 @@ from support import (
 
 Array = Any
 DTYPES = (*HALVES, *FLOATS)
-pytestmark = pytest.mark.usefixtures("clean")
-assert clean and rng and seed  # fixtures: imported to be found by pytest
+pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
+assert clean and numpy_on_one_thread and rng and seed  # fixtures: imported to be found by pytest
 
 
 # The reference --------------------------------------------------------------------------------------------------------

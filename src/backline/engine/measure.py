@@ -40,7 +40,7 @@ LONG = 0.25  # if that took so many seconds
 SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's own cost does not show
 SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning
 THREADED = 1e6  # floating-point operations below which no library uses threads
-MAX_FLUSH = 96 << 20
+MAX_FLUSH = 48 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
 
 _one_at_a_time = threading.RLock()
 
@@ -147,7 +147,7 @@ class _Run:
         self.rejected: dict[str, str] = {}
         self.last_pool = ""
         l2, l3 = _caches()
-        self.flush = np.zeros(min(2 * l3, MAX_FLUSH) // 8) if problem.bytes > l2 else None
+        self.flush = min(2 * l3, MAX_FLUSH) if problem.bytes > l2 else 0
 
     def settle(self, pool: str) -> None:
         """Before another pool gets to work, let the threads of the last one stop waiting for it."""
@@ -235,7 +235,7 @@ class _Run:
     def batch(self, c: _Candidate) -> int:
         """How many calls make a sample long enough for the clock."""
         once = self.once(c)
-        if once > SAMPLE or self.flush is not None:
+        if once > SAMPLE or self.flush:
             return 1
         begin = time.perf_counter()
         for _ in repeat(None, 10):
@@ -247,7 +247,7 @@ class _Run:
         """A candidate's part of one round: one run of what takes long, several of what does not."""
         plan, arrays, calls, flush = c.plan, self.arrays, c.calls, self.flush
         self.settle(c.pool)
-        if flush is None:
+        if not flush:
             plan(*arrays)  # wakes its threads; not counted
         clock = time.perf_counter_ns
         collecting = gc.isenabled()
@@ -255,8 +255,8 @@ class _Run:
         spent = 0
         try:
             for _ in repeat(None, RUNS // BLOCKS):
-                if flush is not None:
-                    flush += 1.0
+                if flush:
+                    np.empty(flush, np.uint8).fill(1)  # and given back: it must not stand beside the workspace of a run
                 begin = clock()
                 for _ in repeat(None, calls):
                     plan(*arrays)
