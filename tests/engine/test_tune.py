@@ -77,7 +77,9 @@ def test_the_tuned_run_takes_the_winners(script: str) -> None:
 
 def test_runs_are_compared_whatever_layouts_their_results_have() -> None:
     def run(name: str, *keys: str) -> tune.Run:
-        return tune.Run(name, 2.0, [{"key": k, "threads": 1, "count": 1, "seconds": 0.5, "algorithm": "x.y@1", "used": 1} for k in keys])
+        return tune.Run(
+            name, 2.0, [{"key": k, "threads": 1, "count": 1, "seconds": 0.5, "algorithm": "x.y@1", "used": 1} for k in keys]
+        )
 
     plain, other = "matmul f32 8x8 8x8", "matmul f32 8x8 8x8:F"
     report = tune.TuneReport("job.py", run("numpy", plain), run("untuned", other), run("tuned", plain, other))

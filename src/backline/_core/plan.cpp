@@ -69,23 +69,29 @@ struct Share {
     const Group *group;
     const Run *run;
     int threads;
+    Gate *local;  // a thread count that holds for one thread only has to be set on every thread of a team
+    int in_library;
 };
 
 void run_share(int index, void *raw) {
     const Share &share = *static_cast<Share *>(raw);
     int64_t count = share.group->count, threads = share.threads;
     int64_t first = count * index / threads, last = count * (index + 1) / threads;
+    Gate *gate = index > 0 ? share.local : nullptr;  // the first job runs on the thread that entered
+    int former = gate ? gate->enter(share.in_library) : 0;
     for (int64_t item = first; item < last; ++item) {
         bool finite = true;  // an item that is not gets no native calls, but its copies: info and outputs are told
         for (const Step &s : share.group->steps)
             if (finite || s.kind == StepKind::copy) finite &= run_step(s, *share.run, item, index);
     }
+    if (gate) gate->leave(former);
 }
 
 void run_groups(const PreparedCall *plan, const Run &run) {
     for (const Group &g : *plan->groups) {
         int threads = int(std::min<int64_t>(std::min(g.threads, team_limit()), g.count));
-        Share share{&g, &run, std::max(threads, 1)};
+        bool local = plan->gate && plan->gate->kind == GateKind::local;
+        Share share{&g, &run, std::max(threads, 1), local ? plan->gate : nullptr, plan->threads};
         if (threads > 1) run_jobs(threads, run_share, &share);
         else run_share(0, &share);
     }

@@ -2,6 +2,7 @@
 #pragma once
 #include "common.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -29,7 +30,7 @@ struct Gate {
     std::condition_variable *changed;
     int value;   // what is in force process-wide; 0: not known
     int active;  // calls running under it
-    uint64_t calls;
+    std::atomic<uint64_t> calls;  // local gates count without a lock
 
     // Both are called without the GIL when the plan releases it. enter returns what leave has to be given.
     int enter(int threads);

@@ -56,7 +56,7 @@ def reference(problem: Problem, arrays: list[Array]) -> Any:
     for o, array in zip(problem.operands, arrays, strict=True):
         if o.role.startswith("out"):
             continue
-        wide = array if o.role == "p" else np.array(array, dtype=_wide(array.dtype), order="C")
+        wide = array if o.role == "p" else array.astype(_wide(array.dtype), copy=False)
         copies.append(wide)
         operands.append(operand(o.role, wide))
     wide_problem = replace(problem, operands=tuple(operands))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import libraries
+from .. import _core, libraries
 from ..libraries import machine
 from ..libraries.base import Algorithm
 from ..problems import Problem
@@ -41,6 +41,7 @@ SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's
 SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning
 THREADED = 1e6  # floating-point operations below which no library uses threads
 MAX_FLUSH = 48 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
+MAX_POOL = 32 << 20  # bytes of freed blocks kept for the next run, beside as many as the operands have
 
 _one_at_a_time = threading.RLock()
 
@@ -117,6 +118,9 @@ def measure_problem(
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     with _one_at_a_time:
         run = _Run(problem, algorithms, threads, seed, start + limit, progress)
+        pooled = _core.pool_info()["limit_bytes"]
+        # Candidates take turns: what each leaves in the pool of blocks would add up.
+        _core.pool_limit(min(pooled, problem.bytes + MAX_POOL))
         try:
             run.check()
             if timing and len(run.candidates) > 1:
@@ -125,6 +129,8 @@ def measure_problem(
             if sum(c.rounds >= ROUNDS for c in run.candidates) > 1:
                 records.keep(run.record(time.perf_counter() - start))
             raise
+        finally:
+            _core.pool_limit(pooled)
         return run.record(time.perf_counter() - start)
 
 

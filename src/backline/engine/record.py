@@ -92,7 +92,9 @@ class TuningRecord:
             return {k: v for k, v in part.items() if k.partition(".")[0] not in gone}
 
         winner = "" if self.winner.partition(".")[0] in gone else self.winner
-        parts: dict[str, Any] = {name: rest(getattr(self, name)) for name in ("medians", "minima", "runs", "errors", "rejected", "versions")}
+        parts: dict[str, Any] = {
+            name: rest(getattr(self, name)) for name in ("medians", "minima", "runs", "errors", "rejected", "versions")
+        }
         return replace(self, **parts, winner=winner)
 
     def line(self) -> str:

@@ -112,7 +112,7 @@ def main(output: str, script: str, arguments: list[str]) -> None:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next  # what is above the script is not the user's
-        sys.excepthook(type(error), error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
     finally:
         seconds = time.perf_counter() - start

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadValue, LinAlgError
+from ...problems import operand
 from ...problems.layout import matrix_layout
 from ...problems.linalg import LinalgProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
@@ -109,7 +110,7 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     w.finish()
     on_info: Any = None
     if p.op in SPREADS:
-        on_info = partial(_perhaps_singular, p, wrap)
+        on_info = partial(_perhaps_singular, blas, p, wrap)
     elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
@@ -146,15 +147,14 @@ SPREADS = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
 
 
 def _perhaps_singular(
-    p: LinalgProblem, wrap: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]
+    blas: BlasTraits, p: LinalgProblem, wrap: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]
 ) -> Any:
     """Where an info is not 0: items that are not finite get NaN and info 0, the others are singular."""
     index = p.index("a")
     assert index is not None
-    a = np.broadcast_to(arrays[index], (*p.batch, p.m, p.n)).reshape(-1, p.m * p.n)
-    spoilt = np.isfinite(a).all(axis=1)
-    spoilt = ~spoilt & (np.array(infos) != 0)
-    left = [0 if s else info for s, info in zip(spoilt, infos, strict=True)]
+    a = np.broadcast_to(arrays[index], (*p.batch, p.m, p.n)).reshape(-1, p.m, p.n)
+    spoilt = ~np.isfinite(a).all(axis=(1, 2)) & (np.array(infos) != 0)
+    left = [0 if s else _zero_pivot(blas, x, info) if info else 0 for s, x, info in zip(spoilt, a, infos, strict=True)]
     check = p.parameter("check", True)
     if check and any(left):
         return _failed(p.op, None, plan, left, arrays, results)
@@ -163,10 +163,22 @@ def _perhaps_singular(
     parts[0][wrong] = np.nan
     if not check:
         if isinstance(parts[-1], np.ndarray):
-            parts[-1][wrong] = 0
+            parts[-1][...] = np.reshape(left, p.batch)
         else:
             parts[-1] = np.int32(left[0])
     return wrap(*parts) if wrap else parts[0]
+
+
+def _zero_pivot(blas: BlasTraits, a: Any, info: int) -> int:
+    """Which pivot of A is zero, where `info` may be that of its transpose: the memory order must not show in results."""
+    a = np.array(a, order="F")
+    problem = LinalgProblem("linalg.lu_factor", (operand("a", a),), (("check", True),), "linalg", m=len(a), n=a.shape[1])
+    w = _Writer(blas, problem, "getrf")
+    results, _ = w.lu_factor()
+    w.finish()
+    found: list[int] = []  # stays empty where rounding lets A's own LU through
+    w.b.plan(*results, on_info=lambda plan, infos, arrays, made: found.extend(infos))(a)
+    return found[0] if found else info
 
 
 def _failed(op: str, second: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:

@@ -1,0 +1,127 @@
+"""Forked children: right results on one thread, and no wait for threads that do not exist there."""
+
+from __future__ import annotations
+
+import pytest
+from support import need, python
+
+HEAD = """
+import os, signal, sys, threading, warnings
+import numpy as np
+import backline
+from backline import linalg
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+a, small, long = rng.random((500, 500)), rng.random((8, 8)), rng.random(12000)
+def right():
+    ok = np.allclose(backline.mm(a, a), np.einsum("ij,jk->ik", a[:3], a), rtol=1e-9) if False else True
+    ok &= bool(np.allclose(backline.mm(a, a)[:3], np.einsum("ij,jk->ik", a[:3], a)))
+    ok &= bool(np.allclose(backline.mm(small, small), np.einsum("ij,jk->ik", small, small)))
+    ok &= bool(np.allclose(backline.dot(long, long), np.sum(long * long)))
+    ok &= bool(np.allclose(backline.mv(a, a[0]), np.sum(a * a[0], axis=1)))
+    ok &= bool(np.allclose(backline.bmm(np.stack([a, a]), np.stack([a, a]))[0, :3], np.einsum("ij,jk->ik", a[:3], a)))
+    return ok
+def run_child(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)  # a child that hangs dies
+        try:
+            os._exit(0 if work() else 1)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(2)
+    return os.waitpid(pid, 0)[1]
+"""
+
+
+@pytest.mark.parametrize("library", ["mkl", "openblas", "blis"])
+def test_a_child_computes_and_does_not_hang(library: str) -> None:
+    need(library)
+    python(
+        HEAD
+        + f"""
+with backline.use({library!r}, only=True), backline.num_threads(2):
+    assert right()
+    status = run_child(right)
+    assert status == 0, status
+    def in_thread():
+        found = []
+        t = threading.Thread(target=lambda: found.append(right_in_scope()))
+        t.start(); t.join()
+        return found == [True]
+    def right_in_scope():
+        with backline.use({library!r}, only=True):
+            return right()
+    assert run_child(in_thread) == 0
+    def again():  # a child of the child
+        return right() and run_child(right) == 0
+    assert run_child(again) == 0
+    assert right(), "the parent after its children"
+    assert backline.explain(backline.mm, a, a).chosen.threads == 2
+    assert run_child(lambda: backline.explain(backline.mm, a, a).chosen.threads == 1) == 0
+    if {library!r} != "blis":
+        assert run_child(lambda: np.allclose(linalg.inv(a) @ a, np.eye(500), atol=1e-6)) == 0
+"""
+    )
+
+
+def test_a_child_is_told_once_that_it_has_one_thread() -> None:
+    need("openblas")
+    python(
+        HEAD
+        + """
+backline.mm(a, a)
+def told():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        backline.mm(a, a); backline.mv(a, a[0])
+    return len([w for w in seen if "forked child" in str(w.message)]) == 1
+assert run_child(told) == 0
+"""
+    )
+
+
+def test_a_child_of_a_busy_parent() -> None:
+    """Other threads of the parent are inside libraries, and hold locks, while it forks."""
+    need("openblas")
+    python(
+        HEAD
+        + """
+stop = threading.Event()
+def busy(k):
+    with backline.num_threads(1 + k % 2):
+        while not stop.is_set():
+            backline.mm(a, a)
+threads = [threading.Thread(target=busy, args=(k,)) for k in range(3)]
+for t in threads: t.start()
+try:
+    statuses = [run_child(right) for _ in range(10)]
+finally:
+    stop.set()
+for t in threads: t.join()
+assert statuses == [0] * 10, statuses
+""",
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("library", ["mkl", "openblas", "blis"])
+def test_a_pool_of_forked_processes(library: str) -> None:
+    need(library)
+    python(
+        f"""
+import multiprocessing, warnings
+import numpy as np
+import backline
+warnings.simplefilter("ignore")
+def work(seed):
+    a = np.random.default_rng(seed).random((300, 300))
+    with backline.use({library!r}, only=True):
+        return bool(np.allclose(backline.mm(a, a)[:2], np.einsum("ij,jk->ik", a[:2], a)))
+if __name__ == "__main__":
+    with backline.num_threads(2):
+        assert work(0)
+        with multiprocessing.get_context("fork").Pool(3) as pool:
+            assert pool.map_async(work, range(9)).get(timeout=50) == [True] * 9
+"""
+    )

@@ -1,0 +1,111 @@
+"""Thread counts: what a scope allows is what the library uses, whatever ran before."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import clean, need, numpy_on_one_thread, rng, seed
+
+import backline
+from backline import _core, libraries, linalg
+
+pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
+assert clean and numpy_on_one_thread and rng and seed
+
+
+def calls(rng: np.random.Generator) -> dict[str, Callable[[], Any]]:
+    """One call of each family, at sizes around those where libraries begin to divide the work."""
+    found: dict[str, Callable[[], Any]] = {}
+
+    def add(name: str, function: Any, *args: Any) -> None:
+        found[f"{name} {len(found)}"] = lambda: function(*args)
+
+    for n in (3000, 9000, 12000, 30000, 200000):
+        for dtype in ("f4", "f8", "c16"):
+            x = rng.standard_normal(n).astype(dtype)
+            add(f"dot {dtype}", backline.dot, x, x[::-1].copy())
+    for n in (60, 96, 100, 130, 170, 300):
+        a, x = rng.standard_normal((n, n)), rng.standard_normal(n)
+        add("mv", backline.mv, a, x)
+        add("mv transposed", backline.mv, a.T, x)
+        add("mm", backline.mm, a, a)
+        add("thin", backline.mm, a[:3], a)
+        add("mm f32", backline.mm, a.astype("f"), a.astype("f"))
+    stack = rng.standard_normal((12, 40, 40))
+    add("bmm", backline.bmm, stack, stack)
+    half = rng.standard_normal((130, 130)).astype(np.float16)
+    add("half", backline.mm, half, half)
+    for n in (20, 60, 140):
+        a = rng.standard_normal((n, n)) + n * np.eye(n)
+        s = a + a.T
+        for function, args in (
+            (linalg.inv, (a,)), (linalg.solve, (a, a[:, :9])), (linalg.cholesky, (s,)), (linalg.qr, (a,)), (linalg.eigvalsh, (s,)),
+            (linalg.eigh, (s,)), (linalg.svdvals, (a,)), (linalg.svd, (a,)), (linalg.lu_factor, (a,)), (linalg.eigvals, (a,)),
+            (linalg.lstsq, (a, a[:, :2])),
+        ):  # fmt: skip
+            add(function.__name__, function, *args)
+        add("solve_triangular", lambda x, y: linalg.solve_triangular(x, y, upper=True), a, a[:, :9])
+        add("batch of inverses", linalg.inv, np.stack([a, s]))
+    return found
+
+
+def bits(result: Any) -> list[bytes]:
+    return [np.ascontiguousarray(x).tobytes() for x in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.parametrize("library", ["mkl", "openblas", "blis"])
+def test_same_bits_for_any_number_of_threads(library: str, rng: np.random.Generator) -> None:
+    """What `determinism_level="threads"` promises, also for small calls that run without asking the library for a count."""
+    need(library)
+    large = rng.standard_normal((300, 300))
+    different = []
+    with backline.use(library, only=True), backline.backends.flags(deterministic=True, determinism_level="threads"):
+        for name, call in calls(rng).items():
+            if library == "blis" and any(x in name for x in ("inv", "solve", "cholesky", "qr", "eig", "svd", "lu", "lst")):
+                continue
+            results = []
+            for threads in (1, 2, 1, 2):
+                # Without determinism in between: leaves another count in force in the library.
+                with backline.backends.flags(deterministic=False), backline.num_threads(3 - threads):
+                    backline.mm(large, large)
+                with backline.num_threads(threads):
+                    results.append(bits(call()))
+            if any(r != results[0] for r in results):
+                different.append(name)
+    assert not different, different
+
+
+@pytest.mark.parametrize("library", ["mkl", "openblas", "blis", "numpy"])
+def test_same_bits_from_run_to_run(library: str, rng: np.random.Generator) -> None:
+    need(library)
+    different = []
+    with backline.use(library, only=True), backline.backends.flags(deterministic=True, determinism_level="run"):
+        for name, call in calls(rng).items():
+            if library == "blis" and any(x in name for x in ("inv", "solve", "cholesky", "qr", "eig", "svd", "lu", "lst")):
+                continue
+            first = bits(call())
+            if any(bits(call()) != first for _ in range(3)):
+                different.append(name)
+    assert not different, different
+
+
+def test_one_count_is_not_left_for_the_next_call() -> None:
+    lib = need("openblas")
+    a = np.random.default_rng(0).standard_normal((400, 400))
+    native = lib.traits.native
+    count = native.address(f"{lib.control}get_num_threads{native.suffix}")
+    with backline.use("openblas", only=True):
+        for threads in (2, 1, 2):
+            with backline.num_threads(threads):
+                backline.mm(a, a)
+                assert native.call(count, restype=ctypes.c_int) == threads == lib.traits.gate.value
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])
+def test_all_jobs_of_a_team_run_at_the_same_time(jobs: int) -> None:
+    assert libraries.team.bind() == _core.team_bound()
+    assert _core.team_check(jobs) == (jobs, 2**jobs - 1)
