@@ -28,6 +28,8 @@ __all__ = [
     "team_bind",
     "team_bound",
     "team_check",
+    "team_keep_apart",
+    "team_moves",
 ]
 
 # The compiler and the flags this was compiled with, for reports; empty in a build by hand.
@@ -142,6 +144,12 @@ def bind_scope(contextvar: ContextVar[Frame], current: Callable[[], Any], /) -> 
 def set_base(snapshot: Any, /) -> None: ...
 def set_tracer(tracer: Callable[[str, Any, int], object] | None, /) -> None: ...
 def team_bind(parallel: int, number: int, size: int, /) -> None: ...
+def team_keep_apart(on: bool, /) -> None:
+    """Whether sleeping threads of the team are kept off the caller's processor."""
+
+def team_moves() -> int:
+    """How often the team's threads were given other processors."""
+
 def team_bound() -> bool: ...
 def set_team_limit(threads: int, /) -> None: ...
 def jobs_callback_address() -> int: ...

@@ -31,6 +31,7 @@ from support import (
     dtype_of,
     misaligned,
     need,
+    numpy_on_one_thread,
     problem_of,
     random_array,
     rng,

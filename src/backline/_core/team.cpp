@@ -1,6 +1,9 @@
 #include "team.hpp"
 
+#include <sched.h>
 #include <structmember.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +19,15 @@ Parallel omp_parallel = nullptr;
 Number omp_number = nullptr;
 Number omp_size = nullptr;
 std::atomic<int> limit{1 << 30};
+std::atomic<bool> apart{false};
+std::atomic<uint64_t> moves{0};
+
+constexpr int kMostApart = 64;  // teams larger than this sit on machines where one thread's place matters less
+// The threads that libgomp keeps for this thread; it has a pool for each one that opens regions.
+thread_local struct {
+    int processor = -1, count = 0;
+    pid_t ids[kMostApart];
+} workers;
 
 struct Region {
     int count;
@@ -49,10 +61,38 @@ void region_body(void *raw) {
 
 int team_limit() { return limit.load(std::memory_order_relaxed); }
 
+namespace {
+
+void note_worker(int index, void *raw) {
+    if (index > 0) static_cast<pid_t *>(raw)[index - 1] = pid_t(syscall(SYS_gettid));
+}
+
+}  // namespace
+
+void keep_apart(int threads) {
+    if (!apart || threads < 2 || threads > kMostApart || !omp_parallel || team_limit() == 1) return;
+    int here = sched_getcpu();
+    if (here == workers.processor && workers.count >= threads - 1) return;
+    if (workers.count < threads - 1) {
+        Region r{threads, note_worker, workers.ids};
+        omp_parallel(region_body, &r, unsigned(threads), 0);
+        workers.count = threads - 1;
+    }
+    cpu_set_t mine;
+    if (here < 0 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
+    CPU_CLR(here, &mine);
+    workers.processor = here;
+    if (CPU_COUNT(&mine) < threads - 1) return;  // fewer processors than threads: some have to share
+    for (int i = 0; i < workers.count; ++i)
+        if (sched_setaffinity(workers.ids[i], sizeof mine, &mine) != 0) workers.count = 0;  // it has ended: ask anew next time
+    ++moves;
+}
+
 void run_jobs(int count, Job job, void *data) {
     Region r{count, job, data};
     if (count == 1) return job(0, data);
     if (team_limit() == 1 || !omp_parallel) return run_on_threads(r, 0);
+    keep_apart(count);
     omp_parallel(region_body, &r, unsigned(count), 0);
 }
 
@@ -83,6 +123,15 @@ PyObject *team_bind(PyObject *, PyObject *args) {
     omp_parallel = reinterpret_cast<Parallel>(parallel);
     Py_RETURN_NONE;
 }
+
+PyObject *team_keep_apart(PyObject *, PyObject *arg) {
+    int on = PyObject_IsTrue(arg);
+    if (on < 0) return nullptr;
+    apart = on != 0;
+    Py_RETURN_NONE;
+}
+
+PyObject *team_moves(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(moves.load()); }
 
 PyObject *team_bound(PyObject *, PyObject *) { return PyBool_FromLong(omp_parallel != nullptr); }
 
@@ -132,6 +181,8 @@ PyObject *team_check(PyObject *, PyObject *arg) {
 
 PyMethodDef methods[] = {
     {"team_bind", team_bind, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
+    {"team_keep_apart", team_keep_apart, METH_O, "Whether sleeping threads of the team are kept off the caller's processor."},
+    {"team_moves", team_moves, METH_NOARGS, "How often the team's threads were given other processors."},
     {"team_bound", team_bound, METH_NOARGS, "Whether an OpenMP runtime is bound."},
     {"set_team_limit", set_team_limit, METH_O, "Upper bound of every thread count from now on (1 in a forked child)."},
     {"jobs_callback_address", jobs_callback_address, METH_NOARGS,
@@ -188,7 +239,9 @@ PyObject *gate_enter(PyObject *raw, PyObject *arg) {
 PyObject *gate_leave(PyObject *raw, PyObject *arg) {
     long n = PyLong_AsLong(arg);
     if (n == -1 && PyErr_Occurred()) return nullptr;
+    Py_BEGIN_ALLOW_THREADS  // another thread may be inside `set`, which may need the GIL
     reinterpret_cast<Gate *>(raw)->leave(int(n));
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -208,6 +261,7 @@ PyMemberDef gate_members[] = {
 
 int Gate::enter(int threads) {
     threads = std::min(threads, team_limit());
+    keep_apart(threads);
     if (kind == GateKind::local) {
         ++calls;
         return reinterpret_cast<int (*)(int)>(set)(threads);

@@ -13,6 +13,12 @@ using Job = void (*)(int index, void *data);
 // Runs job(0 .. count-1), all of them at the same time, on the bound OpenMP runtime. Falls back to plain threads where
 // none is bound or where the runtime grants fewer threads than jobs (jobs may wait for one another).
 void run_jobs(int count, Job job, void *data);
+
+// Before a call on so many threads of the team: keep the team's sleeping threads off the processor of this thread. A kernel that
+// takes a halted virtual processor for a busy one wakes them right here, where this thread then spins waiting for them: until the
+// next clock tick, 4 ms later, neither gets anywhere. Does nothing once they are where they should be.
+void keep_apart(int threads);
+
 int team_limit();  // 1 in a forked child, whose inherited OpenMP team is dead
 
 // How a library's thread count is set.

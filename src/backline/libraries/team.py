@@ -33,6 +33,8 @@ def bind() -> bool:
         except OSError:
             return False
         _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
+        # Threads that the user has bound, or asked not to bind, stay where they are.
+        _core.team_keep_apart(not any(os.environ.get(name) for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")))
         _watch_forks()
     return _runtime is not None
 

@@ -1,0 +1,100 @@
+"""explain: what would run, what ran, and how it reads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from support import clean, need
+
+import backline
+from backline import linalg
+from backline.engine.choice import Candidate, Choice
+from backline.errors import BadType, BadValue
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+A = np.ones((4, 4), np.float32)
+
+
+def test_the_table_names_everything() -> None:
+    need("openblas")
+    with backline.use("openblas"):
+        choice = backline.explain(backline.matmul, A, A)
+    text = str(choice)
+    assert choice.library == "openblas" and choice.problem.key == "matmul f32 4x4 4x4"
+    for part in ("matmul f32 4x4 4x4", "runs on", "because", "same bits", "chosen", "prefer = ('openblas',), scope (", "test_explain.py"):
+        assert part in text, text
+    assert text.count("\n") > 6 and all(line == line.rstrip() for line in text.splitlines())
+    assert choice.candidates[0].verdict == "chosen" and {c.verdict for c in choice.candidates} <= {"chosen", "next", "refused"}
+    assert all(c.reason for c in choice.candidates if c.verdict == "refused")
+
+
+def test_html_is_escaped() -> None:
+    choice = backline.explain(backline.matmul, A, A)
+    choice.candidates.append(Candidate("<script>", "a&b", "refused", "<b>1 < 2</b>", "x.y"))
+    choice.basis = "<i>"
+    html = choice._repr_html_()
+    assert "<script>" not in html and "<b>" not in html and "<i>" not in html
+    assert "&lt;script&gt;" in html and "a&amp;b" in html and html.count("<table>") == 2
+
+
+def test_nothing_is_run_or_loaded_by_explaining() -> None:
+    from backline import _core
+
+    before = _core.memo_info()["size"]
+    out = np.full((4, 4), 7, np.float32)
+    backline.explain(backline.matmul, A, A, out=out)
+    assert (out == 7).all() and _core.memo_info()["size"] == before
+
+
+@pytest.mark.parametrize("name", ["matmul", "backline.matmul", "linalg.inv", "backline.linalg.inv", "cholesky_solve"])
+def test_operations_by_name(name: str) -> None:
+    args = (A, A) if "inv" not in name else (A,)
+    assert isinstance(backline.explain(name, *args), Choice)
+
+
+def test_least_squares_is_explained() -> None:
+    choice = backline.explain(linalg.lstsq, A, A)
+    assert choice.problem.op == "linalg.lstsq"
+    assert backline.explain(linalg.lstsq, A, A, driver="gelsd").problem.parameter("driver") == "gelsd"
+
+
+@pytest.mark.parametrize(("op", "part"), [(linalg.det, "lu_factor"), ("linalg.det", "lu_factor"), (backline.tensordot, "matmul"),
+                                          ("tensordot", "matmul"), (linalg.multi_dot, "matmul"), (linalg.pinv, "svd"), (linalg.norm, "norm")])  # fmt: skip
+def test_composites_say_what_they_are_made_of(op: object, part: str) -> None:
+    with pytest.raises(BadValue, match=rf"made of other operations: .*{part}"):
+        backline.explain(op, A)
+
+
+@pytest.mark.parametrize(("op", "kind"), [("matmull", BadValue), (len, BadValue), (3, BadType), (np.matmul, BadValue)])
+def test_what_is_no_operation(op: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        backline.explain(op, A)
+
+
+def test_the_last_operation_is_that_of_this_thread() -> None:
+    backline.mm(A, A)
+    found: list[object] = []
+
+    def work() -> None:
+        try:
+            backline.explain()
+        except BadValue as error:
+            found.append(error)
+        linalg.inv(np.eye(2))
+        found.append(backline.explain().problem.op)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert isinstance(found[0], BadValue) and found[1] == "linalg.inv"
+    assert backline.explain().problem.key == "matmul f32 4x4 4x4"
+
+
+def test_wrong_arguments_are_the_operations_own_errors() -> None:
+    with pytest.raises(BadValue, match="do not fit"):
+        backline.explain(backline.mm, A, np.ones((3, 3), np.float32))
+    with pytest.raises(TypeError):
+        backline.explain(backline.mm, A)
