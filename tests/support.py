@@ -185,7 +185,9 @@ def assert_close(result: Array, reference: Array, bound: Array, what: str) -> No
     special = ~np.isfinite(reference)
     if special.any():
         same = np.isnan(got) & np.isnan(reference) | (got == reference)
-        assert same[special].all(), f"{what}: {got[special][~same[special]][:3]} in the place of {reference[special][~same[special]][:3]}"
+        assert same[special].all(), (
+            f"{what}: {got[special][~same[special]][:3]} in the place of {reference[special][~same[special]][:3]}"
+        )
     with np.errstate(invalid="ignore"):
         error = np.abs(got - reference)
     wrong = ~(error <= bound) & ~special
@@ -206,7 +208,12 @@ def python(program: str, *, timeout: float = 60, env: dict[str, str] | None = No
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), **(env or {})}
     environment = {k: v for k, v in environment.items() if v is not None}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
     if check:
         assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -16,9 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import backline
-from backline.errors import BadType, BadValue, NoKernel
 from support import (
     FLOATS,
     HALVES,
@@ -43,6 +40,9 @@ from support import (
     wide,
 )  # fmt: skip
 
+import backline
+from backline.errors import BadType, BadValue, NoKernel
+
 Array = Any
 DTYPES = (*HALVES, *FLOATS)
 pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
@@ -52,7 +52,9 @@ assert clean and numpy_on_one_thread and rng and seed  # fixtures: imported to b
 # The reference --------------------------------------------------------------------------------------------------------
 
 
-def reference(a: Array, b: Array, c: Array | None = None, alpha: Any = 1, beta: Any = 0, conj: bool = False) -> tuple[Array, Array]:
+def reference(
+    a: Array, b: Array, c: Array | None = None, alpha: Any = 1, beta: Any = 0, conj: bool = False
+) -> tuple[Array, Array]:
     """beta C + alpha A B in longdouble, and the bound on the error of any order of summation in a's dtype."""
     dtype = a.dtype
     left, right = wide(a.conj() if conj else a), wide(b)
@@ -112,7 +114,9 @@ THREADED: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-def operands(rng: np.random.Generator, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def operands(
+    rng: np.random.Generator, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
     return random_array(rng, shapes[0], dtype), random_array(rng, shapes[1], dtype)
 
 
@@ -191,9 +195,9 @@ def test_out_in_every_layout(library: str, case: str, dtype: str, rng: np.random
                 )  # fmt: skip
                 view[...] = True
                 untouched = ~inside
-                assert np.array_equal(
-                    out.base[untouched].view(np.uint8), around[untouched].view(np.uint8)
-                ), f"{algorithm.key} wrote beside out ({layout})"
+                assert np.array_equal(out.base[untouched].view(np.uint8), around[untouched].view(np.uint8)), (
+                    f"{algorithm.key} wrote beside out ({layout})"
+                )
 
 
 # The other operations -------------------------------------------------------------------------------------------------
@@ -618,7 +622,12 @@ def test_unusual_arrays(library: str, rng: np.random.Generator, tmp_path: Path) 
     frozen = a.copy()
     frozen.flags.writeable = False
     with backline.use(library, only=True):
-        for name, x in (("byte-swapped", a.astype(">f8")), ("memmap", mapped), ("subclass", a.view(Marked)), ("read-only", frozen)):
+        for name, x in (
+            ("byte-swapped", a.astype(">f8")),
+            ("memmap", mapped),
+            ("subclass", a.view(Marked)),
+            ("read-only", frozen),
+        ):
             result = backline.matmul(x, b)
             assert type(result) is np.ndarray, name
             compare(result, a.dtype, exact, bound, name)

@@ -59,7 +59,10 @@ def test_copies_and_transposes(shape: tuple[int, int], dtype: str, rng: np.rando
         copy(source, target, np.dtype(dtype).itemsize)
         assert np.array_equal(np.ascontiguousarray(target).view(np.uint8), np.ascontiguousarray(values).view(np.uint8))
     wide = np.broadcast_to(values[:1], shape)  # a stride of 0 in the source
-    assert np.array_equal(np.ascontiguousarray(copy(wide, np.zeros(shape, dtype), np.dtype(dtype).itemsize)).view(np.uint8), np.ascontiguousarray(wide).view(np.uint8))  # noqa: E501
+    assert np.array_equal(
+        np.ascontiguousarray(copy(wide, np.zeros(shape, dtype), np.dtype(dtype).itemsize)).view(np.uint8),
+        np.ascontiguousarray(wide).view(np.uint8),
+    )
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
@@ -108,7 +111,9 @@ def test_narrowing_rounds_to_nearest_even(name: str, kind: Any, rng: np.random.G
     ordered = np.sort(exact[np.isfinite(exact)])
     ties = (ordered[:-1].astype(np.float64) + ordered[1:]) / 2  # half way between neighbours
     near = [np.nextafter(ties.astype(np.float32), np.float32(s)) for s in (np.inf, -np.inf)]
-    edges = np.array([65504, 65519.996, 65520, 65536, 3.4028235e38, 3.3961775e38, 1e-45, -1e-45, 2**-25, 2**-24, 0, -0.0], np.float32)
+    edges = np.array(
+        [65504, 65519.996, 65520, 65536, 3.4028235e38, 3.3961775e38, 1e-45, -1e-45, 2**-25, 2**-24, 0, -0.0], np.float32
+    )
     anything = rng.integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
     for values in (exact, ties.astype(np.float32), *near, edges, -edges, anything):
         padded = np.concatenate([values, np.zeros(-len(values) % 16, np.float32)])
@@ -125,7 +130,11 @@ def test_narrowing_rounds_to_nearest_even(name: str, kind: Any, rng: np.random.G
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (33, 33), (4, 9), (9, 4), (0, 0)], ids=str)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_triangles(shape: tuple[int, int], dtype: str, rng: np.random.Generator) -> None:
-    start = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype, casting="unsafe") if dtype[0] == "c" else rng.standard_normal(shape).astype(dtype)  # noqa: E501
+    start = (
+        (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype, casting="unsafe")
+        if dtype[0] == "c"
+        else rng.standard_normal(shape).astype(dtype)
+    )
     expected = {"zero_upper": np.tril(start), "zero_lower": np.triu(start), "unit_diagonal": start.copy()}
     np.fill_diagonal(expected["unit_diagonal"], 1)
     if shape[0] == shape[1]:
@@ -262,7 +271,12 @@ def test_calls_do_not_leak_references_or_memory(rng: np.random.Generator) -> Non
         linalg.inv_ex(bad)
         out = a.copy()  # np.empty leaks a reference to its dtype in NumPy 2.4
         backline.mm(a, a, out=out)
-        for call in (lambda: linalg.inv(bad), lambda: linalg.eigh(nan), lambda: backline.mm(out, a, out=out), lambda: backline.mm(a, bad)):
+        for call in (
+            lambda: linalg.inv(bad),
+            lambda: linalg.eigh(nan),
+            lambda: backline.mm(out, a, out=out),
+            lambda: backline.mm(a, bad),
+        ):
             with pytest.raises((ValueError, np.linalg.LinAlgError)):
                 call()
 
@@ -403,7 +417,9 @@ def test_arrays_of_the_pool_are_ordinary_arrays() -> None:
 
 
 def test_results_outlive_everything_at_exit() -> None:
-    python("import numpy as np, backline\nkept = backline.mm(np.ones((600, 600)), np.ones((600, 600)))\nimport builtins; builtins.kept = kept")
+    python(
+        "import numpy as np, backline\nkept = backline.mm(np.ones((600, 600)), np.ones((600, 600)))\nimport builtins; builtins.kept = kept"
+    )
 
 
 # Operations -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from support import clean, need
 
 import backline
-from backline import linalg
+from backline import _core, linalg
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
@@ -97,3 +97,14 @@ def test_traces_of_tasks_are_their_own() -> None:
         return list(await asyncio.gather(*(work(n) for n in (3, 8, 5))))
 
     assert asyncio.run(main()) == [3, 8, 5]
+
+
+def test_a_process_wide_tracer_hears_what_a_trace_hears():
+    heard = []
+    _core.set_tracer(lambda op, plan, nanoseconds: heard.append(op))
+    try:
+        with backline.trace() as events:
+            backline.matmul(np.eye(3), np.eye(3))
+    finally:
+        _core.set_tracer(None)
+    assert [e.op for e in events] == heard == ["matmul"]

@@ -24,7 +24,15 @@ def test_the_table_names_everything() -> None:
         choice = backline.explain(backline.matmul, A, A)
     text = str(choice)
     assert choice.library == "openblas" and choice.problem.key == "matmul f32 4x4 4x4"
-    for part in ("matmul f32 4x4 4x4", "runs on", "because", "same bits", "chosen", "prefer = ('openblas',), scope (", "test_explain.py"):
+    for part in (
+        "matmul f32 4x4 4x4",
+        "runs on",
+        "because",
+        "same bits",
+        "chosen",
+        "prefer = ('openblas',), scope (",
+        "test_explain.py",
+    ):
         assert part in text, text
     assert text.count("\n") > 6 and all(line == line.rstrip() for line in text.splitlines())
     assert choice.candidates[0].verdict == "chosen" and {c.verdict for c in choice.candidates} <= {"chosen", "next", "refused"}

@@ -27,7 +27,9 @@ HEAVY = ("torch", "jax", "cupy", "mlx", "scipy", "scipy_openblas32", "mkl", "sql
 
 
 def states(after: str = "") -> tuple[dict[str, object], dict[str, object]]:
-    program = PROGRAM.replace("AFTER", after).replace("import json, os", "import os").replace("print(json", "import json; print(json")
+    program = (
+        PROGRAM.replace("AFTER", after).replace("import json, os", "import os").replace("print(json", "import json; print(json")
+    )
     before, now = json.loads(python(program).stdout.splitlines()[-1])
     return before, now
 
@@ -35,7 +37,11 @@ def states(after: str = "") -> tuple[dict[str, object], dict[str, object]]:
 def test_import_loads_no_library_and_changes_nothing() -> None:
     before, after = states()
     new = set(after["maps"]) - set(before["maps"])  # type: ignore[call-overload]
-    strange = {path for path in new if "backline/_core" not in path and "/lib-dynload/" not in path and "libstdc++" not in path and "libgcc_s" not in path}  # noqa: E501
+    strange = {
+        path
+        for path in new
+        if "backline/_core" not in path and "/lib-dynload/" not in path and "libstdc++" not in path and "libgcc_s" not in path
+    }
     assert not strange, strange
     for what in ("tasks", "env", "files", "cwd", "path"):
         assert before[what] == after[what], what

@@ -88,12 +88,18 @@ def test_a_child_of_a_busy_parent() -> None:
         HEAD
         + """
 stop = threading.Event()
+# Modules that a call imports must be there by now: CPython's import locks do not survive a fork in the middle of an import.
+begun = threading.Barrier(4)
 def busy(k):
     with backline.num_threads(1 + k % 2):
+        backline.mm(a, a)
+        begun.wait()
         while not stop.is_set():
             backline.mm(a, a)
 threads = [threading.Thread(target=busy, args=(k,)) for k in range(3)]
 for t in threads: t.start()
+begun.wait()
+assert right()
 try:
     statuses = [run_child(right) for _ in range(10)]
 finally:

@@ -34,7 +34,7 @@ GEMM(cblas_sgemm, float)
 GEMM(cblas_dgemm, double)
 LAPACK
 """
-POTRF = "#include <math.h>\nvoid dpotrf_(const char *u, const int *n, double *a, const int *l, int *i) { for (int j = 0; j < *n; ++j) a[j * *l + j] = ROOT; *i = 0; }"  # noqa: E501
+POTRF = "#include <math.h>\nvoid dpotrf_(const char *u, const int *n, double *a, const int *l, int *i) { for (int j = 0; j < *n; ++j) a[j * *l + j] = ROOT; *i = 0; }"
 
 
 def fake(folder: Path, *, error: str = "", crash: str = "", root: str = "2.0", lapack: bool = True, source: str = "") -> Path:
@@ -46,7 +46,9 @@ def fake(folder: Path, *, error: str = "", crash: str = "", root: str = "2.0", l
     text = f"#define ERROR {error}\n" + text
     (folder / "blas.c").write_text(text)
     target = folder / "libopenblas.so.0"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-Wl,-soname,libopenblas.so.0", "-o", target, folder / "blas.c", "-lm"], check=True)
+    subprocess.run(
+        [compiler, "-O2", "-shared", "-fPIC", "-Wl,-soname,libopenblas.so.0", "-o", target, folder / "blas.c", "-lm"], check=True
+    )
     return target
 
 

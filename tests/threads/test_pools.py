@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import clean, need, numpy_on_one_thread, rng, seed
+from support import algorithms, clean, need, numpy_on_one_thread, problem_of, rng, seed
 
 import backline
 from backline import _core, libraries, linalg
@@ -98,11 +98,11 @@ def test_one_count_is_not_left_for_the_next_call() -> None:
     a = np.random.default_rng(0).standard_normal((400, 400))
     native = lib.traits.native
     count = native.address(f"{lib.control}get_num_threads{native.suffix}")
-    with backline.use("openblas", only=True):
-        for threads in (2, 1, 2):
-            with backline.num_threads(threads):
-                backline.mm(a, a)
-                assert native.call(count, restype=ctypes.c_int) == threads == lib.traits.gate.value
+    problem = problem_of("matmul", a, a)
+    for threads in (2, 1, 2):
+        (algorithm,) = [x for x in algorithms("openblas", problem) if x.name == "gemm" and x.threads == threads]
+        lib.prepare(problem, algorithm)(a, a)
+        assert native.call(count, restype=ctypes.c_int) == threads == lib.traits.gate.value
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])

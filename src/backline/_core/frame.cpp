@@ -88,6 +88,8 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
+PyObject *process_wide_tracer() { return process_tracer; }
+
 bool current_frame(PyObject **snapshot, PyObject **tracer) {
     PyObject *found = nullptr;
     if (scope_variable && PyContextVar_Get(scope_variable, nullptr, &found) < 0) return false;

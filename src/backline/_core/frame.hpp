@@ -15,4 +15,6 @@ struct Frame {
 // Borrowed references; false with an exception set. `tracer` is nullptr when nobody listens.
 bool current_frame(PyObject **snapshot, PyObject **tracer);
 
+PyObject *process_wide_tracer();  // borrowed, or nullptr: listens beside the context's own
+
 }  // namespace backline

@@ -46,8 +46,13 @@ PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signat
     Ref result(run_plan(plan, s, args, nargs, kwnames));
     auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
     if (!result) return nullptr;
+    Ref everybodys(Py_XNewRef(process_wide_tracer()));
     Ref told(PyObject_CallFunction(tracer, "OOL", self->name, plan, (long long)spent));
     if (!told) return nullptr;
+    if (everybodys && everybodys != hold_tracer) {
+        told.reset(PyObject_CallFunction(everybodys.get(), "OOL", self->name, plan, (long long)spent));
+        if (!told) return nullptr;
+    }
     return result.release();
 }
 

@@ -24,7 +24,20 @@ def cases() -> dict[str, Any]:
     def add(function: str, *args: Any, absolute: bool = False, **kwargs: Any) -> None:
         found[f"{function} {len(found)}"] = (function, args, kwargs, absolute)
 
-    for f in ("det", "slogdet", "inv", "inv_ex", "cholesky", "cholesky_ex", "eigh", "eigvalsh", "eigvals", "lu_factor", "lu_factor_ex", "svdvals"):
+    for f in (
+        "det",
+        "slogdet",
+        "inv",
+        "inv_ex",
+        "cholesky",
+        "cholesky_ex",
+        "eigh",
+        "eigvalsh",
+        "eigvals",
+        "lu_factor",
+        "lu_factor_ex",
+        "svdvals",
+    ):
         for x in (z(0, 0), z(2, 0, 0), z(0, 2, 2)):
             add(f, x)
     for x in (z(0, 3), z(3, 0), z(2, 0, 3)):
@@ -49,8 +62,19 @@ def cases() -> dict[str, Any]:
         add("vector_norm", TALL, p)
         add("vector_norm", TALL, p, 0)
         add("vector_norm", TALL, p, (0, 1), True)
-    add("vector_norm", z(0,))
-    add("vector_norm", z(0,), inf)
+    add(
+        "vector_norm",
+        z(
+            0,
+        ),
+    )
+    add(
+        "vector_norm",
+        z(
+            0,
+        ),
+        inf,
+    )
     add("norm", TALL)
     add("norm", TALL, 1)
     add("norm", [3.0, 4.0], 1)
@@ -58,7 +82,12 @@ def cases() -> dict[str, Any]:
     for n in (0, 1, 5, -2):
         add("matrix_power", PLAIN, n)
     add("matrix_power", SINGULAR, -1)
-    for args in ((PLAIN, [1.0, 2.0, 3.0]), ([PLAIN, PLAIN], [[1.0, 2.0, 3.0]] * 2), ([PLAIN, PLAIN], [1.0, 2.0, 3.0]), (PLAIN, TALL[:3])):
+    for args in (
+        (PLAIN, [1.0, 2.0, 3.0]),
+        ([PLAIN, PLAIN], [[1.0, 2.0, 3.0]] * 2),
+        ([PLAIN, PLAIN], [1.0, 2.0, 3.0]),
+        (PLAIN, TALL[:3]),
+    ):
         add("solve", *args)
         add("solve_ex", *args)
     add("solve", SINGULAR, [1.0, 1.0])
