@@ -469,10 +469,9 @@ def test_windows_that_overlap_themselves(library: str, rng: np.random.Generator)
     x = rng.standard_normal(40)
     windows = np.lib.stride_tricks.sliding_window_view(x, 12)
     kernel = rng.standard_normal((12, 5))
-    exact, bound = reference(windows.copy(), kernel)
-    for given in (windows, windows[::2], windows[:, ::-1]):
-        ref, limit = reference(given.copy(), kernel)
-        for name, result in run_each(library, "matmul", given, kernel):
+    for view in (windows, windows[::2], windows[:, ::-1]):
+        ref, limit = reference(view.copy(), kernel)
+        for name, result in run_each(library, "matmul", view, kernel):
             compare(result, x.dtype, ref, limit, name)
 
 
