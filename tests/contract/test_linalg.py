@@ -15,6 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import backline
+from backline import linalg
+from backline.errors import BadType, BadValue, LinAlgError
 from support import (
     FLOATS,
     LAYOUTS,
@@ -31,10 +35,6 @@ from support import (
     spread,
 )
 from support import wide as longdouble
-
-import backline
-from backline import linalg
-from backline.errors import BadType, BadValue, LinAlgError
 
 Array = Any
 LIBRARIES = ("mkl", "openblas", "numpy")  # BLIS has no LAPACK

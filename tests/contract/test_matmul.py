@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import backline
+from backline.errors import BadType, BadValue, NoKernel
 from support import (
     FLOATS,
     HALVES,
@@ -39,9 +42,6 @@ from support import (
     spread,
     wide,
 )  # fmt: skip
-
-import backline
-from backline.errors import BadType, BadValue, NoKernel
 
 Array = Any
 DTYPES = (*HALVES, *FLOATS)

@@ -15,12 +15,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import clean, misaligned, python, rng, seed
 
 import backline
 from backline import _core, linalg
 from backline.errors import BadValue
 from backline.libraries.build import ELEMENT, TRIANGLE
+from support import clean, misaligned, python, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean and rng and seed

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import LIBRARIES, clean, need, problem_of
 
 import backline
 from backline import _core, libraries, linalg
 from backline.engine import choose, records
 from backline.errors import BadValue, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from support import LIBRARIES, clean, need, problem_of
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean

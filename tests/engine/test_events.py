@@ -7,10 +7,10 @@ import threading
 
 import numpy as np
 import pytest
-from support import clean, need
 
 import backline
 from backline import _core, linalg
+from support import clean, need
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean

@@ -6,12 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-from support import clean, need
 
 import backline
 from backline import linalg
 from backline.engine.choice import Candidate, Choice
 from backline.errors import BadType, BadValue
+from support import clean, need
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import clean, need
 
 import backline
 from backline import _core, linalg
+from support import clean, need
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import LIBRARIES, clean, need, new_seed, numpy_on_one_thread, python
 
 import backline
 from backline import linalg
+from support import LIBRARIES, clean, need, new_seed, numpy_on_one_thread, python
 
 pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
 assert clean and numpy_on_one_thread

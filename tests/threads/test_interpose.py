@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from support import need, python
 
 # A BLAS that says what it is told to, to be found wanting.

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import algorithms, clean, need, numpy_on_one_thread, problem_of, rng, seed
 
 import backline
 from backline import _core, libraries, linalg
+from support import algorithms, clean, need, numpy_on_one_thread, problem_of, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
 assert clean and numpy_on_one_thread and rng and seed

@@ -227,6 +227,33 @@ PyObject *gate_forked(PyObject *raw, PyObject *) {
     Py_RETURN_NONE;
 }
 
+// Waits until no call runs under the gate and lets none in until release(): around a fork, so that no other thread is inside
+// the library. OpenBLAS's locks are copied to the child as they are, and one that is held there is held for ever.
+PyObject *gate_hold(PyObject *raw, PyObject *) {
+    Gate *self = reinterpret_cast<Gate *>(raw);
+    if (self->kind == GateKind::local) Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    std::unique_lock<std::mutex> guard(*self->lock);
+    self->changed->wait(guard, [&] { return self->active == 0; });
+    self->active = 1;
+    self->held = self->value;
+    self->value = -1;  // nobody's count: calls that would agree wait as well
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+PyObject *gate_release(PyObject *raw, PyObject *) {
+    Gate *self = reinterpret_cast<Gate *>(raw);
+    if (self->kind == GateKind::local) Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    std::unique_lock<std::mutex> guard(*self->lock);
+    self->active = 0;
+    self->value = self->held;
+    self->changed->notify_all();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 PyObject *gate_enter(PyObject *raw, PyObject *arg) {
     long n = PyLong_AsLong(arg);
     if (n == -1 && PyErr_Occurred()) return nullptr;
@@ -248,6 +275,8 @@ PyObject *gate_leave(PyObject *raw, PyObject *arg) {
 PyMethodDef gate_methods[] = {
     {"enter", gate_enter, METH_O, "Put a thread count in force; returns what leave() has to be given."},
     {"leave", gate_leave, METH_O, "End a call that enter() began."},
+    {"hold", gate_hold, METH_NOARGS, "Wait for the calls that run and let no other begin (before a fork)."},
+    {"release", gate_release, METH_NOARGS, "End what hold() began."},
     {"forked", gate_forked, METH_NOARGS, "Forget locks and calls of the parent process."},
     {nullptr, nullptr, 0, nullptr}};
 

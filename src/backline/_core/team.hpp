@@ -36,6 +36,7 @@ struct Gate {
     std::condition_variable *changed;
     int value;   // what is in force process-wide; 0: not known
     int active;  // calls running under it
+    int held;    // value while hold() is in force
     std::atomic<uint64_t> calls;  // local gates count without a lock
 
     // Both are called without the GIL when the plan releases it. enter returns what leave has to be given.

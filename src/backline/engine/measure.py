@@ -40,7 +40,7 @@ LONG = 0.25  # if that took so many seconds
 SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's own cost does not show
 SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning
 THREADED = 1e6  # floating-point operations below which no library uses threads
-MAX_FLUSH = 48 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
+MAX_FLUSH = 32 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
 MAX_POOL = 32 << 20  # bytes of freed blocks kept for the next run, beside as many as the operands have
 
 _one_at_a_time = threading.RLock()

@@ -71,7 +71,18 @@ def _watch_forks() -> None:
     global _watching
     if not _watching:
         _watching = True
-        os.register_at_fork(after_in_child=_after_fork)
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
+
+
+def _before_fork() -> None:
+    # A lock inside a library that another thread holds now would stay locked in the child.
+    for each, _ in _gates:
+        each.hold()
+
+
+def _after_fork_in_parent() -> None:
+    for each, _ in _gates:
+        each.release()
 
 
 def _after_fork() -> None:

@@ -118,7 +118,8 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
         check_out(out, "chain_matmul: out", matrices[0].shape, matrices[0].dtype)
         out[...] = matrices[0]
         return out
-    return multi_dot(matrices, out=out)
+    result: Array = multi_dot(matrices, out=out)
+    return result
 
 
 @composed_of("matmul", module="backline")
