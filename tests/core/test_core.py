@@ -346,6 +346,55 @@ def test_calls_on_one_thread_run_together_and_others_wait(kind: int) -> None:
     assert gate.active == 0 and gate.value == 0
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_gate_is_held_around_a_fork(threads: int) -> None:
+    setter = Setter(1)
+    gate = setter.gate
+    gate.leave(gate.enter(threads))
+    gate.hold()
+    entered = threading.Event()
+
+    def other() -> None:
+        former = gate.enter(threads)
+        entered.set()
+        gate.leave(former)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert not entered.wait(0.05), "a call began in the middle of a fork"
+    gate.release()
+    thread.join(10)
+    assert entered.is_set() and gate.value == threads and gate.active == 0 and setter.asked == [threads]
+
+
+def test_overlapping_calls_do_not_starve_others() -> None:
+    """Two threads that keep one-thread calls running without a gap: a call on two threads gets its turn."""
+    gate = Setter(1).gate
+    stop, turn = threading.Event(), threading.Event()
+
+    def overlap() -> None:
+        while not stop.is_set():
+            former = gate.enter(1)
+            time.sleep(0.002)
+            gate.leave(former)
+
+    threads = [threading.Thread(target=overlap) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+
+    def other() -> None:
+        gate.leave(gate.enter(2))
+        turn.set()
+
+    waiting = threading.Thread(target=other)
+    waiting.start()
+    got_in = turn.wait(20)
+    stop.set()
+    for thread in (*threads, waiting):
+        thread.join(10)
+    assert got_in
+
+
 def test_a_local_gate_puts_the_former_count_back() -> None:
     setter = Setter(0)
     former = setter.gate.enter(2)

@@ -224,6 +224,7 @@ PyObject *gate_forked(PyObject *raw, PyObject *) {
     self->changed = new std::condition_variable;
     self->active = 0;
     self->value = 0;
+    self->waiting = 0;
     Py_RETURN_NONE;
 }
 
@@ -234,7 +235,9 @@ PyObject *gate_hold(PyObject *raw, PyObject *) {
     if (self->kind == GateKind::local) Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
     std::unique_lock<std::mutex> guard(*self->lock);
+    ++self->waiting;
     self->changed->wait(guard, [&] { return self->active == 0; });
+    --self->waiting;
     self->active = 1;
     self->held = self->value;
     self->value = -1;  // nobody's count: calls that would agree wait as well
@@ -249,6 +252,7 @@ PyObject *gate_release(PyObject *raw, PyObject *) {
     std::unique_lock<std::mutex> guard(*self->lock);
     self->active = 0;
     self->value = self->held;
+    ++self->turns;
     self->changed->notify_all();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
@@ -298,7 +302,15 @@ int Gate::enter(int threads) {
     std::unique_lock<std::mutex> guard(*lock);
     // Calls that use several threads have the library to themselves: OpenBLAS's LU waits for ever when two of them share
     // its thread buffers, and two teams at a time would only get in each other's way.
-    changed->wait(guard, [&] { return active == 0 || (value == threads && threads == 1); });
+    auto joins = [&] { return active == 0 || (value == threads && threads == 1); };
+    if (waiting || !joins()) {  // who comes late does not join past those who wait, or calls that overlap would starve them
+        ++waiting;
+        if (active) {
+            uint64_t turn = turns;
+            changed->wait(guard, [&] { return turn != turns && joins(); });
+        }
+        --waiting;
+    }
     if (value != threads) {
         ++calls;
         if (kind == GateKind::process) reinterpret_cast<void (*)(int)>(set)(threads);
@@ -316,7 +328,10 @@ void Gate::leave(int former) {
     }
     std::unique_lock<std::mutex> guard(*lock);
     if (active > 0) --active;
-    if (active == 0) changed->notify_all();
+    if (active == 0) {
+        ++turns;
+        changed->notify_all();
+    }
 }
 
 PyTypeObject GateType = {PyVarObject_HEAD_INIT(nullptr, 0)};

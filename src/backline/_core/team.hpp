@@ -37,6 +37,8 @@ struct Gate {
     int value;   // what is in force process-wide; 0: not known
     int active;  // calls running under it
     int held;    // value while hold() is in force
+    int waiting;       // calls that wait for another count
+    uint64_t turns;    // how often the last call under a count has left
     std::atomic<uint64_t> calls;  // local gates count without a lock
 
     // Both are called without the GIL when the plan releases it. enter returns what leave has to be given.

@@ -28,6 +28,8 @@ from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 __all__ = ["linalg_algorithms", "prepare_linalg"]
 
 NOT_FINITE, NOT_IN_RANGE = -9999, -9998
+# Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share (n of about 130).
+SHARED_FLOPS = 2e7
 
 # Operation -> algorithms, each with the LAPACK functions it calls ({t} the type's letter, {h} ge or he style names below).
 ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -89,7 +91,8 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
             yield Refusal(blas.name, name, f"the library exports no {missing[0]}")
             continue
         if threads > 1 and problem.flops >= THREAD_FLOPS:
-            yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, pool)
+            if problem.flops >= SHARED_FLOPS * problem.items:
+                yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, pool)
             if problem.items > 1 and blas.pool:
                 yield Algorithm(
                     blas.name, f"{name}_items", threads, True, "", "threads", "construction", blas.pool,
