@@ -114,7 +114,7 @@ def test_the_examples_of_compiled_operations_run(name: str) -> None:
     assert text, f"{name} has no docstring"
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     test = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
-    assert test.examples, f"{name} shows no example"
+    assert len(test.examples) >= 2, f"{name} has no example"  # the first one imports
     report: list[str] = []
     result = doctest.DocTestRunner(optionflags=flags).run(test, out=report.append)
     assert not result.failed, "".join(report)
