@@ -206,7 +206,8 @@ def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fals
     """
     a = matrices("pinv", A, square=hermitian)
     if 0 in a.shape[-2:]:
-        return into(out, "pinv", np.zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype))  # type: ignore[no-any-return]
+        empty: Array = into(out, "pinv", np.zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype))
+        return empty
     if hermitian:
         values, vectors = eigh(a)
         size, left, right = np.abs(values), vectors, vectors.conj().swapaxes(-1, -2)
@@ -259,7 +260,8 @@ def matrix_power(A: Array, n: int, *, out: Array | None = None) -> Array:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
         raise BadType(f"matrix_power: n is an int, not {type(n).__name__}")
     if n == 0:
-        return into(out, "matrix_power", np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape).copy())  # type: ignore[no-any-return]
+        identity: Array = into(out, "matrix_power", np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape).copy())
+        return identity
     square: Array = inv(a) if n < 0 else a
     result: Array | None = None
     left = abs(int(n))
@@ -270,4 +272,5 @@ def matrix_power(A: Array, n: int, *, out: Array | None = None) -> Array:
         if left:
             square = matmul(square, square)
     assert result is not None
-    return into(out, "matrix_power", result.copy() if result is a else result)  # type: ignore[no-any-return]
+    power: Array = into(out, "matrix_power", result.copy() if result is a else result)
+    return power
