@@ -7,6 +7,7 @@ from typing import Any, TypedDict, final
 import numpy as np
 
 __all__ = [
+    "Door",
     "Frame",
     "Gate",
     "MemoInfo",
@@ -15,6 +16,7 @@ __all__ = [
     "PreparedCall",
     "bind_scope",
     "cxx_flags",
+    "flush_denormal",
     "jobs_callback_address",
     "last_plan",
     "memo_clear",
@@ -88,10 +90,25 @@ class Gate:
     def forked(self) -> None: ...
 
 @final
+class Door:
+    """Lets one thread have a library to itself for a while; prepared calls with this `door` wait meanwhile."""
+
+    def __new__(cls) -> Door: ...
+    @property
+    def inside(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def open(self) -> None: ...
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+
+@final
 class PreparedCall:
     """Native calls, copies and triangles over buffers, ready to run on arrays of one layout."""
 
     choice: Any
+    door: Door | None
 
     def __new__(
         cls,
@@ -153,6 +170,9 @@ def team_moves() -> int:
     """How often the team's threads were given other processors."""
 
 def team_bound() -> bool: ...
+def flush_denormal(on: bool, threads: int, /) -> bool:
+    """Take subnormal numbers for zero in this thread and so many of the team's; False where the processor cannot."""
+
 def set_team_limit(threads: int, /) -> None: ...
 def jobs_callback_address() -> int: ...
 def team_check(jobs: int, /) -> tuple[int, int]: ...

@@ -27,6 +27,7 @@ int add_plan_types(PyObject *module);
 int add_operation_types(PyObject *module);
 int add_frame_type(PyObject *module);
 int add_team_types(PyObject *module);
+int add_door_type(PyObject *module);
 int add_pool(PyObject *module);
 int add_memo(PyObject *module);
 

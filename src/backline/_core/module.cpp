@@ -8,7 +8,7 @@
 
 namespace {
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "The compiled core of Backline: Memo, PreparedCall, Gate.",
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "The compiled core of Backline: Memo, PreparedCall, Gate, Door.",
                           -1, nullptr, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
@@ -17,8 +17,8 @@ PyMODINIT_FUNC PyInit__core() {
     import_array();
     backline::Ref module(PyModule_Create(&definition));
     if (!module) return nullptr;
-    for (auto add : {backline::add_frame_type, backline::add_team_types, backline::add_plan_types, backline::add_operation_types,
-                     backline::add_memo, backline::add_pool})
+    for (auto add : {backline::add_frame_type, backline::add_team_types, backline::add_door_type, backline::add_plan_types,
+                     backline::add_operation_types, backline::add_memo, backline::add_pool})
         if (add(module.get()) < 0) return nullptr;
     if (PyModule_AddStringConstant(module.get(), "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return nullptr;
     return module.release();

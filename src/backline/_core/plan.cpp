@@ -201,6 +201,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         for (size_t i = 0; i < n; ++i) Py_XDECREF(made[i]);
     };
     if (plan->simple) {
+        if (plan->door) plan->door->pass();
         run_step(plan->groups->front().steps.front(), run, 0, 0);
         PyObject *result = finish(plan, arrays, count, made, run);
         drop();
@@ -232,8 +233,13 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         run_groups(plan, run);
         if (plan->gate) plan->gate->leave(former);
     };
+    if (plan->door) plan->door->pass();
     if (plan->release_gil) {
+        Door *door = plan->door;
+        Ref hold_door(Py_XNewRef(reinterpret_cast<PyObject *>(door)));
+        if (door) ++door->inside;
         Py_BEGIN_ALLOW_THREADS execute();
+        if (door) --door->inside;
         Py_END_ALLOW_THREADS
     } else {
         execute();
@@ -539,6 +545,7 @@ void plan_dealloc(PyObject *raw) {
     Py_XDECREF(self->choice);
     Py_XDECREF(self->keep);
     Py_XDECREF(reinterpret_cast<PyObject *>(self->gate));
+    Py_XDECREF(reinterpret_cast<PyObject *>(self->door));
     Py_TYPE(raw)->tp_free(raw);
 }
 
@@ -578,6 +585,26 @@ PyObject *plan_call(PyObject *raw, PyObject *args, PyObject *kwargs) {
     return run_prepared(reinterpret_cast<PreparedCall *>(raw), arrays.data(), int(n));
 }
 
+PyObject *plan_get_door(PyObject *raw, void *) {
+    Door *door = reinterpret_cast<PreparedCall *>(raw)->door;
+    return Py_NewRef(door ? reinterpret_cast<PyObject *>(door) : Py_None);
+}
+
+int plan_set_door(PyObject *raw, PyObject *value, void *) {
+    if (!value || (value != Py_None && Py_TYPE(value) != &DoorType)) {
+        PyErr_SetString(PyExc_TypeError, "door must be a Door or None");
+        return -1;
+    }
+    PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
+    PyObject *old = reinterpret_cast<PyObject *>(self->door);
+    self->door = value == Py_None ? nullptr : reinterpret_cast<Door *>(Py_NewRef(value));
+    Py_XDECREF(old);
+    return 0;
+}
+
+PyGetSetDef plan_getset[] = {{"door", plan_get_door, plan_set_door, "the Door of its library, or None", nullptr},
+                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
 PyMemberDef plan_members[] = {
     {"choice", T_OBJECT, offsetof(PreparedCall, choice), 0, "the Choice this plan carries out"},
     {"keep", T_OBJECT, offsetof(PreparedCall, keep), READONLY, "objects that live as long as the plan"},
@@ -603,6 +630,7 @@ int add_plan_types(PyObject *module) {
     PreparedCallType.tp_clear = plan_clear;
     PreparedCallType.tp_call = plan_call;
     PreparedCallType.tp_members = plan_members;
+    PreparedCallType.tp_getset = plan_getset;
     return PyModule_AddType(module, &PreparedCallType);
 }
 

@@ -4,6 +4,7 @@
 #include "call.hpp"
 #include "common.hpp"
 #include "copy.hpp"
+#include "door.hpp"
 #include "team.hpp"
 
 namespace backline {
@@ -77,6 +78,7 @@ struct PreparedCall {
     PyObject *choice;           // whatever the engine hangs on it: the Choice that led here
     PyObject *keep;             // objects that must outlive the plan
     Gate *gate;
+    Door *door;  // or nullptr; the engine hangs it on
     int threads, info_buffer, info_size;
     int64_t info_count;
     bool release_gil;

@@ -1,3 +1,6 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include "team.hpp"
 
 #include <sched.h>
@@ -179,7 +182,41 @@ PyObject *team_check(PyObject *, PyObject *arg) {
     Py_END_ALLOW_THREADS return Py_BuildValue("iK", m.most.load(), (unsigned long long)m.seen.load());
 }
 
+// Flush-to-zero and denormals-are-zero of the processor, where it has them as a mode of each thread.
+bool set_flush(bool on) {
+#if defined(__x86_64__)
+    const unsigned both = 0x8000u | 0x0040u;
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(on ? mode | both : mode & ~both);
+    return true;
+#elif defined(__aarch64__)
+    const uint64_t bit = uint64_t(1) << 24;
+    uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    mode = on ? mode | bit : mode & ~bit;
+    asm volatile("msr fpcr, %0" : : "r"(mode));
+    return true;
+#else
+    (void)on;
+    return false;
+#endif
+}
+
+PyObject *flush_denormal(PyObject *, PyObject *args) {
+    int on, threads;
+    if (!PyArg_ParseTuple(args, "pi", &on, &threads)) return nullptr;
+    bool flag = on != 0;
+    bool works = set_flush(flag);
+    threads = std::min(threads, team_limit());
+    if (works && threads > 1 && omp_parallel)
+        run_jobs(threads, [](int, void *data) { set_flush(*static_cast<bool *>(data)); }, &flag);
+    return PyBool_FromLong(works);
+}
+
 PyMethodDef methods[] = {
+    {"flush_denormal", flush_denormal, METH_VARARGS,
+     "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; False "
+     "where the processor has no such mode."},
     {"team_bind", team_bind, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
     {"team_keep_apart", team_keep_apart, METH_O, "Whether sleeping threads of the team are kept off the caller's processor."},
     {"team_moves", team_moves, METH_NOARGS, "How often the team's threads were given other processors."},

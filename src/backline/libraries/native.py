@@ -9,6 +9,8 @@ import ctypes
 import struct
 from typing import Any
 
+from .. import _core
+
 __all__ = ["NativeLibrary", "double_bits", "float_bits"]
 
 
@@ -45,6 +47,7 @@ class NativeLibrary:
         self.prefix, self.suffix, self.int_size = prefix, suffix, int_size
         self.handle = ctypes.CDLL(path, mode=mode | os.RTLD_NOW)
         self._addresses: dict[str, int] = {}
+        self.door = _core.Door()  # closed while one thread needs it in a state of its own
 
     def address(self, name: str) -> int:
         """Address of an exported symbol, 0 if there is none."""
@@ -67,7 +70,11 @@ class NativeLibrary:
 
     def call(self, address: int, *args: Any, restype: Any = None) -> Any:
         """Call a C function while setting up; arguments are ctypes values."""
-        return ctypes.CFUNCTYPE(restype)(address)(*args)
+        self.door.enter()
+        try:
+            return ctypes.CFUNCTYPE(restype)(address)(*args)
+        finally:
+            self.door.leave()
 
     def integer(self, value: int) -> Any:
         """An integer of this library's width, to be passed by reference."""
