@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from backline.libraries.limits import memory_of, quota_of
+from ..switches import capability as words
+from .limits import memory_of, quota_of
 
 __all__ = ["CpuInfo", "Machine", "capability", "cpu_quota", "fingerprint", "machine", "usable_cpus"]
 
@@ -151,22 +152,7 @@ def capability_of(flags: Iterable[str], architecture: str, sve_bytes: int | None
     >>> capability_of(["avx", "avx2", "fma"], "x86_64")
     'AVX2'
     """
-    have = set(flags)
-    architecture = architecture.lower()
-    if architecture in ("x86_64", "amd64"):
-        if have >= {"avx512f", "avx512bw", "avx512dq", "avx512vl"}:
-            return "AVX512"
-        if have >= {"avx2", "fma"}:
-            return "AVX2"
-    elif architecture in ("aarch64", "arm64"):
-        if "sve" in have and sve_bytes == 32:
-            return "SVE256"
-    elif architecture == "s390x":
-        if "vx" in have:
-            return "Z VECTOR"
-    elif architecture == "ppc64le":
-        return "VSX"
-    return "DEFAULT"
+    return words.NAMES[words.word_of(flags, architecture, sve_bytes)]
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
@@ -261,10 +247,7 @@ def _architecture() -> str:
 @lru_cache(maxsize=1)
 def capability() -> str:
     """The capability word of this processor."""
-    vector = _read("/proc/sys/abi/sve_default_vector_length") or ""
-    return capability_of(
-        cpu_info().flags, _architecture(), int(vector) if vector.strip().isdecimal() else None
-    )
+    return words.NAMES[words.detected()]
 
 
 def usable_cpus() -> tuple[int, ...]:

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ... import switches
+from ... import _core, switches
 from ...problems import Problem
 from ...problems.matmul import MatmulProblem
-from .. import team
+from .. import capability, team
 from ..base import Algorithm, Refusal
 from ..build import Builder
 from ..find import LibrarySpec
@@ -52,6 +52,7 @@ class MKL(BlasLibrary):
         if not layer:
             # Never the Intel layer by call while libgomp is mapped: with a global libgomp its products are wrong.
             native.call(native.address("MKL_Set_Threading_Layer"), ctypes.c_int(GNU_LAYER if ours else INTEL_LAYER))
+        capped = capability.cap_mkl(native)
         strict = False
         if switches.get("deterministic") and switches.get("determinism_level") == "threads":
             status = native.call(
@@ -62,6 +63,8 @@ class MKL(BlasLibrary):
         native.call(native.address("MKL_Get_Version_String"), text, ctypes.c_int(256))
         native.call(native.address("MKL_Set_Dynamic"), ctypes.c_int(0))  # the number asked for is the number used
         self.facts = {"config": text.value.decode(errors="replace"), "strict CNR": "yes" if strict else "no"}
+        if capped:
+            self.facts["instructions"] = capped
         gate = team.gate(
             native.address("MKL_Set_Num_Threads_Local"), team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
         )
@@ -96,8 +99,12 @@ class MKL(BlasLibrary):
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         if algorithm.name == "jit":
             assert isinstance(problem, MatmulProblem)
-            return self._kernels.prepare(problem)
-        return super().prepare(problem, algorithm)
+            plan = self._kernels.prepare(problem)
+        else:
+            plan = super().prepare(problem, algorithm)
+        if self.traits is not None and isinstance(plan, _core.PreparedCall):
+            plan.door = self.traits.native.door  # also where the engine does not come by: second tries, measurements
+        return plan
 
 
 class _Kernels:

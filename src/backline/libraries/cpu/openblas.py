@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from .. import team
+from .. import capability, team
 from ..find import LibrarySpec
 from ..native import NativeLibrary
 from .blaslike import BlasLibrary
@@ -41,7 +41,8 @@ class OpenBLAS(BlasLibrary):
     )
 
     def open(self, path: str) -> BlasTraits:
-        native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
+        with capability.cap_openblas():
+            native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
         for prefix, suffix in NAMES:
             native.prefix, native.suffix = prefix, suffix
             if native.cblas("sgemm"):
@@ -50,6 +51,9 @@ class OpenBLAS(BlasLibrary):
         config = self._text(native, "get_config")
         native.int_size = 8 if native.suffix == "64_" or "USE64BITINT" in config else 4
         self.facts = {"config": config, "core": self._text(native, "get_corename")}
+        capped = capability.loaded_openblas(self.facts["core"])
+        if capped:
+            self.facts["instructions"] = capped
         if os.environ.get("OPENBLAS_CORETYPE"):
             self.facts["core set by"] = f"OPENBLAS_CORETYPE={os.environ['OPENBLAS_CORETYPE']}"
         shared_with_numpy = "numpy.libs" in path or "scipy.libs" in path

@@ -1,0 +1,322 @@
+"""Questions to a library that may not be fit: is it what its name says, does it initialise, which version is it.
+
+They are asked in a child process. A library that crashes then takes the child with it, one that prints prints into nothing,
+and nothing stays behind in this process: no mapped file, no thread, no CUDA context that a fork could not carry over. The
+child runs this very file as a program and needs nothing but the standard library; that takes some hundredths of a second.
+Where no child can be started the questions are asked here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+__all__ = ["CHECKS", "Facts", "inquire"]
+
+Facts: TypeAlias = dict[str, Any]
+
+SECONDS = 60
+
+
+def inquire(question: str, subject: str) -> Facts:
+    """Ask a question about a file.
+
+    Parameters
+    ----------
+    question : str
+        A key of `CHECKS`; any other word asks only whether the file can be loaded.
+    subject : str
+        The file's absolute path. For "mlx" a JSON list: the folders that packages are imported from.
+
+    Returns
+    -------
+    dict
+        "reason": why it is not fit, or ""; if it is fit, what it says, such as "version".
+
+    Examples
+    --------
+    >>> inquire("cudnn", "/nowhere/libcudnn.so.9")["reason"].startswith("cannot be loaded: /nowhere/libcudnn.so.9")
+    True
+    """
+    if not sys.executable or getattr(sys, "frozen", False) or not os.path.isfile(__file__):
+        return _answer(question, subject)
+    import json
+    import subprocess
+
+    command = [sys.executable, "-I", "-S", __file__, question, subject]
+    try:
+        child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"reason": f"hangs when it is asked (no answer in {SECONDS} seconds)"}
+    except OSError:
+        return _answer(question, subject)  # no processes here: a sandbox, or memory is short
+    if child.returncode < 0:
+        import signal
+
+        return {"reason": f"crashes when it is asked ({signal.Signals(-child.returncode).name})"}
+    try:
+        facts: Facts = json.loads(child.stdout)
+    except ValueError:
+        return {"reason": f"ends the process that asks it (status {child.returncode})"}
+    return facts
+
+
+class Unfit(Exception):
+    """The library is not what is wanted; the text says why."""
+
+
+def _answer(question: str, subject: str) -> Facts:
+    """Ask here, in this process."""
+    try:
+        if question == "mlx":
+            return {"reason": "", **_mlx()}
+        library = ctypes.CDLL(subject, mode=os.RTLD_NOW | os.RTLD_LOCAL if os.name == "posix" else 0)
+        check = CHECKS.get(question)
+        return {"reason": "", **(check(library) if check else {})}
+    except Unfit as error:
+        return {"reason": str(error)}
+    except OSError as error:
+        return {"reason": f"cannot be loaded: {error}"}
+    except AttributeError as error:
+        return {"reason": f"lacks a function: {error}"}
+
+
+def main() -> None:
+    """In the child: ask, and write the answer where the library cannot write."""
+    import json
+
+    answers, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    if sys.argv[1] == "mlx":
+        sys.path[:] = json.loads(sys.argv[2])
+    text = json.dumps(_answer(sys.argv[1], sys.argv[2]))
+    os.write(answers, text.encode())
+    os._exit(0)  # not by the libraries' own ways out: they may wait for threads, or crash
+
+
+# --- the questions ------------------------------------------------------------------------------------------------
+
+
+def _text(function: Any, *args: Any) -> str:
+    function.restype = ctypes.c_char_p
+    return (function(*args) or b"").decode("utf-8", "replace")
+
+
+def _properties(name: str) -> Callable[[ctypes.CDLL], tuple[int, ...]]:
+    """Major, minor and patch as CUDA's libraries tell them, which takes no device."""
+
+    def ask(library: ctypes.CDLL) -> tuple[int, ...]:
+        numbers, number = [], ctypes.c_int()
+        for which in range(3):
+            status = getattr(library, name)(which, ctypes.byref(number))
+            if status:
+                raise Unfit(f"does not tell its version ({name}: status {status})")
+            numbers.append(number.value)
+        return tuple(numbers)
+
+    return ask
+
+
+def _dotted(name: str) -> Callable[[ctypes.CDLL], Facts]:
+    ask = _properties(name)
+    return lambda library: {"version": ".".join(map(str, ask(library)))}
+
+
+def _driver(library: ctypes.CDLL) -> Facts:
+    def check(name: str, *args: Any) -> None:
+        status = getattr(library, name)(*args)
+        if status:
+            text = ctypes.c_char_p()
+            known = library.cuGetErrorString(status, ctypes.byref(text)) == 0 and text.value
+            told = text.value.decode("utf-8", "replace") if known and text.value else "unknown error"
+            raise Unfit(f"the CUDA driver says: {told} ({name}: status {status})")
+
+    count, version = ctypes.c_int(), ctypes.c_int()
+    check("cuInit", 0)
+    check("cuDeviceGetCount", ctypes.byref(count))
+    check("cuDriverGetVersion", ctypes.byref(version))
+    if count.value < 1:
+        raise Unfit("the CUDA driver reports no device")
+    return {"devices": count.value, "driver": version.value}
+
+
+def _capabilities(library: ctypes.CDLL) -> Facts:
+    """The compute capability of every device."""
+    found = []
+    for index in range(_driver(library)["devices"]):
+        device, pair = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+        failed = library.cuDeviceGet(ctypes.byref(device), index)
+        for number, attribute in zip(pair, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+            failed = failed or library.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        found.append(None if failed else [number.value for number in pair])
+    return {"capabilities": found}
+
+
+def _cudart(library: ctypes.CDLL) -> Facts:
+    version = ctypes.c_int()
+    status = library.cudaRuntimeGetVersion(ctypes.byref(version))
+    if status:
+        raise Unfit(f"does not tell its version (cudaRuntimeGetVersion: status {status})")
+    return {"version": version.value}
+
+
+def _cudnn(library: ctypes.CDLL) -> Facts:
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    number = library.cudnnGetVersion()
+    if number < 90000:  # before 9 it was 1000 * major + 100 * minor + patch
+        raise Unfit(f"is cuDNN {number // 1000}.{number % 1000 // 100}.{number % 100}; 9 is needed")
+    return {"version": number}
+
+
+def _cusparselt(library: ctypes.CDLL) -> Facts:
+    major, minor, patch = _properties("cusparseLtGetProperty")(library)
+    return {"version": 1000 * major + 100 * minor + patch}
+
+
+def _cusparselt_largest(library: ctypes.CDLL) -> Facts:
+    """The largest number of an algorithm: asked of the selection for a small product, which takes a device."""
+    handle, a, b, c, product, selection = (ctypes.create_string_buffer(16384) for _ in range(6))
+    half, row_order, half_of_it, alignment, size = 2, 2, 0, ctypes.c_uint32(16), ctypes.c_int64(64)
+    plain, default, largest_id = 0, 0, 1
+
+    def fails(name: str, *args: Any) -> int:
+        return int(getattr(library, name)(handle, *args))
+
+    shape = (size, size, size, alignment, half, row_order)
+    if (
+        library.cusparseLtInit(handle)
+        or fails("cusparseLtStructuredDescriptorInit", a, *shape, half_of_it)
+        or fails("cusparseLtDenseDescriptorInit", b, *shape)
+        or fails("cusparseLtDenseDescriptorInit", c, *shape)
+    ):
+        return {}
+    for compute_type in range(5):  # numbered anew between versions: one of them computes in float32
+        if not fails("cusparseLtMatmulDescriptorInit", product, plain, plain, a, b, c, c, compute_type):
+            break
+    else:
+        return {}
+    number = ctypes.c_int()
+    if fails("cusparseLtMatmulAlgSelectionInit", selection, product, default):
+        return {}
+    if fails("cusparseLtMatmulAlgGetAttribute", selection, largest_id, ctypes.byref(number), ctypes.c_size_t(4)):
+        return {}
+    return {"max_alg_id": number.value}
+
+
+def _magma(library: ctypes.CDLL) -> Facts:
+    numbers = [ctypes.c_int() for _ in range(3)]
+    library.magma_version(*(ctypes.byref(number) for number in numbers))
+    return {"version": ".".join(str(number.value) for number in numbers)}
+
+
+def _miopen(library: ctypes.CDLL) -> Facts:
+    numbers = [ctypes.c_size_t() for _ in range(3)]
+    status = library.miopenGetVersion(*(ctypes.byref(number) for number in numbers))
+    if status:
+        raise Unfit(f"does not tell its version (miopenGetVersion: status {status})")
+    return {"version": ".".join(str(number.value) for number in numbers)}
+
+
+def _kleidiai(library: ctypes.CDLL) -> Facts:
+    function = getattr(library, "kai_get_version", None)  # inline in most builds
+    return {"version": _text(function)} if function is not None else {}
+
+
+class _DnnlVersion(ctypes.Structure):
+    _fields_ = (("numbers", ctypes.c_int * 3), ("hash", ctypes.c_char_p), ("cpu_runtime", ctypes.c_uint))
+
+
+def _onednn(library: ctypes.CDLL) -> Facts:
+    library.dnnl_version.restype = ctypes.POINTER(_DnnlVersion)
+    said = library.dnnl_version().contents
+    version = ".".join(map(str, said.numbers))
+    if said.numbers[0] != 3:
+        raise Unfit(f"is oneDNN {version}, which has another interface; 3 is needed")
+    cpu = 1
+    library.dnnl_engine_get_count.restype = ctypes.c_size_t
+    if library.dnnl_engine_get_count(cpu) < 1:
+        raise Unfit(f"is oneDNN {version} but finds no engine for the processor")
+    return {"version": version}
+
+
+_NNPACK_STATUS = {51: "it does not support this processor", 52: "out of memory"}
+
+
+def _nnpack(library: ctypes.CDLL) -> Facts:
+    status = library.nnp_initialize()
+    if status:
+        raise Unfit(f"does not initialise: {_NNPACK_STATUS.get(status, 'unknown error')} (nnp_initialize: status {status})")
+    return {}
+
+
+_XNNPACK_STATUS = {1: "uninitialized", 2: "invalid parameter", 5: "it does not support this processor", 6: "out of memory"}
+
+
+def _xnnpack(library: ctypes.CDLL) -> Facts:
+    status = library.xnn_initialize(None)
+    if status:
+        raise Unfit(f"does not initialise: {_XNNPACK_STATUS.get(status, 'unknown error')} (xnn_initialize: status {status})")
+    return {}
+
+
+def _qnnpack(library: ctypes.CDLL) -> Facts:
+    status = library.qnnp_initialize()
+    if status:
+        raise Unfit(f"does not initialise (qnnp_initialize: status {status})")
+    return {}
+
+
+def _openmp(library: ctypes.CDLL) -> Facts:
+    if library.omp_get_max_threads() < 1:
+        raise Unfit("offers no thread")
+    return {}
+
+
+def _mlx() -> Facts:
+    """Import MLX, which only a user's program does otherwise, and ask it about Metal."""
+    from importlib import import_module
+
+    try:
+        mx: Any = import_module("mlx.core")
+    except Exception as error:  # a stranger's module may raise anything
+        raise Unfit(f"cannot be imported: {type(error).__name__}: {error}") from None
+    facts: Facts = {"version": getattr(mx, "__version__", None)}
+    if not mx.metal.is_available():
+        raise Unfit("MLX finds no Metal device")
+    ask = getattr(mx, "device_info", None) or mx.metal.device_info
+    try:
+        told = ask(mx.gpu)
+    except TypeError:
+        told = ask()  # before it took a device
+    return {**facts, "name": str(told.get("device_name", ""))}
+
+
+CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
+    "cublas": _dotted("cublasGetProperty"),
+    "cublaslt": _dotted("cublasLtGetProperty"),
+    "cuda": _driver,
+    "cuda.capabilities": _capabilities,
+    "cudart": _cudart,
+    "cudnn": _cudnn,
+    "cufft": _dotted("cufftGetProperty"),
+    "cusolver": _dotted("cusolverGetProperty"),
+    "cusparselt": _cusparselt,
+    "cusparselt.max_alg_id": _cusparselt_largest,
+    "kleidiai": _kleidiai,
+    "magma": _magma,
+    "miopen": _miopen,
+    "mkldnn": _onednn,
+    "nnpack": _nnpack,
+    "openmp": _openmp,
+    "qnnpack": _qnnpack,
+    "xnnpack": _xnnpack,
+}
+"""Question -> what is asked of the loaded library. It raises `Unfit`, or returns what the library says."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Is the library behind a backend found, and does it work, now; and which version it is.
+
+Several backends are switches for libraries that this package does not drive itself, or not yet; whether they are there is a
+question of its own. The file is found as every library's is (`find`), then a child process loads it and asks it (`inquiry`):
+a file that is there but cannot be loaded or initialised counts as absent, with the reason. Nothing is loaded here.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import BackendUnavailable, BadValue
+from . import openmp, packages
+from .find import Finding, LibrarySpec, Step, search
+from .inquiry import inquire
+from .known import KNOWN, Known
+from .maps import mapped_files
+
+__all__ = [
+    "Presence", "Version", "acl_available", "cuda_devices", "cuda_is_built", "max_alg_id", "metal_facts", "mlx_importable",
+    "names", "presence", "unavailable",
+]  # fmt: skip
+
+Version = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of looking: a path and what the library said, or a reason."""
+
+    reason: str
+    searched: tuple[str, ...]
+    path: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    remedy: str = ""
+
+
+class Presence:
+    """Whether one library is there. It is looked for when it is first asked about, and the answer is kept.
+
+    Attributes
+    ----------
+    name : str
+        The name it is asked for by.
+    title : str
+        Its name as its makers write it.
+    how_to_get : str
+        A command, or where it comes with.
+
+    Examples
+    --------
+    >>> presence("xnnpack").available() == (presence("xnnpack").reason() == "")
+    True
+    """
+
+    def __init__(
+        self, name: str, title: str, how_to_get: str, look: Callable[[], Found], version: Callable[[], Version] | None = None
+    ) -> None:
+        self.name, self.title, self.how_to_get = name, title, how_to_get
+        self._look, self._version = look, version
+        self._found: Found | None = None
+
+    def __repr__(self) -> str:
+        return f"<Presence of {self.title}: {self.path or self.reason() or 'there'}>"
+
+    def _known(self) -> Found:
+        found = self._found
+        if found is None:
+            try:
+                found = self._look()
+            except (OSError, RuntimeError, ValueError, ImportError) as error:
+                # A folder that cannot be read, an import hook that fails: whether a library is there must be answerable.
+                found = Found(f"{type(error).__name__}: {error}", ())
+            self._found = found
+        return found
+
+    def available(self) -> bool:
+        """Found and usable now. Never raises, prints nothing."""
+        return not self._known().reason
+
+    def version(self) -> Version:
+        """The version as the library tells it: an int or a text as is its makers' custom; None if absent or untold."""
+        if self._version is not None:
+            return self._version()
+        said: Version = self._known().facts.get("version")
+        return said or None
+
+    def reason(self) -> str:
+        """Why it is not available, or an empty string."""
+        return self._known().reason
+
+    def searched(self) -> tuple[str, ...]:
+        """Every place looked in, and what came of it."""
+        return self._known().searched
+
+    @property
+    def path(self) -> str | None:
+        """The file, or the package's folder; also of one that is there and does not work."""
+        return self._known().path
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What else it said."""
+        return MappingProxyType(dict(self._known().facts))
+
+    def remedy(self) -> str:
+        """How to get it, or what to set."""
+        return self._known().remedy or self.how_to_get
+
+    def forget(self) -> None:
+        """Look again when asked next: for tests, and after an installation."""
+        self._found = None
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def _look_for(name: str) -> Found:
+    row = KNOWN[name]
+    machine = platform.machine()
+    if row.machines and machine.lower() not in row.machines:
+        return Found(f"{row.title} is for {row.machines[0]}; this is {machine}", (), remedy=f"a machine with {row.machines[0]}")
+    finding = find(row)
+    searched = tuple(str(step) for step in finding.steps)
+    remedy = f"{row.how_to_get}; or set {row.spec.env} to the file's absolute path"
+    if finding.path is None:
+        files = ", ".join(row.spec.system_names)
+        if not finding.step:  # otherwise a file was named, and that one was refused
+            return Found(f"{finding.reason} ({files})", searched, remedy=remedy)
+        return Found(finding.reason, searched, remedy=finding.remedy)
+    facts = dict(inquire(name, finding.path))
+    reason = facts.pop("reason", "")
+    if reason:
+        if not reason.startswith("cannot be loaded: "):
+            reason = f"{finding.path} {reason}"
+        return Found(reason, searched, finding.path, remedy=remedy)
+    return Found("", searched, finding.path, facts)
+
+
+def find(row: Known) -> Finding:
+    """The file of a library: the usual search, then files that contain it, then its makers' own folders."""
+    finding = search(row.spec)
+    if finding or finding.step:
+        return finding
+    loaded = [file.path for file in mapped_files() if file.name in row.inside and not file.deleted] if row.inside else []
+    installed = [os.path.join(folder, name) for name in row.spec.system_names for folder in row.folders]
+    for name, paths in (("inside other packages", loaded), ("its installer's folders", installed)):
+        tried = [search(row.spec, path) for path in paths if os.path.lexists(path)]
+        found = next((each for each in tried if each), None)
+        if found is not None:
+            steps = (*finding.steps, Step(name, (str(found.path),), "found"))
+            return Finding(row.spec, found.path, name, steps, info=found.info)
+        looked = row.inside if paths is loaded else row.folders
+        if looked:
+            refused = "; ".join(each.reason for each in tried)
+            steps = (*finding.steps, Step(name, looked, f"refused {refused}" if refused else "nothing"))
+            finding = Finding(row.spec, None, "", steps, refused or finding.reason, finding.remedy)
+    return finding
+
+
+# --- packages, and runtimes that others bring ---------------------------------------------------------------------
+
+
+def _look_for_metal() -> Found:
+    folder, searched, reason = packages.find("mlx", "core")
+    if folder is None:
+        return Found(reason, searched)
+    facts = dict(packages.ask_mlx())
+    reason = facts.pop("reason")
+    return Found(reason, searched, folder, facts, "a Mac with Apple silicon" if reason else "")
+
+
+def _look_for_opt_einsum() -> Found:
+    folder, searched, reason = packages.find("opt_einsum")
+    return Found(reason, searched, folder, {} if reason else {"version": packages.version("opt_einsum")})
+
+
+def _look_for_openmp() -> Found:
+    loaded = openmp.runtimes()
+    if loaded and not os.environ.get(KNOWN["openmp"].spec.env):
+        first = next((runtime for runtime in loaded if runtime.serves), loaded[0])
+        return Found("", tuple(f"already in this process: {runtime.path}" for runtime in loaded), first.path)
+    return _look_for("openmp")
+
+
+def _row_presence(name: str) -> Presence:
+    row = KNOWN[name]
+
+    def version() -> Version:
+        return presence(row.version_of).version()
+
+    return Presence(name, row.title, row.how_to_get, lambda: _look_for(name), version if row.version_of else None)
+
+
+_PRESENCES: dict[str, Presence] = {
+    **{name: _row_presence(name) for name in KNOWN},
+    "openmp": Presence("openmp", KNOWN["openmp"].title, KNOWN["openmp"].how_to_get, _look_for_openmp, openmp.version),
+    "mps": Presence("mps", "MLX with a Metal device", "pip install mlx, on a Mac with Apple silicon", _look_for_metal),
+    "opt_einsum": Presence("opt_einsum", "opt_einsum", "pip install opt_einsum", _look_for_opt_einsum),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names that `presence` knows.
+
+    >>> {"cuda", "mkldnn", "opt_einsum"} <= set(names())
+    True
+    """
+    return tuple(_PRESENCES)
+
+
+def presence(name: str) -> Presence:
+    """The presence of the library behind a backend.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Raises
+    ------
+    BadValue
+        For another name.
+
+    Examples
+    --------
+    >>> presence("opt_einsum").available()
+    True
+    """
+    try:
+        return _PRESENCES[name]
+    except KeyError:
+        raise BadValue(f"there is no library {name!r}", remedy=f"one of: {', '.join(_PRESENCES)}") from None
+
+
+def unavailable(name: str, what: str) -> BackendUnavailable:
+    """The error for something that needs a library which is not there.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    what : str
+        What needs it: ``preferred_linalg_library("cusolver")``.
+
+    Returns
+    -------
+    BackendUnavailable
+        It says what was looked for, every place looked in, and how to get it.
+
+    Examples
+    --------
+    >>> print(unavailable("kleidiai", "kleidiai.kernels()").message)
+    kleidiai.kernels() needs KleidiAI, which is not available.
+    """
+    wanted = presence(name)
+    cause = wanted.reason() or f"{wanted.title} is at {wanted.path}, but does not have it"
+    if wanted.searched():
+        cause += f"; looked in {'; '.join(wanted.searched())}"
+    return BackendUnavailable(f"{what} needs {wanted.title}, which is not available.", cause=cause, remedy=wanted.remedy())
+
+
+# --- facts that single backends ask for ---------------------------------------------------------------------------
+
+
+def cuda_is_built() -> bool:
+    """Whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
+    return not packages.find("cupy")[2] and presence("cublas").available()
+
+
+def cuda_devices() -> int:
+    """How many CUDA devices the driver reports; 0 without one."""
+    return int(presence("cuda").facts.get("devices", 0))
+
+
+_LARGEST_BY_VERSION = {400: 4, 502: 5, 602: 37}
+_largest: dict[str, int | None] = {}  # by path
+
+
+def max_alg_id() -> int | None:
+    """The largest number of an algorithm of cuSPARSELt; None if it is absent or does not tell (it needs a device to)."""
+    library = presence("cusparselt")
+    number, path = library.version(), library.path
+    if number in _LARGEST_BY_VERSION:
+        return _LARGEST_BY_VERSION[int(number)]
+    if not library.available() or path is None:
+        return None
+    if path not in _largest:
+        _largest[path] = inquire("cusparselt.max_alg_id", path).get("max_alg_id")
+    return _largest[path]
+
+
+def acl_available() -> bool:
+    """Whether the oneDNN that is found was built on the Arm Compute Library, linked to it or holding it."""
+    library = presence("mkldnn")
+    if platform.machine().lower() not in ("aarch64", "arm64") or not library.available() or library.path is None:
+        return False
+    info = search(LibrarySpec("mkldnn"), library.path).info
+    if info is not None and any(name.startswith("libarm_compute") for name in info.needed):
+        return True
+    return _mentions(library.path, b"arm_compute")
+
+
+def _mentions(path: str, word: bytes) -> bool:
+    """Whether the bytes of a file contain a word; it is read in pieces."""
+    piece, rest = 1 << 20, b""
+    with open(path, "rb") as file:
+        while data := file.read(piece):
+            if word in rest + data:
+                return True
+            rest = data[-len(word) :]
+    return False
+
+
+def mlx_importable() -> bool:
+    """Whether MLX can be found for import; it is not imported.
+
+    >>> mlx_importable() in (True, False)
+    True
+    """
+    return not packages.find("mlx", "core")[2]
+
+
+def metal_facts() -> Mapping[str, str | int]:
+    """Facts about the Metal device, empty without one: its "name", and the number of its "cores" (0 where untold)."""
+    library = presence("mps")
+    return {"name": library.facts["name"], "cores": packages.gpu_cores()} if library.available() else {}
