@@ -11,25 +11,53 @@ from importlib import import_module
 
 from .base import Algorithm, Library, PythonPlan, Refusal
 
-__all__ = ["Algorithm", "Library", "PythonPlan", "Refusal", "get", "names", "register"]
+__all__ = ["Algorithm", "Library", "PythonPlan", "Refusal", "all_libraries", "get", "names", "ready", "register", "unregister"]
 
-# name -> where its class is. The order is the order in which candidates are listed.
+# name -> where its class is. The order is the order in which candidates are listed; plug-ins are added at the end.
 _WHERE: dict[str, str] = {
     "mkl": "backline.libraries.cpu.mkl:MKL",
     "openblas": "backline.libraries.cpu.openblas:OpenBLAS",
     "blis": "backline.libraries.cpu.blis:BLIS",
     "numpy": "backline.libraries.cpu.numpy:NumPy",
+    "emulated": "backline.libraries.cpu.emulated:Emulated",
 }
+_BUILT_IN = frozenset(_WHERE)
 _MADE: dict[str, Library] = {}
 
 
 def names() -> tuple[str, ...]:
-    """Names of the libraries known here, found or not.
+    """Names of the libraries known here, found or not, those of plug-ins included.
 
     >>> "numpy" in names()
     True
     """
+    _meet_plugins()
     return tuple(_WHERE)
+
+
+def _meet_plugins() -> None:
+    from ..switches import plugins
+
+    plugins.discover()
+    for name, plugin in plugins.found().items():
+        _WHERE.setdefault(name, plugin.library)  # a library that the program registered before stays in its place
+
+
+def ready() -> None:
+    """Have every switch declared that a library which is on may read: called before a Snapshot is taken.
+
+    Plug-ins are looked for; those whose switches only their class knows are imported, unless they are off.
+    """
+    from ..switches import plugins
+
+    _meet_plugins()
+    for name, plugin in plugins.found().items():
+        if not plugin.file:
+            from .plugged import Plugged
+
+            library = get(name)
+            if isinstance(library, Plugged) and library.allowed():
+                library.load()
 
 
 def get(name: str) -> Library:
@@ -42,12 +70,30 @@ def get(name: str) -> Library:
     """
     if name not in _MADE:
         if name not in _WHERE:
-            from ..errors import BadValue
-
-            raise BadValue(f"there is no library {name!r}", remedy=f"one of: {', '.join(_WHERE)}")
-        module, _, attribute = _WHERE[name].partition(":")
-        _MADE[name] = getattr(import_module(module), attribute)()
+            _meet_plugins()
+        _check(name)
+        _MADE.setdefault(name, _make(name))
     return _MADE[name]
+
+
+def _check(name: str) -> None:
+    if name not in _WHERE:
+        from ..errors import BadValue
+
+        raise BadValue(f"there is no library {name!r}", remedy=f"one of: {', '.join(_WHERE)}")
+
+
+def _make(name: str) -> Library:
+    from ..switches import plugins
+
+    plugin = plugins.found().get(name)
+    if plugin is not None and plugin.library == _WHERE[name]:
+        from .plugged import Plugged
+
+        return Plugged(plugin)
+    module, _, attribute = _WHERE[name].partition(":")
+    made: Library = getattr(import_module(module), attribute)()
+    return made
 
 
 def register(library: Library) -> None:
@@ -59,7 +105,36 @@ def register(library: Library) -> None:
     _core.memo_clear()
 
 
+def unregister(name: str) -> None:
+    """Undo `register`: a library of Backline's or of a plug-in's gets its place back, another one is forgotten.
+
+    Raises
+    ------
+    BadValue
+        For a name that is not known.
+
+    Examples
+    --------
+    >>> from backline.libraries.cpu.numpy import NumPy
+    >>> mine = NumPy()
+    >>> register(mine); get("numpy") is mine
+    True
+    >>> unregister("numpy"); get("numpy") is mine
+    False
+    """
+    from .. import _core
+    from ..switches import plugins
+
+    _check(name)
+    _MADE.pop(name, None)
+    if name in plugins.found() and name not in _BUILT_IN:
+        _WHERE[name] = plugins.found()[name].library
+    elif name not in _BUILT_IN:
+        del _WHERE[name]
+    _core.memo_clear()
+
+
 def all_libraries() -> Iterator[Library]:
     """Every known library, in order."""
-    for name in _WHERE:
+    for name in names():
         yield get(name)
