@@ -125,6 +125,7 @@ class PreparedCall:
         threads: int = 0,
         release_gil: bool = False,
         keep: object = None,
+        serial: bool = False,
     ) -> PreparedCall: ...
     @property
     def keep(self) -> Any: ...

@@ -209,7 +209,7 @@ COPY = ("copy", 2, 1, 1, 8, 8, 8, 8, (0, 0, 0), (0, 0, 0))
         ((1, ARGUMENT, [(1, 1, [("call", 0, [], [], 0, None)])], [], []), "needs an address"),
         ((1, ARGUMENT, [(1, 1, [("call", 1, [0] * 25, [], 0, None)])], [], []), "more integer arguments"),
         ((1, ARGUMENT, [(1, 1, [("call", 1, [], [0] * 5, 0, None)])], [], []), "more floating arguments"),
-        ((1, ARGUMENT, [(1, 1, [("call", 1, [], [], 3, None)])], [], []), "returns nothing"),
+        ((1, ARGUMENT, [(1, 1, [("call", 1, [], [], 4, None)])], [], []), "returns nothing"),
         ((1, ARGUMENT, [(1, 1, [("triangle", 9, 1, 1, 8, 8, 8, 0, (0, 0, 0))])], [], []), "unknown triangle"),
         ((1, ARGUMENT, [(1, 1, [("finite", 1, 1, 8, 8, 3, 0, (0, 0, 0), (0, 0, 0))])], [], []), "4- or 8-byte"),
         ((1, ARGUMENT, [], [1], []), "a result names a buffer"),

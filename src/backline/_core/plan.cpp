@@ -40,6 +40,10 @@ inline bool run_step(const Step &s, const Run &run, int64_t item, int thread) {
             }
             if (s.returns == ReturnKind::none) {
                 call_native<void>(s.address, ints, count, s.floats);
+            } else if (s.returns == ReturnKind::status) {
+                int64_t status = int32_t(call_native<int64_t>(s.address, ints, count, s.floats));
+                std::memcpy(at(run, s.result, item, thread), &status, size_t(s.info_size));  // little endian
+                return status == 0;
             } else {  // both come back in the first floating-point register; a float fills its low half
                 double value = call_native<double>(s.address, ints, count, s.floats);
                 std::memcpy(at(run, s.result, item, thread), &value, s.returns == ReturnKind::float32 ? 4 : 8);
@@ -229,10 +233,16 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
             }
     }
     auto execute = [&] {
+        std::unique_lock<std::mutex> turn;
+        if (plan->turn) turn = std::unique_lock<std::mutex>(*plan->turn);
         int former = plan->gate ? plan->gate->enter(plan->threads) : 0;
         run_groups(plan, run);
         if (plan->gate) plan->gate->leave(former);
     };
+    if (plan->turn && plan->turn_forks != forks) {
+        plan->turn = new std::mutex;  // the old one may be held by a thread that is not there any more
+        plan->turn_forks = forks;
+    }
     if (plan->door) plan->door->pass();
     if (plan->release_gil) {
         Door *door = plan->door;
@@ -371,8 +381,9 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
         if (bits.size() > size_t(kMaxFloats)) return fail("a call has more floating arguments than can be passed");
         for (size_t i = 0; i < bits.size(); ++i) std::memcpy(&s.floats[i], &bits[i], 8);
         long returns = PyLong_AsLong(PyTuple_GET_ITEM(o, 4));
-        if (returns < 0 || returns > 2) return fail("a call returns nothing (0), a float (1) or a double (2)");
+        if (returns < 0 || returns > 3) return fail("a call returns nothing (0), a float (1), a double (2) or a status (3)");
         s.returns = ReturnKind(returns);
+        s.info_size = plan->info_size;
         return s.returns == ReturnKind::none || parse_pointer(plan, PyTuple_GET_ITEM(o, 5), s.result);
     }
     if (!std::strcmp(kind, "copy") && size == 10) {
@@ -485,12 +496,12 @@ bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *re
 
 PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *names[] = {"arguments", "buffers", "groups", "results", "overlaps", "wrap", "info",
-                                  "on_info", "gate", "threads", "release_gil", "keep", nullptr};
-    int arguments, threads = 0, release_gil = 0;
+                                  "on_info", "gate", "threads", "release_gil", "keep", "serial", nullptr};
+    int arguments, threads = 0, release_gil = 0, serial = 0;
     PyObject *buffers, *groups, *results, *overlaps, *wrap = Py_None, *info = Py_None, *on_info = Py_None, *gate = Py_None,
                                                      *keep = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOO|$OOOOipO", const_cast<char **>(names), &arguments, &buffers, &groups,
-                                     &results, &overlaps, &wrap, &info, &on_info, &gate, &threads, &release_gil, &keep))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOO|$OOOOipOp", const_cast<char **>(names), &arguments, &buffers, &groups,
+                                     &results, &overlaps, &wrap, &info, &on_info, &gate, &threads, &release_gil, &keep, &serial))
         return nullptr;
     if (gate != Py_None && Py_TYPE(gate) != &GateType) {
         PyErr_SetString(PyExc_TypeError, "gate must be a Gate or None");
@@ -512,6 +523,10 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->gate = gate == Py_None ? nullptr : reinterpret_cast<Gate *>(Py_NewRef(gate));
     self->threads = threads;
     self->release_gil = release_gil != 0;
+    if (serial) {
+        self->turn = new std::mutex;
+        self->turn_forks = forks;
+    }
     self->info_buffer = -1;
     if (info != Py_None) {
         long long count;
@@ -525,7 +540,7 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     }
     bool works = false;
     for (const Buffer &b : *self->buffers) works |= b.kind == BufferKind::work;
-    self->simple = !works && !self->gate && !self->release_gil && self->info_buffer < 0 && self->groups->size() == 1 &&
+    self->simple = !works && !self->gate && !self->turn && !self->release_gil && self->info_buffer < 0 && self->groups->size() == 1 &&
                    self->groups->front().count == 1 && self->groups->front().steps.size() == 1;
     return guard.release();
 }
@@ -546,6 +561,7 @@ void plan_dealloc(PyObject *raw) {
     Py_XDECREF(self->keep);
     Py_XDECREF(reinterpret_cast<PyObject *>(self->gate));
     Py_XDECREF(reinterpret_cast<PyObject *>(self->door));
+    delete self->turn;
     Py_TYPE(raw)->tp_free(raw);
 }
 
@@ -621,7 +637,7 @@ int add_plan_types(PyObject *module) {
     PreparedCallType.tp_basicsize = sizeof(PreparedCall);
     PreparedCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
     PreparedCallType.tp_doc =
-        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep)\n\n"
+        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep, serial)\n\n"
         "Native calls, copies and triangles over buffers, ready to run on arrays of one layout. The arrays must have the shape,\n"
         "strides and dtype it was prepared for: the Memo sees to that.";
     PreparedCallType.tp_new = plan_new;

@@ -36,7 +36,7 @@ struct Argument {
 };
 
 enum class StepKind { call, copy, triangle, finite, range };
-enum class ReturnKind : int { none, float32, float64 };
+enum class ReturnKind : int { none, float32, float64, status };  // status: an int that is 0 unless the call failed
 
 struct Step {
     StepKind kind;
@@ -82,6 +82,8 @@ struct PreparedCall {
     int threads, info_buffer, info_size;
     int64_t info_count;
     bool release_gil;
+    std::mutex *turn;  // or nullptr; calls of this plan run one after the other (what it calls keeps state of its own)
+    int turn_forks;    // in a forked child the lock starts anew
     int simple;  // 1: one native call, no workspace, no info, no gate: the short path
 };
 

@@ -118,7 +118,9 @@ class Builder:
     ) -> None:
         """A native call; `ints` are integers and pointers in order, `floats` the bits of floating arguments in order.
 
-        A list in the place of an integer holds one value for every item of the group.
+        A list in the place of an integer holds one value for every item of the group. `returns` is 0 for nothing, 1 for a
+        float and 2 for a double, written to `to`; 3 for a status, which is not 0 if the call failed: then `to` is a pointer
+        from `info`, and the item's other calls are left out.
         """
         assert address
         self.steps.append(("call", address, list(ints), list(floats), returns, to))
@@ -199,14 +201,15 @@ class Builder:
         gate_threads: int = 0,
         release_gil: bool = False,
         same: tuple[str, ...] = (),
+        serial: bool = False,
     ) -> Any:
-        """The PreparedCall."""
+        """The PreparedCall; with `serial` its calls run one after the other."""
         self.each(count, threads)
         self.buffers[0] = ("constant", bytes(self.constants))
         return _core.PreparedCall(
             len(self.problem.operands), self.buffers, self.groups, [r[0] for r in results], self.overlaps(same),
             wrap=wrap, info=self.info_buffer, on_info=on_info, gate=gate, threads=gate_threads,
-            release_gil=release_gil, keep=tuple(self.keep) or None,
+            release_gil=release_gil, keep=tuple(self.keep) or None, serial=serial,
         )  # fmt: skip
 
 
