@@ -1,4 +1,4 @@
-"""The command ``backline``: info, switches, explain, bench, tune.
+"""The command ``backline``: info, switches, explain, bench, tune, run.
 
 Exit statuses: 0 done; 1 the script or the operation failed; 2 the command was not understood; 130 stopped by Ctrl-C.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, explain, info, switches, tune
+from . import bench, explain, info, run, switches, tune
 from .show import reported
 
 __all__ = ["app"]
@@ -25,6 +25,8 @@ app.command("switches")(reported(switches.switches))
 app.command("explain")(reported(explain.explain))
 app.command("bench")(reported(bench.bench))
 app.command("tune", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(reported(tune.tune))
+
+app.command("run", context_settings=run.SETTINGS)(run.run)  # not reported(): the launcher has statuses of its own
 
 
 @app.callback(invoke_without_command=True)
