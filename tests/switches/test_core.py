@@ -107,7 +107,6 @@ def test_threads_and_tasks_have_their_own(operation):
 
 def test_a_switch_declared_later_makes_new_plans(operation):
     call, made = operation
-    table = sys.modules["backline.switches.declared"]._registry
     assert call() == "allow"
     switches.declare(switches.Switch("test.extra", bool, True, doc="An example."))
     try:
@@ -116,7 +115,7 @@ def test_a_switch_declared_later_makes_new_plans(operation):
             assert call() == "allow"
         assert len(made) == 3
     finally:
-        del table["test.extra"]
+        sys.modules["backline.switches.declared"].withdraw("test.extra")
 
 
 def test_the_tracer_of_a_context_is_told_of_its_calls_only(operation):

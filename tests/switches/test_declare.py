@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from backline import backends, errors, switches
 from backline.errors import BadType, BadValue, Frozen, UnknownName
 from backline.switches import AtLeast, Switch, declared, store
+from backline.switches.declare import Reduction
+from backline.switches.table import FAMILIES
 
 
 @pytest.mark.parametrize(
@@ -125,19 +127,20 @@ def test_any_value_is_either_taken_or_refused_with_one_of_two_errors(name, value
     except (BadType, BadValue) as error:
         assert name in str(error)
     else:
-        assert type(taken) is switch.kind
-        assert switch.check(taken) == taken
+        assert type(taken) is (str if isinstance(switch, Reduction) else switch.kind)
+        assert switch.restore(taken) == taken
 
 
 def test_every_switch_is_declared_in_full():
-    for name, switch in declared().items():
+    for name, switch in switches.every().items():
         assert switch.name == name
         assert switch.doc.endswith(".") and "\n" not in switch.doc
-        assert switch.governs and set(switch.governs) <= {"matmul", "linalg"}
+        assert switch.governs and set(switch.governs) <= {*FAMILIES, "memory"}
         assert switch.env == "BACKLINE_" + name.upper().replace(".", "_")
         assert switch.when in ("call", "load")
         assert hash(switch) == hash(pickle.loads(pickle.dumps(switch)))
-    assert len({switch.env for switch in declared().values()}) == len(declared())
+    assert len({switch.env for switch in switches.every().values()}) == len(switches.every())
+    assert {*declared(), *switches.views()} == set(switches.every())
 
 
 @pytest.mark.parametrize(
@@ -165,11 +168,10 @@ def test_a_wrong_declaration_is_refused(arguments):
 
 @pytest.fixture
 def forget_plugins():
-    table = sys.modules["backline.switches.declared"]._registry  # the package's name for it is the function
-    known = dict(table)
+    known = set(switches.every())
     yield
-    table.clear()
-    table.update(known)
+    for name in {*switches.every()} - known:
+        sys.modules["backline.switches.declared"].withdraw(name)  # the package's name for it is the function
     store._restart()
 
 

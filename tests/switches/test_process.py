@@ -55,7 +55,7 @@ def test_the_first_read_from_many_threads_reads_the_files_once(monkeypatch):
         calls.append(threading.get_ident())
         return real(table)
 
-    monkeypatch.setattr(store, "read_sources", counted)
+    monkeypatch.setattr(config, "read_sources", counted)
     monkeypatch.setenv("BACKLINE_FALLBACK", "warm")
     ready = threading.Barrier(8)
     found: list[switches.Snapshot] = []

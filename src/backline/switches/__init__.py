@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .declare import AtLeast, EachOf, Switch, Value
-from .declared import declared, library_names
+from . import table as _table  # first: it declares what the rest reads
+from .declare import AtLeast, EachOf, Switch, Value, View
+from .declared import attach, declared, every, library_names, lookup, views
+from .precision import resolve
 from .provenance import Origin
 from .scope import Scope, make_scope
 from .snapshot import SCHEMA, Snapshot
 from .store import (
+    Said,
     assign,
     assign_many,
     current,
+    deciding,
     declare,
     freeze,
     frozen,
     get,
+    history,
     origin,
     set_tracer,
     tracer,
@@ -31,25 +36,36 @@ __all__ = [
     "AtLeast",
     "EachOf",
     "Origin",
+    "Said",
     "Scope",
     "Snapshot",
     "Switch",
     "Value",
+    "View",
     "assign",
     "assign_many",
+    "attach",
     "current",
+    "deciding",
     "declare",
     "declared",
+    "every",
     "freeze",
     "frozen",
     "get",
+    "history",
     "library_names",
+    "lookup",
     "make_scope",
     "origin",
+    "resolve",
     "scope",
     "set_tracer",
     "tracer",
+    "views",
 ]
+
+del _table
 
 
 def scope(values: Mapping[str, object] | None = None, /, **more: object) -> Scope:

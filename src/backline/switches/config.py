@@ -26,7 +26,7 @@ from typing import Any
 from ..errors import BacklineError
 from .declare import Switch, Value, nearest, show
 
-__all__ = ["Source", "read_sources", "warn_about"]
+__all__ = ["Source", "read_sources", "unknown_keys", "warn_about"]
 
 _LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
 
@@ -60,7 +60,7 @@ class Source:
         """Read the value of `switch` from `raw`, if there is one; return what is wrong with it."""
         key = switch.env if self.kind == "environment" else switch.name
         if key not in self.raw:
-            return []
+            return self._take_other(switch) if self.kind == "environment" else []
         found = self.raw[key]
         try:
             if self.kind != "environment":
@@ -72,6 +72,22 @@ class Source:
             return [(self, f"{self.at(key)}{key} = {show(found)} is ignored; legal values: {legal}")]
         return []
 
+    def _take_other(self, switch: Switch) -> list[tuple[Source, str]]:
+        """Read the variables that other programs have for the same."""
+        faults = []
+        for key, words in switch.variables.items():
+            found = self.raw.get(key, "").strip()
+            if not found:
+                continue
+            try:
+                value = switch.parse(found) if words is None else switch.check(words[found])
+                self.values[switch.name] = value, f"{key}={found}"
+                break
+            except (BacklineError, KeyError):
+                legal = switch.legal_text(found) if words is None else ", ".join(words)
+                faults.append((self, f"{key} = {show(found)} is ignored; legal values: {legal}"))
+        return faults
+
     def at(self, key: str) -> str:
         """Say in which line `key` stands, if that is known."""
         return f"line {self.lines[key]}: " if key in self.lines else ""
@@ -81,11 +97,12 @@ def read_sources(switches: Mapping[str, Switch]) -> list[Source]:
     """Read both files and the environment; the weakest comes first."""
     found = [_user_file(), _project_file(), _environment(switches)]
     sources = [source for source in found if source is not None]
-    for source in sources:
-        for switch in switches.values():
-            source.faults += [text for _, text in source.take(switch)]
-        if source.kind != "environment":
-            source.faults += _unknown_keys(source, switches)
+    taken: set[str] = set()
+    while len(taken) < len(switches):  # checking the name of a library may find plug-ins, which declare more
+        for switch in [s for s in list(switches.values()) if s.name not in taken]:
+            taken.add(switch.name)
+            for source in sources:
+                source.faults += [text for _, text in source.take(switch)]
     return sources
 
 
@@ -161,7 +178,7 @@ def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
             return source if not table else None
         text = data.decode("utf-8-sig")
         content: Any = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # tomllib raises plain ones for numbers beyond all bounds
         if table and not re.search(r"^\s*\[\s*tool\s*\.\s*backline\b", text, re.MULTILINE):
             return None  # a broken file of somebody else's is not ours to complain about
         source.faults.append(f"the file is ignored as a whole: {_reason(error)}")
@@ -221,10 +238,16 @@ def _plain(key: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in key.split("."))
 
 
-def _unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
+def unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
+    """Say of each key of a file that is no switch what may have been meant. Not under the store's lock: it may find plug-ins."""
+    from . import plugins
+
+    if source.kind == "environment" or all(key in switches for key in source.raw):
+        return []
+    plugins.discover()
     faults = []
     for key, value in source.raw.items():
-        if key not in switches:
+        if key not in switches and plugins.unread(key) is None:
             near = ", ".join(nearest(key, switches)[:3])
             faults.append(
                 f"{source.at(key)}{show(key)} = {show(value)} is no switch; the nearest names: {near}"
@@ -236,12 +259,13 @@ def _unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
 
 
 def _environment(switches: Mapping[str, Switch]) -> Source | None:
-    found = {name: value for name, value in os.environ.items() if name.startswith("BACKLINE_")}
+    others = {name for switch in switches.values() for name in switch.variables}
+    found = {name: value for name, value in os.environ.items() if name.startswith("BACKLINE_") or name in others}
     if not found:
         return None
     source = Source("environment", "the environment", raw=found)
     known = {switch.env for switch in switches.values()}
-    strange = [name for name in found if name not in known]
+    strange = [name for name in found if name not in known | others]
     if strange:
         from difflib import get_close_matches
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias
 
 from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
 
-__all__ = ["AtLeast", "EachOf", "Switch", "Value", "nearest", "show"]
+__all__ = ["AtLeast", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show"]
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
@@ -68,6 +69,15 @@ def _float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+class Legal(Protocol):
+    """What tells whether a value is legal, and which values are."""
+
+    def __call__(self, value: Value) -> bool: ...
+
+    def text(self, value: object, kind: type) -> str:
+        """Say which values are legal, the nearest to `value` first."""
+
+
 @dataclass(frozen=True, slots=True)
 class AtLeast:
     """Numbers not below `bound`; not-a-number is refused.
@@ -97,6 +107,8 @@ class EachOf:
     noun: str = "names"
 
     def __call__(self, value: Value) -> bool:
+        if value == ():
+            return True  # without asking for the names, which may look for plug-ins
         known = set(self.names())
         return isinstance(value, tuple) and all(item in known for item in value)
 
@@ -106,6 +118,29 @@ class EachOf:
         items = value if isinstance(value, (tuple, list)) else (value,)
         wrong = next((item for item in items if isinstance(item, str) and item not in known), "")
         return f"{self.noun}: " + ", ".join(repr(name) for name in nearest(wrong, known))
+
+
+class Pairs:
+    """Tuples of texts such as "1=100": the index of a device and its number.
+
+    Examples
+    --------
+    >>> Pairs()(("0=10", "1=100")), Pairs()(("one",))
+    (True, False)
+    """
+
+    def __call__(self, value: Value) -> bool:
+        return isinstance(value, tuple) and all(re.fullmatch(r"[0-9]+=[0-9]+", item) for item in value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pairs)
+
+    def __hash__(self) -> int:
+        return hash(Pairs)
+
+    def text(self, value: object, kind: type) -> str:
+        """Say which values are legal."""
+        return "texts of a device's index and a number, such as ('1=100',)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +164,15 @@ class Switch:
         The op families it has a say in.
     when
         "call": every call reads it anew. "load": read once, when its library is loaded.
+    library
+        Name of the library that it allows; unless given, an ``enabled`` switch allows the one called as its module is.
+    face
+        "attribute": an attribute of its module. "function": reached through functions of the module, and ``flags()``.
+    variables
+        Other environment variables that set it, weaker than its own: what each word of the variable means, or None where
+        the variable holds a value of the switch.
+    unset
+        Value before anybody sets it, where that is a state of its own which cannot be assigned.
 
     Examples
     --------
@@ -142,10 +186,14 @@ class Switch:
     name: str
     kind: type
     default: Value | Callable[[], tuple[Value, str]]
-    legal: tuple[Value, ...] | AtLeast | EachOf | None = None
+    legal: tuple[Value, ...] | Legal | None = None
     doc: str = ""
     governs: tuple[str, ...] = ()
     when: str = "call"
+    library: str | None = None
+    face: str = "attribute"
+    variables: Mapping[str, Mapping[str, Value] | None] = field(default_factory=dict, hash=False)
+    unset: Value | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -164,7 +212,7 @@ class Switch:
         if not self.doc:
             raise BadValue(f"switch {self.name} has no doc.", remedy="say in one line what it does")
         if not callable(self.default):
-            self.check(self.default)
+            self.restore(self.default)
 
     @property
     def env(self) -> str:
@@ -177,6 +225,13 @@ class Switch:
         return self.name.rpartition(".")[0]
 
     @property
+    def allows(self) -> str:
+        """Name of the library that it allows, or empty."""
+        if self.library is None:
+            return self.backend if self.attribute == "enabled" else ""
+        return self.library
+
+    @property
     def attribute(self) -> str:
         """Part of the name after the last dot: the attribute and the keyword of ``flags()``."""
         return self.name.rpartition(".")[2]
@@ -185,8 +240,18 @@ class Switch:
         """Return the default and where it came from, working it out if need be."""
         if callable(self.default):
             value, where = self.default()
-            return self.check(value), where
-        return self.check(self.default), "declaration"
+            return self.restore(value), where
+        return self.restore(self.default), "declaration"
+
+    def resolve(self, values: Mapping[str, Value]) -> Value:
+        """What it reads as, where `values` are the stored ones of all switches."""
+        return values[self.name]
+
+    def restore(self, value: object) -> Value:
+        """Check a value that was stored before, which may be `unset`."""
+        if self.unset is not None and type(value) is type(self.unset) and value == self.unset:
+            return self.unset
+        return self.check(value)
 
     def legal_text(self, value: object = "") -> str:
         """Every legal value as text, the nearest to `value` first.
@@ -199,6 +264,8 @@ class Switch:
         if self.kind is bool:
             return "True, False"
         if isinstance(self.legal, tuple):
+            if self.kind is int and isinstance(value, int):
+                return ", ".join(map(repr, sorted(self.legal, key=lambda item: abs(int(item) - value))))  # type: ignore[arg-type]
             by_text = {str(item): item for item in self.legal}
             return ", ".join(repr(by_text[text]) for text in nearest(str(value), by_text))
         if self.legal is not None:
@@ -216,7 +283,7 @@ class Switch:
                 return value
             if isinstance(value, bool_):
                 return bool(value)
-            raise self._bad_type(value)
+            raise self.bad_type(value)
         plain: Value
         if kind is str and isinstance(value, str):
             plain = str(value)
@@ -230,14 +297,14 @@ class Switch:
             plain = _float(value)
         elif kind is tuple and isinstance(value, (tuple, list)):
             if not all(isinstance(item, str) for item in value):
-                raise self._bad_type(value)
+                raise self.bad_type(value)
             plain = tuple(dict.fromkeys(map(str, value)))  # a name given twice counts once
         else:
-            raise self._bad_type(value)
+            raise self.bad_type(value)
         legal = self.legal
         if legal is None or (plain in legal if isinstance(legal, tuple) else legal(plain)):
             return plain
-        raise self._bad_value(value)
+        raise self.bad_value(value)
 
     def parse(self, text: str) -> Value:
         """Read a value from the text of an environment variable.
@@ -260,12 +327,13 @@ class Switch:
         except (KeyError, ValueError) as error:
             if isinstance(error, BadValue):
                 raise
-            raise self._bad_value(text) from None
+            raise self.bad_value(text) from None
         if self.kind is tuple:
             return self.check([item.strip() for item in word.split(",") if item.strip()])
         return self.check(word)
 
-    def _bad_type(self, value: object) -> BadType:
+    def bad_type(self, value: object) -> BadType:
+        """The error for a value of another type."""
         wanted, meaning = _WANTED[self.kind]
         return BadType(
             f"{self.name} takes {wanted}, not {type(value).__name__}: {show(value)}",
@@ -273,9 +341,95 @@ class Switch:
             remedy=f"legal values, the nearest first: {self.legal_text(value)}",
         )
 
-    def _bad_value(self, value: object) -> BadValue:
+    def bad_value(self, value: object) -> BadValue:
+        """The error for an illegal value."""
         return BadValue(
             f"{self.name} = {show(value)} is not a legal value.",
             cause=f"it says: {self.doc}",
             remedy=f"legal values, the nearest first: {self.legal_text(value)}",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EnumSwitch(Switch):
+    """A switch for words that are also the members of an enumeration, in lower case.
+
+    Attributes
+    ----------
+    enum
+        The enumeration; its members are taken, not their numbers.
+    synonyms
+        Further words: what each stands for.
+    """
+
+    enum: type[Enum] = Enum
+    synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def check(self, value: object) -> Value:
+        if isinstance(value, self.enum):
+            value = value.name.lower()
+        elif isinstance(value, str):
+            value = self.synonyms.get(value, value)
+        return Switch.check(self, value)
+
+    def member(self, value: Value) -> Enum:
+        """The member for a stored word."""
+        return next(m for m in self.enum if m.name.lower() == value)
+
+
+_REDUCTIONS: Final = {
+    "yes": (True, True), "no": (False, True), "no, nor split-k": (False, False),
+}  # fmt: skip
+
+
+class Reduction(Switch):
+    """Whether sums may be reduced in the short type: a bool, or two, ``(reduced, split_k)``. It reads as the first."""
+
+    __slots__ = ()
+
+    def restore(self, value: object) -> Value:
+        return value if isinstance(value, str) and value in _REDUCTIONS else self.check(value)
+
+    def check(self, value: object) -> Value:
+        items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        if not all(isinstance(item, (bool, bool_)) for item in items):
+            raise self.bad_type(value)
+        pair = tuple(bool(item) for item in items)
+        pair = (*pair, True) if len(pair) == 1 else pair
+        for word, meaning in _REDUCTIONS.items():
+            if meaning == pair:
+                return word
+        raise self.bad_value(value)
+
+    def resolve(self, values: Mapping[str, Value]) -> Value:
+        return self.pair(values)[0]
+
+    def pair(self, values: Mapping[str, Value]) -> tuple[bool, bool]:
+        """``(reduced, split_k)``."""
+        return _REDUCTIONS[str(values[self.name])]
+
+    def legal_text(self, value: object = "") -> str:
+        return "True, False, (True,), (False,), (True, True), (False, True), (False, False)"
+
+    def parse(self, text: str) -> Value:
+        words = [word.strip().lower() for word in text.split(",")]
+        if not all(word in _WORDS for word in words):
+            raise self.bad_value(text)
+        return self.check([_WORDS[word] for word in words])
+
+
+@dataclass(frozen=True, slots=True)
+class View(Switch):
+    """A switch without a value of its own: it reads others, and writing it writes those.
+
+    Attributes
+    ----------
+    nodes
+        The switches it stands for.
+    """
+
+    nodes: tuple[str, ...] = ()
+
+    def write(self, value: Value, values: Mapping[str, Value]) -> dict[str, Value]:
+        """What a write of `value` stores, where `values` are the stored ones of all switches."""
+        raise NotImplementedError

@@ -1,54 +1,106 @@
-"""Which switches exist: one table, and the registration that plug-ins use.
+"""Which switches exist, and the registration that plug-ins use. The declarations themselves are in `table`.
 
-A declaration here is all a new switch needs; attribute, scope keyword, environment variable, configuration
-key and the rows of tables follow from it.
+A declaration is all a new switch needs; attribute, scope keyword, environment variable, configuration key and the rows of
+tables follow from it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from typing import NamedTuple, TypeVar
 
 from ..errors import BadType, BadValue, UnknownName
-from .cores import starting_threads
-from .declare import AtLeast, EachOf, Switch, nearest, show
+from .declare import Switch, Value, View, nearest, show
 
-__all__ = ["declared", "library_names", "lookup"]
+__all__ = ["Attached", "attach", "attached", "declared", "every", "library_names", "lookup", "register", "views", "withdraw"]
 
-_registry: dict[str, Switch] = {}
+_every: dict[str, Switch] = {}
+_stored: dict[str, Switch] = {}
+_views: dict[str, View] = {}
+# Never changed, but replaced: another thread may be going through one.
+
+S = TypeVar("S", bound=Switch)
+
+
+class _Live(Mapping[str, S]):
+    """What one of the tables holds now. Going through it is safe while another thread declares."""
+
+    __slots__ = ("_now",)
+
+    def __init__(self, now: Callable[[], dict[str, S]]) -> None:
+        self._now = now
+
+    def __getitem__(self, name: str) -> S:
+        return self._now()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def values(self) -> ValuesView[S]:
+        return self._now().values()
+
+    def items(self) -> ItemsView[str, S]:
+        return self._now().items()
+
+
+_EVERY, _STORED, _VIEWS = _Live(lambda: _every), _Live(lambda: _stored), _Live(lambda: _views)
+
+# Libraries that no switch turns off, but that may be preferred.
+_UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft")
 
 
 def declared() -> Mapping[str, Switch]:
-    """Return every declared switch by name, in the order of declaration (read-only, always up to date).
+    """Return every switch that holds a value, by name, in the order of declaration (read-only, always up to date).
 
     Examples
     --------
     >>> declared()["mkl.enabled"].env
     'BACKLINE_MKL_ENABLED'
     """
-    return _VIEW
+    return _STORED
+
+
+def views() -> Mapping[str, View]:
+    """Return every switch that is a view of others, by name."""
+    return _VIEWS
+
+
+def every() -> Mapping[str, Switch]:
+    """Return every switch, views among them, by name."""
+    return _EVERY
 
 
 def library_names() -> list[str]:
-    """Names of the libraries that a call may run on: those that have an ``enabled`` switch."""
-    return [name.removesuffix(".enabled") for name in _registry if name.endswith(".enabled")]
+    """Names of the libraries that may be preferred, or be the only ones allowed."""
+    from . import plugins
+
+    plugins.discover()
+    return [*dict.fromkeys(s.allows for s in _stored.values() if s.allows), *_UNSWITCHED]
 
 
 def lookup(name: str) -> Switch:
     """Return the switch called `name`, or raise `UnknownName` with the nearest names."""
     try:
-        return _registry[name]
+        return _every[name]
     except (KeyError, TypeError):
-        near = ", ".join(nearest(str(name), _registry)[:3])
+        from . import plugins  # here, because it stands on the store, which stands on this
+
+        plugins.discover(str(name))
+        if isinstance(name, str) and name in _every:
+            return _every[name]
+        near = ", ".join(nearest(str(name), _every)[:3])
         raise UnknownName(f"there is no switch {show(name)}.", remedy=f"the nearest names: {near}") from None
 
 
 def register(switch: Switch) -> None:
     """Add `switch` to the table. The store's `declare` does this and makes the snapshots anew."""
+    global _every, _stored, _views
     if not isinstance(switch, Switch):
         raise BadType(f"a Switch is wanted, not {type(switch).__name__}: {show(switch)}")
-    for other in _registry.values():
+    for other in _every.values():
         if other == switch:
             return  # a plug-in that is imported twice, or reloaded
         if other.name == switch.name or other.env == switch.env:
@@ -57,41 +109,47 @@ def register(switch: Switch) -> None:
                 cause=f"{other.name} (environment {other.env}) is declared already",
                 remedy="choose another name",
             )
-    _registry[switch.name] = switch
+    if isinstance(switch, View):
+        _views = {**_views, switch.name: switch}
+    else:
+        _stored = {**_stored, switch.name: switch}
+    _every = {**_every, switch.name: switch}
 
 
-_VIEW = MappingProxyType(_registry)
-_ALL = ("matmul", "linalg")
-_LIBRARIES = EachOf(library_names, "a tuple of library names")
+def withdraw(name: str) -> None:
+    """Take a switch out again: for a plug-in that goes, and for tests."""
+    global _every, _stored, _views
+    _every = {k: v for k, v in _every.items() if k != name}
+    _stored = {k: v for k, v in _stored.items() if k != name}
+    _views = {k: v for k, v in _views.items() if k != name}
 
-for _switch in (
-    Switch("fallback", str, "allow", ("allow", "warn", "error"), governs=_ALL,
-           doc="What happens when a preference cannot be kept: take the next library, warn, or raise."),
-    Switch("benchmark", bool, False, governs=_ALL,
-           doc="Time the candidates once per signature and keep the fastest."),
-    Switch("benchmark_limit", int, 10, AtLeast(0), governs=_ALL,
-           doc="Most candidates timed per signature; 0 times all."),
-    Switch("deterministic", bool, False, governs=_ALL,
-           doc="Use only what gives the same bits again, as strongly as determinism_level says."),
-    Switch("warn_only", bool, False, governs=_ALL,
-           doc="While deterministic: warn instead of raising where nothing conforms."),
-    Switch("determinism_level", str, "run", ("run", "threads"), governs=_ALL,
-           doc="Same bits from run to run, or also for any number of threads."),
-    Switch("num_threads", int, starting_threads, AtLeast(1), governs=_ALL,
-           doc="Threads a library call may use."),
-    Switch("prefer", tuple, (), _LIBRARIES, governs=_ALL,
-           doc="Libraries to try first, in this order."),
-    Switch("only", tuple, (), _LIBRARIES, governs=_ALL,
-           doc="The only libraries allowed; empty allows all."),
-    Switch("max_error", float, math.inf, AtLeast(0), governs=_ALL,
-           doc="Largest relative error measured by tuning that an algorithm may have."),
-    Switch("numpy.enabled", bool, True, governs=_ALL,
-           doc="NumPy's own routines may run calls."),
-    Switch("openblas.enabled", bool, True, governs=_ALL,
-           doc="OpenBLAS, loaded directly, may run calls."),
-    Switch("mkl.enabled", bool, True, governs=_ALL,
-           doc="Intel's MKL may run calls."),
-    Switch("blis.enabled", bool, True, governs=_ALL,
-           doc="BLIS may run calls."),
-):  # fmt: skip
-    register(_switch)
+
+# --- what the floors above know about a switch ---------------------------------------------------------------
+
+
+class Attached(NamedTuple):
+    """What a floor above adds to a switch whose values depend on the libraries that are there."""
+
+    accept: Callable[[Value], None] | None = None
+    """Raises if the program may not set this value now. Files and environment are not asked."""
+
+    see: Callable[[Value], Value] | None = None
+    """The value as it reads, given the stored one."""
+
+
+_attached: dict[str, Attached] = {}
+
+
+def attach(
+    name: str, accept: Callable[[Value], None] | None = None, see: Callable[[Value], Value] | None = None
+) -> None:
+    """Let `accept` check what is written to a switch, and `see` change what is read from it."""
+    _attached[name] = Attached(accept, see)
+
+
+def attached(name: str) -> Attached:
+    """What is attached to a switch."""
+    return _attached.get(name, _NOTHING)
+
+
+_NOTHING = Attached()

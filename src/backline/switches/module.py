@@ -12,14 +12,17 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from ..errors import Frozen, ReadOnly, UnknownName
 from . import store
 from .declare import Switch, nearest, show
-from .declared import declared
+from .declared import every
 
-__all__ = ["ContextProp", "PlanCache", "PropModule", "SwitchModule", "install"]
+__all__ = [
+    "ContextProp", "PlanCache", "PropModule", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install",
+    "late_names",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -38,63 +41,126 @@ class PlanCache(Protocol):
         """Drop every plan."""
 
 
-class SwitchModule(ModuleType):
-    """Class of a module whose switches are attributes. Made by `install`, not by hand.
+class Switched:
+    """What modules and sub-objects whose attributes are switches have in common. `attributes` fills their classes.
 
-    It has no methods with plain names: a name in the module's own body would hide them.
+    It has no methods with plain names: a name in a module's own body would hide them.
     """
 
     __backend__: ClassVar[str]
     __computed__: ClassVar[Mapping[str, tuple[Callable[[], object], str]]]
+    __lazy__: ClassVar[tuple[str, ...]] = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Reached when there is no such attribute: a switch declared after the class was made, or a mistake.
+        # Reached when there is no such attribute: a submodule that nobody imported yet, a switch declared after the class was
+        # made, or a mistake.
+        if name in self.__lazy__:
+            return importlib.import_module(f"{_title(self)}.{name}")
         switch = _switches_of(self).get(name)
         if switch is not None:
             return store.get(switch.name)
         if name.startswith("__"):  # asked for by the interpreter and by tools, which expect a plain refusal
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        raise _unknown(self.__name__, name, _public(self))
+            raise AttributeError(f"{_title(self)} has no attribute {name!r}")
+        late = _late(self, name)
+        if late is not None:
+            return late
+        raise _unknown(_title(self), name, _public(self))
 
     def __setattr__(self, name: str, value: object) -> None:
         switch = _switches_of(self).get(name)
+        if switch is None and not name.startswith("_") and name not in _public(self):
+            from . import plugins  # here and below: it is much to import, and few programs come by
+
+            plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may declare it
+            switch = _switches_of(self).get(name)
         if switch is not None:
             store.assign(switch.name, value, depth=2)
-        elif name.startswith("__") or _is_submodule(self, name, value):
+        elif isinstance(self, ModuleType) and (name.startswith("__") or _is_submodule(self, name, value)):
             super().__setattr__(name, value)  # the import system's own bookkeeping
-        elif name in self.__computed__ or name in self.__dict__:
-            instead = " or ".join(f"{self.__name__}.{switch}" for switch in _switches_of(self))
+        elif name in self.__computed__ or name in _public(self) or name in vars(self):
+            instead = " or ".join(f"{_title(self)}.{switch}" for switch in _switches_of(self))
             if name in self.__computed__:
                 instead = self.__computed__[name][1]
             raise ReadOnly(
-                f"{self.__name__}.{name} is read-only.",
+                f"{_title(self)}.{name} is read-only.",
                 cause=f"it is no switch, so it cannot become {show(value)}",
-                remedy=f"set {instead} instead",
+                remedy=f"set {instead} instead" if instead else "call the functions of this module instead",
             )
         else:
-            raise _unknown(self.__name__, name, _public(self))
+            raise _unknown(_title(self), name, _public(self))
 
     def __delattr__(self, name: str) -> None:
         raise UnknownName(
-            f"{self.__name__}.{name} cannot be deleted.",
+            f"{_title(self)}.{name} cannot be deleted.",
             cause="the names of a backend are fixed",
-            remedy="to change a switch for a while, use the module's flags() in a with statement",
+            remedy="to change a switch for a while, use its flags() in a with statement",
         )
 
     def __dir__(self) -> list[str]:
-        dunders = [name for name in self.__dict__ if name.startswith("__")]
+        from . import plugins
+
+        plugins.discover()
+        dunders = [name for name in vars(self) if name.startswith("__")]
         return sorted({*dunders, *_public(self)})
+
+
+class SwitchModule(Switched, ModuleType):
+    """Class of a module whose switches are attributes. Made by `install`, not by hand."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return importlib.import_module, (self.__name__,)
 
 
-def _switches_of(module: SwitchModule) -> dict[str, Switch]:
-    return {s.attribute: s for s in declared().values() if s.backend == module.__backend__}
+class SwitchGroup(Switched):
+    """Base of sub-objects such as ``cuda.matmul``, whose attributes are switches. `attributes` fills a subclass."""
+
+    __title__: ClassVar[str]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in _switches_of(self))
+        return f"<{self.__title__}: {values}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        module, _, name = self.__title__.rpartition(".")
+        return _attribute_of, (module, name)
 
 
-def _public(module: SwitchModule) -> list[str]:
-    return [*module.__dict__.get("__all__", ()), *_switches_of(module), *module.__computed__]
+def _attribute_of(module: str, name: str) -> object:
+    return getattr(importlib.import_module(module), name)
+
+
+def _title(thing: Switched) -> str:
+    return thing.__title__ if isinstance(thing, SwitchGroup) else str(vars(thing)["__name__"])
+
+
+def _switches_of(thing: Switched) -> dict[str, Switch]:
+    return {s.attribute: s for s in every().values() if s.backend == thing.__backend__ and s.face == "attribute"}
+
+
+def _public(thing: Switched) -> list[str]:
+    listed = vars(thing).get("__all__")
+    if listed is None:  # a sub-object: what its class has, and its own
+        listed = [name for kind in type(thing).__mro__[:-1] for name in vars(kind) if not name.startswith("_")]
+        listed += [name for name in vars(thing) if not name.startswith("_")]
+    added: Iterable[str] = ()
+    if isinstance(thing, ModuleType) and not thing.__backend__:
+        from . import plugins
+
+        added = plugins.found()
+    return [*listed, *_switches_of(thing), *thing.__computed__, *thing.__lazy__, *added]
+
+
+late_names: list[Callable[[str, str], object]] = []
+"""Functions of module and name that are asked for an attribute nobody has, before it is refused: plug-ins join here."""
+
+
+def _late(thing: Switched, name: str) -> object:
+    if isinstance(thing, ModuleType):
+        for find in late_names:
+            found = find(_title(thing), name)
+            if found is not None:
+                return found
+    return None
 
 
 def _is_submodule(module: ModuleType, name: str, value: object) -> bool:
@@ -106,33 +172,47 @@ def _unknown(module: str, name: str, known: Iterable[str]) -> UnknownName:
     return UnknownName(f"{module} has no name {show(name)}.", remedy=f"the nearest names: {near}")
 
 
-def install(
-    module: str, prefix: str, computed: Mapping[str, tuple[Callable[[], object], str]] | None = None
-) -> None:
+Computed: TypeAlias = "Mapping[str, tuple[Callable[[], object], str]]"
+
+
+def attributes(prefix: str, computed: Computed | None = None) -> dict[str, object]:
+    """Return the members of a class whose instances have the switches called "`prefix`.…" as attributes.
+
+    Parameters
+    ----------
+    prefix
+        Backend whose switches it holds; empty for those without a dot.
+    computed
+        Further read-only attributes: name to a function that returns the value, and what to set instead.
+    """
+    computed = dict(computed or {})
+    members: dict[str, object] = {"__backend__": prefix, "__computed__": computed}
+    for switch in every().values():
+        if switch.backend == prefix and switch.face == "attribute":
+            members[switch.attribute] = property(store.reader(switch.name), doc=switch.doc)
+    for name, (function, _) in computed.items():
+        members[name] = property(_ignoring_owner(function))
+    return members
+
+
+def install(module: str, prefix: str, computed: Computed | None = None, lazy: tuple[str, ...] = ()) -> None:
     """Make the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.
 
     Parameters
     ----------
     module
         The module's ``__name__``.
-    prefix
-        Backend whose switches it holds; empty for those without a dot.
-    computed
-        Further read-only attributes: name to a function that returns the value, and what to set instead.
+    prefix, computed
+        As for `attributes`.
+    lazy
+        Submodules that are imported when they are first asked for.
 
     Notes
     -----
     The module's source annotates each switch (``enabled: bool``) without a value, for type checkers.
     """
-    target = sys.modules[module]
-    computed = dict(computed or {})
-    members: dict[str, object] = {"__backend__": prefix, "__computed__": computed, "__module__": __name__}
-    for switch in declared().values():
-        if switch.backend == prefix:
-            members[switch.attribute] = property(store.reader(switch.name), doc=switch.doc)
-    for name, (function, _) in computed.items():
-        members[name] = property(_ignoring_owner(function))
-    target.__class__ = type("SwitchModule", (SwitchModule,), members)
+    members = attributes(prefix, computed)
+    sys.modules[module].__class__ = type("SwitchModule", (SwitchModule,), {**members, "__lazy__": lazy, "__module__": __name__})
 
 
 def _ignoring_owner(function: Callable[[], object]) -> Callable[[object], object]:

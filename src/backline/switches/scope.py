@@ -12,9 +12,9 @@ from .. import _core
 from ..errors import BadType
 from . import store
 from .declare import Value, show
-from .declared import declared, lookup
+from .declared import lookup, views
 from .provenance import Place, place, text_of
-from .snapshot import Overlay, overlay
+from .snapshot import Overlay, Snapshot, overlay
 
 __all__ = ["Scope", "make_scope"]
 
@@ -42,17 +42,19 @@ class Scope:
     ('warn', 'allow')
     """
 
-    __slots__ = ("__weakref__", "_overlay", "_place", "name")
+    __slots__ = ("__weakref__", "_last", "_overlay", "_place", "_views", "name")
 
-    def __init__(self, name: str, values: Overlay, place: Place) -> None:
+    def __init__(self, name: str, values: Overlay, place: Place, views: Mapping[str, Value] | None = None) -> None:
         self.name = name
         self._overlay = values
         self._place = place
+        self._views = views  # what they store depends on what holds where the scope is entered
+        self._last: tuple[Snapshot, Overlay] | None = None  # over what they stored what, the last time
 
     @property
     def values(self) -> dict[str, Value]:
         """The switches it sets, and their values."""
-        return dict(self._overlay.items)
+        return {**self._overlay.items, **(self._views or {})}
 
     @property
     def where(self) -> str:
@@ -65,6 +67,9 @@ class Scope:
         if base is None:
             base = store.start()
         values = self._overlay
+        if self._views is not None:
+            values = self._over(store.current())
+            frame = store.frames.get(None)
         if frame is None:
             store.frames.set(_core.Frame(((self, values, None),), base, values.over(base), None))
         else:
@@ -73,6 +78,12 @@ class Scope:
             layers = (*frame.layers, (self, values, None))
             store.frames.set(_core.Frame(layers, base, values.over(frame.snapshot), frame.tracer))
         return self
+
+    def _over(self, under: Snapshot) -> Overlay:
+        last = self._last
+        if last is None or last[0] is not under:
+            last = self._last = under, overlay(tuple(store.expand(self.values, under._values).items()))
+        return last[1]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,24 +131,24 @@ class Scope:
 
             @wraps(function)
             async def later(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with Scope(self.name, self._overlay, self._place):  # a layer of its own for each call
+                with type(self)(self.name, self._overlay, self._place, self._views):  # a layer of its own for each call
                     return await cast(Awaitable[Any], function(*args, **kwargs))
 
             return later  # type: ignore[return-value]
 
         @wraps(function)
         def now(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Scope(self.name, self._overlay, self._place):
+            with type(self)(self.name, self._overlay, self._place, self._views):
                 return function(*args, **kwargs)
 
         return now
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in self._overlay.items.items())
+        values = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
         return f"<scope {self.name}({values}) made at {self.where}>"
 
 
-def make_scope(name: str, values: Mapping[str, object], depth: int = 1) -> Scope:
+def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, restore: bool = False) -> Scope:
     """Check `values` (switch name to value, None keeps) and return a scope that sets them.
 
     Parameters
@@ -148,11 +159,20 @@ def make_scope(name: str, values: Mapping[str, object], depth: int = 1) -> Scope
         Switches to set. One illegal value refuses them all.
     depth
         How many frames up the user's own line is; 1 is the caller of this function.
+    restore
+        The values were stored before, and need not be such as a program may write.
     """
-    registry = declared()
-    pairs = []
-    for switch, value in values.items():
-        if value is not None:
-            known = registry.get(switch)
-            pairs.append((switch, (known or lookup(switch)).check(value)))
-    return Scope(name, overlay(tuple(pairs)), place(depth + 1))
+    check = _restored if restore else store.accepted
+    named = {switch: check(switch, value) for switch, value in values.items() if value is not None}
+    known = views()
+    late = {switch: value for switch, value in named.items() if switch in known}
+    if late:
+        plain = tuple((switch, value) for switch, value in named.items() if switch not in late)
+        made = Scope(name, overlay(plain), place(depth + 1), late)
+        made._over(store.current())  # raises now for what contradicts itself
+        return made
+    return Scope(name, overlay(tuple(named.items())), place(depth + 1))
+
+
+def _restored(name: str, value: object) -> Value:
+    return lookup(name).restore(value)

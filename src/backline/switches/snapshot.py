@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "Overlay", "Snapshot", "intern", "overlay"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Number of the pickled form. It goes up when an old reader would misunderstand a new pickle."""
 
 
@@ -42,8 +42,9 @@ class Snapshot:
     False
     """
 
-    __slots__ = ("__weakref__", "_values")
+    __slots__ = ("__weakref__", "_resolved", "_values")
     _values: dict[str, Value]
+    _resolved: dict[str, Value]
 
     def __new__(cls) -> Snapshot:
         raise TypeError("a Snapshot is not made by hand; backline.switches.current() returns one")
@@ -63,6 +64,20 @@ class Snapshot:
     def get(self, name: str, default: Value | None = None) -> Value | None:
         """Value of switch `name`, or `default` if there is none of that name."""
         return self._values.get(name, default)
+
+    def resolved(self, name: str) -> Value:
+        """Return what switch `name`, or a view such as ``cudnn.allow_tf32``, reads as here.
+
+        Precision switches are stored as they were written; this walks up their tree.
+
+        Examples
+        --------
+        >>> from backline import switches
+        >>> with switches.scope(fp32_precision="tf32"):
+        ...     switches.current().resolved("cuda.matmul.allow_tf32")
+        True
+        """
+        return self._resolved[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -92,7 +107,7 @@ class Snapshot:
         """
         from .scope import make_scope
 
-        return make_scope("snapshot.apply", self._values, depth=2)
+        return make_scope("snapshot.apply", self._values, depth=2, restore=True)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise TypeError("a Snapshot never changes; open a scope or assign the switch to get another one")
@@ -120,6 +135,19 @@ class Snapshot:
         return f"<Snapshot {' '.join(changed)}; {rest}>"
 
 
+class _Resolved(dict[str, Value]):
+    """What the switches of one Snapshot read as, worked out when first asked for."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self._values = values
+
+    def __missing__(self, name: str) -> Value:
+        value = self[name] = lookup(name).resolve(self._values)
+        return value
+
+
 # Weak, so that a program that walks through many values of a switch does not keep them all.
 _interned: weakref.WeakValueDictionary[tuple[object, ...], Snapshot] = weakref.WeakValueDictionary()
 _overlays: dict[tuple[tuple[str, Value], ...], Overlay] = {}
@@ -145,6 +173,7 @@ def intern(values: Mapping[str, Value]) -> Snapshot:
         if found is None:
             found = object.__new__(Snapshot)
             object.__setattr__(found, "_values", dict(values))
+            object.__setattr__(found, "_resolved", _Resolved(found._values))
             _interned[key] = found
         return found
 
@@ -192,13 +221,17 @@ def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
     values: dict[str, Value] = {}
     for name, value in items:
         if name not in table:
+            from . import plugins
+
+            plugins.discover(name)
+        if name not in table:
             raise BadValue(
                 f"the snapshot sets {show(name)}, a switch that does not exist here.",
                 cause="it comes from another version of backline, or its plug-in is not imported here",
                 remedy="use the same version on both sides, and import the plug-in before unpickling",
             )
         try:
-            values[name] = table[name].check(value)
+            values[name] = table[name].restore(value)
         except BacklineError as error:
             raise BadValue(f"the snapshot cannot be read here: {error.message}", cause=error.cause) from None
     for name, switch in table.items():

@@ -15,28 +15,34 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .. import _core
-from ..errors import Frozen
-from .config import Source, read_sources, warn_about
-from .declare import Switch, Value, show
-from .declared import declared, lookup, register
+from ..errors import BadValue, Frozen
+from .declare import Reduction, Switch, Value, View, show
+from .declared import attached, declared, every, lookup, register, views
+from .precision import PARENT, decides
 from .provenance import Origin, Place, place, text_of
 from .snapshot import Overlay, Snapshot, intern, overlay
 
 if TYPE_CHECKING:
+    from .config import Source
     from .scope import Scope
 
 __all__ = [
+    "Said",
+    "accepted",
     "assign",
     "assign_many",
     "current",
+    "deciding",
     "declare",
+    "expand",
     "frame_over",
     "freeze",
     "frozen",
     "get",
+    "history",
     "origin",
     "reader",
     "scope_is_open",
@@ -54,6 +60,7 @@ bare_frame: _core.Frame | None = None  # no layers over the_base: for every cont
 _lock = threading.RLock()  # re-entrant: a signal handler may write a switch while this thread holds it
 _sources: list[Source] = []  # files and environment, the weakest first
 _starting: dict[str, tuple[Value, str]] = {}  # defaults, with a word on where they come from
+_given: dict[str, list[tuple[str, Value, str]]] = {}  # what the sources say: kind, value, where, the weakest first
 _assigned: dict[str, tuple[Value, Place]] = {}
 _is_frozen = False
 
@@ -92,29 +99,40 @@ def current() -> Snapshot:
 
 
 def get(name: str) -> Value:
-    """Return the value of switch `name` that holds here.
+    """Return what switch `name` reads as here.
 
     Examples
     --------
     >>> get("mkl.enabled")
     True
+    >>> get("cudnn.conv.fp32_precision")
+    'tf32'
     """
-    return current()[name]
+    lookup(name)
+    try:
+        value = current().resolved(name)
+    except KeyError:  # declared by another thread just now, which is about to make the base anew
+        with _lock:
+            value = current().resolved(name)
+    see = attached(name).see
+    return value if see is None else see(value)
 
 
 def reader(name: str) -> Callable[[object], Value]:
-    """Return a function that ignores its argument and returns the value of switch `name`: a fast getter."""
+    """Return a function that ignores its argument and returns what switch `name` reads as: a fast getter."""
+    if attached(name).see is not None:
+        return lambda owner: get(name)
 
     def read(owner: object, _frame: Callable[[None], Any] = frames.get, _name: str = name) -> Value:
         frame = _frame(None)
         base = the_base
         if base is not None:
             if frame is None:
-                return base._values[_name]
+                return base._resolved[_name]
             if frame.base is base:
-                value: Value = frame.snapshot._values[_name]
+                value: Value = frame.snapshot._resolved[_name]
                 return value
-        return current()[_name]
+        return current().resolved(_name)
 
     return read
 
@@ -129,22 +147,56 @@ def origin(name: str) -> Origin:
     ...     origin("fallback").kind
     'scope'
     """
+    return deciding(name, lambda each: history(each)[0]).origin
+
+
+class Said(NamedTuple):
+    """One value that something gives a switch."""
+
+    switch: str
+    value: Value
+    origin: Origin
+
+
+def deciding(name: str, said: Callable[[str], Said]) -> Said:
+    """What decides how switch `name` reads: for a view one of its nodes, for a node of precision one above it perhaps."""
+    switch = lookup(name)
+    if isinstance(switch, View):
+        found = [deciding(node, said) for node in switch.nodes]
+        return next((each for each in found if each.origin.kind != "default"), found[0])
+    return said(decides(current()._values, name) if name in PARENT else name)
+
+
+def history(name: str) -> list[Said]:
+    """Everything that gives stored switch `name` a value here: what holds first, the default last.
+
+    Examples
+    --------
+    >>> from backline.switches import scope
+    >>> with scope(fallback="warn"), scope(fallback="error"):
+    ...     [said.value for said in history("fallback")]
+    ['error', 'warn', 'allow']
+    """
     lookup(name)
     current()  # the files have been read now
+    found = []
     frame = frames.get(None)
     for scope, values, written in reversed(frame.layers if frame is not None else ()):
         if name in values.items:
             opened = f"{scope.where}, {scope.name}"
+            origin = Origin("scope", opened)
             if written is not None and name in written:
-                return Origin("assignment", f"{text_of(written[name])}, inside the scope of {opened}")
-            return Origin("scope", opened)
+                origin = Origin("assignment", f"{text_of(written[name])}, inside the scope of {opened}")
+            found.append(Said(name, values.items[name], origin))
     with _lock:
         if name in _assigned:
-            return Origin("assignment", text_of(_assigned[name][1]))
-        for source in reversed(_sources):
-            if name in source.values:
-                return Origin(source.kind, source.values[name][1])
-        return Origin("default", _starting[name][1])
+            value, noted = _assigned[name]
+            found.append(Said(name, value, Origin("assignment", text_of(noted))))
+        for kind, value, where in reversed(_given.get(name, ())):
+            found.append(Said(name, value, Origin(kind, where)))
+        value, where = _starting[name]
+        found.append(Said(name, value, Origin("default", where)))
+    return found
 
 
 def start() -> Snapshot:
@@ -153,15 +205,18 @@ def start() -> Snapshot:
     The first read of any switch does this. Whatever is wrong in a file becomes one warning for that file.
     """
     global _sources
+    from .config import read_sources, unknown_keys, warn_about  # at the first read, not at import
+
     with _lock:
         if the_base is not None:
             return the_base
-        sources = read_sources(declared())
+        sources = read_sources(every())
         _sources = sources
         base = _make_base()
     for source in sources:  # after the lock and with the base in place: a warning may run anything, or raise
+        source.faults += unknown_keys(source, every())
         warn_about(source)
-    return base
+    return the_base or base  # plug-ins that were found meanwhile made it anew
 
 
 def _make_base() -> Snapshot:
@@ -170,10 +225,42 @@ def _make_base() -> Snapshot:
         if name not in _starting:
             _starting[name] = switch.starting()
     values = {name: _starting[name][0] for name in declared()}
+    _given.clear()
     for source in _sources:
-        values.update({name: value for name, (value, _) in source.values.items()})
+        # Other programs' variables give way to ours, and a view is worked out over what the same source says plainly.
+        own = source.kind != "environment"
+        order = sorted(source.values.items(), key=lambda row: (own or row[1][1].startswith("BACKLINE_"), row[0] in views()))
+        for name, (value, where) in order:
+            for node, written in expand({name: value}, values).items():
+                values[node] = written
+                _given.setdefault(node, []).append((source.kind, written, where))
     values.update({name: value for name, (value, _) in _assigned.items()})
     return _set_base(intern(values))
+
+
+def expand(values: Mapping[str, Value], under: Mapping[str, Value]) -> dict[str, Value]:
+    """Replace the views among checked `values` by what writing them over `under` stores.
+
+    What is written plainly counts before the views; two values for one switch are refused.
+    """
+    stored = {name: value for name, value in values.items() if name not in views()}
+    if len(stored) == len(values):
+        return stored
+    written: dict[str, tuple[Value, str]] = {}
+    for name, value in values.items():
+        view = views().get(name)
+        if view is None:
+            continue
+        for node, new in view.write(value, {**under, **stored}).items():
+            old, who = written.get(node, (stored.get(node, new), node))
+            if old != new:
+                raise BadValue(
+                    f"{name} = {show(value)} and {who} = {show(values[who])} contradict each other.",
+                    cause=f"{name} would store {node} = {show(new)}",
+                    remedy="leave one of them out",
+                )
+            written[node] = new, name
+    return stored | {node: value for node, (value, _) in written.items()}
 
 
 def _set_base(snapshot: Snapshot) -> Snapshot:
@@ -226,12 +313,13 @@ def assign(name: str, value: object, depth: int = 1) -> None:
 
 def assign_many(values: Mapping[str, object], depth: int = 1) -> None:
     """Set several switches as one; if one value is illegal, or the base is frozen, none is set."""
-    checked = {name: lookup(name).check(value) for name, value in values.items()}
-    if not checked:
+    named = {name: accepted(name, value) for name, value in values.items()}
+    if not named:
         return
     noted = place(depth + 1)
     frame = frames.get(None)
     if frame is not None and frame.layers:
+        checked = expand(named, current()._values)
         scope, inner, written = frame.layers[-1]
         layer = (
             scope,
@@ -242,14 +330,25 @@ def assign_many(values: Mapping[str, object], depth: int = 1) -> None:
         return
     start()  # outside the lock, for its warnings
     with _lock:
-        _refuse_if_frozen(checked)
+        _refuse_if_frozen(named, values)
+        checked = expand(named, start()._values)
         _assigned.update({name: (value, noted) for name, value in checked.items()})
         _set_base(overlay(tuple(checked.items())).over(start()))
 
 
-def _refuse_if_frozen(values: Mapping[str, object]) -> None:
+def accepted(name: str, value: object) -> Value:
+    """Return `value` as switch `name` stores it, or raise if it is illegal or its library is not there."""
+    checked = lookup(name).check(value)
+    accept = attached(name).accept
+    if accept is not None:
+        accept(checked)
+    return checked
+
+
+def _refuse_if_frozen(checked: Mapping[str, Value], given: Mapping[str, object]) -> None:
     if _is_frozen:
-        name, value = next(iter(values.items()))
+        name = next(iter(checked))
+        value = given[name] if isinstance(lookup(name), Reduction) else checked[name]  # that one stores what it does not take
         raise Frozen(
             f"{name} = {show(value)} was refused: the base is frozen.",
             cause="disable_global_flags() was called, so process-wide values can no longer change",
@@ -258,10 +357,15 @@ def _refuse_if_frozen(values: Mapping[str, object]) -> None:
 
 
 def _with_form(name: str, value: object) -> str:
+    from inspect import signature
+
     backend, _, attribute = name.rpartition(".")
-    module = ".".join(part for part in ("backline.backends", backend) if part)
-    if hasattr(sys.modules.get(module), "flags"):
-        return f"with {module}.flags({attribute}={show(value)}): ..."
+    path = ".".join(part for part in ("backline.backends", backend) if part)
+    parent, _, last = path.rpartition(".")
+    owner = sys.modules.get(path) or vars(sys.modules.get(parent, sys)).get(last)  # a module, or a sub-object of one
+    flags = getattr(owner, "flags", None)
+    if flags is not None and attribute in signature(flags).parameters:
+        return f"with {path}.flags({attribute}={show(value)}): ..."
     return f"with backline.switches.scope({{{name!r}: {show(value)}}}): ..."
 
 
@@ -277,6 +381,10 @@ def declare(switch: Switch) -> None:
             for source in _sources:
                 faults += source.take(switch)
             _make_base()
+    if not faults:
+        return
+    from .config import warn_about
+
     for source, text in faults:
         warn_about(source, [text])
 

@@ -1,0 +1,30 @@
+"""A switch that adds names to those of another one, for scopes that may be entered where others are open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .declare import Value, View
+
+__all__ = ["Addition"]
+
+
+class Addition(View):
+    """Names that come to those of its node. Which names those are is asked when it is written, or its scope entered.
+
+    Examples
+    --------
+    >>> more = Addition("kernels.also_off", tuple, (), doc="Further kernels to leave out.", nodes=("kernels.off",))
+    >>> more.write(("b", "a"), {"kernels.off": ("a",)})
+    {'kernels.off': ('a', 'b')}
+    """
+
+    __slots__ = ()
+
+    def resolve(self, values: Mapping[str, Value]) -> Value:
+        return values[self.nodes[0]]
+
+    def write(self, value: Value, values: Mapping[str, Value]) -> dict[str, Value]:
+        held = values[self.nodes[0]]
+        assert isinstance(held, tuple) and isinstance(value, tuple)
+        return {self.nodes[0]: tuple(dict.fromkeys((*held, *value)))}
