@@ -68,6 +68,8 @@ class Choice:
         Switches that mattered: name to (value, origin).
     fallbacks
         Preferences that could not be kept, with the reason.
+    requested, effective
+        For float32 and complex64: what fp32_precision permits here ("none", "ieee", "tf32", "bf16"), and what is computed in.
     """
 
     problem: Problem
@@ -78,6 +80,8 @@ class Choice:
     determinism: str = "off"
     switches: dict[str, tuple[str, str]] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
+    requested: str = ""
+    effective: str = ""
 
     @property
     def library(self) -> str | None:
@@ -89,11 +93,20 @@ class Choice:
 
     @property
     def requested_precision(self) -> str:
-        return short(self.problem.dtype)
+        """What the switches ask for, where they have a say; else the dtype."""
+        return self.requested if self.requested in ("tf32", "bf16") else short(self.problem.dtype)
 
     @property
     def effective_precision(self) -> str:
-        return (self.chosen.precision if self.chosen else "") or self.requested_precision
+        """What it is computed in."""
+        if self.effective not in ("", "ieee"):
+            return self.effective
+        return short(self.problem.dtype)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether reduced precision is imitated by rounding the inputs."""
+        return self.chosen is not None and "emulated" in self.chosen.traits
 
     def lines(self) -> list[tuple[str, str]]:
         """The head of the table: pairs of label and text."""
@@ -104,7 +117,7 @@ class Choice:
             head = f"{taken.library} {taken.name}, {taken.threads} thread{'s' if taken.threads > 1 else ''}"
         rows = [("problem", self.problem.key), ("runs on", head), ("because", self.basis)]
         precision = self.effective_precision
-        if precision != self.requested_precision:
+        if precision.removesuffix(" (emulated)") != self.requested_precision:
             precision = f"{precision} (requested {self.requested_precision})"
         rows.append(("precision", precision))
         if taken is not None:

@@ -1,7 +1,8 @@
 """From a Problem and the switches to a Choice, in the one order that holds everywhere.
 
-1. libraries that are switched off or not there are refused; 2. what a library cannot do is refused; 3. algorithms whose
-measured error is above what is allowed are refused; 4. those below the determinism asked for are refused;
+1. libraries that are switched off or not there are refused; 2. what a library cannot do, or a switch forbids, is refused;
+3. algorithms coarser than `fp32_precision` permits, or whose measured error is above what is allowed, are refused; 4. those
+below the determinism asked for are refused;
 5. preferences reorder; 6. a valid tuning record, else a measurement if `benchmark` is on, else the shipped ranking decides
 among equals; 7. nothing left is `NoKernel`, and a preference that was not kept is the `fallback` switch's business.
 """
@@ -10,22 +11,24 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .. import libraries, switches
 from ..errors import FallbackRefused, NoKernel, NotDeterministic
 from ..libraries import team
-from ..libraries.base import Algorithm, Refusal
+from ..libraries.base import Algorithm, Library, Refusal
 from ..problems import Problem
-from . import plans, ranking, records
+from . import permits, plans, precision, ranking
 from .choice import Candidate, Choice
 
-__all__ = ["choose", "eligible", "plan_for"]
+__all__ = ["able", "choose", "eligible", "plan_for"]
 
 _warned: set[tuple[str, ...]] = set()
 
 
-def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = frozenset()) -> Choice:
+def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str] = MappingProxyType({})) -> Choice:
     """The Choice for a Problem under the switches that hold here.
 
     Parameters
@@ -35,7 +38,7 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
     measure
         Whether a measurement may be made where `benchmark` asks for one.
     without
-        Keys of algorithms that turned out not to work.
+        Keys of algorithms that turned out not to work, and what they said.
 
     Raises
     ------
@@ -46,25 +49,32 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
     FallbackRefused
         A preference cannot be kept and `fallback` is "error".
     """
+    libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
     threads = 1 if team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
-    record = records.find(problem, threads)
+    from ..libraries import capability  # these two are much to import, and not needed before something is chosen
+    from . import records
+
+    asked = precision.as_asked(problem, snapshot)
+    record = records.find(asked, threads)
     refused: list[Candidate] = []
-    able = _able(problem, threads, snapshot, refused, without)
-    able = _accurate(able, record, snapshot, refused)
-    conforming = _conforming(able, level, refused)
-    if able and not conforming:
+    could = able(problem, threads, snapshot, refused, without)
+    could = precision.permitted(could, problem, snapshot, refused)
+    could = _accurate(could, record, snapshot, refused)
+    conforming = _conforming(could, problem, level, snapshot, refused)
+    if could and not conforming:
         _not_deterministic(problem, level, snapshot, refused)
-        conforming = able
+        conforming = could
     if not conforming:
         raise _no_kernel(problem, refused)
     home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
-    if level == "off" and record is None and measure and snapshot["benchmark"] and len(conforming) > 1:
+    timed, limit = permits.benchmarks(problem, snapshot)
+    if level == "off" and record is None and measure and timed and len(conforming) > 1:
         from .measure import measure_once
 
-        limit = snapshot["benchmark_limit"] or len(conforming)
-        record = measure_once(problem, ranking.sort(problem, conforming)[:limit], threads)
+        limit = limit or len(conforming)
+        record = measure_once(asked, ranking.sort(problem, conforming)[:limit], threads)
         conforming = _accurate(conforming, record, snapshot, refused)
         if not conforming:
             raise _no_kernel(problem, refused)
@@ -76,13 +86,17 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
     order = ranking.sort(problem, conforming)
     if level == "off" and record is not None:
         order = records.arrange(order, record, home)
-    prefer = snapshot["prefer"]
+    order.sort(key=lambda a: permits.priority(a, snapshot))
+    prefer, prefers = permits.preferred(problem, snapshot)
     if prefer:
         order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
     chosen = order[0]
-    choice = Choice(problem, chosen, [], basis, threads, level, _switches_that_matter(snapshot))
+    choice = Choice(problem, chosen, [], basis, threads, level, _switches_that_matter(problem, snapshot))
+    choice.requested = precision.requested(problem, snapshot)
+    choice.effective = precision.spelled(chosen, problem)
     for a in order:
-        c = Candidate(a.library, a.name, "chosen" if a is chosen else "next", a.note, detail=a)
+        note = "; ".join(filter(None, [a.note, capability.too_late(a.library)]))
+        c = Candidate(a.library, a.name, "chosen" if a is chosen else "next", note, detail=a)
         if record is not None:
             c.seconds, c.error = record.seconds(a.key), record.error(a.key)
         if a.pool not in ("", home) and a is not chosen:
@@ -90,38 +104,68 @@ def choose(problem: Problem, *, measure: bool = True, without: frozenset[str] = 
         choice.candidates.append(c)
     choice.candidates += refused
     if prefer and chosen.library not in prefer:
-        _preference_not_kept(choice, prefer, snapshot)
+        _preference_not_kept(choice, prefer, prefers, snapshot)
     return choice
 
 
 def eligible(problem: Problem, threads: int) -> list[Algorithm]:
     """Every algorithm that the switches allow and that can run a Problem, whatever has been measured."""
-    return _able(problem, threads, switches.current(), [], frozenset())
+    libraries.ready()  # before the snapshot: plug-ins declare switches
+    snapshot = switches.current()
+    return precision.permitted(able(problem, threads, snapshot, [], {}), problem, snapshot, [])
 
 
-def _able(
-    problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: frozenset[str]
+def able(
+    problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
 ) -> list[Algorithm]:
+    """What libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason."""
     only = snapshot["only"]
-    able = []
+    kind = problem.device.partition(":")[0]
+    found = []
     for library in libraries.all_libraries():
-        name = library.name
-        switch = f"{name}.enabled"
+        name, switch = library.name, library.switch
+        if kind not in library.devices or (library.families and problem.family not in library.families):
+            continue
         if not snapshot.get(switch, True):
-            refused.append(Candidate(name, "", "refused", f"disabled by {switch}, {switches.origin(switch)}", switch))
+            reason = f"disabled by {switch}, {switches.origin(switch)}"
+            refused.append(Candidate(name, "", "refused", reason, switch))
         elif only and name not in only:
             refused.append(Candidate(name, "", "refused", f"not among only = {only}, {switches.origin('only')}", "only"))
         elif not library.available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         else:
-            for found in library.algorithms(problem, threads):
-                if isinstance(found, Refusal):
-                    refused.append(Candidate(name, found.name, "refused", found.reason, found.switch))
-                elif found.key in without:
-                    refused.append(Candidate(name, found.name, "refused", "failed when it was prepared"))
-                else:
-                    able.append(found)
+            allowed = 1 if library.openmp and not snapshot["openmp.enabled"] else threads
+            found += _listed_by(library, problem, allowed, snapshot, refused, without)
+    return found
+
+
+def _listed_by(
+    library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
+) -> list[Algorithm]:
+    from ..libraries import capability
+
+    able = []
+    for found in _algorithms(library, problem, threads):
+        if isinstance(found, Refusal):
+            refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
+            continue
+        reason, switch = permits.forbids(found, snapshot)
+        if not reason and found.isa and not capability.allows(found.isa):
+            reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
+        if not reason and found.key in without:
+            reason = f"failed when it was prepared: {without[found.key]}"
+        if reason:
+            refused.append(Candidate(library.name, found.name, "refused", reason, switch))
+        else:
+            able.append(found)
     return able
+
+
+def _algorithms(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+    try:
+        yield from library.algorithms(problem, threads)
+    except Exception as error:  # a plug-in's mistake must not take the other libraries away
+        yield Refusal(library.name, "", f"{type(library).__name__}.algorithms raised {type(error).__name__}: {error}")
 
 
 def _accurate(able: list[Algorithm], record: Any, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
@@ -141,25 +185,27 @@ def _accurate(able: list[Algorithm], record: Any, snapshot: Any, refused: list[C
     return kept
 
 
-def _conforming(able: list[Algorithm], level: str, refused: list[Candidate]) -> list[Algorithm]:
-    if level == "off":
-        return able
+def _conforming(
+    able: list[Algorithm], problem: Problem, level: str, snapshot: Any, refused: list[Candidate]
+) -> list[Algorithm]:
     kept = []
     for a in able:
-        if a.reaches(level):
+        asked, switch = permits.determinism(a, problem, level, snapshot)
+        if a.reaches(asked):
             kept.append(a)
         else:
-            reason = f"reaches determinism level {a.level!r}, {level!r} is asked for"
-            refused.append(Candidate(a.library, a.name, "refused", reason, "determinism_level"))
+            reason = f"reaches determinism level {a.level!r}, {asked!r} is asked for"
+            refused.append(Candidate(a.library, a.name, "refused", reason, switch))
     return kept
 
 
-def _switches_that_matter(snapshot: Any) -> dict[str, tuple[str, str]]:
+def _switches_that_matter(problem: Problem, snapshot: Any) -> dict[str, tuple[str, str]]:
     found = {}
     for name, switch in switches.declared().items():
-        origin = switches.origin(name)
-        if origin.kind != "default" and (switch.governs or "." not in name):
-            found[name] = (repr(snapshot[name]), str(origin))
+        if problem.family in switch.governs:
+            said = switches.history(name)[0]
+            if said.origin.kind != "default":
+                found[name] = (repr(snapshot[name]), str(said.origin))
     return found
 
 
@@ -180,7 +226,7 @@ def _not_deterministic(problem: Problem, level: str, snapshot: Any, refused: lis
     _warn_once(("determinism", problem.op, level), text)
 
 
-def _preference_not_kept(choice: Choice, prefer: tuple[str, ...], snapshot: Any) -> None:
+def _preference_not_kept(choice: Choice, prefer: tuple[str, ...], prefers: str, snapshot: Any) -> None:
     for name in prefer:
         reasons = [c.reason for c in choice.candidates if c.library == name and c.verdict == "refused"]
         why = "; ".join(dict.fromkeys(reasons)) or "it has no algorithm for this"
@@ -188,13 +234,24 @@ def _preference_not_kept(choice: Choice, prefer: tuple[str, ...], snapshot: Any)
     policy = snapshot["fallback"]
     if policy == "error":
         raise FallbackRefused(
-            f"{choice.problem.op} cannot run on {' or '.join(prefer)}, which is preferred",
+            f"{choice.problem.op} cannot run on {' or '.join(prefer)}, which {prefers} puts first",
             cause="; ".join(choice.fallbacks),
             remedy="another preference, or fallback = 'allow'",
         )
     if policy == "warn":
         for name, text in zip(prefer, choice.fallbacks, strict=True):
             _warn_once((choice.problem.op, name, text), f"{choice.problem.op} runs on {choice.library}: {text}")
+
+
+def _failed(choice: Choice, error: Exception, snapshot: Any) -> None:
+    """What `fallback` says of a library that turned out not to be able to do what it listed."""
+    text = f"{choice.library} {choice.algorithm} failed: {error}"
+    if snapshot["fallback"] == "error":
+        raise FallbackRefused(
+            f"{choice.problem.op} cannot run as chosen", cause=text, remedy="fallback = 'allow', or turn the library off"
+        ) from error
+    if snapshot["fallback"] == "warn":
+        _warn_once((choice.problem.op, str(choice.library), text), f"{choice.problem.op}: {text}; the next library runs it")
 
 
 def _warn_once(key: tuple[str, ...], text: str) -> None:
@@ -207,23 +264,27 @@ def plan_for(problem: Problem) -> Any:
     """The Plan for a Problem under the switches that hold here; an algorithm that cannot be prepared makes room for the next."""
     if team.forked():
         _warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
+    libraries.ready()  # before the snapshot: plug-ins declare switches
+    from . import verbose
+
     snapshot: Any = switches.current()
-    failed: set[str] = set()
+    failed: dict[str, str] = {}
     while True:
-        choice = choose(problem, without=frozenset(failed))
+        choice = choose(problem, without=failed)
         algorithm = choice.chosen
         assert algorithm is not None
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
-            return library.prepare(problem, algorithm)
+            return verbose.prepare(library, problem, algorithm, snapshot)
 
         try:
-            plan = plans.cache(library.name).get((problem, algorithm, snapshot), make)
-        except RuntimeError:
+            plan = plans.cache(library.name).get((problem, algorithm, snapshot, library), make)
+        except RuntimeError as error:
             if algorithm.key in failed:
                 raise
-            failed.add(algorithm.key)
+            _failed(choice, error, snapshot)
+            failed[algorithm.key] = str(error)
             continue
         plan.choice = choice
-        return plan
+        return verbose.around(plan, library, snapshot)

@@ -11,12 +11,35 @@ from ..problems import Problem
 from .choice import Choice
 from .choose import choose
 
-__all__ = ["explain", "problem_builders"]
+__all__ = ["composites", "explain", "import_operations", "later", "problem_builders"]
+
+
+
+class _Builders(dict[str, Callable[..., Problem]]):
+    """Finds operations that nobody has asked for yet as well."""
+
+    def __missing__(self, name: str) -> Callable[..., Problem]:
+        if not later:
+            raise KeyError(name)
+        import_operations()
+        return self[name]
+
 
 # Operation name -> how its Problem is made from arguments; ops/ fills it.
-problem_builders: dict[str, Callable[..., Problem]] = {}
+problem_builders: dict[str, Callable[..., Problem]] = _Builders()
 # Operations made of others -> what they call.
 composites: dict[str, tuple[str, ...]] = {}
+# Modules that are imported when something in them is asked for, and that have further operations; the package fills it.
+later: list[str] = []
+
+
+def import_operations() -> None:
+    """Import every module that has operations."""
+    from importlib import import_module
+
+    while later:
+        import_module(later[0])
+        later.pop(0)
 
 
 def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
@@ -55,6 +78,8 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
         return choice
     name = op if isinstance(op, str) else f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', '')}"
     name = name.removeprefix("backline.")
+    if name not in problem_builders:
+        import_operations()
     if name in composites:
         parts = " and ".join(composites[name])
         raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"explain {parts}, or trace() a run of it")

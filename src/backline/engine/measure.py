@@ -167,7 +167,6 @@ class _Run:
     def check(self) -> None:
         """One run of each: does it work, is it right; it warms the candidate up too."""
         held = accuracy.Reference(self.problem, self.arrays)
-        most = accuracy.bound(self.problem)
         best = math.inf
         best_of: dict[tuple[str, str], float] = {}
         for a in self.algorithms:
@@ -188,6 +187,7 @@ class _Run:
                 self.rejected[a.key] = f"it failed: {_line(error)}"
                 continue
             found = held.error(result)
+            most = accuracy.bound(self.problem, a.precision)
             del result
             self.errors[a.key] = found
             if not found <= most:

@@ -37,7 +37,7 @@ def pack(problem: Problem) -> dict[str, Any]:
     return {
         "class": name,
         "op": problem.op,
-        "family": problem.family,
+        "family": problem.family, "device": problem.device,
         "operands": [[o.role, o.dtype.name, list(o.shape), list(o.strides), o.aligned] for o in problem.operands],
         "parameters": [[k, {"complex": [v.real, v.imag]} if isinstance(v, complex) else v] for k, v in problem.parameters],
         "fields": {f: getattr(problem, f) for f in CLASSES[name][1]},
@@ -53,7 +53,7 @@ def unpack(packed: dict[str, Any]) -> Problem:
     )
     parameters = tuple((k, complex(*v["complex"]) if isinstance(v, dict) else v) for k, v in packed["parameters"])
     given = {f: tuple(v) if isinstance(v := packed["fields"][f], list) else v for f in names}
-    return cls(packed["op"], operands, parameters, packed["family"], **given)
+    return cls(packed["op"], operands, parameters, packed["family"], device=packed["device"], **given)
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -26,7 +26,7 @@ class Algorithm:
     scaled
         Whether `threads` is the number the caller allows (else the Algorithm uses one thread whatever is allowed).
     precision
-        Effective precision of the arithmetic, as the short name of a dtype.
+        Effective precision of the arithmetic: the short name of a dtype, or "tf32" or "bf16" for a float32 problem.
     level
         Determinism it reaches: "off", "run" or "threads".
     basis
@@ -35,6 +35,10 @@ class Algorithm:
         Name of the thread pool it uses, "" for none.
     note
         What else a user should know.
+    traits
+        What a switch may forbid: "fp16 reduction", "emulated", ... (`engine.permits` has the table).
+    isa
+        Least CPU capability it needs, in lower case: "avx2", "avx512"; "" for none.
     """
 
     library: str
@@ -46,6 +50,8 @@ class Algorithm:
     basis: str = "measured"
     pool: str = ""
     note: str = ""
+    traits: tuple[str, ...] = ()
+    isa: str = ""
 
     @property
     def key(self) -> str:
@@ -88,11 +94,34 @@ class PythonPlan:
 
 
 class Library:
-    """Base of the libraries. A subclass sets `name` and `title` and has the five methods below."""
+    """Base of the libraries. A subclass sets `name` and `title` and has the five methods below.
+
+    Attributes
+    ----------
+    switch
+        The switch that allows it; ``<name>.enabled`` unless a subclass says otherwise.
+    families
+        Op families it may have something for; empty for any.
+    devices
+        Kinds of device whose arrays it takes.
+    openmp
+        Whether its threads are those of an OpenMP runtime.
+    kernels
+        Attention kernels it has, in lower case: "math", "flash_attention".
+    """
 
     name = ""
     title = ""
     how_to_get = ""
+    switch = ""
+    families: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ("cpu",)
+    openmp = False
+    kernels: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        if not cls.switch and cls.name:
+            cls.switch = f"{cls.name}.enabled"
 
     def available(self) -> bool:
         """Found and usable now. Never raises; the answer is kept."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _core
 
-__all__ = ["bind", "forked", "gate", "name"]
+__all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name"]
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
 
@@ -39,6 +39,11 @@ def bind() -> bool:
     return _runtime is not None
 
 
+def address(symbol: str) -> int:
+    """Address of a function of the runtime that the team runs on; 0 where there is none."""
+    return _address(symbol) if bind() else 0
+
+
 def _address(symbol: str) -> int:
     return ctypes.cast(getattr(_runtime, symbol), ctypes.c_void_p).value or 0
 
@@ -48,13 +53,39 @@ def name() -> str:
     return "gomp" if bind() else ""
 
 
-def gate(address: int, kind: int, *, whole: int = 0) -> Any:
+_items_limit = 0  # 0: as many as a call may use
+_items_ran = False
+
+
+def items_threads(threads: int) -> int:
+    """Threads among which the items of a batch are divided, where a call may use `threads`."""
+    return min(threads, _items_limit) if _items_limit else threads
+
+
+def items_run() -> None:
+    """Note that a batch is about to be divided: from now on the limit stays."""
+    global _items_ran
+    _items_ran = True
+
+
+def limit_items(limit: int) -> bool:
+    """Set the limit of `items_threads`; False if it was set before or a batch was divided already."""
+    global _items_limit
+    if _items_limit or _items_ran:
+        return False
+    _items_limit = limit
+    _core.memo_clear()
+    return True
+
+
+def gate(address: int, kind: int, *, whole: int = 0, get: int = 0) -> Any:
     """A Gate for a library's function that sets its number of threads.
 
-    `whole` is the address of a function that sets them for the process, where `address` sets those of one thread only.
+    `whole` is the address of a function that sets them for the process, where `address` sets those of one thread only; `get`
+    that of a function that tells the count of one thread, where `address` does not return the former one.
     """
     _watch_forks()
-    made = _core.Gate(address, kind)
+    made = _core.Gate(address, kind, get)
     _gates.append((made, whole))
     return made
 
