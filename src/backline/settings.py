@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from . import switches
+from . import _core, switches
 from .errors import BadType
+from .switches import AtLeast, Switch
+from .switches.declare import show
 
-__all__ = ["get_num_threads", "num_threads", "set_num_threads", "use"]
+__all__ = [
+    "get_num_interop_threads",
+    "get_num_threads",
+    "num_threads",
+    "set_flush_denormal",
+    "set_num_interop_threads",
+    "set_num_threads",
+    "use",
+]
 
 
 def get_num_threads() -> int:
@@ -61,6 +71,80 @@ def num_threads(n: int) -> Any:
     1
     """
     return switches.make_scope("num_threads", {"num_threads": n}, depth=2)
+
+
+# Not a switch: it can be set once, so it has no scope.
+_INTEROP = Switch("num_interop_threads", int, 1, AtLeast(1), "Threads among which the items of a batch are divided.")
+
+
+def get_num_interop_threads() -> int:
+    """Threads among which independent items of a batch are divided: those a call may use, unless fewer were set.
+
+    Examples
+    --------
+    >>> get_num_interop_threads() <= get_num_threads()
+    True
+    """
+    from .libraries import team  # not at import: this module is there from the start
+
+    return team.items_threads(get_num_threads())
+
+
+def set_num_interop_threads(n: int) -> None:
+    """Set the most threads among which independent items of a batch are divided: once, before that first happens.
+
+    Parameters
+    ----------
+    n
+        1 or more.
+
+    Raises
+    ------
+    BadValue, BadType
+        Anything else.
+    RuntimeError
+        It was set before, or a batch has been divided already.
+    """
+    from .libraries import team
+
+    if not team.limit_items(cast(int, _INTEROP.check(n))):
+        raise RuntimeError(
+            f"set_num_interop_threads({show(n)}) was refused: it can be set once, before a batch is first divided; "
+            f"use num_threads({n}) in a scope instead"
+        )
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """Take subnormal numbers for zero, in this thread and the team that libraries run on.
+
+    Parameters
+    ----------
+    mode
+        On or off.
+
+    Returns
+    -------
+    bool
+        False if this processor has no such mode; nothing changed then.
+
+    Raises
+    ------
+    BadType
+        Not a bool.
+
+    Notes
+    -----
+    A mode of the processor's threads, not of a scope. OpenBLAS factorises on threads of its own, which it does not reach once
+    they run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> set_flush_denormal(False) in (True, False)
+    True
+    """
+    checked = Switch("set_flush_denormal", bool, False, doc="Take subnormal numbers for zero.").check(mode)
+    return _core.flush_denormal(bool(checked), get_num_threads())
 
 
 def use(*libraries: str, only: bool = False, fallback: str | None = None) -> Any:

@@ -1,20 +1,30 @@
-"""Each test starts from untouched switches, without configuration files and without variables of ours."""
+"""Each test starts from untouched switches, without configuration files and without variables of ours or of other programs.
+
+The tests here may import ``names``, the table of names beside them, and ``support``, which several folders share.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from backline import switches
 from backline.switches import store
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+_OTHERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_VERBOSE", "ONEDNN_VERBOSE", "DNNL_VERBOSE", "CUBLAS_WORKSPACE_CONFIG",
+           "CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in [*os.environ]:
-        if name.startswith("BACKLINE_") or name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if name.startswith("BACKLINE_") or name in _OTHERS or any(name in each.variables for each in switches.every().values()):
             monkeypatch.delenv(name)
     monkeypatch.setenv("BACKLINE_CONFIG", "")
     (tmp_path / ".git").mkdir()  # the search for a project file stops here

@@ -15,36 +15,27 @@ An assignment inside a scope ends with the scope. Every switch also has an envir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from .. import switches as _switches
 from ..switches.module import ContextProp, PropModule
-from ..switches.module import install as _install
-from . import _uniform, blis, mkl, numpy, openblas
+from . import _plugin as _plugin
+from . import _rules as _rules
+from . import _uniform
+
+_MODULES = (
+    "blis", "cpu", "cuda", "cudnn", "cusparselt", "kleidiai", "mha", "miopen", "mkl", "mkldnn", "mps", "nnpack", "numpy",
+    "openblas", "openmp", "opt_einsum", "python_native", "quantized", "xeon", "xnnpack",
+)  # fmt: skip
 
 __all__ = [
-    "ContextProp",
-    "PropModule",
-    "benchmark",
-    "benchmark_limit",
-    "blis",
-    "determinism_level",
-    "deterministic",
-    "disable_global_flags",
-    "fallback",
-    "flags",
-    "flags_frozen",
-    "max_error",
-    "mkl",
-    "num_threads",
-    "numpy",
-    "only",
-    "openblas",
-    "prefer",
-    "set_flags",
-    "warn_only",
-]
+    *_MODULES, "ContextProp", "PropModule", "benchmark", "benchmark_limit", "determinism_level", "deterministic",
+    "disable_global_flags", "effective_precision", "emulate", "fallback", "flags", "flags_frozen", "fp32_precision", "max_error",
+    "num_threads", "only", "prefer", "set_flags", "warn_only",
+]  # fmt: skip
+
+fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
+"""Precision that float32 inputs may be reduced to, where no switch below says otherwise."""
 
 fallback: Literal["allow", "warn", "error"]
 """What happens when a preference cannot be kept: take the next library, warn, or raise."""
@@ -64,6 +55,9 @@ warn_only: bool
 determinism_level: Literal["run", "threads"]
 """Same bits from run to run, or also for any number of threads."""
 
+emulate: bool
+"""Round inputs to the precision requested where the hardware has none of it."""
+
 num_threads: int
 """Threads a library call may use, at least 1."""
 
@@ -76,82 +70,8 @@ only: tuple[str, ...]
 max_error: float
 """Largest relative error measured by tuning that an algorithm may have."""
 
-
-def flags(
-    *,
-    fallback: Literal["allow", "warn", "error"] | None = None,
-    benchmark: bool | None = None,
-    benchmark_limit: int | None = None,
-    deterministic: bool | None = None,
-    warn_only: bool | None = None,
-    determinism_level: Literal["run", "threads"] | None = None,
-    num_threads: int | None = None,
-    prefer: Sequence[str] | None = None,
-    only: Sequence[str] | None = None,
-    max_error: float | None = None,
-) -> _switches.Scope:
-    """Return a scope for the general switches; None keeps what holds.
-
-    Raises
-    ------
-    BadValue, BadType
-        One of the values is illegal; none is set then.
-
-    Examples
-    --------
-    >>> from backline import backends
-    >>> with backends.flags(fallback="warn", num_threads=1):
-    ...     backends.fallback, backends.num_threads
-    ('warn', 1)
-    >>> backends.fallback
-    'allow'
-    """
-    values = {
-        "fallback": fallback,
-        "benchmark": benchmark,
-        "benchmark_limit": benchmark_limit,
-        "deterministic": deterministic,
-        "warn_only": warn_only,
-        "determinism_level": determinism_level,
-        "num_threads": num_threads,
-        "prefer": prefer,
-        "only": only,
-        "max_error": max_error,
-    }
-    return _switches.make_scope("backends.flags", values, depth=2)
-
-
-def set_flags(
-    *,
-    _fallback: Literal["allow", "warn", "error"] | None = None,
-    _benchmark: bool | None = None,
-    _benchmark_limit: int | None = None,
-    _deterministic: bool | None = None,
-    _warn_only: bool | None = None,
-    _determinism_level: Literal["run", "threads"] | None = None,
-    _num_threads: int | None = None,
-    _prefer: Sequence[str] | None = None,
-    _only: Sequence[str] | None = None,
-    _max_error: float | None = None,
-) -> tuple[str, bool, int, bool, bool, str, int, tuple[str, ...], tuple[str, ...], float]:
-    """Assign the general switches, all or none, and return the old values in this order; None keeps.
-
-    Inside a scope the assignment ends with the scope.
-    """
-    return _uniform.swap(
-        {
-            "fallback": _fallback,
-            "benchmark": _benchmark,
-            "benchmark_limit": _benchmark_limit,
-            "deterministic": _deterministic,
-            "warn_only": _warn_only,
-            "determinism_level": _determinism_level,
-            "num_threads": _num_threads,
-            "prefer": _prefer,
-            "only": _only,
-            "max_error": _max_error,
-        }
-    )
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
 
 
 def disable_global_flags() -> None:
@@ -167,4 +87,20 @@ def flags_frozen() -> bool:
     return _switches.frozen()
 
 
-_install(__name__, "")
+def effective_precision() -> Any:
+    """Return a table of the precision requested and the precision in effect, for each operation and library here.
+
+    Examples
+    --------
+    >>> from backline import backends
+    >>> with backends.flags(fp32_precision="tf32", emulate=True):
+    ...     table = backends.effective_precision()
+    >>> [row.effective for row in table if row.library == "emulated"]
+    ['tf32 (emulated)']
+    """
+    from ..engine.precision_table import table
+
+    return table()
+
+
+_uniform.install(__name__, prefix="", model=("fp32_precision",), lazy=_MODULES, present=False)

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from .. import libraries
-from ..switches import plugins
 from ..switches.module import late_names
 from . import _uniform
 
@@ -31,6 +30,8 @@ class _Finder:
         package, _, backend = name.rpartition(".")
         if package != _PACKAGE or backend.startswith("_"):
             return None
+        from ..switches import plugins  # here and below: it is much to import, and few programs come by
+
         plugins.discover()
         plugin = plugins.found().get(backend)
         return None if plugin is None else ModuleSpec(name, _Loader(), origin=plugin.file or plugin.library)  # type: ignore[arg-type]
@@ -44,6 +45,8 @@ class _Loader:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         name = module.__name__.rpartition(".")[2]
+        from ..switches import plugins
+
         plugins.discover(f"{name}.")  # where its class declares its switches, they are needed now
         plugin = plugins.found()[name]
         own = plugin.backend or plugins.backend_of(name)
@@ -63,6 +66,8 @@ class _Loader:
 
 def late(module: str, name: str) -> Any:
     """What a plug-in has for an attribute that nobody else has: a backend module, or the value of a switch; None for nothing."""
+    from ..switches import plugins
+
     if module == _PACKAGE:
         plugins.discover()
         return import_module(f"{module}.{name}") if name in plugins.found() else None

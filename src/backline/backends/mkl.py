@@ -5,60 +5,62 @@ Install it with the extra ``backline[mkl]``.
 
 from __future__ import annotations
 
-from .. import switches as _switches
-from ..switches.module import PlanCache as _PlanCache
-from ..switches.module import install as _install
+from typing import Any, Final
+
+from ..switches.module import PlanCache
 from . import _uniform
 
-__all__ = ["enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
+__all__ = [
+    "VERBOSE_OFF", "VERBOSE_ON", "enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "verbose",
+    "version",
+]
 
 enabled: bool
 """Whether MKL may run calls. Off is a prohibition: no fallback passes over it."""
 
-plan_cache: _PlanCache
+plan_cache: PlanCache
 """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
 
+VERBOSE_OFF: Final = 0
+VERBOSE_ON: Final = 1
 
-def is_available() -> bool:
-    """Tell whether MKL is found and can be loaded now. Never raises; the answer is kept."""
-    return _uniform.available("mkl")
-
-
-def version() -> str | None:
-    """Version of MKL, or None if it is absent."""
-    return _uniform.version("mkl")
-
-
-def is_enabled() -> bool:
-    """Tell whether MKL is both enabled here and available."""
-    return bool(_switches.get("mkl.enabled")) and is_available()
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
 
 
-def flags(enabled: bool | None = None) -> _switches.Scope:
-    """Return a scope for the switches of this module; None keeps what holds.
+def verbose(enable: int | bool) -> Any:
+    """Return a scope in which MKL prints a line for each of its calls, and which collects them.
+
+    Parameters
+    ----------
+    enable
+        `VERBOSE_ON` or `VERBOSE_OFF`, 2, or a bool.
+
+    Returns
+    -------
+    scope
+        Entering it returns a list of events; its ``table()`` is text. The lines of MKL itself go to the program's output.
+
+    Raises
+    ------
+    BadValue, BadType
+        Another level.
+    BackendUnavailable
+        When it is entered with a level above 0 and MKL is absent.
 
     Examples
     --------
     >>> from backline.backends import mkl
-    >>> with mkl.flags(enabled=False):
-    ...     mkl.enabled
-    False
-    >>> mkl.enabled
-    True
+    >>> with mkl.verbose(mkl.VERBOSE_OFF) as log:
+    ...     len(log)
+    0
     """
-    return _switches.make_scope("mkl.flags", {"mkl.enabled": enabled}, depth=2)
+    from ..engine.verbose import verbose as scope
+
+    return scope("mkl", enable, depth=2)
 
 
-def set_flags(_enabled: bool | None = None) -> tuple[bool]:
-    """Assign the switches of this module and return their old values; None keeps.
-
-    Inside a scope the assignment ends with the scope.
-    """
-    return _uniform.swap({"mkl.enabled": _enabled})
-
-
-_install(
-    __name__,
-    "mkl",
-    {"plan_cache": (lambda: _uniform.plan_cache("mkl"), "mkl.plan_cache.max_size")},
-)
+_uniform.install(__name__, plans="mkl")

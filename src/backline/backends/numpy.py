@@ -5,9 +5,7 @@ Turning it off leaves calls that no other library can run without one; they rais
 
 from __future__ import annotations
 
-from .. import switches as _switches
-from ..switches.module import PlanCache as _PlanCache
-from ..switches.module import install as _install
+from ..switches.module import PlanCache
 from . import _uniform
 
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
@@ -15,50 +13,13 @@ __all__ = ["enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_
 enabled: bool
 """Whether NumPy may run calls. Off is a prohibition: no fallback passes over it."""
 
-plan_cache: _PlanCache
+plan_cache: PlanCache
 """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
 
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
 
-def is_available() -> bool:
-    """Tell whether NumPy is found and can be loaded now. Never raises; the answer is kept."""
-    return _uniform.available("numpy")
-
-
-def version() -> str | None:
-    """Version of NumPy, or None if it is absent."""
-    return _uniform.version("numpy")
-
-
-def is_enabled() -> bool:
-    """Tell whether NumPy is both enabled here and available."""
-    return bool(_switches.get("numpy.enabled")) and is_available()
-
-
-def flags(enabled: bool | None = None) -> _switches.Scope:
-    """Return a scope for the switches of this module; None keeps what holds.
-
-    Examples
-    --------
-    >>> from backline.backends import numpy
-    >>> with numpy.flags(enabled=False):
-    ...     numpy.enabled
-    False
-    >>> numpy.enabled
-    True
-    """
-    return _switches.make_scope("numpy.flags", {"numpy.enabled": enabled}, depth=2)
-
-
-def set_flags(_enabled: bool | None = None) -> tuple[bool]:
-    """Assign the switches of this module and return their old values; None keeps.
-
-    Inside a scope the assignment ends with the scope.
-    """
-    return _uniform.swap({"numpy.enabled": _enabled})
-
-
-_install(
-    __name__,
-    "numpy",
-    {"plan_cache": (lambda: _uniform.plan_cache("numpy"), "numpy.plan_cache.max_size")},
-)
+_uniform.install(__name__, plans="numpy")

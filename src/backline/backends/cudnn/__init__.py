@@ -1,0 +1,86 @@
+"""cuDNN: convolution, recurrent networks and attention on NVIDIA GPUs.
+
+On AMD's GPUs ``enabled`` governs MIOpen as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import ml_dtypes as _ml_dtypes
+import numpy as _numpy
+
+from ... import switches as _switches
+from ...errors import BadType as _BadType
+from ...switches.declare import show as _show
+from .. import _uniform
+
+__all__ = [
+    "CUDNN_TENSOR_DTYPES", "allow_tf32", "benchmark", "benchmark_limit", "conv", "depthwise_kernel", "deterministic", "enabled",
+    "flags", "fp32_precision", "is_acceptable", "is_available", "is_enabled", "rnn", "set_flags", "version",
+]  # fmt: skip
+
+CUDNN_TENSOR_DTYPES: Final = frozenset(map(_numpy.dtype, ("float16", "float32", "float64", _ml_dtypes.bfloat16)))
+"""The dtypes that cuDNN takes."""
+
+enabled: bool
+"""Whether cuDNN may run calls. Off is a prohibition: no fallback passes over it."""
+
+benchmark: bool
+"""Whether cuDNN's plans for a convolution are timed once, and the fastest kept; ``backends.benchmark`` does it for everything."""
+
+benchmark_limit: int
+"""Most plans timed per convolution; 0 times all."""
+
+deterministic: bool
+"""Whether cuDNN runs only what gives the same bits again; ``backends.deterministic`` asks for it too."""
+
+allow_tf32: bool
+"""Whether convolution and recurrent networks both read tf32; a view of ``fp32_precision``. Reading never raises."""
+
+fp32_precision: Literal["none", "ieee", "tf32"]
+"""Precision that float32 inputs may be reduced to on CUDA arrays, products included."""
+
+depthwise_kernel: Literal["auto", "cudnn", "native"]
+"""Who runs depthwise convolutions of half precision: by shape, or always one."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def is_acceptable(tensor: object) -> bool:
+    """Tell whether cuDNN would take an array: it is enabled and there, and the array is on a GPU and of a dtype it takes.
+
+    Parameters
+    ----------
+    tensor
+        An array of NumPy, CuPy or MLX.
+
+    Raises
+    ------
+    BadType
+        Not an array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.backends import cudnn
+    >>> cudnn.is_acceptable(np.zeros(3, np.float32))
+    False
+    """
+    dtype = getattr(tensor, "dtype", None)
+    if dtype is None or not hasattr(tensor, "shape"):
+        raise _BadType(
+            f"cudnn.is_acceptable takes an array, not {type(tensor).__name__}: {_show(tensor)}",
+            remedy="an array of NumPy or CuPy",
+        )
+    on_cuda = hasattr(tensor, "__cuda_array_interface__")
+    return on_cuda and dtype in CUDNN_TENSOR_DTYPES and bool(_switches.get("cudnn.enabled")) and _uniform.available("cudnn")
+
+
+conv = _uniform.precision(__name__, "cuda", "conv")
+
+_uniform.install(__name__, lazy=("rnn",))

@@ -1,0 +1,34 @@
+"""cuSPARSELt: products with operands of which two in four elements are zero, on NVIDIA GPUs.
+"""
+
+from __future__ import annotations
+
+from . import _uniform
+
+__all__ = ["enabled", "flags", "get_max_alg_id", "is_available", "is_enabled", "set_flags", "version"]
+
+enabled: bool
+"""Whether cuSPARSELt may run calls. Off is a prohibition: no fallback passes over it."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def get_max_alg_id() -> int | None:
+    """Largest number of an algorithm of this version, or None without the library.
+
+    Examples
+    --------
+    >>> from backline.backends import cusparselt
+    >>> cusparselt.get_max_alg_id() is None or cusparselt.is_available()
+    True
+    """
+    from ..libraries import presence
+
+    return presence.max_alg_id()
+
+
+_uniform.install(__name__)

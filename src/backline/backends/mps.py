@@ -1,0 +1,80 @@
+"""MLX on Apple silicon: the arrays of MLX, on Metal or on MLX's CPU stream."""
+
+from __future__ import annotations
+
+import platform as _platform
+
+from . import _uniform
+
+__all__ = [
+    "enabled", "flags", "get_core_count", "get_name", "is_available", "is_built", "is_enabled", "is_macos13_or_newer",
+    "is_macos_or_newer", "set_flags", "version",
+]  # fmt: skip
+
+enabled: bool
+"""Whether MLX arrays compute on Metal. Off: on MLX's CPU stream."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def is_built() -> bool:
+    """Tell whether MLX can be imported."""
+    from ..libraries import presence
+
+    return bool(presence.mlx_importable())
+
+
+def is_macos_or_newer(major: int, minor: int) -> bool:
+    """Tell whether this is macOS of at least that version; False on other systems.
+
+    Examples
+    --------
+    >>> import sys
+    >>> from backline.backends import mps
+    >>> mps.is_macos_or_newer(10, 0) == (sys.platform == "darwin")
+    True
+    """
+    release = _platform.mac_ver()[0]
+    return bool(release) and tuple(int(x) for x in f"{release}.0".split(".")[:2]) >= (major, minor)
+
+
+def is_macos13_or_newer(minor: int = 0) -> bool:
+    """Tell whether this is macOS 13 of at least that minor version, or newer."""
+    return is_macos_or_newer(13, minor)
+
+
+def get_name() -> str:
+    """Return the name of the Metal device.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is none.
+    """
+    return str(_fact("name"))
+
+
+def get_core_count() -> int:
+    """Return the number of GPU cores of the Metal device.
+
+    Raises
+    ------
+    BackendUnavailable
+        There is none.
+    """
+    return int(_fact("cores"))
+
+
+def _fact(name: str) -> str | int:
+    from ..libraries import presence
+
+    if not _uniform.available("mps"):
+        raise _uniform.unavailable("mps", f"the {name} of the Metal device")
+    return presence.metal_facts()[name]
+
+
+_uniform.install(__name__)

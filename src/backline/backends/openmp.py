@@ -1,0 +1,41 @@
+"""OpenMP: the runtimes under the libraries that thread by it.
+
+Off, those libraries run on one thread. `backends.num_threads` says how many they use otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _uniform
+
+if TYPE_CHECKING:
+    from ..libraries import openmp
+
+__all__ = ["enabled", "flags", "is_available", "is_enabled", "num_threads", "runtimes", "set_flags", "version"]
+
+enabled: bool
+"""Whether libraries that thread by OpenMP may use more than one thread."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def runtimes() -> list[openmp.Runtime]:
+    """Return the OpenMP runtimes in this process: kind, path, version, who brought it, threads."""
+    from ..libraries import openmp as found
+
+    return found.runtimes()
+
+
+def num_threads(n: int) -> Any:
+    """Return a scope in which library calls use that many threads; also a decorator."""
+    from .. import switches
+
+    return switches.make_scope("openmp.num_threads", {"num_threads": n}, depth=2)
+
+
+_uniform.install(__name__)

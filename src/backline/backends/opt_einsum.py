@@ -1,0 +1,45 @@
+"""opt_einsum: the order in which a contraction of three or more operands is done.
+
+``enabled`` reads False while the package is absent, and cannot be set to True then.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Literal
+
+from . import _uniform
+
+__all__ = ["enabled", "flags", "get_opt_einsum", "is_available", "is_enabled", "set_flags", "strategy", "version"]
+
+enabled: bool
+"""Whether opt_einsum searches the path; off: from left to right."""
+
+strategy: Literal["auto", "greedy", "optimal"]
+"""How it searches. Without effect while it is not enabled."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def get_opt_einsum() -> ModuleType | None:
+    """Return the package opt_einsum, or None if it is absent.
+
+    Examples
+    --------
+    >>> from backline.backends import opt_einsum
+    >>> opt_einsum.get_opt_einsum().__name__
+    'opt_einsum'
+    """
+    if not _uniform.available("opt_einsum"):
+        return None
+    import opt_einsum as package
+
+    module: ModuleType = package
+    return module
+
+
+_uniform.install(__name__)

@@ -1,0 +1,27 @@
+"""Operations on int8: who packs and runs them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from . import _uniform
+
+__all__ = ["engine", "flags", "set_flags", "supported_engines"]
+
+engine: Literal["x86", "onednn", "fbgemm", "qnnpack", "reference"]
+"""Who packs and runs operations on int8: unless set, the first of `supported_engines`."""
+
+supported_engines: list[str]
+"""The engines that are there, the best first. Read-only."""
+
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def _supported() -> list[str]:
+    from ..libraries import engines
+
+    return engines.supported()
+
+
+_uniform.install(__name__, present=False, computed={"supported_engines": (_supported, "backline.backends.quantized.engine")})
