@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backline import switches
 from backline.libraries.machine import fingerprint
 
 BOXES = set("─│┌┐└┘├┤┬┴┼━┃┏┓┗┛┡┩╭╮╰╯╞╡═║╔╗╚╝\x1b")
@@ -76,31 +75,6 @@ def test_info_says_what_is_wrong_with_the_tuning_file(tmp_path: Path) -> None:
     done = run("info", tuning=str(tmp_path / "t.sqlite"))
     assert "not used" in done.stdout and done.stderr.count("is not used") == 1
     assert of_json("info", tuning=str(tmp_path / "t.sqlite"))["tuning"]["problem"]
-
-
-# switches ---------------------------------------------------------------------------------------------------------------
-
-
-def test_switches_lists_every_one_with_its_origin() -> None:
-    done = run("switches", BACKLINE_FALLBACK="warn")
-    heads, *rows = done.stdout.splitlines()
-    assert heads.split() == ["name", "value", "from", "governs"]
-    assert [r.split()[0] for r in rows] == list(switches.declared())
-    assert "environment (BACKLINE_FALLBACK)" in next(r for r in rows if r.startswith("fallback "))
-
-
-def test_switches_as_json() -> None:
-    rows = of_json("switches", BACKLINE_MAX_ERROR="1e-5")
-    assert [r["name"] for r in rows] == list(switches.declared())
-    row = next(r for r in rows if r["name"] == "max_error")
-    assert row["value"] == 1e-5 and row["kind"] == "environment" and row["environment"] == "BACKLINE_MAX_ERROR"
-    assert set(row) == {"name", "value", "kind", "origin", "governs", "legal", "default", "environment", "when", "doc"}
-
-
-def test_one_switch_and_one_backend() -> None:
-    assert "BACKLINE_MKL_ENABLED" in run("switches", "mkl.enabled").stdout
-    assert [r["name"] for r in of_json("switches", "mkl")] == [n for n in switches.declared() if n.startswith("mkl.")]
-    assert "mkl.enabled" in run("switches", "mkl.enbled", status=2).stderr
 
 
 # explain ----------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import linalg as linalg  # fills problem_builders, as ops.matmul does by way of it
-from ..engine.explain import composites, problem_builders
+from ..engine.explain import composites, import_operations, problem_builders
 from ..errors import BacklineError, BadValue
 from ..problems import SHORT, Problem
 from ..switches.declare import nearest
@@ -47,6 +46,7 @@ def parse(text: str) -> Problem:
     if not words:
         raise BadValue("the text is empty", remedy=FORM)
     name, rest = words[0], words[1:]
+    import_operations()
     if name in composites:
         parts = " and ".join(composites[name])
         raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"ask for {parts}")

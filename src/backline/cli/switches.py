@@ -1,7 +1,8 @@
-"""``backline switches``: every switch with its value, where that comes from, and what it governs."""
+"""``backline switches``: every switch with its value, where that comes from, and what it governs; one in full; the pages."""
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -10,50 +11,254 @@ from . import show
 
 __all__ = ["switches"]
 
+CHANGED = "cyan"
+WIDTH = 76  # of a cell with the names of operations
+
 
 def switches(
-    name: Annotated[str | None, typer.Argument(help="One switch, or a backend such as mkl.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A switch, or a backend such as mkldnn; with --docs or --status, the file to write.")
+    ] = None,
+    docs: Annotated[bool, typer.Option("--docs", help="Write the reference page, to the file or here.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Write the page of what is not there yet.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the switches: name, value, where it came from, what it governs."""
-    from .. import switches as store
-    from ..switches.declared import lookup
+    """List the switches: value, where it came from, what it governs. With a NAME: all there is to know of one.
 
-    declared = store.declared()
-    chosen = list(declared)
-    if name is not None:
-        chosen = [n for n in declared if n == name or n.startswith(f"{name}.")] or [lookup(name).name]
-    rows = [_content(declared[n]) for n in chosen]
-    if json:
-        show.as_json(rows)
-    elif name is not None and len(rows) == 1:
-        row = rows[0]
-        labels = ("name", "value", "origin", "governs", "legal", "default", "environment", "when", "doc")
-        show.table([(label, _text(row[label])) for label in labels])
+    With --json a list is an array of objects, one switch an object, and --status an array of what is missing.
+    """
+    from .. import libraries
+
+    if docs or status:
+        _write(name, docs, status, json)
+        return
+    libraries.ready()  # plug-ins declare theirs
+    chosen = _named(name)
+    if name is not None and len(chosen) == 1 and not (json and chosen[0].name != name):
+        content = _in_full(chosen[0])
+        show.as_json(content) if json else _print(content)
+    elif json:
+        show.as_json([_content(switch) for switch in chosen])
     else:
-        cells = [(r["name"], repr(r["value"]), r["origin"], ", ".join(r["governs"])) for r in rows]
-        changed = ["" if r["kind"] == "default" else "cyan" for r in rows]
-        show.table(cells, ("name", "value", "from", "governs"), styles=changed)
+        _list([_content(switch) for switch in chosen])
+
+
+def _named(name: str | None) -> list[Any]:
+    """The switch of that name, or those of a backend; all without a name."""
+    from .. import switches as store
+    from ..errors import UnknownName
+    from ..switches.declare import nearest
+
+    every = store.every()
+    if name is None:
+        return list(every.values())
+    if name in every:
+        return [every[name]]
+    found = [switch for each, switch in every.items() if each.startswith(f"{name}.")]
+    if not found:
+        parts = [each.split(".") for each in every]
+        known = dict.fromkeys(".".join(words[:n]) for words in parts for n in range(len(words), 0, -1))
+        near = ", ".join(nearest(name, known)[:5])
+        raise UnknownName(f"there is no switch {name!r}, nor a backend of that name.", remedy=f"the nearest names: {near}")
+    return found
+
+
+# --- what is known -------------------------------------------------------------------------------------------
 
 
 def _content(switch: Any) -> dict[str, Any]:
+    """A row of the list."""
     from .. import switches as store
+    from .docs import default_text, governs_text, legal_text, variables
+    from .governs import waiting
 
-    origin = store.origin(switch.name)
-    default, why = switch.starting()
+    decides = _deciding(switch)
+    origin = decides.origin
+    is_default = origin.kind == "default"
+    text = "default" if is_default and origin.where == "declaration" else str(origin)
+    if decides.switch != switch.name and not is_default:
+        text = f"{decides.switch}: {text}"
     return {
         "name": switch.name,
         "value": store.get(switch.name),
         "kind": origin.kind,
-        "origin": "default" if origin.kind == "default" else str(origin),
+        "origin": text,
+        "view of": list(switch.nodes) if isinstance(switch, store.View) else [],
         "governs": list(switch.governs),
-        "legal": switch.legal_text() or f"any {switch.kind.__name__}",
-        "default": default if why == "declaration" else f"{default} ({why})",
-        "environment": switch.env,
-        "when": {"call": "read at every call", "load": "read when the library is loaded"}[switch.when],
+        "governs as text": governs_text(switch),
+        "legal": legal_text(switch, here=True),
+        "default": default_text(switch),
+        "environment": variables(switch),
+        "when": {"call": "at every call", "load": "when its library is loaded"}[switch.when],
         "doc": switch.doc,
+        "waiting": waiting(switch),
     }
 
 
-def _text(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value)
+def _deciding(switch: Any) -> Any:
+    """What decides how a switch reads: the strongest thing said of it, of a node above it, or of one that it is a view of."""
+    from .. import switches as store
+
+    return store.deciding(switch.name, lambda node: store.history(node)[0])
+
+
+def _in_full(switch: Any) -> dict[str, Any]:
+    """Everything about one switch. Libraries are loaded to be asked."""
+    from .. import switches as store
+    from .governs import governed, made_of
+
+    content = _content(switch)
+    decides = _deciding(switch)
+    content["decides"] = decides.switch
+    content["note"] = _note(switch, content["value"])
+    content["said"] = [
+        _said(each, holds=n == 0, decides=decides.switch) for node in _nodes(switch) for n, each in enumerate(store.history(node))
+    ]
+    content["operations"] = [
+        {"family": each.family, "operations": list(each.operations), "libraries": list(each.libraries)}
+        for each in ([] if content["waiting"] else governed(switch))
+    ]
+    content["made of these"] = {family: made_of(family) for family in ([] if content["waiting"] else switch.governs)}
+    return content
+
+
+def _note(switch: Any, value: Any) -> str:
+    """Why a switch reads otherwise than what decides it was set to."""
+    from .. import switches as store
+    from ..switches.precision import CUDA
+    from .docs import value_text
+
+    held = store.current()
+    if switch.name in CUDA and held[_deciding(switch).switch] == "bf16":
+        return "bf16 does not exist for float32 inputs on CUDA"
+    if switch.name in store.declared() and value != held.resolved(switch.name):
+        return f"stored: {value_text(switch, held[switch.name])}"
+    return ""
+
+
+def _said(said: Any, holds: bool, decides: str) -> dict[str, Any]:
+    from .. import switches as store
+    from .docs import value_text
+
+    text = value_text(store.lookup(said.switch), said.value)
+    return {
+        "switch": said.switch, "value": text, "kind": said.origin.kind, "where": said.origin.where, "holds": holds,
+        "decides": holds and said.switch == decides,
+    }  # fmt: skip
+
+
+def _nodes(switch: Any) -> list[str]:
+    """Where the value of a switch is looked for: its own place, then those above it; for a view, its nodes' places."""
+    from .. import switches as store
+    from ..switches.precision import PARENT
+
+    found: dict[str, None] = {}
+    for node in switch.nodes if isinstance(switch, store.View) else (switch.name,):
+        at = node
+        while at:
+            found.pop(at, None)  # what several nodes have above them comes after all of them
+            found[at] = None
+            at = PARENT.get(at, "")
+    return list(found)
+
+
+# --- printing ------------------------------------------------------------------------------------------------
+
+
+def _list(rows: list[dict[str, Any]]) -> None:
+    cells = [
+        (r["name"], repr(r["value"]), f"view, {r['origin']}" if r["view of"] else r["origin"], r["governs as text"]) for r in rows
+    ]
+    styles = [CHANGED if r["kind"] != "default" else "dim" if r["waiting"] else "" for r in rows]
+    show.table(cells, ("name", "value", "from", "governs"), styles=styles)
+
+
+def _print(content: dict[str, Any]) -> None:
+    show.line(content["name"], "bold")
+    show.line(f"  {content['doc']}")
+    show.line()
+    rows = [("reads", _reads(content))]
+    if content["view of"]:
+        rows.append(("view of", ", ".join(content["view of"])))
+    own, *others = content["environment"]
+    rows += [
+        ("legal", content["legal"]),
+        ("default", content["default"]),
+        ("environment", own + (f", else {', '.join(others)}" if others else "")),
+        ("read", content["when"]),
+        ("governs", content["governs as text"]),
+    ]
+    if content["waiting"]:
+        rows.append(("without effect", content["waiting"]))
+    show.table(rows, indent=2)
+    _chain(content)
+    if not content["waiting"]:
+        _operations(content)
+
+
+def _reads(content: dict[str, Any]) -> str:
+    """The value and what it comes from."""
+    value, decides = content["value"], content["decides"]
+    word = value if isinstance(value, str) else repr(value)
+    place = next(s for s in content["said"] if s["decides"])
+    where = place["kind"] + (f" ({place['where']})" if place["where"] != "declaration" else "")
+    note = f" ({content['note']})" if content["note"] else ""
+    return f"{word}{note}, from {decides}: {where}" if decides != content["name"] else f"{word}{note}, {where}"
+
+
+def _chain(content: dict[str, Any]) -> None:
+    show.heading("what was said, the strongest first")
+    said = content["said"]
+    several = len({s["switch"] for s in said}) > 1
+    cells, styles = [], []
+    for s in said:
+        mark = "holds" if s["decides"] else "" if s["holds"] else "covered"
+        where = s["kind"] if s["where"] == "declaration" else f"{s['kind']} ({s['where']})"
+        cells.append((s["switch"] if several else "", s["value"], where, mark))
+        styles.append(CHANGED if s["decides"] and s["kind"] != "default" else "dim" if mark == "covered" else "")
+    show.table(cells, styles=styles, indent=2)
+
+
+def _operations(content: dict[str, Any]) -> None:
+    show.heading("operations")
+    cells: list[tuple[str, str, str]] = []
+    for family in content["governs"]:
+        groups = [g for g in content["operations"] if g["family"] == family]
+        for group in groups:
+            having = ", ".join(group["libraries"]) or "no library here"
+            cells += _wrapped(family, group["operations"], having)
+        composed = content["made of these"].get(family, []) if groups else []
+        cells += _wrapped(family, composed, "made of these") if composed else []
+        if not groups:
+            cells.append((family, "none in this build", ""))
+    show.table([(f if n == 0 or cells[n - 1][0] != f else "", ops, who) for n, (f, ops, who) in enumerate(cells)], indent=2)
+
+
+def _wrapped(family: str, operations: list[str], having: str) -> list[tuple[str, str, str]]:
+    lines = wrap(", ".join(operations), WIDTH, break_long_words=False)
+    return [(family, line, having if n == 0 else "") for n, line in enumerate(lines)]
+
+
+# --- pages ---------------------------------------------------------------------------------------------------
+
+
+def _write(file: str | None, docs: bool, status: bool, json: bool) -> None:
+    import sys
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from ..errors import BadValue
+    from . import docs as pages
+
+    if docs and status:
+        raise BadValue("--docs and --status are two pages", remedy="one at a time")
+    if json:
+        content = [asdict(each) for each in pages.pending()] if status else [_content(switch) for switch in pages.own()]
+        show.as_json(content)
+        return
+    text = pages.page() if docs else pages.status()
+    if file is None:
+        sys.stdout.write(text)
+        return
+    Path(file).write_text(text, encoding="utf-8")
+    show.line(f"wrote {file}")
