@@ -53,6 +53,36 @@ def read_inside_a_scope(turns: int) -> None:
         read_attribute(turns)
 
 
+def read_node(turns: int) -> None:
+    conv = backends.cudnn.conv
+    for _ in range(turns):
+        conv.fp32_precision  # noqa: B018
+
+
+def read_view(turns: int) -> None:
+    cudnn = backends.cudnn
+    for _ in range(turns):
+        cudnn.allow_tf32  # noqa: B018
+
+
+def read_view_inside_a_scope(turns: int) -> None:
+    with backends.flags(fp32_precision="tf32"):
+        read_view(turns)
+
+
+def scope_with_view(turns: int) -> None:
+    for _ in range(turns):
+        with backends.cudnn.flags(allow_tf32=False):
+            pass
+
+
+def scope_with_view_reentered(turns: int) -> None:
+    scope = backends.cudnn.flags(allow_tf32=False)
+    for _ in range(turns):
+        with scope:
+            pass
+
+
 def empty(turns: int) -> None:
     for _ in range(turns):
         pass
@@ -69,9 +99,14 @@ def main() -> None:
         "open and leave a scope: with mkl.flags(enabled=False)": scope_from_flags,
         "  the same scope object again": scope_reentered,
         "  two scopes deep already": scope_nested,
+        "  with a view: with cudnn.flags(allow_tf32=False)": scope_with_view,
+        "    the same scope object again": scope_with_view_reentered,
         "read a switch: mkl.enabled": read_attribute,
         "  inside a scope": read_inside_a_scope,
         '  by name: switches.get("mkl.enabled")': read_by_name,
+        "read a node of precision: cudnn.conv.fp32_precision": read_node,
+        "read a view of two nodes: cudnn.allow_tf32": read_view,
+        "  inside a scope of the root's node": read_view_inside_a_scope,
     }
     times: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(REPEATS):  # in turn, so that a change of the machine's clock meets all alike

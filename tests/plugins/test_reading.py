@@ -195,7 +195,7 @@ SWITCHES = [
     ({"kind": '"float"', "minimum": "nan"}, ["minimum = nan"]),
     ({"kind": '"str"', "default": '"a"', "minimum": "1"}, ["minimum = 1", "'int' and 'float' only"]),
     ({"legal": "[1, 3]", "minimum": "1"}, ["both legal and minimum"]),
-    ({"legal": "[1, 2]"}, ["default", "good.limit = 3", "legal values, the nearest first: 1, 2"]),
+    ({"legal": "[1, 2]"}, ["default", "good.limit = 3", "legal values, the nearest first: 2, 1"]),
     ({"legal": "[1, '3']"}, ["legal", "takes an int, not str: '3'"]),
     ({"legal": "3"}, ["legal = 3", "list"]),
     ({"legal": "[]"}, ["legal = []"]),
