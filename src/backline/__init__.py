@@ -6,19 +6,64 @@ and `trace` show what runs and why.
 
 from __future__ import annotations
 
-from . import backends, errors, linalg
+from typing import TYPE_CHECKING, Any
+
+from . import backends, errors
+from .determinism import (
+    are_deterministic_algorithms_enabled,
+    empty,
+    get_deterministic_debug_mode,
+    get_float32_matmul_precision,
+    is_deterministic_algorithms_warn_only_enabled,
+    set_deterministic_debug_mode,
+    set_float32_matmul_precision,
+    use_deterministic_algorithms,
+)
 from .engine.events import trace
-from .engine.explain import explain
+from .engine.explain import explain, later
 from .ops.matmul import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
 from .ops.packed import prepack
 from .ops.products import chain_matmul, tensordot
-from .ops.solve import cholesky_inverse, cholesky_solve
-from .settings import get_num_threads, num_threads, set_num_threads, use
+from .settings import (
+    get_num_interop_threads,
+    get_num_threads,
+    num_threads,
+    set_flush_denormal,
+    set_num_interop_threads,
+    set_num_threads,
+    use,
+)
+
+if TYPE_CHECKING:
+    from . import linalg, nn, utils
+    from .ops.solve import cholesky_inverse, cholesky_solve
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "addmm", "backends", "baddbmm", "bmm", "chain_matmul", "cholesky_inverse", "cholesky_solve", "dot", "errors", "explain",
-    "get_num_threads", "linalg", "matmul", "mm", "mv", "num_threads", "outer", "prepack", "set_num_threads", "tensordot",
-    "trace", "use", "vdot",
+    "addmm", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "chain_matmul", "cholesky_inverse",
+    "cholesky_solve", "dot", "empty", "errors", "explain", "get_deterministic_debug_mode", "get_float32_matmul_precision",
+    "get_num_interop_threads", "get_num_threads", "is_deterministic_algorithms_warn_only_enabled", "linalg", "matmul", "mm", "mv",
+    "nn", "num_threads", "outer", "prepack", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal",
+    "set_num_interop_threads", "set_num_threads", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vdot",
 ]  # fmt: skip
+
+# Parts that few programs need at once are imported when they are asked for.
+_LATER = dict.fromkeys(("__config__", "linalg", "nn", "utils"), "")
+later += ["backline.linalg"]
+_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from importlib import import_module
+
+        where = _LATER[name]
+        found = getattr(import_module(f"{__name__}.{where}"), name) if where else import_module(f"{__name__}.{name}")
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -15,6 +15,7 @@ __all__ = [
     "PoolInfo",
     "PreparedCall",
     "bind_scope",
+    "columns_addresses",
     "cxx_flags",
     "flush_denormal",
     "jobs_callback_address",
@@ -73,10 +74,10 @@ class Gate:
     """Sets a library's thread count around calls that need another one.
 
     `address` is the library's function; `kind` is 0 (holds for the calling thread), 1 (for the process) or 2 (for the process,
-    with a 64-bit argument).
+    with a 64-bit argument). `get`, with kind 0, is a function that tells the count which `address` then does not return.
     """
 
-    def __new__(cls, address: int, kind: int) -> Gate: ...
+    def __new__(cls, address: int, kind: int, get: int = 0) -> Gate: ...
     @property
     def value(self) -> int: ...
     @property
@@ -176,7 +177,18 @@ def flush_denormal(on: bool, threads: int, /) -> bool:
 
 def set_team_limit(threads: int, /) -> None: ...
 def jobs_callback_address() -> int: ...
+def columns_addresses() -> dict[str, int]: ...
 def team_check(jobs: int, /) -> tuple[int, int]: ...
+def attention_address() -> int: ...
+def attention_level() -> int:
+    """The most of vector instructions that this processor has: 0 for what all have, 1 for AVX2 with FMA, 2 for AVX-512."""
+
+def attention_workspace(description: bytes, /) -> int:
+    """Bytes of workspace that a thread needs."""
+
+def attention_exp(source: int, target: int, count: int, itemsize: int, level: int, /) -> None:
+    """e^x of numbers <= 0 at an address, as attention computes it."""
+
 def memo_info() -> MemoInfo: ...
 def memo_clear() -> None: ...
 def memo_max_size(entries: int, /) -> None: ...

@@ -18,7 +18,8 @@ PyMODINIT_FUNC PyInit__core() {
     backline::Ref module(PyModule_Create(&definition));
     if (!module) return nullptr;
     for (auto add : {backline::add_frame_type, backline::add_team_types, backline::add_door_type, backline::add_plan_types,
-                     backline::add_operation_types, backline::add_memo, backline::add_pool})
+                     backline::add_operation_types, backline::add_memo, backline::add_pool, backline::add_columns,
+                     backline::add_attention})
         if (add(module.get()) < 0) return nullptr;
     if (PyModule_AddStringConstant(module.get(), "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return nullptr;
     return module.release();

@@ -188,8 +188,8 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
                 break;
             case BufferKind::constant: run.base[i] = b.aligned.get(); break;
             case BufferKind::work:
-                run.step_per_thread[i] = int(i) == plan->info_buffer ? 0 : b.bytes;  // info is one array for all threads
-                work += b.bytes * size_t(threads);
+                run.step_per_thread[i] = b.shared || int(i) == plan->info_buffer ? 0 : b.bytes;  // info is one array for all
+                work += b.bytes * size_t(b.shared ? 1 : threads);
                 break;
             case BufferKind::result:
                 made[i] = allocate(b);
@@ -229,7 +229,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         for (size_t i = 0; i < n; ++i)
             if (buffers[i].kind == BufferKind::work) {
                 run.base[i] = next;
-                next += buffers[i].bytes * size_t(threads);
+                next += buffers[i].bytes * size_t(buffers[i].shared ? 1 : threads);
             }
     }
     auto execute = [&] {
@@ -317,6 +317,7 @@ bool parse_buffer(PyObject *o, Buffer &b) {
     } else if (!std::strcmp(kind, "work")) {
         b.kind = BufferKind::work;
         b.bytes = (PyLong_AsSize_t(value) + 63) / 64 * 64;
+        b.shared = PyTuple_GET_SIZE(o) > 2 && PyObject_IsTrue(PyTuple_GET_ITEM(o, 2)) == 1;
     } else if (!std::strcmp(kind, "constant")) {
         char *data;
         Py_ssize_t size;

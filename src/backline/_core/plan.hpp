@@ -17,7 +17,8 @@ struct Buffer {
     PyArray_Descr *descr = nullptr;  // results
     std::vector<npy_intp> shape, strides;
     bool fortran = false;
-    size_t bytes = 0;  // work, constant
+    size_t bytes = 0;     // work, constant
+    bool shared = false;  // work: one for all threads, else each has its own
     std::vector<char> constant;
     std::unique_ptr<char[]> aligned;  // constant data, where it lives
 };

@@ -32,6 +32,8 @@ thread_local struct {
     pid_t ids[kMostApart];
 } workers;
 
+thread_local bool in_region = false;  // set in the threads that a region has brought
+
 struct Region {
     int count;
     Job job;
@@ -57,7 +59,9 @@ void region_body(void *raw) {
         for (auto &t : helpers) t.join();
         return;
     }
+    in_region = number > 0;
     r.job(number, r.data);
+    in_region = false;
 }
 
 }  // namespace
@@ -73,7 +77,7 @@ void note_worker(int index, void *raw) {
 }  // namespace
 
 void keep_apart(int threads) {
-    if (!apart || threads < 2 || threads > kMostApart || !omp_parallel || team_limit() == 1) return;
+    if (!apart || in_region || threads < 2 || threads > kMostApart || !omp_parallel || team_limit() == 1) return;
     int here = sched_getcpu();
     if (here == workers.processor && workers.count >= threads - 1) return;
     if (workers.count < threads - 1) {
@@ -230,17 +234,20 @@ PyMethodDef methods[] = {
 // Gate ---------------------------------------------------------------------------------------------------------------
 
 PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"address", "kind", nullptr};
-    unsigned long long address;
+    static const char *names[] = {"address", "kind", "get", nullptr};
+    unsigned long long address, get = 0;
     int kind;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ki", const_cast<char **>(names), &address, &kind)) return nullptr;
-    if (!address || kind < 0 || kind > int(GateKind::process64)) {
-        PyErr_SetString(PyExc_ValueError, "Gate(address, kind): a function address and 0 (local), 1 (process) or 2 (process64)");
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ki|K", const_cast<char **>(names), &address, &kind, &get)) return nullptr;
+    if (!address || kind < 0 || kind > int(GateKind::process64) || (get && kind != int(GateKind::local))) {
+        PyErr_SetString(PyExc_ValueError,
+                        "Gate(address, kind, get=0): a function address and 0 (local), 1 (process) or 2 (process64); with 0 also "
+                        "the address of a function that tells the count, if the first does not return it");
         return nullptr;
     }
     Gate *self = reinterpret_cast<Gate *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     self->set = reinterpret_cast<void *>(address);
+    self->get = reinterpret_cast<void *>(get);
     self->kind = GateKind(kind);
     self->lock = new std::mutex;
     self->changed = new std::condition_variable;
@@ -334,7 +341,10 @@ int Gate::enter(int threads) {
     keep_apart(threads);
     if (kind == GateKind::local) {
         ++calls;
-        return reinterpret_cast<int (*)(int)>(set)(threads);
+        if (!get) return reinterpret_cast<int (*)(int)>(set)(threads);
+        int former = reinterpret_cast<Number>(get)();
+        reinterpret_cast<void (*)(int)>(set)(threads);
+        return former;
     }
     std::unique_lock<std::mutex> guard(*lock);
     // Calls that use several threads have the library to themselves: OpenBLAS's LU waits for ever when two of them share
@@ -360,7 +370,7 @@ int Gate::enter(int threads) {
 
 void Gate::leave(int former) {
     if (kind == GateKind::local) {
-        reinterpret_cast<int (*)(int)>(set)(former);
+        reinterpret_cast<int (*)(int)>(set)(former);  // of what is void the result is not looked at
         return;
     }
     std::unique_lock<std::mutex> guard(*lock);
@@ -377,7 +387,7 @@ int add_team_types(PyObject *module) {
     GateType.tp_name = "backline._core.Gate";
     GateType.tp_basicsize = sizeof(Gate);
     GateType.tp_flags = Py_TPFLAGS_DEFAULT;
-    GateType.tp_doc = "Gate(address, kind): sets a library's thread count around calls that need another one.";
+    GateType.tp_doc = "Gate(address, kind, get=0): sets a library's thread count around calls that need another one.";
     GateType.tp_new = gate_new;
     GateType.tp_dealloc = gate_dealloc;
     GateType.tp_methods = gate_methods;

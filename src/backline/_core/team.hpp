@@ -23,7 +23,7 @@ int team_limit();  // 1 in a forked child, whose inherited OpenMP team is dead
 
 // How a library's thread count is set.
 enum class GateKind : int {
-    local,    // int set(int) returns the caller's former value; holds for the calling thread (MKL)
+    local,    // holds for the calling thread; int set(int) returns the former value (MKL), or there is a get (OpenMP)
     process,  // void set(int), for the whole process: calls of one thread run together, all others alone (OpenBLAS)
     process64 // the same with a 64-bit argument (BLIS)
 };
@@ -31,6 +31,7 @@ enum class GateKind : int {
 struct Gate {
     PyObject_HEAD
     void *set;
+    void *get;  // or nullptr: int get() tells the count that a `set` of the local kind does not return
     GateKind kind;
     std::mutex *lock;
     std::condition_variable *changed;

@@ -162,6 +162,11 @@ def flags_of(
     title = f"{prefix}.flags" if prefix else "backends.flags"
 
     def flags(*args: object, **kwargs: object) -> switches.Scope:
+        if not args:
+            try:  # the usual form, at its least cost
+                return switches.make_scope(title, {names[name]: value for name, value in kwargs.items()}, depth=2)
+            except KeyError:
+                pass
         return switches.make_scope(title, _bind(title, names, args, kwargs), depth=2)
 
     def set_flags(*args: object, **kwargs: object) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """How far a result is from float64: against a float64 result where there is one right answer, else by what it must satisfy.
 
 The figure is a relative error in the maximum norm. Matrices too large for float64 copies are tested through their products
-with a few random vectors, which any wrong element shows in.
+with a few random vectors, which any wrong element shows in. Layers of neural networks are another module's business.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ..libraries.rounding import STORED, unit
 from ..problems import Problem, operand
 from ..problems.linalg import LinalgProblem
 from ..problems.matmul import MatmulProblem
+from . import accuracy_layers
 
 __all__ = ["Reference", "bound", "error", "reference"]
 
@@ -30,8 +32,8 @@ CHUNK = 1 << 20  # elements converted at a time
 PROBES = 4
 
 
-def bound(problem: Problem) -> float:
-    """The largest relative error that is still rounding, for the dtype and size of a Problem.
+def bound(problem: Problem, precision: str = "") -> float:
+    """The largest relative error that is still rounding, for the dtype and size of a Problem and the precision computed in.
 
     It separates wrong from inaccurate; what accuracy is wanted is the `max_error` switch's business.
     """
@@ -42,7 +44,9 @@ def bound(problem: Problem) -> float:
         rounding = accumulated = float(np.finfo(problem.dtype).eps)
     else:
         return 0.0
-    length = max(getattr(problem, "k", 1), 1)
+    if precision in STORED:  # each of two operands is rounded once
+        rounding = max(rounding, 2 * unit(precision))
+    length = accuracy_layers.terms(problem)
     if isinstance(problem, LinalgProblem):
         length = 16 * max(problem.m, problem.n, 1)
     return 4 * rounding + 64 * accumulated * math.sqrt(length)
@@ -56,7 +60,8 @@ def reference(problem: Problem, arrays: list[Array]) -> Any:
     for o, array in zip(problem.operands, arrays, strict=True):
         if o.role.startswith("out"):
             continue
-        wide = array if o.role == "p" else array.astype(_wide(array.dtype), copy=False)
+        number = array.dtype.kind in "fc" or array.dtype.name == "bfloat16"
+        wide = array.astype(_wide(array.dtype), copy=False) if number else array
         copies.append(wide)
         operands.append(operand(o.role, wide))
     wide_problem = replace(problem, operands=tuple(operands))
@@ -91,6 +96,7 @@ class Reference:
         self.problem, self.arrays = problem, arrays
         self._rng = np.random.default_rng(1)
         self._result: Array | None = None
+        self._parts: list[Any] | None = None
 
     def error(self, result: Any) -> float:
         """Relative error of one result."""
@@ -104,7 +110,9 @@ class Reference:
         if isinstance(p, MatmulProblem):
             return self._product(parts[0])
         if not isinstance(p, LinalgProblem):
-            raise ValueError(f"no way to check {p.op} is known")
+            if self._parts is None:
+                self._parts = [(part, reference(part.problem, part.arrays)) for part in accuracy_layers.parts(p, self.arrays)]
+            return max((part.error(parts, wanted, _distance) for part, wanted in self._parts), default=0.0)
         if p.empty:
             return 0.0
         scale = 16 // p.dtype.itemsize if p.dtype.kind == "c" else max(8 // p.dtype.itemsize, 1)

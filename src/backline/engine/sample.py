@@ -63,6 +63,8 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
             _fill(rng, array)
             if o.role == "a" and kind:
                 _shape(rng, array, kind, bool(problem.parameter("upper", False)))
+            elif o.role == "variance":
+                array[...] = np.abs(array) + array.dtype.type(0.5)
         arrays.append(array)
     return arrays
 

@@ -80,9 +80,9 @@ class Builder:
         where = order if isinstance(order, str) else tuple(order)
         return self._add(("result", np.dtype(dtype), tuple(shape), where)), 0, items
 
-    def work(self, nbytes: int, items: int = 0) -> Pointer:
-        """Workspace; each thread of a group has its own unless `items` spreads it over the batch."""
-        return self._add(("work", int(nbytes))), 0, items
+    def work(self, nbytes: int, items: int = 0, *, shared: bool = False) -> Pointer:
+        """Workspace; each thread of a group has its own, with `shared` all have one, for what an earlier group wrote."""
+        return self._add(("work", int(nbytes), shared) if shared else ("work", int(nbytes))), 0, items
 
     def constant(self, data: bytes) -> Pointer:
         """Constant memory."""

@@ -95,12 +95,17 @@ class Problem:
         Every array of the call, outputs that the caller provides included (role ``"out"``).
     parameters
         Pairs of name and value, sorted by name; values are hashable.
+    family
+        The op family, "matmul": what switches say they govern.
+    device
+        Where the arrays are: "cpu", "cuda:0", "mps".
     """
 
     op: str
     operands: tuple[Operand, ...]
     parameters: tuple[tuple[str, Any], ...] = ()
     family: str = field(default="", compare=False)
+    device: str = field(default="cpu", kw_only=True)
 
     def parameter(self, name: str, default: Any = None) -> Any:
         for key, value in self.parameters:
@@ -143,6 +148,8 @@ class Problem:
         out = self.get("out")
         if out is not None:
             parts.append("out" if out.layout() == "C" else f"out:{out.layout()}")
+        if self.device != "cpu":
+            parts.append(f"on {self.device}")
         return " ".join(parts)
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ tables follow from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import NamedTuple, TypeVar
 
 from ..errors import BadType, BadValue, UnknownName
@@ -38,6 +38,12 @@ class _Live(Mapping[str, S]):
 
     def __len__(self) -> int:
         return len(self._now())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._now()
+
+    def keys(self) -> KeysView[str]:
+        return self._now().keys()
 
     def values(self) -> ValuesView[S]:
         return self._now().values()

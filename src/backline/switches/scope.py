@@ -165,8 +165,8 @@ def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, resto
     check = _restored if restore else store.accepted
     named = {switch: check(switch, value) for switch, value in values.items() if value is not None}
     known = views()
-    late = {switch: value for switch, value in named.items() if switch in known}
-    if late:
+    if not known.keys().isdisjoint(named):
+        late = {switch: value for switch, value in named.items() if switch in known}
         plain = tuple((switch, value) for switch, value in named.items() if switch not in late)
         made = Scope(name, overlay(plain), place(depth + 1), late)
         made._over(store.current())  # raises now for what contradicts itself

@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...problems import Problem
+from ...problems.attention import AttentionProblem
+from ...problems.conv import ConvProblem
 from ...problems.linalg import LinalgProblem
+from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ..base import Algorithm, Library, Refusal
 from ..find import Finding, LibrarySpec, search
 from ..probe import probe
+from .blas_attention import attention_algorithms, prepare_attention
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
+from .epilogue import linear_algorithms, prepare_linear
+from .im2col import conv_algorithms, prepare_conv
 from .lapack import linalg_algorithms, prepare_linalg
 from .numpy import reference_plan
 
@@ -23,6 +29,8 @@ class BlasLibrary(Library):
 
     spec: LibrarySpec
     has_lapack = True
+    openmp = True  # what threads they start are those of the one team
+    kernels: tuple[str, ...] = ()  # of attention
 
     def __init__(self) -> None:
         self.finding: Finding | None = None
@@ -68,6 +76,12 @@ class BlasLibrary(Library):
             yield from matmul_algorithms(self.traits, problem, threads)
         elif isinstance(problem, LinalgProblem) and (self.has_lapack or problem.op == "linalg.solve_triangular"):
             yield from linalg_algorithms(self.traits, problem, threads)
+        elif isinstance(problem, AttentionProblem) and self.kernels:
+            yield from attention_algorithms(self.traits, problem, threads)
+        elif isinstance(problem, ConvProblem):
+            yield from conv_algorithms(self.traits, problem, threads)
+        elif isinstance(problem, LinearProblem):
+            yield from linear_algorithms(self, problem, threads)
         else:
             yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
 
@@ -77,6 +91,12 @@ class BlasLibrary(Library):
             return reference_plan(problem)
         if isinstance(problem, MatmulProblem):
             return prepare_matmul(self.traits, problem, algorithm)
+        if isinstance(problem, ConvProblem):
+            return prepare_conv(self.traits, problem, algorithm)
+        if isinstance(problem, AttentionProblem):
+            return prepare_attention(self.traits, problem, algorithm)
+        if isinstance(problem, LinearProblem):
+            return prepare_linear(self, problem, algorithm)
         assert isinstance(problem, LinalgProblem)
 
         def again(name: str) -> Any:

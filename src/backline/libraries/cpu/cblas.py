@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...problems.matmul import MatmulProblem, View
+from .. import team
 from ..base import Algorithm, Refusal
 from ..build import Builder, Pointer
 from ..native import NativeLibrary, double_bits, float_bits
@@ -109,8 +110,8 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if problem.items > 1 and not vector:
         if threads > 1 and problem.flops >= THREAD_FLOPS and blas.pool:
             yield Algorithm(
-                blas.name, f"{names[0]}_items", threads, True, precision, "threads", "construction", blas.pool,
-                "items of the batch divided among the threads",
+                blas.name, f"{names[0]}_items", team.items_threads(threads), True, precision, "threads", "construction",
+                blas.pool, "items of the batch divided among the threads",
             )  # fmt: skip
         if not half and _strided(blas, problem):
             yield Algorithm(blas.name, "gemm_batch", 1, False, precision, "threads", blas.run_basis)
@@ -183,6 +184,8 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> 
         )
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
+    if divided:
+        team.items_run()
     if name == "gemm_batch":
         product.batched()
     else:

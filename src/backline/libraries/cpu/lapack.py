@@ -21,6 +21,7 @@ from ...problems import operand
 from ...problems.layout import matrix_layout
 from ...problems.linalg import LinalgProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
+from .. import team
 from ..base import Algorithm, Refusal
 from ..build import Builder, Pointer
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
@@ -95,7 +96,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
                 yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, pool)
             if problem.items > 1 and blas.pool:
                 yield Algorithm(
-                    blas.name, f"{name}_items", threads, True, "", "threads", "construction", blas.pool,
+                    blas.name, f"{name}_items", team.items_threads(threads), True, "", "threads", "construction", blas.pool,
                     "items of the batch divided among the threads",
                 )  # fmt: skip
         yield Algorithm(blas.name, name, 1, False, "", "threads", blas.run_basis)
@@ -108,6 +109,8 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     """
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
+    if divided:
+        team.items_run()
     w = _Writer(blas, p, name)
     results, wrap = getattr(w, p.op.rpartition(".")[2])()
     w.finish()

@@ -35,6 +35,7 @@ class MKL(BlasLibrary):
 
     name = "mkl"
     title = "MKL"
+    kernels = ("flash_attention", "math")
     how_to_get = "pip install 'backline[mkl]'"
     spec = LibrarySpec(
         name="mkl",

@@ -13,12 +13,17 @@ import numpy as np
 
 from ...errors import LinAlgError, refuse_overlap
 from ...problems import Problem
+from ...problems.attention import AttentionProblem
+from ...problems.conv import ConvProblem
 from ...problems.linalg import LinalgProblem
+from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
+from ...problems.neural import NeuralProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..build import same_place
-from . import reference
+from . import math_attention, reference, reference_conv, reference_neural
+from .epilogue import linear_algorithms, prepare_linear
 
 __all__ = ["NumPy"]
 
@@ -30,6 +35,7 @@ class NumPy(Library):
 
     name = "numpy"
     title = "NumPy"
+    kernels = ("math",)  # of attention
 
     def reason(self) -> str:
         return ""
@@ -71,17 +77,33 @@ class NumPy(Library):
             yield Algorithm(
                 self.name, "linalg", threads, True, inside, "run", "measured", "numpy" if threads > 1 else "", note
             )
+        elif isinstance(problem, LinearProblem):
+            yield from linear_algorithms(self, problem, threads)
+        elif isinstance(problem, NeuralProblem):
+            yield from reference_neural.algorithms(problem)
+        elif isinstance(problem, AttentionProblem):
+            yield from math_attention.algorithms(self.name, problem, threads)
+        elif isinstance(problem, ConvProblem):
+            yield from reference_conv.algorithms(problem, threads)
         else:
             yield Refusal(self.name, "", f"NumPy has no {problem.op}")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        return reference_plan(problem)
+        if isinstance(problem, LinearProblem):
+            return prepare_linear(self, problem, algorithm)
+        if isinstance(problem, NeuralProblem):
+            return PythonPlan(reference_neural.plan(problem))
+        if isinstance(problem, AttentionProblem):
+            return PythonPlan(math_attention.plan(problem))
+        return reference_plan(problem, loops=algorithm.name == "loops")
 
 
-def reference_plan(problem: Problem) -> PythonPlan:
-    """The Plan of NumPy's routines for a product or for linear algebra."""
+def reference_plan(problem: Problem, *, loops: bool = False) -> PythonPlan:
+    """The Plan of NumPy's routines for a product, a convolution (with `loops` without a BLAS) or linear algebra."""
     if isinstance(problem, MatmulProblem):
         return PythonPlan(_product(problem))
+    if isinstance(problem, ConvProblem):
+        return PythonPlan(_convolution(problem, loops))
     assert isinstance(problem, LinalgProblem)
     return PythonPlan(_linalg(problem))
 
@@ -139,6 +161,17 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
         if product.shape != p.result:
             product = product.reshape(p.result)
         return product if product.ndim else product[()]
+
+    return run
+
+
+def _convolution(p: ConvProblem, loops: bool) -> Callable[..., Any]:
+    compute = reference_conv.function(p, loops=loops)
+
+    def run(*arrays: Any) -> Any:
+        _refuse_overlaps(p, arrays, same=("residual",))
+        with np.errstate(all="ignore"):  # overflow and NaN show in the result
+            return compute(*arrays)
 
     return run
 

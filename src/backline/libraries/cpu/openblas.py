@@ -25,6 +25,7 @@ class OpenBLAS(BlasLibrary):
 
     name = "openblas"
     title = "OpenBLAS"
+    kernels = ("flash_attention", "math")
     how_to_get = "pip install scipy-openblas32"
     spec = LibrarySpec(
         name="openblas",
