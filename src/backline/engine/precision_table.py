@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import libraries, switches
-from ..problems import Operand, Problem
+from ..problems import Operand, Problem, operand
+from ..problems.conv import ConvProblem
 from ..problems.matmul import MatmulProblem
 from .choice import Candidate
 from .choose import able
@@ -83,7 +84,14 @@ def _sample(device: str, operation: str) -> Problem:
         return MatmulProblem(
             "matmul", tuple(square), (), "matmul", m=size, n=size, k=size, batch=(), result=(size, size), device=device
         )  # fmt: skip
-    return Problem({"conv": "conv2d", "rnn": "lstm"}[operation], tuple(square), (), operation, device=device)
+    if operation == "conv":
+        shapes = (1, 16, 16, 16), (16, 16, 3, 3)
+        arrays = [operand(role, np.empty(shape, np.float32)) for role, shape in zip(("input", "weight"), shapes, strict=True)]
+        return ConvProblem(
+            "conv", tuple(arrays), (), "conv", stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), output_padding=(0, 0),
+            batch=1, channels=16, features=16, image=(16, 16), kernel=(3, 3), result=(1, 16, 16, 16), device=device,
+        )  # fmt: skip
+    return Problem("lstm", tuple(square), (), operation, device=device)
 
 
 def _effective(problem: Problem, snapshot: Any) -> Iterator[tuple[str, str, str]]:

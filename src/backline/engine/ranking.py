@@ -18,8 +18,8 @@ from ..problems import Problem, short
 __all__ = ["describe", "sort"]
 
 FILE = os.path.join(os.path.dirname(__file__), "ranking.json")
-# Without an entry: gemv and dot kernels before GEMM, vendors before NumPy, and BLIS 0.9 last.
-LIBRARIES = ("openblas", "mkl", "numpy", "blis")
+# Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
+LIBRARIES = ("onednn", "openblas", "mkl", "blis", "numpy")
 
 
 @lru_cache(maxsize=1)

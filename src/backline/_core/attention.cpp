@@ -1,0 +1,390 @@
+#include "attention.hpp"
+
+#include <algorithm>
+
+#include "common.hpp"
+#include "copy.hpp"
+#include "softmax.hpp"
+
+namespace backline {
+namespace {
+
+using Enum = int64_t;  // every integer argument in a register of its own, as call.hpp says
+template <class T>
+using Gemm = void (*)(Enum, Enum, Enum, int64_t, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
+template <class T>
+using Gemv = void (*)(Enum, Enum, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
+constexpr Enum kRowMajor = 101, kPlain = 111, kTransposed = 112;
+
+// Workspace of one thread: offsets in bytes.
+struct Layout {
+    int64_t scores, out, before, query, key, value, most, sum, part, change, mask, end;
+    int64_t ld;  // of the scores, in elements: not a power of two, whose rows would fall on the same lines of the cache
+};
+
+Layout layout(const Attention &p) {
+    Layout w{};
+    int64_t size = p.itemsize;
+    auto take = [&](int64_t elements) {
+        int64_t at = w.end;
+        w.end += (elements * size + 63) / 64 * 64;
+        return at;
+    };
+    w.ld = p.tile + kPadding / size;
+    w.scores = take(p.rows * w.ld);
+    w.out = take(p.rows * p.out_dim);
+    w.before = take(p.rows * p.out_dim);
+    w.query = take(p.direct_q ? 0 : p.rows * p.dim);
+    w.key = take(p.direct_k ? 0 : p.tile * p.dim);
+    w.value = take(p.direct_v ? 0 : p.tile * p.out_dim);
+    w.most = take(p.rows);
+    w.sum = take(p.rows);
+    w.part = take(p.rows);
+    w.change = take(p.rows);
+    w.mask = take(p.tile);
+    return w;
+}
+
+template <class T>
+Element reading(Stored stored) {
+    return stored == Stored::float16    ? Element::f16_f32
+           : stored == Stored::bfloat16 ? Element::bf16_f32
+           : sizeof(T) == 4             ? Element::raw4
+                                        : Element::raw8;
+}
+
+// A matrix as BLAS can read it: where it is, or copied.
+template <class T>
+struct Matrix {
+    const T *data;
+    int64_t ld;
+};
+template <class T>
+Matrix<T> matrix(const Attention &p, bool direct, const char *from, const int64_t *strides, int64_t rows, int64_t cols,
+                 char *room) {
+    constexpr int64_t size = sizeof(T);
+    if (direct) return {reinterpret_cast<const T *>(from), strides[2] / size};
+    Copy2D{reading<T>(p.stored), rows, cols, strides[2], strides[3], cols * size, size}.run(from, room);
+    return {reinterpret_cast<const T *>(room), cols};
+}
+
+// Whether any key of a tile takes part for any of the rows.
+bool any_taken(const Attention &p, const char *mask, int64_t rows, int64_t width) {
+    if (p.mask[2] == 0) rows = 1;
+    if (p.mask[3] == 0) width = 1;
+    for (int64_t i = 0; i < rows; ++i) {
+        const char *row = mask + i * p.mask[2];
+        if (p.mask[3] == 1 || width == 1) {
+            char all = 0;
+            for (int64_t j = 0; j < width; ++j) all |= row[j];
+            if (all) return true;
+        } else {
+            for (int64_t j = 0; j < width; ++j)
+                if (row[j * p.mask[3]]) return true;
+        }
+    }
+    return false;
+}
+
+// One value of a mask that is added.
+template <class T>
+T added(const Attention &p, const char *at) {
+    if (p.stored_mask == Stored::as_computed || p.stored_mask == Stored::float32) {
+        if (sizeof(T) == 8 && p.stored_mask == Stored::float32) {
+            float value;
+            std::memcpy(&value, at, sizeof value);
+            return T(value);
+        }
+        T value;
+        std::memcpy(&value, at, sizeof value);
+        return value;
+    }
+    T value;
+    Copy2D{reading<T>(p.stored_mask), 1, 1, 0, 2, 0, int64_t(sizeof(T))}.run(at, reinterpret_cast<char *>(&value));
+    return value;
+}
+
+// A row of a mask that is added, as T without gaps.
+template <class T>
+const T *added_row(const Attention &p, const char *row, int64_t width, char *room) {
+    int64_t size = sizeof(T);
+    T *to = reinterpret_cast<T *>(room);
+    if (sizeof(T) == 8 && p.stored_mask == Stored::float32) {
+        for (int64_t j = 0; j < width; ++j) to[j] = added<T>(p, row + j * p.mask[3]);
+        return to;
+    }
+    bool same = p.stored_mask == Stored::as_computed || p.stored_mask == Stored::float32;
+    if (same && p.mask[3] == size && reinterpret_cast<uintptr_t>(row) % sizeof(T) == 0) return reinterpret_cast<const T *>(row);
+    Element element = same ? (size == 4 ? Element::raw4 : Element::raw8) : reading<T>(p.stored_mask);
+    Copy2D{element, 1, width, 0, p.mask[3], 0, size}.run(row, room);
+    return to;
+}
+
+template <class T>
+BACKLINE_INLINE void apply_mask(const Attention &p, T *s, const char *row, int64_t width, char *room) {
+    if (p.mask_kind == MaskKind::taken) {
+        const uint8_t *taken = reinterpret_cast<const uint8_t *>(row);
+        if (p.mask[3] != 1) {
+            uint8_t *to = reinterpret_cast<uint8_t *>(room);
+            for (int64_t j = 0; j < width; ++j) to[j] = taken[j * p.mask[3]];
+            taken = to;
+        }
+        for (int64_t j = 0; j < width; ++j) s[j] = taken[j] ? s[j] : kNothing<T>;
+    } else {
+        const T *add = added_row<T>(p, row, width, room);
+        for (int64_t j = 0; j < width; ++j) {  // not the sum where the key takes no part: NaN less infinity is NaN
+            T sum = s[j] + add[j];
+            s[j] = add[j] == kNothing<T> ? kNothing<T> : sum;
+        }
+    }
+}
+
+template <class T>
+BACKLINE_INLINE bool all_finite(const T *row, int64_t n) {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    constexpr Bits special = sizeof(T) == 4 ? Bits(0x7f800000u) : Bits(0x7ff0000000000000u);
+    Bits found = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        Bits bits;
+        std::memcpy(&bits, row + j, sizeof bits);
+        found |= Bits((bits & special) == special);
+    }
+    return !found;
+}
+
+// One block of query rows of one head.
+template <class T, int Bytes>
+struct Block {
+    const Attention &p;
+    Layout w;
+    const char *mask;  // at the block's first row
+    char *work;
+    int64_t first, count;
+    T *scores, *out, *most, *sum, *part, *change;  // sum: of all weights so far; part: of those of a tile
+    bool begun = false;
+
+    BACKLINE_INLINE void row_product(const Matrix<T> &query, const Matrix<T> &key, int64_t width) {
+        if (count == 1)
+            reinterpret_cast<Gemv<T>>(p.gemv)(kRowMajor, kPlain, width, p.dim, T(p.scale), key.data, key.ld, query.data, 1, T(0),
+                                              scores, 1);
+        else
+            reinterpret_cast<Gemm<T>>(p.gemm)(kRowMajor, kPlain, kTransposed, count, width, p.dim, T(p.scale), query.data,
+                                              query.ld, key.data, key.ld, T(0), scores, w.ld);
+    }
+
+    BACKLINE_INLINE void soften_rows(int64_t from, int64_t width) {
+        for (int64_t i = 0; i < count; ++i) {
+            T *s = scores + i * w.ld;
+            if (p.causal) {
+                int64_t some = std::clamp<int64_t>(first + i + 1 - from, 0, width);
+                for (int64_t j = some; j < width; ++j) s[j] = kNothing<T>;
+            }
+            if (p.mask_kind != MaskKind::none)
+                apply_mask<T>(p, s, mask + i * p.mask[2] + from * p.mask[3], width, work + w.mask);
+            soften<T, Bytes>(s, width, most[i], part[i], change[i]);
+        }
+        exp_array<T, Bytes>(change, change, count);
+        for (int64_t i = 0; i < count; ++i) {
+            sum[i] = sum[i] * change[i] + part[i];
+            if (!begun || change[i] == T(1)) continue;
+            T *o = out + i * p.out_dim, factor = change[i];
+            for (int64_t j = 0; j < p.out_dim; ++j) o[j] *= factor;
+        }
+    }
+
+    BACKLINE_INLINE void add_values(const Matrix<T> &value, int64_t from, int64_t to) {
+        if (from == to) return;
+        const T *v = value.data + from * value.ld;
+        T before = begun ? T(1) : T(0);
+        if (count == 1)
+            reinterpret_cast<Gemv<T>>(p.gemv)(kRowMajor, kTransposed, to - from, p.out_dim, T(1), v, value.ld, scores + from, 1,
+                                              before, out, 1);
+        else
+            reinterpret_cast<Gemm<T>>(p.gemm)(kRowMajor, kPlain, kPlain, count, p.out_dim, to - from, T(1), scores + from, w.ld,
+                                              v, value.ld, before, out, p.out_dim);
+        begun = true;
+    }
+
+    bool takes_part(int64_t row, int64_t key) const {
+        if (p.causal && key > first + row) return false;
+        if (p.mask_kind == MaskKind::none) return true;
+        const char *at = mask + row * p.mask[2] + key * p.mask[3];
+        return p.mask_kind == MaskKind::taken ? *at != 0 : added<T>(p, at) != kNothing<T>;
+    }
+
+    // Where a weight of 0 means that the key takes no part, 0 times NaN or infinity must not be added. What is added is looked
+    // at, being smaller than the values; only if it is not finite, keys with such values are added for each row by itself.
+    BACKLINE_INLINE void add_values_with_care(const Matrix<T> &value, int64_t from, int64_t width) {
+        T *before = reinterpret_cast<T *>(work + w.before);
+        int64_t size = count * p.out_dim;
+        bool had = begun;
+        if (had) std::copy(out, out + size, before);
+        add_values(value, 0, width);
+        if (all_finite<T>(out, size)) return;
+        if (had) std::copy(before, before + size, out);
+        else std::fill(out, out + size, T(0));
+        int64_t good = 0;
+        for (int64_t j = 0; j < width; ++j) {
+            const T *v = value.data + j * value.ld;
+            if (all_finite<T>(v, p.out_dim)) continue;
+            add_values(value, good, j);
+            good = j + 1;
+            for (int64_t i = 0; i < count; ++i) {
+                if (!takes_part(i, from + j)) continue;
+                T weight = scores[i * w.ld + j], *o = out + i * p.out_dim;
+                for (int64_t d = 0; d < p.out_dim; ++d) o[d] += weight * v[d];
+            }
+        }
+        add_values(value, good, width);
+    }
+
+    BACKLINE_INLINE void finish(char *to, int64_t stride) {
+        for (int64_t i = 0; i < count; ++i) {
+            T *o = out + i * p.out_dim;
+            if (!begun || sum[i] == T(0)) {
+                std::fill(o, o + p.out_dim, T(0));
+            } else {
+                T whole = sum[i];
+                for (int64_t j = 0; j < p.out_dim; ++j) o[j] /= whole;
+            }
+        }
+        Element element = p.stored == Stored::float16    ? Element::f32_f16
+                          : p.stored == Stored::bfloat16 ? Element::f32_bf16
+                          : sizeof(T) == 4               ? Element::raw4
+                                                         : Element::raw8;
+        int64_t size = sizeof(T), item = p.stored == Stored::as_computed ? size : 2;
+        Copy2D{element, count, p.out_dim, p.out_dim * size, size, stride, item}.run(reinterpret_cast<char *>(out), to);
+    }
+};
+
+template <class T, int Bytes>
+BACKLINE_INLINE void run(const Attention &p, int64_t item, const char *query, const char *key, const char *value,
+                         const char *mask, char *out, char *work) {
+    int64_t blocks = (p.queries + p.rows - 1) / p.rows;
+    int64_t block = item % blocks, head = item / blocks % p.heads, batch = item / blocks / p.heads;
+    // With a causal mask the last blocks are the longest: taken from both ends in turn, halves of the items weigh the same.
+    if (p.causal) block = block % 2 ? blocks - 1 - block / 2 : block / 2;
+    int64_t first = block * p.rows, count = std::min(p.rows, p.queries - first);
+    Layout w = layout(p);
+    query += batch * p.query[0] + head * p.query[1] + first * p.query[2];
+    key += batch * p.key[0] + head / p.per_key * p.key[1];
+    value += batch * p.value[0] + head / p.per_value * p.value[1];
+    if (p.mask_kind != MaskKind::none) mask += batch * p.mask[0] + head * p.mask[1] + first * p.mask[2];
+    auto place = [&](int64_t offset) { return reinterpret_cast<T *>(work + offset); };
+    Block<T, Bytes> b{p, w, mask, work, first, count, place(w.scores), place(w.out), place(w.most), place(w.sum), place(w.part),
+                      place(w.change)};
+    std::fill(b.most, b.most + count, kNothing<T>);
+    std::fill(b.sum, b.sum + count, T(0));
+    Matrix<T> rows = matrix<T>(p, p.direct_q, query, p.query, count, p.dim, work + w.query);
+    int64_t end = p.causal ? std::min(p.keys, first + count) : p.keys;
+    for (int64_t from = 0; from < end; from += p.tile) {
+        int64_t width = std::min(p.tile, end - from);
+        if (p.mask_kind == MaskKind::taken && !any_taken(p, mask + from * p.mask[3], count, width)) continue;
+        b.row_product(rows, matrix<T>(p, p.direct_k, key + from * p.key[2], p.key, width, p.dim, work + w.key), width);
+        b.soften_rows(from, width);
+        Matrix<T> values = matrix<T>(p, p.direct_v, value + from * p.value[2], p.value, width, p.out_dim, work + w.value);
+        bool all = p.mask_kind == MaskKind::none && !(p.causal && from + width > first + 1);
+        if (all) b.add_values(values, 0, width);
+        else b.add_values_with_care(values, from, width);
+    }
+    b.finish(out + batch * p.out[0] + head * p.out[1] + first * p.out[2], p.out[2]);
+}
+
+#if defined(__x86_64__)
+#define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
+#define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#endif
+
+using Job = void(const Attention &, int64_t, const char *, const char *, const char *, const char *, char *, char *);
+using Array = void(const char *, char *, int64_t);
+
+#define BACKLINE_VERSION(name, attribute, T, Bytes)                                                                             \
+    attribute void name##_job(const Attention &p, int64_t item, const char *q, const char *k, const char *v, const char *mask, \
+                              char *out, char *work) {                                                                         \
+        run<T, Bytes>(p, item, q, k, v, mask, out, work);                                                                      \
+    }                                                                                                                          \
+    attribute void name##_exp(const char *from, char *to, int64_t n) {                                                         \
+        exp_array<T, Bytes>(reinterpret_cast<const T *>(from), reinterpret_cast<T *>(to), n);                                  \
+    }
+
+BACKLINE_VERSION(plain32, , float, 16)
+BACKLINE_VERSION(plain64, , double, 16)
+#if defined(__x86_64__)
+BACKLINE_VERSION(avx2_32, BACKLINE_AVX2, float, 32)
+BACKLINE_VERSION(avx2_64, BACKLINE_AVX2, double, 32)
+BACKLINE_VERSION(avx512_32, BACKLINE_AVX512, float, 64)
+BACKLINE_VERSION(avx512_64, BACKLINE_AVX512, double, 64)
+Job *const jobs[][2] = {{plain32_job, plain64_job}, {avx2_32_job, avx2_64_job}, {avx512_32_job, avx512_64_job}};
+Array *const exps[][2] = {{plain32_exp, plain64_exp}, {avx2_32_exp, avx2_64_exp}, {avx512_32_exp, avx512_64_exp}};
+#else
+Job *const jobs[][2] = {{plain32_job, plain64_job}};
+Array *const exps[][2] = {{plain32_exp, plain64_exp}};
+#endif
+
+int best_level() {
+#if defined(__x86_64__)
+    static const int level = [] {
+        __builtin_cpu_init();
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+        bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        return wide ? 2 : 1;
+    }();
+    return level;
+#else
+    return 0;
+#endif
+}
+
+// What a PreparedCall calls for every item: a block of rows of one head of one element of the batch.
+void attention_item(const Attention *p, int64_t item, const char *query, const char *key, const char *value, const char *mask,
+                    char *out, char *work) {
+    jobs[p->level][p->itemsize == 8](*p, item, query, key, value, mask, out, work);
+}
+
+PyObject *attention_address(PyObject *, PyObject *) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(&attention_item)); }
+
+PyObject *attention_level(PyObject *, PyObject *) { return PyLong_FromLong(best_level()); }
+
+PyObject *attention_workspace(PyObject *, PyObject *arg) {
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(arg, &data, &size) < 0) return nullptr;
+    Attention p;
+    if (size != Py_ssize_t(sizeof p))
+        return PyErr_Format(PyExc_ValueError, "%zd bytes describe an attention, not %zd", Py_ssize_t(sizeof p), size);
+    std::memcpy(&p, data, sizeof p);
+    bool sound = p.gemm && p.gemv && (p.itemsize == 4 || p.itemsize == 8) && p.level >= 0 && p.level <= best_level() &&
+                 p.rows > 0 && p.tile > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0 && p.dim > 0 && p.out_dim > 0 &&
+                 p.per_key > 0 && p.per_value > 0;
+    if (!sound) return PyErr_Format(PyExc_ValueError, "no attention: a size, a level or an address that cannot be");
+    return PyLong_FromLongLong(layout(p).end);
+}
+
+PyObject *attention_exp(PyObject *, PyObject *args) {
+    unsigned long long from, to;
+    long long n;
+    int itemsize, level;
+    if (!PyArg_ParseTuple(args, "KKLii", &from, &to, &n, &itemsize, &level)) return nullptr;
+    if ((itemsize != 4 && itemsize != 8) || level < 0 || level > best_level())
+        return PyErr_Format(PyExc_ValueError, "attention_exp takes floats of 4 or 8 bytes, and levels up to %d", best_level());
+    exps[level][itemsize == 8](reinterpret_cast<const char *>(from), reinterpret_cast<char *>(to), n);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"attention_address", attention_address, METH_NOARGS,
+     "Address of the function (description, item, query, key, value, mask, out, workspace) that computes one block of rows."},
+    {"attention_level", attention_level, METH_NOARGS,
+     "The most of vector instructions that this processor has: 0 for what all have, 1 for AVX2 with FMA, 2 for AVX-512."},
+    {"attention_workspace", attention_workspace, METH_O,
+     "Bytes of workspace that a thread needs, from the description as bytes."},
+    {"attention_exp", attention_exp, METH_VARARGS,
+     "attention_exp(from, to, n, itemsize, level): e^x of n numbers <= 0 at an address, as attention computes it."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_attention(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline

@@ -1,0 +1,436 @@
+// Convolution as a matrix product: images spread into columns, columns added up into images, bias and activation after it.
+// Plain functions over plain memory, which plans call by address as they call a vendor's. Depthwise convolutions need no product.
+#include "common.hpp"
+
+#include <algorithm>
+#include <complex>
+
+namespace backline {
+namespace {
+
+// In the constant memory of a plan, one 64-bit integer after the other. Images have up to three dimensions; those that are
+// missing come first and have size 1. "Points" are the places of the kernel, "taps" the elements of the kernel.
+struct Geometry {
+    int64_t item;                   // bytes of an element
+    int64_t type;                   // of the elements, where they are added up: a Type
+    int64_t channels;               // of one part
+    int64_t image[3], kernel[3], points[3];
+    int64_t stride[3], dilation[3], before[3];  // before: zeros in front of the image
+    int64_t step_channel, step[3];  // of the image in memory, in bytes
+    int64_t keep;                   // 1: what comes is added to what is there
+    int64_t level;                  // of vector instructions: 0 what all have, 1 AVX2 with FMA, 2 AVX-512
+    int64_t features;               // depthwise: of each channel
+    int64_t step_result;            // depthwise: bytes from one feature of the result, or with channels last point, to the next
+};
+
+enum Type : int64_t { kFloat32, kFloat64, kComplex64, kComplex128 };
+
+struct Raw16 {
+    uint64_t a, b;
+};
+
+template <class T>
+inline T load(const char *from) {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    return value;
+}
+
+template <class T>
+inline void store(char *to, T value) {
+    std::memcpy(to, &value, sizeof(T));
+}
+
+// Lines are short, often a few elements: without a call of the C library, whose way in costs more than they do.
+template <class T>
+inline void copy_line(char *to, const char *from, int64_t bytes) {
+    if (bytes > 256) {
+        std::memcpy(to, from, size_t(bytes));
+    } else if (bytes >= 16) {
+        for (int64_t i = 0; i + 16 <= bytes; i += 16) std::memcpy(to + i, from + i, 16);
+        std::memcpy(to + bytes - 16, from + bytes - 16, 16);
+    } else {
+        for (int64_t i = 0; i < bytes; i += int64_t(sizeof(T))) store(to + i, load<T>(from + i));
+    }
+}
+
+template <class T>
+inline void zero_line(char *to, int64_t bytes) {
+    if (bytes > 256) {
+        std::memset(to, 0, size_t(bytes));
+    } else if (bytes >= 16) {
+        for (int64_t i = 0; i + 16 <= bytes; i += 16) std::memset(to + i, 0, 16);
+        std::memset(to + bytes - 16, 0, 16);
+    } else {
+        for (int64_t i = 0; i < bytes; i += int64_t(sizeof(T))) store(to + i, T{});
+    }
+}
+
+// Points along an axis at which a tap lies inside the image.
+struct Inside {
+    int64_t from, to;
+    Inside(const Geometry &g, int axis, int64_t tap) {
+        int64_t shift = tap * g.dilation[axis] - g.before[axis], stride = g.stride[axis];
+        from = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
+        int64_t left = g.image[axis] - 1 - shift;
+        to = left < 0 ? 0 : left / stride + 1;
+        from = std::min(from, g.points[axis]);
+        to = std::max(from, std::min(to, g.points[axis]));
+    }
+};
+
+inline int64_t place(const Geometry &g, int axis, int64_t point, int64_t tap) {
+    return point * g.stride[axis] - g.before[axis] + tap * g.dilation[axis];
+}
+
+inline bool within(const Geometry &g, int axis, int64_t at) { return at >= 0 && at < g.image[axis]; }
+
+// One row for each (channel, tap), in it the points first .. first + count.
+template <class T>
+void spread_rows(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+    constexpr int64_t size = sizeof(T);
+    const int64_t width = g.points[2], height = g.points[1];
+    const int64_t step = g.stride[2] * g.step[2];
+    const int64_t x0 = first % width, y0 = first / width % height, z0 = first / width / height;
+    for (int64_t c = 0; c < channels; ++c)
+        for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+            for (int64_t ky = 0; ky < g.kernel[1]; ++ky)
+                for (int64_t kx = 0; kx < g.kernel[2]; ++kx) {
+                    const Inside inside(g, 2, kx);
+                    int64_t x = x0, y = y0, z = z0;
+                    for (int64_t left = count; left > 0;) {
+                        int64_t n = std::min(width - x, left), iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
+                        int64_t from = std::clamp(inside.from, x, x + n), end = std::clamp(inside.to, from, x + n);
+                        if (!within(g, 0, iz) || !within(g, 1, iy)) from = end = x + n;
+                        zero_line<T>(to, (from - x) * size);
+                        char *line = to + (from - x) * size;
+                        if (end > from) {
+                            const char *source = image + c * g.step_channel + iz * g.step[0] + iy * g.step[1] +
+                                                 place(g, 2, from, kx) * g.step[2];
+                            if (step == size) {
+                                copy_line<T>(line, source, (end - from) * size);
+                            } else {
+                                for (int64_t i = 0; i < end - from; ++i)
+                                    store(line + i * size, load<T>(source + i * step));
+                            }
+                        }
+                        zero_line<T>(to + (end - x) * size, (x + n - end) * size);
+                        to += n * size;
+                        left -= n;
+                        x = 0;
+                        if (++y == height) y = 0, ++z;
+                    }
+                }
+}
+
+// One row for each point first .. first + count, in it every (tap, channel).
+template <class T>
+void spread_points(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+    constexpr int64_t size = sizeof(T);
+    const int64_t run = channels * size;
+    const bool dense = g.step_channel == size;
+    // Neighbouring taps are neighbours in memory: one copy for a whole row of them.
+    const bool rows = dense && g.step[2] == run && (g.dilation[2] == 1 || g.kernel[2] == 1);
+    const int64_t width = g.points[2], height = g.points[1];
+    int64_t x = first % width, y = first / width % height, z = first / width / height;
+    for (int64_t p = 0; p < count; ++p) {
+        for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+            for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
+                int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky), ix = place(g, 2, x, 0);
+                if (!within(g, 0, iz) || !within(g, 1, iy)) {
+                    zero_line<T>(to, g.kernel[2] * run);
+                    to += g.kernel[2] * run;
+                    continue;
+                }
+                const char *line = image + iz * g.step[0] + iy * g.step[1];
+                if (rows) {
+                    int64_t from = std::clamp<int64_t>(-ix, 0, g.kernel[2]);
+                    int64_t end = std::clamp<int64_t>(g.image[2] - ix, from, g.kernel[2]);
+                    zero_line<T>(to, from * run);
+                    copy_line<T>(to + from * run, line + (ix + from) * run, (end - from) * run);
+                    zero_line<T>(to + end * run, (g.kernel[2] - end) * run);
+                    to += g.kernel[2] * run;
+                    continue;
+                }
+                for (int64_t kx = 0; kx < g.kernel[2]; ++kx, to += run) {
+                    int64_t at = place(g, 2, x, kx);
+                    const char *source = line + at * g.step[2];
+                    if (!within(g, 2, at)) {
+                        zero_line<T>(to, run);
+                    } else if (dense) {
+                        copy_line<T>(to, source, run);
+                    } else {
+                        for (int64_t c = 0; c < channels; ++c) store(to + c * size, load<T>(source + c * g.step_channel));
+                    }
+                }
+            }
+        if (++x == width) {
+            x = 0;
+            if (++y == height) y = 0, ++z;
+        }
+    }
+}
+
+// The reverse of spread_rows over all points: every column is added to where it came from.
+template <class T>
+void add_rows(const Geometry &g, const char *columns, char *image, int64_t channels) {
+    constexpr int64_t size = sizeof(T);
+    const int64_t step = g.stride[2] * g.step[2];
+    for (int64_t c = 0; c < channels; ++c, image += g.step_channel) {
+        if (!g.keep)
+            for (int64_t z = 0; z < g.image[0]; ++z)
+                for (int64_t y = 0; y < g.image[1]; ++y) {
+                    char *line = image + z * g.step[0] + y * g.step[1];
+                    if (g.step[2] == size) {
+                        std::memset(line, 0, size_t(g.image[2] * size));
+                    } else {
+                        for (int64_t x = 0; x < g.image[2]; ++x) std::memset(line + x * g.step[2], 0, size_t(size));
+                    }
+                }
+        for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+            for (int64_t ky = 0; ky < g.kernel[1]; ++ky)
+                for (int64_t kx = 0; kx < g.kernel[2]; ++kx) {
+                    const Inside inside(g, 2, kx);
+                    for (int64_t z = 0; z < g.points[0]; ++z)
+                        for (int64_t y = 0; y < g.points[1]; ++y, columns += g.points[2] * size) {
+                            int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky), n = inside.to - inside.from;
+                            if (!within(g, 0, iz) || !within(g, 1, iy) || !n) continue;
+                            const char *from = columns + inside.from * size;
+                            char *to = image + iz * g.step[0] + iy * g.step[1] + place(g, 2, inside.from, kx) * g.step[2];
+                            if (step == size) {
+                                for (int64_t i = 0; i < n; ++i)
+                                    store(to + i * size, T(load<T>(to + i * size) + load<T>(from + i * size)));
+                            } else {
+                                for (int64_t i = 0; i < n; ++i)
+                                    store(to + i * step, T(load<T>(to + i * step) + load<T>(from + i * size)));
+                            }
+                        }
+                }
+    }
+}
+
+// After the product: bias along the rows or along the columns, and relu. NaN stays NaN.
+struct Finish {
+    int64_t type, relu;
+    int64_t row_bias, column_bias;  // bytes from one element of the bias to the next; both 0: there is none
+    int64_t row_step;               // of the result, in bytes; its columns are neighbours
+};
+
+template <class T>
+inline T positive(T x) {
+    return x < T(0) ? T(0) : x;
+}
+template <class T>
+inline std::complex<T> positive(std::complex<T> x) {  // never asked for
+    return x;
+}
+
+template <class T>
+void finish_rows(const Finish &f, char *data, const char *bias, int64_t rows, int64_t columns) {
+    constexpr int64_t size = sizeof(T);
+    for (int64_t i = 0; i < rows; ++i, data += f.row_step) {
+        if (f.row_bias) {
+            const T b = load<T>(bias + i * f.row_bias);
+            for (int64_t j = 0; j < columns; ++j) store(data + j * size, T(load<T>(data + j * size) + b));
+        } else if (f.column_bias == size) {
+            for (int64_t j = 0; j < columns; ++j) store(data + j * size, T(load<T>(data + j * size) + load<T>(bias + j * size)));
+        } else if (f.column_bias) {
+            for (int64_t j = 0; j < columns; ++j)
+                store(data + j * size, T(load<T>(data + j * size) + load<T>(bias + j * f.column_bias)));
+        }
+        if (f.relu)
+            for (int64_t j = 0; j < columns; ++j) store(data + j * size, positive(load<T>(data + j * size)));
+    }
+}
+
+// Depthwise: every channel by itself, without columns. Weights are (features, taps), or (taps, channels) with channels last.
+
+#define BACKLINE_INLINE inline __attribute__((always_inline))
+
+template <class T>
+BACKLINE_INLINE void depthwise_rows(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
+    constexpr int64_t size = sizeof(T);
+    const int64_t step = g.stride[2] * g.step[2], width = g.points[2], line = width * size;
+    for (int64_t f = 0; f < features; ++f, result += g.step_result) {
+        const char *plane = image + f / g.features * g.step_channel;
+        char *to = result;
+        for (int64_t z = 0; z < g.points[0]; ++z)
+            for (int64_t y = 0; y < g.points[1]; ++y, to += line) {
+                if (!g.keep) std::memset(to, 0, size_t(line));
+                const char *w = weights + f * g.kernel[0] * g.kernel[1] * g.kernel[2] * size;
+                for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+                    for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
+                        int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
+                        if (!within(g, 0, iz) || !within(g, 1, iy)) {
+                            w += g.kernel[2] * size;
+                            continue;
+                        }
+                        for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += size) {
+                            const Inside inside(g, 2, kx);
+                            const T factor = load<T>(w);
+                            char *out = to + inside.from * size;
+                            const char *from = plane + iz * g.step[0] + iy * g.step[1] + place(g, 2, inside.from, kx) * g.step[2];
+                            const int64_t n = inside.to - inside.from;
+                            if (step == size) {
+                                for (int64_t i = 0; i < n; ++i)
+                                    store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * size)));
+                            } else {
+                                for (int64_t i = 0; i < n; ++i)
+                                    store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * step)));
+                            }
+                        }
+                    }
+            }
+    }
+}
+
+// Some channels of one point, whose sums stay in registers over all taps.
+template <class T, int N>
+BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
+                                        int64_t row) {
+    constexpr int64_t size = sizeof(T);
+    T sum[N];
+    for (int i = 0; i < N; ++i) sum[i] = g.keep ? load<T>(to + i * size) : T(0);
+    for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+        for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
+            int64_t iz = at[0] + kz * g.dilation[0], iy = at[1] + ky * g.dilation[1];
+            const char *w = weights + (kz * g.kernel[1] + ky) * g.kernel[2] * row;
+            if (!within(g, 0, iz) || !within(g, 1, iy)) continue;
+            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += row) {
+                int64_t ix = at[2] + kx * g.dilation[2];
+                if (!within(g, 2, ix)) continue;
+                const char *from = image + iz * g.step[0] + iy * g.step[1] + ix * g.step[2];
+                for (int i = 0; i < N; ++i) sum[i] += load<T>(w + i * size) * load<T>(from + i * size);
+            }
+        }
+    for (int i = 0; i < N; ++i) store(to + i * size, sum[i]);
+}
+
+template <class T>
+BACKLINE_INLINE void depthwise_points(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
+                                      int64_t count) {
+    constexpr int64_t size = sizeof(T);
+    constexpr int wide = 64 / size;
+    const int64_t width = g.points[2], height = g.points[1], row = g.channels * size;
+    int64_t x = first % width, y = first / width % height, z = first / width / height;
+    for (int64_t p = 0; p < count; ++p, to += g.step_result) {
+        const int64_t at[3] = {place(g, 0, z, 0), place(g, 1, y, 0), place(g, 2, x, 0)};
+        int64_t c = 0;
+        for (; c + 2 * wide <= g.channels; c += 2 * wide)
+            depthwise_channels<T, 2 * wide>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        for (; c + wide <= g.channels; c += wide)
+            depthwise_channels<T, wide>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        if (++x == width) {
+            x = 0;
+            if (++y == height) y = 0, ++z;
+        }
+    }
+}
+
+using ByRows = void(const Geometry &, const char *, const char *, char *, int64_t);
+using ByPoints = void(const Geometry &, const char *, const char *, char *, int64_t, int64_t);
+
+#define BACKLINE_DEPTHWISE(name, attribute)                                                                                     \
+    attribute void name##_rows32(const Geometry &g, const char *i, const char *w, char *to, int64_t n) {                        \
+        depthwise_rows<float>(g, i, w, to, n);                                                                                  \
+    }                                                                                                                           \
+    attribute void name##_rows64(const Geometry &g, const char *i, const char *w, char *to, int64_t n) {                        \
+        depthwise_rows<double>(g, i, w, to, n);                                                                                 \
+    }                                                                                                                           \
+    attribute void name##_points32(const Geometry &g, const char *i, const char *w, char *to, int64_t p, int64_t n) {           \
+        depthwise_points<float>(g, i, w, to, p, n);                                                                             \
+    }                                                                                                                           \
+    attribute void name##_points64(const Geometry &g, const char *i, const char *w, char *to, int64_t p, int64_t n) {           \
+        depthwise_points<double>(g, i, w, to, p, n);                                                                            \
+    }
+
+BACKLINE_DEPTHWISE(plain, )
+#if defined(__x86_64__)
+BACKLINE_DEPTHWISE(avx2, __attribute__((target("avx2,fma"))))
+BACKLINE_DEPTHWISE(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))))
+ByRows *const by_rows[][2] = {{plain_rows32, plain_rows64}, {avx2_rows32, avx2_rows64}, {avx512_rows32, avx512_rows64}};
+ByPoints *const by_points[][2] = {
+    {plain_points32, plain_points64}, {avx2_points32, avx2_points64}, {avx512_points32, avx512_points64}};
+#else
+ByRows *const by_rows[][2] = {{plain_rows32, plain_rows64}};
+ByPoints *const by_points[][2] = {{plain_points32, plain_points64}};
+#endif
+
+// What plans call ------------------------------------------------------------------------------------------------------
+
+template <template <class> class Form, class... Arguments>
+void by_size(int64_t item, Arguments... arguments) {
+    switch (item) {
+        case 4: return Form<uint32_t>::run(arguments...);
+        case 8: return Form<uint64_t>::run(arguments...);
+        case 16: return Form<Raw16>::run(arguments...);
+    }
+}
+
+template <class T>
+struct SpreadRows {
+    static void run(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+        spread_rows<T>(*g, image, to, channels, first, count);
+    }
+};
+
+template <class T>
+struct SpreadPoints {
+    static void run(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+        spread_points<T>(*g, image, to, channels, first, count);
+    }
+};
+
+void columns_rows(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+    by_size<SpreadRows>(g->item, g, image, to, channels, first, count);
+}
+
+void columns_points(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+    by_size<SpreadPoints>(g->item, g, image, to, channels, first, count);
+}
+
+void columns_add(const Geometry *g, const char *columns, char *image, int64_t channels) {
+    switch (g->type) {
+        case kFloat32: return add_rows<float>(*g, columns, image, channels);
+        case kFloat64: return add_rows<double>(*g, columns, image, channels);
+        case kComplex64: return add_rows<std::complex<float>>(*g, columns, image, channels);
+        case kComplex128: return add_rows<std::complex<double>>(*g, columns, image, channels);
+    }
+}
+
+void columns_depthwise_rows(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
+    by_rows[g->level][g->item == 8](*g, image, weights, to, features);
+}
+
+void columns_depthwise_points(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
+    by_points[g->level][g->item == 8](*g, image, weights, to, first, count);
+}
+
+void columns_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {
+    switch (f->type) {
+        case kFloat32: return finish_rows<float>(*f, data, bias, rows, columns);
+        case kFloat64: return finish_rows<double>(*f, data, bias, rows, columns);
+        case kComplex64: return finish_rows<std::complex<float>>(*f, data, bias, rows, columns);
+        case kComplex128: return finish_rows<std::complex<double>>(*f, data, bias, rows, columns);
+    }
+}
+
+PyObject *columns_addresses(PyObject *, PyObject *) {
+    auto address = [](auto *function) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(function)); };
+    return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N}", "rows", address(columns_rows), "points", address(columns_points), "add",
+                         address(columns_add), "finish", address(columns_finish), "depthwise_rows",
+                         address(columns_depthwise_rows), "depthwise_points", address(columns_depthwise_points));
+}
+
+PyMethodDef methods[] = {
+    {"columns_addresses", columns_addresses, METH_NOARGS,
+     "Addresses of the functions that spread images into columns, add columns up, convolve channel by channel, and finish a\n"
+     "convolution."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_columns(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline
