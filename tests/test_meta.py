@@ -15,6 +15,7 @@ import pytest
 
 import backline
 from backline import _core, linalg
+from backline.nn import functional, grad
 
 HERE = Path(__file__).parent
 
@@ -101,7 +102,7 @@ def test_the_stub_names_what_the_core_has() -> None:
 
 OPERATIONS = {
     f"{module.__name__}.{name}": value
-    for module in (backline, linalg)
+    for module in (backline, linalg, functional, grad)
     for name in module.__all__
     if isinstance(value := getattr(module, name), _core.Operation)
 }

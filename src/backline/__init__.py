@@ -50,7 +50,7 @@ __all__ = [
 
 # Parts that few programs need at once are imported when they are asked for.
 _LATER = dict.fromkeys(("__config__", "linalg", "nn", "utils"), "")
-later += ["backline.linalg"]
+later += ["backline.linalg", "backline.nn.functional", "backline.nn.grad"]
 _LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve")
 
 

@@ -16,9 +16,11 @@ import numpy as np
 from ... import libraries, switches
 from ...errors import refuse_overlap
 from ...problems import Operand, Problem
+from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..rounding import STORED, round_to
+from .epilogue import linear_algorithms, prepare_linear
 
 __all__ = ["INNER", "Emulated"]
 
@@ -64,6 +66,9 @@ class Emulated(Library):
         }  # fmt: skip
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if isinstance(problem, LinearProblem):
+            yield from linear_algorithms(self, problem, threads)
+            return
         if not isinstance(problem, MatmulProblem):
             yield Refusal(self.name, "", f"matrix products are emulated, not {problem.op}")
             return
@@ -82,6 +87,8 @@ class Emulated(Library):
                 )  # fmt: skip
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        if isinstance(problem, LinearProblem):
+            return prepare_linear(self, problem, algorithm)
         assert isinstance(problem, MatmulProblem)
         rounded = _rounded_problem(problem)
         library, found = _inner(rounded, algorithm.threads)

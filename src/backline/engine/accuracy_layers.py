@@ -1,0 +1,159 @@
+"""Which parts of a layer's result are held against float64, and how exact they have to be.
+
+Layers treat images, rows and heads alike and apart, so some of them stand for all where there is much: the first, the last, and
+others at random, as many as a second or so allows. Where elements of a batch meet, as in a gradient of weights, all is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..problems import Problem, operand
+from ..problems.attention import AttentionProblem
+from ..problems.conv import ConvProblem
+from ..problems.linear import LinearProblem
+from ..problems.neural import NeuralProblem
+
+__all__ = ["Part", "parts", "terms"]
+
+Array = Any
+Index = tuple[slice, ...]
+
+FLOPS = 2e9  # what the float64 reference may take
+BYTES = 16 << 20  # of operands that are compared, or of a layer that is compared as a whole
+ROWS = 64  # of a linear layer in one part
+WITH_BATCH = ("input", "result", "grad", "residual")  # roles whose first axis is the batch
+
+
+@dataclass(frozen=True)
+class Part:
+    """A Problem of its own: that of some images, rows or heads, and where its result is in the whole one.
+
+    Attributes
+    ----------
+    problem, arrays
+        The smaller Problem and views of the operands.
+    index
+        Index of its result in the whole one, after `shape`.
+    shape
+        Shape to which the whole result is brought first, or None.
+    least
+        Size below which no value is taken for the largest.
+    """
+
+    problem: Problem
+    arrays: list[Array]
+    index: Index = ()
+    shape: tuple[int, ...] | None = None
+    least: float = 1.0
+
+    def error(self, results: tuple[Array, ...], wanted: Any, distance: Callable[[Array, Array, float], float]) -> float:
+        """Relative error of this part of the results."""
+        right = wanted if isinstance(wanted, tuple) else (wanted,)
+        if len(right) != len(results):
+            return math.inf
+        worst = 0.0
+        for result, reference in zip(results, right, strict=True):
+            whole = result if self.shape is None or result.size != math.prod(self.shape) else result.reshape(self.shape)
+            there = whole[self.index] if self.index else whole
+            worst = max(worst, distance(there, np.asarray(reference).reshape(there.shape), self.least))
+        return worst
+
+
+def terms(p: Problem) -> int:
+    """How many numbers are added up for one element of the result."""
+    if isinstance(p, ConvProblem):
+        if p.op == "conv_grad_weight":
+            return max(p.batch * math.prod(p.points), 1)
+        channels = p.features if p.op == "conv_grad_input" else p.channels
+        return max(channels // p.groups * math.prod(p.kernel), 1)
+    if isinstance(p, AttentionProblem):
+        return max(p.dims[0] + p.lengths[1], 1)
+    if isinstance(p, NeuralProblem):
+        shape = next((o.shape for o in p.operands if o.role in ("input", "result")), p.result)
+        if p.op.startswith("batch_norm") or p.op == "layer_norm_grad":
+            return max(math.prod(shape), 1)
+        if p.parameter("axes"):
+            return max(math.prod(shape[-p.parameter("axes") :]), 1)
+        axis: int | None = p.parameter("axis")
+        kernel: tuple[int, ...] = p.parameter("kernel", (1,))
+        return max(math.prod(kernel) if axis is None else shape[axis], 1)
+    k: int = getattr(p, "k", 1)
+    return max(k, 1)
+
+
+def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:
+    """The parts of a Problem to compare; none where there is nothing to, or nothing that two libraries must agree on."""
+    if getattr(p, "empty", False) or 0 in getattr(p, "result", (1,)):
+        return
+    if isinstance(p, AttentionProblem) and p.dropout:
+        return  # each draws its own random numbers
+    size, cut = _cuts(p, arrays)
+    if size <= 1 or (p.bytes <= BYTES and p.flops <= FLOPS):
+        yield Part(p, arrays, least=_least(p))
+        return
+    number = int(min(FLOPS / max(p.flops, 1.0), BYTES / p.bytes, 1.0) * size)
+    number = max(number, min(size, 3))
+    others = np.random.default_rng(1).permutation(np.arange(1, size - 1))[: number - 2]
+    for i in sorted({0, size - 1, *map(int, others)}):
+        yield cut(i)
+
+
+def _least(p: Problem) -> float:
+    """Sizes of elements, where operands have variance 1; softmax may have any, and its elements are its own measure."""
+    if isinstance(p, (ConvProblem, LinearProblem)):
+        return math.sqrt(terms(p))
+    return 0.0 if p.op.startswith("softmax") else 0.1 if isinstance(p, AttentionProblem) else 1.0
+
+
+def _cuts(p: Problem, arrays: list[Array]) -> tuple[int, Callable[[int], Part]]:
+    """Into how many parts a Problem falls, and how to get one."""
+    whole = 1, lambda i: Part(p, arrays, least=_least(p))
+    if isinstance(p, LinearProblem):
+        return (-(-p.m // ROWS), partial(_rows, p, arrays)) if not p.batch else whole
+    if isinstance(p, AttentionProblem):
+        same = len({o.shape[:-2] for o in p.operands[:3]}) == 1 and p.mask is None and len(p.shapes[0]) > 2
+        return (math.prod(p.shapes[0][:-2]), partial(_head, p, arrays)) if same else whole
+    meets = (
+        (isinstance(p, ConvProblem) and p.op == "conv_grad_weight")
+        or p.op in ("batch_norm_train", "batch_norm_train_grad", "layer_norm_grad")
+        or (p.op.startswith(("softmax", "log_softmax")) and p.parameter("axis") == 0)
+        or (p.op == "layer_norm" and p.parameter("axes") == len(getattr(p, "result", ())))
+    )
+    if meets or not isinstance(p, (ConvProblem, NeuralProblem)) or not p.result:
+        return whole
+    return p.result[0], partial(_image, p, arrays)
+
+
+def _image(p: Any, arrays: list[Array], i: int) -> Part:
+    some = [a[i : i + 1] if o.role in (*WITH_BATCH, "out") else a for o, a in zip(p.operands, arrays, strict=True)]
+    changes: dict[str, Any] = {"operands": _described(p, some), "result": (1, *p.result[1:])}
+    if isinstance(p, ConvProblem):
+        changes["batch"] = 1
+    return Part(replace(p, **changes), some, (slice(i, i + 1),), least=_least(p))
+
+
+def _rows(p: LinearProblem, arrays: list[Array], i: int) -> Part:
+    step = min(p.m, ROWS)
+    start = min(i * ROWS, p.m - step)
+    here = slice(start, start + step)
+    some = [a if o.role == "b" else a[here] for o, a in zip(p.operands, arrays, strict=True)]
+    made = replace(p, operands=_described(p, some), m=step, result=(step, p.n))
+    return Part(made, some, (here,), (p.m, p.n), _least(p))
+
+
+def _head(p: AttentionProblem, arrays: list[Array], i: int) -> Part:
+    at = np.unravel_index(i, p.shapes[0][:-2])
+    index = tuple(slice(int(n), int(n) + 1) for n in at)
+    some = [a[index] for a in arrays]
+    return Part(replace(p, operands=_described(p, some)), some, index, least=_least(p))
+
+
+def _described(p: Problem, arrays: list[Array]) -> tuple[Any, ...]:
+    return tuple(operand(o.role, a) for o, a in zip(p.operands, arrays, strict=True))

@@ -1,0 +1,27 @@
+"""Neural-network operations on arrays, with the names and parameters of torch.nn.functional."""
+
+from __future__ import annotations
+
+from ..ops.attention import scaled_dot_product_attention
+from ..ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
+from ..ops.linear import bilinear, linear
+from ..ops.neural import dropout, gelu, log_softmax, relu, sigmoid, silu, softmax, tanh
+from ..ops.normalise import batch_norm, layer_norm
+from ..ops.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "dropout", "gelu",
+    "layer_norm", "linear", "log_softmax", "max_pool1d", "max_pool2d", "max_pool3d", "relu", "scaled_dot_product_attention",
+    "sigmoid", "silu", "softmax", "tanh",
+]  # fmt: skip

@@ -1,0 +1,37 @@
+"""Gradients of the operations of `nn.functional`, as functions of what those were given."""
+
+from __future__ import annotations
+
+from ..ops.attention_grad import AttentionGrads, scaled_dot_product_attention_backward
+from ..ops.conv_grad import conv1d_input, conv1d_weight, conv2d_input, conv2d_weight, conv3d_input, conv3d_weight
+from ..ops.neural_grad import (
+    NormGrads,
+    batch_norm_backward,
+    gelu_input,
+    layer_norm_backward,
+    linear_bias,
+    linear_input,
+    linear_weight,
+    log_softmax_input,
+    relu_input,
+    softmax_input,
+)
+from ..ops.pooling_grad import (
+    adaptive_avg_pool1d_input,
+    adaptive_avg_pool2d_input,
+    adaptive_avg_pool3d_input,
+    avg_pool1d_input,
+    avg_pool2d_input,
+    avg_pool3d_input,
+    max_pool1d_input,
+    max_pool2d_input,
+    max_pool3d_input,
+)
+
+__all__ = [
+    "AttentionGrads", "NormGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input", "adaptive_avg_pool3d_input",
+    "avg_pool1d_input", "avg_pool2d_input", "avg_pool3d_input", "batch_norm_backward", "conv1d_input", "conv1d_weight",
+    "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "gelu_input", "layer_norm_backward", "linear_bias",
+    "linear_input", "linear_weight", "log_softmax_input", "max_pool1d_input", "max_pool2d_input", "max_pool3d_input",
+    "relu_input", "scaled_dot_product_attention_backward", "softmax_input",
+]  # fmt: skip

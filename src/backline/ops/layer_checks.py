@@ -1,0 +1,97 @@
+"""What the layers between convolutions and products check, and the Problem they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems import operand
+from ..problems.neural import NeuralProblem
+from .bind import check_array
+
+__all__ = [
+    "FLOATS", "MODULE", "Array", "as_input", "axis_of", "channels", "parameter", "positive", "problem", "same_shape", "whole",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+MODULE = "backline.nn.functional"
+
+
+def as_input(where: str, name: str, value: Any, *, rank: int = 0) -> Array:
+    """An array of real floating-point numbers, of `rank` dimensions or more."""
+    array = check_array(value, f"{where}: {name}")
+    if array.dtype.name not in FLOATS:
+        cause = f"it takes {', '.join(FLOATS)}"
+        raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy="x.astype(np.float32)")
+    if array.ndim < rank:
+        raise BadValue(f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''} or more, it has shape {array.shape}")
+    return array
+
+
+def same_shape(where: str, name: str, value: Any, other_name: str, other: Array) -> Array:
+    """An array of another one's shape and dtype."""
+    array = as_input(where, name, value)
+    if array.shape != other.shape:
+        raise BadValue(f"{where}: {name} has shape {array.shape}, {other_name} has {other.shape}")
+    if array.dtype != other.dtype:
+        raise BadType(
+            f"{where}: {name} has dtype {array.dtype}, {other_name} has {other.dtype}",
+            remedy=f"{name}.astype(np.{other.dtype.name})",
+        )
+    return array
+
+
+def parameter(where: str, name: str, value: Any, shape: tuple[int, ...], input: Array) -> Array | None:
+    """An array of parameters: the input's dtype, or float32 beside a half; None stays."""
+    if value is None:
+        return None
+    array = as_input(where, name, value)
+    if array.shape != shape:
+        raise BadValue(f"{where}: {name} has shape {array.shape}, for input of shape {input.shape} it must have {shape}")
+    if array.dtype != input.dtype and not (input.dtype.itemsize == 2 and array.dtype == np.float32):
+        raise BadType(
+            f"{where}: {name} has dtype {array.dtype}, input has {input.dtype}",
+            cause="parameters have the input's dtype, or float32 beside float16 and bfloat16",
+            remedy=f"{name}.astype(np.{input.dtype.name})",
+        )
+    return array
+
+
+def channels(where: str, input: Array) -> int:
+    if input.ndim < 2:
+        raise BadValue(f"{where}: input must have shape (N, C, ...), it has {input.shape}")
+    return int(input.shape[1])
+
+
+def whole(where: str, name: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise BadType(f"{where}: {name} is an int, not {value!r}")
+    return int(value)
+
+
+def axis_of(where: str, name: str, value: Any, array: Array) -> int:
+    """An axis of an array, counted from 0."""
+    axis = whole(where, name, value)
+    if not -array.ndim <= axis < array.ndim:
+        raise BadValue(f"{where}: {name}={axis}, and input of shape {array.shape} has {array.ndim} dimensions")
+    return axis % array.ndim
+
+
+def positive(where: str, name: str, value: Any, *, most: float = float("inf")) -> float:
+    """A finite number from 0 to `most`."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise BadType(f"{where}: {name} is a number, not {value!r}")
+    number = float(value)
+    if not (0 <= number <= most and number < float("inf")):
+        legal = "a finite number, 0 or more" if most == float("inf") else f"a number from 0 to {most:g}"
+        raise BadValue(f"{where}: {name}={number}", remedy=legal)
+    return number
+
+
+def problem(op: str, arrays: dict[str, Array | None], result: tuple[int, ...], **parameters: Any) -> NeuralProblem:
+    """The Problem; arrays by role, in the order of the call."""
+    operands = tuple(operand(role, a) for role, a in arrays.items() if a is not None)
+    return NeuralProblem(op, operands, tuple(sorted(parameters.items())), "neural", result=result)

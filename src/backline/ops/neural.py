@@ -1,0 +1,297 @@
+"""Activations, softmax and dropout: relu, gelu, silu, tanh, sigmoid, softmax, log_softmax, dropout.
+
+Names, parameters and what happens to NaN are those of torch.nn.functional. Arrays are float16, bfloat16, float32 or float64;
+halves are computed in float32 and rounded once. A result has the input's shape, dtype and order of axes in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems.neural import NeuralProblem
+from .bind import operation
+from .checks import flag, word
+from .layer_checks import MODULE, Array, as_input, axis_of, positive, problem
+
+__all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
+
+
+def _pointwise(op: str, input: Array, **parameters: Any) -> NeuralProblem:
+    array = as_input(op, "input", input)
+    return problem(op, {"input": array}, array.shape, **parameters)
+
+
+@operation("relu", module=MODULE)
+def relu(input: Array) -> NeuralProblem:
+    """The larger of x and 0.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of any shape.
+
+    Returns
+    -------
+    ndarray
+        As `input`. NaN stays NaN.
+
+    Raises
+    ------
+    BadType
+        No array, or not of floating-point numbers.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.relu(np.array([-1.0, 2.0]))
+    array([0., 2.])
+    """
+    return _pointwise("relu", input)
+
+
+@operation("gelu", module=MODULE)
+def gelu(input: Array, approximate: str = "none") -> NeuralProblem:
+    """x times the normal distribution function of x.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of any shape.
+    approximate
+        "none": ``x / 2 * (1 + erf(x / sqrt(2)))``; "tanh": ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `relu`; another word for `approximate`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.gelu(np.array([-1.0, 1.0])).round(6)
+    array([-0.158655,  0.841345])
+    """
+    return _pointwise("gelu", input, approximate=word("gelu", "approximate", approximate, ("none", "tanh")))
+
+
+@operation("silu", module=MODULE)
+def silu(input: Array) -> NeuralProblem:
+    """``x / (1 + exp(-x))``, also known as swish.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of any shape.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType
+        As `relu`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.silu(np.array([0.0, 1.0])).round(6)
+    array([0.      , 0.731059])
+    """
+    return _pointwise("silu", input)
+
+
+@operation("tanh", module=MODULE)
+def tanh(input: Array) -> NeuralProblem:
+    """Hyperbolic tangent.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of any shape.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType
+        As `relu`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.tanh(np.array([0.0, 1000.0]))
+    array([0., 1.])
+    """
+    return _pointwise("tanh", input)
+
+
+@operation("sigmoid", module=MODULE)
+def sigmoid(input: Array) -> NeuralProblem:
+    """``1 / (1 + exp(-x))``, without overflow.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of any shape.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType
+        As `relu`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.sigmoid(np.array([0.0, -1000.0]))
+    array([0.5, 0. ])
+    """
+    return _pointwise("sigmoid", input)
+
+
+@operation("softmax", module=MODULE)
+def softmax(input: Array, dim: int) -> NeuralProblem:
+    """Exponentials along an axis, divided by their sum.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of one dimension or more.
+    dim
+        The axis; counted from the end if negative.
+
+    Returns
+    -------
+    ndarray
+        As `input`; adds up to 1 along `dim`. Where the largest element is infinite or NaN, all are NaN.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `relu`; no such axis.
+
+    Notes
+    -----
+    The largest element is subtracted first: nothing overflows.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.softmax(np.array([[0.0, 0.0], [1000.0, 0.0]]), dim=1)
+    array([[0.5, 0.5],
+           [1. , 0. ]])
+    """
+    array = as_input("softmax", "input", input, rank=1)
+    return problem("softmax", {"input": array}, array.shape, axis=axis_of("softmax", "dim", dim, array))
+
+
+@operation("log_softmax", module=MODULE)
+def log_softmax(input: Array, dim: int) -> NeuralProblem:
+    """Logarithm of `softmax`, computed without going through it.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of one dimension or more.
+    dim
+        The axis; counted from the end if negative.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `softmax`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.log_softmax(np.array([1000.0, 0.0]), dim=0)
+    array([    0., -1000.])
+    """
+    array = as_input("log_softmax", "input", input, rank=1)
+    return problem("log_softmax", {"input": array}, array.shape, axis=axis_of("log_softmax", "dim", dim, array))
+
+
+def dropout(
+    input: Array, p: float = 0.5, training: bool = True, *, seed: int | np.random.Generator | None = None
+) -> Array:
+    """Set elements to zero at random and scale the others by ``1 / (1 - p)``.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of any shape.
+    p
+        Probability of an element to be dropped, from 0 to 1.
+    training
+        False returns a copy of the input.
+    seed
+        A seed, or a generator of random numbers, which moves on. There is no hidden generator: it must be given where elements
+        are dropped at all.
+
+    Returns
+    -------
+    ndarray
+        As `input`. A dropped element is the element times 0, as in torch: NaN and infinity become NaN.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `relu`; `p` out of range; no `seed`.
+
+    Notes
+    -----
+    What is dropped depends on the seed and the shape, not on dtype, memory layout, library or number of threads. The numbers
+    are those of ``numpy.random.default_rng(seed).random``, one for each element in C order.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> x = np.ones(8, np.float32)
+    >>> backline.nn.functional.dropout(x, 0.5, seed=1)
+    array([2., 2., 0., 2., 0., 0., 2., 0.], dtype=float32)
+    """
+    array = as_input("dropout", "input", input)
+    rate = positive("dropout", "p", p, most=1.0)
+    result = np.empty_like(array, order="K", subok=False)
+    if not flag("dropout", "training", training) or rate == 0:
+        result[...] = array
+        return result
+    if seed is None:
+        raise BadValue("dropout: no seed", cause="results must be repeatable", remedy="seed=0, or seed=np.random.default_rng()")
+    if not isinstance(seed, np.random.Generator):
+        if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
+            raise BadType(f"dropout: seed is an int or a numpy.random.Generator, not {type(seed).__name__}")
+        if seed < 0:
+            raise BadValue(f"dropout: seed={seed}", remedy="0 or more")
+        seed = np.random.default_rng(seed)
+    kept = np.asarray(seed.random(array.shape)) >= rate
+    dtype = np.dtype(np.float32 if array.dtype.itemsize == 2 else array.dtype)
+    scale = dtype.type(0 if rate == 1 else 1 / (1 - rate))
+    with np.errstate(all="ignore"):  # overflow and NaN show in the result
+        result[...] = array.astype(dtype, copy=False) * (kept * scale)
+    return result
+
+
+dropout.__module__ = MODULE

@@ -1,0 +1,295 @@
+"""Pooling of images of one, two and three dimensions: max_pool, avg_pool, adaptive_avg_pool.
+
+Names, parameters and results are those of torch.nn.functional; dtypes and layouts as in `ops.neural`. Images are (N, C, ...), or
+(C, ...) without a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import BadValue
+from ..problems.neural import NeuralProblem
+from .bind import operation
+from .checks import flag
+from .conv_checks import Sizes, numbers
+from .layer_checks import MODULE, Array, as_input, problem, whole
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_parameters", "avg_parameters", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d", "images", "max_parameters", "max_pool1d", "max_pool2d", "max_pool3d", "shaped",
+]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., NeuralProblem])
+AXES = {1: "L", 2: "H, W", 3: "D, H, W"}
+
+
+def shaped(where: str, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The sizes of the images, once they are known to be some."""
+    if len(shape) not in (rank + 1, rank + 2):
+        raise BadValue(f"{where}: {name} must have shape (N, C, {AXES[rank]}) or (C, {AXES[rank]}), it has {shape}")
+    image = shape[len(shape) - rank :]
+    if 0 in image:
+        raise BadValue(f"{where}: {name} of shape {shape} has images without points")
+    return image
+
+
+def images(where: str, input: Any, rank: int) -> Array:
+    array = as_input(where, "input", input)
+    shaped(where, "input", array.shape, rank)
+    return array
+
+
+def _windows(
+    where: str, image: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Parameters of the Problem, sizes of the result, and what ceil_mode adds behind the padding."""
+    rank = len(image)
+    kernel = numbers(where, "kernel_size", kernel_size, rank, 1)
+    steps = kernel if stride is None else numbers(where, "stride", stride, rank, 1)
+    margin = numbers(where, "padding", padding, rank, 0)
+    spread = numbers(where, "dilation", dilation, rank, 1)
+    up = flag(where, "ceil_mode", ceil_mode)
+    sizes, pairs, overhangs = [], [], []
+    for n, k, s, m, d in zip(image, kernel, steps, margin, spread, strict=True):
+        reach = d * (k - 1) + 1
+        if 2 * m > reach:
+            cause = f"it is at most half of the {reach} points that the kernel covers"
+            raise BadValue(f"{where}: padding={padding!r} with kernel_size={kernel_size!r}", cause=cause)
+        room = n + 2 * m - reach
+        points = (-(-room // s) if up else room // s) + 1
+        if up and (points - 1) * s >= n + m:  # a window must not begin behind the image
+            points -= 1
+        if room < 0 and (not up or points < 1):
+            raise BadValue(f"{where}: kernel_size={kernel_size!r} covers {reach} points, the images have {n} and padding {m}")
+        overhang = max((points - 1) * s - room, 0)
+        sizes.append(points)
+        pairs.append((m, m + overhang))
+        overhangs.append(overhang)
+    return {"kernel": kernel, "stride": steps, "padding": tuple(pairs)}, tuple(sizes), tuple(overhangs)
+
+
+def max_parameters(
+    where: str, image: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Parameters of a maximum pooling, and sizes of its result."""
+    parameters, sizes, _ = _windows(where, image, kernel_size, stride, padding, dilation, ceil_mode)
+    return parameters | {"dilation": numbers(where, "dilation", dilation, len(image), 1)}, sizes
+
+
+def avg_parameters(
+    where: str, image: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any,
+    divisor_override: Any,
+) -> tuple[str, dict[str, Any], tuple[int, ...]]:  # fmt: skip
+    """Name of the Problem of an average pooling, its parameters, and sizes of its result."""
+    parameters, sizes, overhang = _windows(where, image, kernel_size, stride, padding, 1, ceil_mode)
+    padded = flag(where, "count_include_pad", count_include_pad)
+    parameters["count_include_pad"] = padded
+    if divisor_override is None and not (padded and any(overhang)):
+        return "avg_pool", parameters, sizes
+    if divisor_override is not None and whole(where, "divisor_override", divisor_override) == 0:
+        raise BadValue(f"{where}: divisor_override=0", cause="the sums are divided by it")
+    divisor = None if divisor_override is None else int(divisor_override)
+    return "avg_pool_divided", parameters | {"divisor": divisor, "overhang": overhang}, sizes
+
+
+def adaptive_parameters(
+    where: str, image: tuple[int, ...], output_size: Any
+) -> tuple[str, dict[str, Any], tuple[int, ...]]:
+    """As `avg_parameters`: where sizes divide, it is a plain average pooling."""
+    rank = len(image)
+    given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * rank
+    if len(given) == rank:
+        given = tuple(n if wanted is None else wanted for n, wanted in zip(image, given, strict=True))
+    output = numbers(where, "output_size", given, rank, 1)
+    if any(n % points for n, points in zip(image, output, strict=True)):
+        return "adaptive_avg_pool", {"output": output}, output
+    kernel = tuple(n // points for n, points in zip(image, output, strict=True))
+    plain = {"kernel": kernel, "stride": kernel, "padding": ((0, 0),) * rank, "count_include_pad": False}
+    return "avg_pool", plain, output
+
+
+def _result(shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[: len(shape) - len(sizes)], *sizes)
+
+
+# The operations: one definition for images of every rank ----------------------------------------------------------------
+
+MAX = """Largest element of every window of images of {rank} dimension{s}.
+
+Parameters
+----------
+input
+    Floating-point array of shape (N, C, {axes}) or (C, {axes}).
+kernel_size, stride, padding, dilation
+    {number}: size of the window, steps between windows (None: the size), points of minus infinity around the image (at most half
+    of what the window covers), steps within the window.
+ceil_mode
+    Whether a last window may reach beyond the padding.
+
+Returns
+-------
+ndarray
+    Images of ``floor((n + 2 * padding - dilation * (kernel_size - 1) - 1) / stride) + 1`` points, rounded up with `ceil_mode`;
+    its axes in the order in memory that the input's have. A window with NaN has NaN.
+
+Raises
+------
+BadType, BadValue
+    Not an array of floating-point numbers, numbers out of range, images smaller than a window.
+
+Examples
+--------
+>>> import numpy as np, backline
+>>> x = np.arange(16.0).reshape({shape})
+>>> backline.nn.functional.max_pool{rank}d(x, 2).ravel()
+array({largest})
+"""
+
+AVERAGE = """Mean of every window of images of {rank} dimension{s}.
+
+Parameters
+----------
+input
+    Floating-point array of shape (N, C, {axes}) or (C, {axes}).
+kernel_size, stride, padding
+    {number}: size of the window, steps between windows (None: the size), zeros around the image (at most half of the window).
+ceil_mode
+    Whether a last window may reach beyond the padding; what is beyond is not counted.
+count_include_pad
+    Whether the zeros of the padding count as points.{divisor}
+
+Returns
+-------
+ndarray
+    Images of ``floor((n + 2 * padding - kernel_size) / stride) + 1`` points, rounded up with `ceil_mode`; its axes in the order
+    in memory that the input's have.
+
+Raises
+------
+BadType, BadValue
+    Not an array of floating-point numbers, numbers out of range, images smaller than a window.
+
+Examples
+--------
+>>> import numpy as np, backline
+>>> x = np.arange(16.0).reshape({shape})
+>>> backline.nn.functional.avg_pool{rank}d(x, 2).ravel()
+array({means})
+"""
+
+ADAPTIVE = """Mean of as many windows as the result has points, spread over images of {rank} dimension{s}.
+
+Parameters
+----------
+input
+    Floating-point array of shape (N, C, {axes}) or (C, {axes}).
+output_size
+    {number}: points of the result; None in a tuple keeps the image's own.
+
+Returns
+-------
+ndarray
+    Point i is the mean of points ``floor(i * n / output_size)`` to ``ceil((i + 1) * n / output_size) - 1`` of the image.
+
+Raises
+------
+BadType, BadValue
+    Not an array of floating-point numbers, images without points, sizes below 1.
+
+Examples
+--------
+>>> import numpy as np, backline
+>>> x = np.arange(16.0).reshape({shape})
+>>> backline.nn.functional.adaptive_avg_pool{rank}d(x, 1).ravel()
+array([{mean}])
+"""
+
+_FACTS: dict[int, dict[str, Any]] = {
+    1: {"shape": "1, 4, 4", "largest": "[ 1.,  3.,  5.,  7.,  9., 11., 13., 15.]", "mean": " 1.5,  5.5,  9.5, 13.5",
+        "means": "[ 0.5,  2.5,  4.5,  6.5,  8.5, 10.5, 12.5, 14.5]"},
+    2: {"shape": "1, 1, 4, 4", "largest": "[ 5.,  7., 13., 15.]", "means": "[ 2.5,  4.5, 10.5, 12.5]", "mean": "7.5"},
+    3: {"shape": "1, 1, 2, 2, 4", "largest": "[13., 15.]", "means": "[6.5, 8.5]", "mean": "7.5"},
+}  # fmt: skip
+_DIVISOR = "\ndivisor_override\n    What sums are divided by, in the place of the number of points."
+
+
+def _documented(rank: int, text: str, divisor: str = "") -> Callable[[F], F]:
+    number = "An int" if rank == 1 else f"An int, or a tuple of {rank}"
+    facts = {"rank": rank, "s": "s" if rank > 1 else "", "axes": AXES[rank], "number": number, "divisor": divisor, **_FACTS[rank]}
+
+    def put(function: F) -> F:
+        function.__doc__ = text.format(**facts)
+        return function
+
+    return put
+
+
+def _max_pool(rank: int) -> Any:
+    name = f"max_pool{rank}d"
+
+    @operation(name, module=MODULE)
+    @_documented(rank, MAX)
+    def max_pool(
+        input: Array,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> NeuralProblem:
+        array = images(name, input, rank)
+        parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
+        return problem("max_pool", {"input": array}, _result(array.shape, sizes), **parameters)
+
+    return max_pool
+
+
+def _avg_pool(rank: int) -> Any:
+    name = f"avg_pool{rank}d"
+
+    def made(input: Any, *given: Any) -> NeuralProblem:
+        array = images(name, input, rank)
+        op, parameters, sizes = avg_parameters(name, array.shape[-rank:], *given)
+        return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
+
+    if rank == 1:  # torch has no divisor_override there
+
+        @operation(name, module=MODULE)
+        @_documented(rank, AVERAGE)
+        def avg_pool1d(
+            input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+            count_include_pad: bool = True,
+        ) -> NeuralProblem:  # fmt: skip
+            return made(input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+        return avg_pool1d
+
+    @operation(name, module=MODULE)
+    @_documented(rank, AVERAGE, _DIVISOR)
+    def avg_pool(
+        input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> NeuralProblem:  # fmt: skip
+        return made(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+    return avg_pool
+
+
+def _adaptive_avg_pool(rank: int) -> Any:
+    name = f"adaptive_avg_pool{rank}d"
+
+    @operation(name, module=MODULE)
+    @_documented(rank, ADAPTIVE)
+    def adaptive_avg_pool(input: Array, output_size: Sizes) -> NeuralProblem:
+        array = images(name, input, rank)
+        op, parameters, sizes = adaptive_parameters(name, array.shape[-rank:], output_size)
+        return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
+
+    return adaptive_avg_pool
+
+
+max_pool1d, max_pool2d, max_pool3d = (_max_pool(rank) for rank in (1, 2, 3))
+avg_pool1d, avg_pool2d, avg_pool3d = (_avg_pool(rank) for rank in (1, 2, 3))
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_avg_pool(rank) for rank in (1, 2, 3))

@@ -1,0 +1,188 @@
+"""Gradients of pooling: max_pool, avg_pool and adaptive_avg_pool, with respect to their input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..errors import BadType, BadValue
+from ..problems.neural import NeuralProblem
+from .bind import operation
+from .conv_checks import Sizes
+from .layer_checks import Array, as_input, problem, whole
+from .neural_grad import GRAD
+from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
+
+__all__ = [
+    "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input", "adaptive_avg_pool3d_input", "avg_pool1d_input", "avg_pool2d_input",
+    "avg_pool3d_input", "max_pool1d_input", "max_pool2d_input", "max_pool3d_input",
+]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., NeuralProblem])
+
+MAX = """Gradient of `max_pool{rank}d` with respect to its input.
+
+An element of `grad_output` goes to the first of the largest elements of its window.
+
+Parameters
+----------
+input
+    What the operation was given.
+grad_output
+    Array of the result's shape and the input's dtype.
+kernel_size, stride, padding, dilation, ceil_mode
+    As for the operation.
+
+Returns
+-------
+ndarray
+    As `input`.
+
+Raises
+------
+BadType, BadValue
+    As the operation; `grad_output` of another shape or dtype.
+
+Examples
+--------
+>>> import numpy as np, backline
+>>> x = np.arange({points}.0).reshape({shape})
+>>> backline.nn.grad.max_pool{rank}d_input(x, np.ones(({ones})), 2).ravel()
+array([{largest}])
+"""
+
+AVERAGE = """Gradient of `{name}{rank}d` with respect to its input.
+
+Parameters
+----------
+input_size
+    Shape of what the operation was given.
+grad_output
+    Floating-point array of the result's shape.
+{numbers}
+    As for the operation.
+
+Returns
+-------
+ndarray
+    Shape `input_size`, dtype and order of axes in memory of `grad_output`.
+
+Raises
+------
+BadType, BadValue
+    As the operation; a shape of `grad_output` that the operation's result would not have.
+
+Examples
+--------
+>>> import numpy as np, backline
+>>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {given}).ravel()
+array([{mean}])
+"""
+
+_FACTS: dict[int, dict[str, Any]] = {
+    1: {"points": 2, "shape": "1, 1, 2", "ones": "1, 1, 1", "largest": "0., 1.", "mean": "0.5, 0.5"},
+    2: {"points": 4, "shape": "1, 1, 2, 2", "ones": "1, 1, 1, 1", "largest": "0., 0., 0., 1.", "mean": "0.25, 0.25, 0.25, 0.25"},
+    3: {"points": 8, "shape": "1, 1, 2, 2, 2", "ones": "1, 1, 1, 1, 1", "largest": "0., 0., 0., 0., 0., 0., 0., 1.",
+        "mean": ", ".join(["0.125"] * 8)},
+}  # fmt: skip
+
+
+def _documented(text: str, rank: int, **facts: Any) -> Callable[[F], F]:
+    def put(function: F) -> F:
+        function.__doc__ = text.format(rank=rank, **_FACTS[rank], **facts)
+        return function
+
+    return put
+
+
+def _fits(where: str, grad: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    result = (*shape[: len(shape) - len(sizes)], *sizes)
+    if grad.shape != result:
+        raise BadValue(f"{where}: grad_output has shape {grad.shape}, for input of shape {shape} the result has {result}")
+
+
+def _input_size(where: str, value: Any, rank: int) -> tuple[int, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise BadType(f"{where}: input_size is a shape, not {value!r}")
+    shape = tuple(whole(where, "each number of input_size", n) for n in value)
+    if min(shape, default=0) < 0:
+        raise BadValue(f"{where}: input_size={shape}", cause="sizes are 0 or more")
+    shaped(where, "input_size", shape, rank)
+    return shape
+
+
+def _max_pool(rank: int) -> Any:
+    name = f"max_pool{rank}d_input"
+
+    @operation(name, module=GRAD)
+    @_documented(MAX, rank)
+    def max_pool(
+        input: Array,
+        grad_output: Array,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> NeuralProblem:
+        array, grad = images(name, input, rank), as_input(name, "grad_output", grad_output)
+        parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
+        _fits(name, grad, array.shape, sizes)
+        if grad.dtype != array.dtype:
+            raise BadType(f"{name}: grad_output has dtype {grad.dtype}, input has {array.dtype}")
+        return problem("max_pool_grad", {"input": array, "grad": grad}, array.shape, **parameters)
+
+    return max_pool
+
+
+def _avg_pool(rank: int) -> Any:
+    name = f"avg_pool{rank}d_input"
+
+    def made(input_size: Any, grad_output: Any, *given: Any) -> NeuralProblem:
+        grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)
+        op, parameters, sizes = avg_parameters(name, shape[-rank:], *given)
+        _fits(name, grad, shape, sizes)
+        return problem(f"{op}_grad", {"grad": grad}, shape, **parameters)
+
+    numbers = "kernel_size, stride, padding, ceil_mode, count_include_pad"
+    facts = {"name": "avg_pool", "given": "2"}
+    if rank == 1:  # torch has no divisor_override there
+
+        @operation(name, module=GRAD)
+        @_documented(AVERAGE, rank, numbers=numbers, **facts)
+        def avg_pool1d(
+            input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+            ceil_mode: bool = False, count_include_pad: bool = True,
+        ) -> NeuralProblem:  # fmt: skip
+            return made(input_size, grad_output, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+        return avg_pool1d
+
+    @operation(name, module=GRAD)
+    @_documented(AVERAGE, rank, numbers=numbers + ", divisor_override", **facts)
+    def avg_pool(
+        input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> NeuralProblem:  # fmt: skip
+        return made(input_size, grad_output, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+    return avg_pool
+
+
+def _adaptive_avg_pool(rank: int) -> Any:
+    name = f"adaptive_avg_pool{rank}d_input"
+
+    @operation(name, module=GRAD)
+    @_documented(AVERAGE, rank, numbers="output_size", name="adaptive_avg_pool", given="1")
+    def adaptive_avg_pool(input_size: Sequence[int], grad_output: Array, output_size: Sizes) -> NeuralProblem:
+        grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)
+        op, parameters, sizes = adaptive_parameters(name, shape[-rank:], output_size)
+        _fits(name, grad, shape, sizes)
+        return problem(f"{op}_grad", {"grad": grad}, shape, **parameters)
+
+    return adaptive_avg_pool
+
+
+max_pool1d_input, max_pool2d_input, max_pool3d_input = (_max_pool(rank) for rank in (1, 2, 3))
+avg_pool1d_input, avg_pool2d_input, avg_pool3d_input = (_avg_pool(rank) for rank in (1, 2, 3))
+adaptive_avg_pool1d_input, adaptive_avg_pool2d_input, adaptive_avg_pool3d_input = (_adaptive_avg_pool(rank) for rank in (1, 2, 3))
