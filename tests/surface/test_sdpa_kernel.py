@@ -51,8 +51,11 @@ class Kernels(Library):
 
 
 @pytest.fixture
-def five() -> Iterator[None]:
-    libraries.register(Kernels())
+def five(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A library with all five kernels, and no other beside it."""
+    library = Kernels()
+    libraries.register(library)
+    monkeypatch.setattr(libraries, "all_libraries", lambda: [library])
     yield
     libraries.unregister("five_kernels")
 
