@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .. import libraries, switches
-from ..engine.explain import composites, import_operations, problem_builders
+from ..engine.explain import composites, import_operations, operation_families
 from ..errors import BacklineError
 from ..libraries.base import Algorithm, Library
 from ..problems import Problem
@@ -51,10 +51,8 @@ def families() -> dict[str, list[str]]:
     """
     import_operations()
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
-    for op in problem_builders:
-        problem = sample(op)
-        if problem is not None:
-            found.setdefault(problem.family, []).append(op)
+    for op, family in operation_families.items():
+        found.setdefault(family, []).append(op)
     return found
 
 
@@ -70,8 +68,7 @@ def made_of(family: str) -> list[str]:
     def belongs(op: str) -> bool:
         if op in composites:
             return any(belongs(part) for part in composites[op])
-        problem = sample(op)
-        return problem is not None and problem.family == family
+        return operation_families[op] == family
 
     import_operations()
     return [op for op in composites if belongs(op)]
@@ -124,7 +121,9 @@ def waiting(switch: switches.Switch) -> str:
     if library and library not in libraries.names():
         return f"{library} is not driven yet"
     device = device_of(switch)
-    if device and not any(device in libraries.get(name).devices for name in libraries.names()):
+    # Kernels in Python take what they are registered for: that says nothing of what this build drives.
+    driven = [name for name in libraries.names() if name != "python_native"]
+    if device and not any(device in libraries.get(name).devices for name in driven):
         return f"no library that is driven takes {_ARRAYS[device]} arrays"
     return ""
 

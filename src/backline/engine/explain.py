@@ -11,7 +11,7 @@ from ..problems import Problem
 from .choice import Choice
 from .choose import choose
 
-__all__ = ["composites", "explain", "import_operations", "later", "problem_builders"]
+__all__ = ["composites", "explain", "import_operations", "later", "operation_families", "problem_builders"]
 
 
 
@@ -27,6 +27,8 @@ class _Builders(dict[str, Callable[..., Problem]]):
 
 # Operation name -> how its Problem is made from arguments; ops/ fills it.
 problem_builders: dict[str, Callable[..., Problem]] = _Builders()
+# Operation name -> the family of its Problems.
+operation_families: dict[str, str] = {}
 # Operations made of others -> what they call.
 composites: dict[str, tuple[str, ...]] = {}
 # Modules that are imported when something in them is asked for, and that have further operations; the package fills it.

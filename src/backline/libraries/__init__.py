@@ -18,6 +18,7 @@ _WHERE: dict[str, str] = {
     "mkl": "backline.libraries.cpu.mkl:MKL",
     "openblas": "backline.libraries.cpu.openblas:OpenBLAS",
     "blis": "backline.libraries.cpu.blis:BLIS",
+    "onednn": "backline.libraries.cpu.onednn.library:OneDNN",
     "python_native": "backline.libraries.python_kernels:PythonKernels",
     "numpy": "backline.libraries.cpu.numpy:NumPy",
     "emulated": "backline.libraries.cpu.emulated:Emulated",

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 WHERE = "scaled_dot_product_attention"
 
 
-@operation(WHERE, module="backline.nn.functional")
+@operation(WHERE, module="backline.nn.functional", family="attention")
 def scaled_dot_product_attention(
     query: Array,
     key: Array,

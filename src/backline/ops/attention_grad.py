@@ -17,7 +17,7 @@ __all__ = ["AttentionGrads", "scaled_dot_product_attention_backward"]
 WHERE = "scaled_dot_product_attention_backward"
 
 
-@operation(WHERE, module="backline.nn.grad")
+@operation(WHERE, module="backline.nn.grad", family="attention")
 def scaled_dot_product_attention_backward(
     query: Array,
     key: Array,

@@ -11,17 +11,18 @@ import numpy as np
 
 from .. import _core
 from ..engine.choose import plan_for
-from ..engine.explain import composites, problem_builders
+from ..engine.explain import composites, operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..problems import Problem
 
 __all__ = ["check_array", "check_out", "composed_of", "operation"]
 
 
-def operation(name: str, *, module: str = "backline") -> Callable[[Callable[..., Problem]], Any]:
+def operation(name: str, *, module: str = "backline", family: str = "") -> Callable[[Callable[..., Problem]], Any]:
     """Decorator: the function's signature and docstring become those of a compiled Operation.
 
-    The function takes the arguments and returns the Problem, its operands in the order of the signature.
+    The function takes the arguments and returns the Problem, its operands in the order of the signature. `family` is that of the
+    Problem; products and linear algebra need not name theirs.
     """
 
     def make(function: Callable[..., Problem]) -> Any:
@@ -45,6 +46,7 @@ def operation(name: str, *, module: str = "backline") -> Callable[[Callable[...,
         op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
         problem_builders[full] = problem
+        operation_families[full] = family or ("linalg" if module == "backline.linalg" else "matmul")
         return op
 
     return make

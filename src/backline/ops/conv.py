@@ -40,7 +40,7 @@ def _convolution(name: str, rank: int) -> Callable[[Callable[..., ConvProblem]],
     """Decorator: an Operation that takes one image without a batch as well."""
 
     def make(function: Callable[..., ConvProblem]) -> Any:
-        batched = operation(name, module="backline.nn.functional")(function)
+        batched = operation(name, module="backline.nn.functional", family="conv")(function)
         signature = inspect.signature(batched)
 
         def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

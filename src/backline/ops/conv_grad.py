@@ -17,7 +17,7 @@ __all__ = ["conv1d_input", "conv1d_weight", "conv2d_input", "conv2d_weight", "co
 MODULE = "backline.nn.grad"
 
 
-@operation("conv1d_input", module=MODULE)
+@operation("conv1d_input", module=MODULE, family="conv")
 def conv1d_input(
     input_size: Sequence[int],
     weight: Array,
@@ -40,7 +40,7 @@ def conv1d_input(
     return grad_problem("conv1d_input", 1, "conv_grad_input", arrays, input_size, stride, padding, dilation, groups)
 
 
-@operation("conv1d_weight", module=MODULE)
+@operation("conv1d_weight", module=MODULE, family="conv")
 def conv1d_weight(
     input: Array,
     weight_size: Sequence[int],
@@ -63,7 +63,7 @@ def conv1d_weight(
     return grad_problem("conv1d_weight", 1, "conv_grad_weight", arrays, weight_size, stride, padding, dilation, groups)
 
 
-@operation("conv2d_input", module=MODULE)
+@operation("conv2d_input", module=MODULE, family="conv")
 def conv2d_input(
     input_size: Sequence[int],
     weight: Array,
@@ -111,7 +111,7 @@ def conv2d_input(
     return grad_problem("conv2d_input", 2, "conv_grad_input", arrays, input_size, stride, padding, dilation, groups)
 
 
-@operation("conv2d_weight", module=MODULE)
+@operation("conv2d_weight", module=MODULE, family="conv")
 def conv2d_weight(
     input: Array,
     weight_size: Sequence[int],
@@ -156,7 +156,7 @@ def conv2d_weight(
     return grad_problem("conv2d_weight", 2, "conv_grad_weight", arrays, weight_size, stride, padding, dilation, groups)
 
 
-@operation("conv3d_input", module=MODULE)
+@operation("conv3d_input", module=MODULE, family="conv")
 def conv3d_input(
     input_size: Sequence[int],
     weight: Array,
@@ -179,7 +179,7 @@ def conv3d_input(
     return grad_problem("conv3d_input", 3, "conv_grad_input", arrays, input_size, stride, padding, dilation, groups)
 
 
-@operation("conv3d_weight", module=MODULE)
+@operation("conv3d_weight", module=MODULE, family="conv")
 def conv3d_weight(
     input: Array,
     weight_size: Sequence[int],

@@ -24,7 +24,7 @@ def _pointwise(op: str, input: Array, **parameters: Any) -> NeuralProblem:
     return problem(op, {"input": array}, array.shape, **parameters)
 
 
-@operation("relu", module=MODULE)
+@operation("relu", module=MODULE, family="neural")
 def relu(input: Array) -> NeuralProblem:
     """The larger of x and 0.
 
@@ -52,7 +52,7 @@ def relu(input: Array) -> NeuralProblem:
     return _pointwise("relu", input)
 
 
-@operation("gelu", module=MODULE)
+@operation("gelu", module=MODULE, family="neural")
 def gelu(input: Array, approximate: str = "none") -> NeuralProblem:
     """x times the normal distribution function of x.
 
@@ -82,7 +82,7 @@ def gelu(input: Array, approximate: str = "none") -> NeuralProblem:
     return _pointwise("gelu", input, approximate=word("gelu", "approximate", approximate, ("none", "tanh")))
 
 
-@operation("silu", module=MODULE)
+@operation("silu", module=MODULE, family="neural")
 def silu(input: Array) -> NeuralProblem:
     """``x / (1 + exp(-x))``, also known as swish.
 
@@ -110,7 +110,7 @@ def silu(input: Array) -> NeuralProblem:
     return _pointwise("silu", input)
 
 
-@operation("tanh", module=MODULE)
+@operation("tanh", module=MODULE, family="neural")
 def tanh(input: Array) -> NeuralProblem:
     """Hyperbolic tangent.
 
@@ -138,7 +138,7 @@ def tanh(input: Array) -> NeuralProblem:
     return _pointwise("tanh", input)
 
 
-@operation("sigmoid", module=MODULE)
+@operation("sigmoid", module=MODULE, family="neural")
 def sigmoid(input: Array) -> NeuralProblem:
     """``1 / (1 + exp(-x))``, without overflow.
 
@@ -166,7 +166,7 @@ def sigmoid(input: Array) -> NeuralProblem:
     return _pointwise("sigmoid", input)
 
 
-@operation("softmax", module=MODULE)
+@operation("softmax", module=MODULE, family="neural")
 def softmax(input: Array, dim: int) -> NeuralProblem:
     """Exponentials along an axis, divided by their sum.
 
@@ -202,7 +202,7 @@ def softmax(input: Array, dim: int) -> NeuralProblem:
     return problem("softmax", {"input": array}, array.shape, axis=axis_of("softmax", "dim", dim, array))
 
 
-@operation("log_softmax", module=MODULE)
+@operation("log_softmax", module=MODULE, family="neural")
 def log_softmax(input: Array, dim: int) -> NeuralProblem:
     """Logarithm of `softmax`, computed without going through it.
 

@@ -156,7 +156,7 @@ def _pair(where: str, name: str, value: Any, grad_output: Any) -> tuple[Array, A
     return array, same_shape(where, "grad_output", grad_output, name, array)
 
 
-@operation("relu_input", module=GRAD)
+@operation("relu_input", module=GRAD, family="neural")
 def relu_input(input: Array, grad_output: Array) -> NeuralProblem:
     """Gradient of `relu` with respect to its input: `grad_output` where the input is not 0 or below.
 
@@ -187,7 +187,7 @@ def relu_input(input: Array, grad_output: Array) -> NeuralProblem:
     return problem("relu_grad", {"input": array, "grad": grad}, array.shape)
 
 
-@operation("gelu_input", module=GRAD)
+@operation("gelu_input", module=GRAD, family="neural")
 def gelu_input(input: Array, grad_output: Array, approximate: str = "none") -> NeuralProblem:
     """Gradient of `gelu` with respect to its input.
 
@@ -221,7 +221,7 @@ def gelu_input(input: Array, grad_output: Array, approximate: str = "none") -> N
     return problem("gelu_grad", {"input": array, "grad": grad}, array.shape, approximate=form)
 
 
-@operation("softmax_input", module=GRAD)
+@operation("softmax_input", module=GRAD, family="neural")
 def softmax_input(output: Array, grad_output: Array, dim: int) -> NeuralProblem:
     """Gradient of `softmax` with respect to its input, from its result.
 
@@ -253,7 +253,7 @@ def softmax_input(output: Array, grad_output: Array, dim: int) -> NeuralProblem:
     return _softmax("softmax", output, grad_output, dim)
 
 
-@operation("log_softmax_input", module=GRAD)
+@operation("log_softmax_input", module=GRAD, family="neural")
 def log_softmax_input(output: Array, grad_output: Array, dim: int) -> NeuralProblem:
     """Gradient of `log_softmax` with respect to its input, from its result.
 
@@ -296,7 +296,7 @@ def _softmax(op: str, output: Any, grad_output: Any, dim: Any) -> NeuralProblem:
 # Normalisation -------------------------------------------------------------------------------------------------------
 
 
-@operation("layer_norm_gradients", module=GRAD)
+@operation("layer_norm_gradients", module=GRAD, family="neural")
 def _layer_norm(
     input: Array, grad_output: Array, normalized_shape: Any, weight: Array | None = None, eps: float = 1e-5
 ) -> NeuralProblem:
@@ -341,7 +341,7 @@ def layer_norm_backward(
     return NormGrads(*_layer_norm(input, grad_output, normalized_shape, weight, eps))
 
 
-@operation("batch_norm_gradients", module=GRAD)
+@operation("batch_norm_gradients", module=GRAD, family="neural")
 def _batch_norm(input: Array, grad_output: Array, weight: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     where = "batch_norm_backward"
     array, grad = _pair(where, "input", input, grad_output)

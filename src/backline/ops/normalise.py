@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explain import problem_builders
+from ..engine.explain import operation_families, problem_builders
 from ..errors import BadValue
 from ..problems import Problem
 from ..problems.neural import NeuralProblem
@@ -33,7 +33,7 @@ def normalised_axes(where: str, input: Array, normalized_shape: Any) -> tuple[in
     return shape
 
 
-@operation("layer_norm", module=MODULE)
+@operation("layer_norm", module=MODULE, family="neural")
 def layer_norm(
     input: Array,
     normalized_shape: int | Sequence[int],
@@ -81,7 +81,7 @@ def layer_norm(
     return problem("layer_norm", arrays, array.shape, axes=len(shape), eps=positive("layer_norm", "eps", eps))
 
 
-@operation("batch_norm_inference", module=MODULE)
+@operation("batch_norm_inference", module=MODULE, family="neural")
 def _inference(
     input: Array,
     running_mean: Array,
@@ -102,7 +102,7 @@ def _inference(
     return problem("batch_norm", {"input": array, **given}, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
-@operation("batch_norm_train", module=MODULE)
+@operation("batch_norm_train", module=MODULE, family="neural")
 def _training(input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     """`batch_norm` by the statistics of the batch, which are returned too: mean and biased variance of every channel."""
     array, given = _checked("batch_norm", input, None, None, weight, bias)
@@ -215,3 +215,5 @@ batch_norm.__module__ = MODULE
 _training_problem = problem_builders.pop("nn.functional.batch_norm_train")
 _inference_problem = problem_builders.pop("nn.functional.batch_norm_inference")
 problem_builders["nn.functional.batch_norm"] = _problem
+for _name in ("batch_norm_train", "batch_norm_inference"):
+    operation_families["nn.functional.batch_norm"] = operation_families.pop(f"nn.functional.{_name}")

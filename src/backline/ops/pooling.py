@@ -229,7 +229,7 @@ def _documented(rank: int, text: str, divisor: str = "") -> Callable[[F], F]:
 def _max_pool(rank: int) -> Any:
     name = f"max_pool{rank}d"
 
-    @operation(name, module=MODULE)
+    @operation(name, module=MODULE, family="neural")
     @_documented(rank, MAX)
     def max_pool(
         input: Array,
@@ -256,7 +256,7 @@ def _avg_pool(rank: int) -> Any:
 
     if rank == 1:  # torch has no divisor_override there
 
-        @operation(name, module=MODULE)
+        @operation(name, module=MODULE, family="neural")
         @_documented(rank, AVERAGE)
         def avg_pool1d(
             input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
@@ -266,7 +266,7 @@ def _avg_pool(rank: int) -> Any:
 
         return avg_pool1d
 
-    @operation(name, module=MODULE)
+    @operation(name, module=MODULE, family="neural")
     @_documented(rank, AVERAGE, _DIVISOR)
     def avg_pool(
         input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
@@ -280,7 +280,7 @@ def _avg_pool(rank: int) -> Any:
 def _adaptive_avg_pool(rank: int) -> Any:
     name = f"adaptive_avg_pool{rank}d"
 
-    @operation(name, module=MODULE)
+    @operation(name, module=MODULE, family="neural")
     @_documented(rank, ADAPTIVE)
     def adaptive_avg_pool(input: Array, output_size: Sizes) -> NeuralProblem:
         array = images(name, input, rank)

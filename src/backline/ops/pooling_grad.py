@@ -114,7 +114,7 @@ def _input_size(where: str, value: Any, rank: int) -> tuple[int, ...]:
 def _max_pool(rank: int) -> Any:
     name = f"max_pool{rank}d_input"
 
-    @operation(name, module=GRAD)
+    @operation(name, module=GRAD, family="neural")
     @_documented(MAX, rank)
     def max_pool(
         input: Array,
@@ -148,7 +148,7 @@ def _avg_pool(rank: int) -> Any:
     facts = {"name": "avg_pool", "given": "2"}
     if rank == 1:  # torch has no divisor_override there
 
-        @operation(name, module=GRAD)
+        @operation(name, module=GRAD, family="neural")
         @_documented(AVERAGE, rank, numbers=numbers, **facts)
         def avg_pool1d(
             input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
@@ -158,7 +158,7 @@ def _avg_pool(rank: int) -> Any:
 
         return avg_pool1d
 
-    @operation(name, module=GRAD)
+    @operation(name, module=GRAD, family="neural")
     @_documented(AVERAGE, rank, numbers=numbers + ", divisor_override", **facts)
     def avg_pool(
         input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
@@ -172,7 +172,7 @@ def _avg_pool(rank: int) -> Any:
 def _adaptive_avg_pool(rank: int) -> Any:
     name = f"adaptive_avg_pool{rank}d_input"
 
-    @operation(name, module=GRAD)
+    @operation(name, module=GRAD, family="neural")
     @_documented(AVERAGE, rank, numbers="output_size", name="adaptive_avg_pool", given="1")
     def adaptive_avg_pool(input_size: Sequence[int], grad_output: Array, output_size: Sizes) -> NeuralProblem:
         grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)

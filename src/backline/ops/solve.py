@@ -311,7 +311,7 @@ def solve_triangular(
     )  # fmt: skip
 
 
-@operation("cholesky_solve")
+@operation("cholesky_solve", family="linalg")
 def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
     """Solution of A X = B by the Cholesky factor of A.
 
@@ -352,7 +352,7 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
 
 
-@operation("cholesky_inverse")
+@operation("cholesky_inverse", family="linalg")
 def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
     """Inverse of A by its Cholesky factor.
 

@@ -35,6 +35,7 @@ class Unserializable:
     Examples
     --------
     >>> import pickle
+    >>> from backline.backends.cudnn.rnn import Unserializable
     >>> held = Unserializable("on the device")
     >>> held.get(), pickle.loads(pickle.dumps(held)).get()
     ('on the device', None)

@@ -19,10 +19,11 @@ from ...problems.linalg import LinalgProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ...problems.neural import NeuralProblem
+from ...problems.quantized import QuantizedProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..build import same_place
-from . import math_attention, reference, reference_conv, reference_neural
+from . import math_attention, reference, reference_conv, reference_neural, reference_quantized
 from .epilogue import linear_algorithms, prepare_linear
 
 __all__ = ["NumPy"]
@@ -36,6 +37,7 @@ class NumPy(Library):
     name = "numpy"
     title = "NumPy"
     kernels = ("math",)  # of attention
+    engines = (reference_quantized.ENGINE,)  # for int8
 
     def reason(self) -> str:
         return ""
@@ -85,6 +87,8 @@ class NumPy(Library):
             yield from math_attention.algorithms(self.name, problem, threads)
         elif isinstance(problem, ConvProblem):
             yield from reference_conv.algorithms(problem, threads)
+        elif isinstance(problem, QuantizedProblem):
+            yield from reference_quantized.algorithms(problem, threads)
         else:
             yield Refusal(self.name, "", f"NumPy has no {problem.op}")
 
@@ -95,6 +99,8 @@ class NumPy(Library):
             return PythonPlan(reference_neural.plan(problem))
         if isinstance(problem, AttentionProblem):
             return PythonPlan(math_attention.plan(problem))
+        if isinstance(problem, QuantizedProblem):
+            return PythonPlan(reference_quantized.plan(problem, loops=algorithm.name == "loops"))
         return reference_plan(problem, loops=algorithm.name == "loops")
 
 

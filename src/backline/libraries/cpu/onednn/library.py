@@ -1,0 +1,190 @@
+"""oneDNN, loaded: found, checked, and what it has for each kind of problem."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from .... import _core, switches
+from ....problems import Operand, Problem
+from ....problems.conv import ConvProblem
+from ....problems.linear import LinearProblem
+from ....problems.matmul import MatmulProblem
+from ....problems.neural import NeuralProblem
+from ....switches.verbosity import starting_mkldnn
+from ... import capability, find, isolated, team
+from ...base import Algorithm, Library, Refusal
+from ...find import Finding, search
+from ...known import KNOWN
+from ...native import NativeLibrary
+from . import abi
+from .conv import conv_algorithms, prepare_conv
+from .engine import Engine
+from .neural import neural_algorithms, prepare_neural
+from .products import prepare_product, product_algorithms
+
+__all__ = ["OneDNN"]
+
+OLDEST, NEWEST = (3, 2), (3, 99)
+# One product on one thread, and one that all threads take part in: a wrong OpenMP runtime gives wrong numbers in silence.
+ONES = (64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A oneDNN that can be used."""
+
+    native: NativeLibrary
+    engine: Engine
+    version: str
+
+
+class OneDNN(Library):
+    """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
+
+    name = "onednn"
+    title = "oneDNN"
+    switch = "mkldnn.enabled"
+    families = ("matmul", "conv", "neural", "rnn", "quantized")
+    openmp = True
+    how_to_get = KNOWN["mkldnn"].how_to_get
+    spec = KNOWN["mkldnn"].spec
+
+    def __init__(self) -> None:
+        self.finding: Finding | None = None
+        self.traits: Loaded | None = None
+        self.facts: dict[str, str] = {}
+        self._reason: str | None = None
+        self._level = starting_mkldnn()[0]
+
+    # loading
+
+    def reason(self) -> str:
+        if self._reason is None:
+            self._reason = self._load()
+        return self._reason
+
+    def _load(self) -> str:
+        try:
+            self.finding = search(self.spec, self._named())
+            path = self.finding.path
+            if path is None:
+                return self.finding.reason
+            if self.finding.info is not None and any(name.startswith("libsycl") for name in self.finding.info.needed):
+                return f"{path} is built on SYCL; {KNOWN['mkldnn'].how_to_get} has a build on OpenMP"
+            if self.finding.step in (find.EXPLICIT, find.VARIABLE, find.SYSTEM) and isolated.CHILD not in os.environ:
+                wrong = isolated.verdict(self.name, path)
+                if wrong:
+                    return wrong
+            loaded = self._open(path)
+            wrong = _check(loaded.engine)
+            if wrong:
+                return f"{path} {wrong}"
+        except (OSError, RuntimeError, ValueError) as error:
+            # dlopen's own text, or a call that fails: a reason, not a crash.
+            return f"{type(error).__name__}: {error}"
+        self.traits = loaded
+        return ""
+
+    def _named(self) -> str | None:
+        # A child that is to look at one file is told so by this name; people name a file by that of the backend.
+        return os.environ.get(f"BACKLINE_{self.name.upper()}_LIBRARY") if isolated.CHILD in os.environ else None
+
+    def _open(self, path: str) -> Loaded:
+        team.bind()  # its libgomp is then the one we know
+        native = NativeLibrary(path)
+        capped = capability.cap_onednn(native)  # before anything else of it
+        said = native.call(native.address("dnnl_version"), restype=ctypes.POINTER(abi.Version)).contents
+        version = f"{said.major}.{said.minor}.{said.patch}"
+        if not OLDEST <= (said.major, said.minor) <= NEWEST:
+            raise RuntimeError(f"{path} is oneDNN {version}, which has another interface; 3.2 or a later 3 is needed")
+        runtime = said.cpu_runtime
+        known = {int(r): r.name for r in abi.Runtime}
+        if runtime not in (abi.Runtime.OPENMP, abi.Runtime.SEQUENTIAL):
+            built = known.get(runtime, f"runtime {runtime}")
+            raise RuntimeError(f"{path} is oneDNN {version} built on {built}, which takes no thread count for one call")
+        gate, pool = None, ""
+        if runtime == abi.Runtime.OPENMP:
+            setter = native.address("omp_set_num_threads")
+            gate = team.gate(setter, team.LOCAL, whole=setter, get=native.address("omp_get_max_threads"))
+            pool = team.name() if setter == team.address("omp_set_num_threads") else "another OpenMP runtime"
+        engine = Engine(native, gate, pool)
+        self.facts = {"runtime": known[runtime], "bfloat16": "in hardware" if engine.bf16 else "not in hardware"}
+        if capped:
+            self.facts["instructions"] = capped
+        return Loaded(native, engine, version)
+
+    def version(self) -> str | None:
+        return self.traits.version if self.available() and self.traits is not None else None
+
+    # problems
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if not self.available() or self.traits is None:
+            yield Refusal(self.name, "", f"not available: {self.reason()}")
+            return
+        engine = self.traits.engine
+        threads = threads if engine.gate is not None else 1
+        if isinstance(problem, MatmulProblem | LinearProblem):
+            yield from product_algorithms(engine, problem, threads)
+        elif isinstance(problem, ConvProblem):
+            yield from conv_algorithms(engine, problem, threads)
+        elif isinstance(problem, NeuralProblem):
+            yield from neural_algorithms(engine, problem, threads)
+        else:
+            yield Refusal(self.name, "", f"oneDNN is not asked for {problem.op}")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        assert self.traits is not None
+        engine = self.traits.engine
+        if isinstance(problem, MatmulProblem | LinearProblem):
+            plan = prepare_product(engine, problem, algorithm)
+        elif isinstance(problem, ConvProblem):
+            plan = prepare_conv(engine, problem, algorithm)
+        elif isinstance(problem, NeuralProblem):
+            plan = prepare_neural(engine, problem, algorithm)
+        else:
+            raise RuntimeError(f"oneDNN is not asked for {problem.op}")
+        if isinstance(plan, _core.PreparedCall):
+            plan.door = self.traits.native.door  # also where the engine does not come by: measurements, second tries
+        return plan
+
+    # what others ask
+
+    def set_verbose(self, level: int) -> int:
+        """Have it print a line for each execution (1) and each creation (2), or nothing (0); returns the former level."""
+        assert self.traits is not None
+        native = self.traits.native
+        former = self._level
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(native.address("dnnl_set_verbose"))(level)
+        self._level = level
+        return former
+
+    def report(self) -> dict[str, Any]:
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        if reason:
+            facts["how to get"] = self.how_to_get
+        if self.finding is not None:
+            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
+        if self.traits is not None:
+            facts |= {"version": self.traits.version, "pool": self.traits.engine.pool, **self.facts}
+        return facts
+
+
+def _check(engine: Engine) -> str:
+    """What is wrong with its products of ones, or ""."""
+    threads = cast(int, switches.get("num_threads")) if engine.gate is not None and not team.forked() else 1
+    for n, count in zip(ONES, (1, threads), strict=True):
+        ones = np.ones((n, n), np.float32)
+        operands = tuple(Operand(role, ones.dtype, ones.shape, ones.strides) for role in "ab")
+        problem = MatmulProblem("matmul", operands, (), "matmul", m=n, n=n, k=n, result=(n, n))
+        plan = prepare_product(engine, problem, Algorithm("onednn", "matmul", count))
+        if not np.array_equal(plan(ones, ones), np.full((n, n), n, np.float32)):
+            return f"computes a wrong product of {n} x {n} ones on {count} threads"
+    return ""

@@ -1,0 +1,362 @@
+"""Quantized arrays, and the way to them and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..libraries.cpu.reference_quantized import Factor, to_integers
+from ..ops.bind import check_array
+
+__all__ = [
+    "LEAST", "Array", "QArray", "check_floats", "check_quantized", "dequantize", "integer_dtype", "quantize", "requantize",
+    "scales", "zero_points",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+class QArray:
+    """Integers that stand for the real numbers ``(int_repr - zero_point) * scale``.
+
+    Parameters
+    ----------
+    int_repr
+        Array of uint8 or int8. It is kept, not copied.
+    scale
+        A positive number; or one for each index along `axis`, as a sequence. Rounded to float32.
+    zero_point
+        The integer that stands for 0, within the dtype; or one for each index along `axis`.
+    axis
+        The axis along which scales and zero points differ, or None.
+
+    Attributes
+    ----------
+    int_repr
+        The integers.
+    scale
+        float, or a read-only float32 array.
+    zero_point
+        int, or a read-only int32 array.
+    axis
+        Not negative, or None.
+
+    Raises
+    ------
+    BadType, BadValue
+        An array of another dtype; scales that float32 does not hold as finite, positive, normal numbers; zero points outside
+        the dtype; numbers that do not fit the axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.quantized import QArray
+    >>> x = QArray(np.array([[0, 2], [4, 6]], np.uint8), 0.5, 2)
+    >>> x.dequantize()
+    array([[-1.,  0.],
+           [ 1.,  2.]], dtype=float32)
+    >>> QArray(x.int_repr, [0.5, 1.0], 0, axis=0)
+    <QArray uint8 2x2, 2 scales along axis 0>
+    """
+
+    __slots__ = ("_axis", "_int_repr", "_scale", "_zero_point")
+    __array_ufunc__ = None  # arithmetic with arrays is an error, and not one with objects
+
+    def __init__(self, int_repr: Array, scale: Any, zero_point: Any = 0, axis: int | None = None) -> None:
+        array = check_array(int_repr, "QArray: int_repr")
+        integer_dtype("QArray: int_repr", array.dtype)
+        self._int_repr = array
+        self._axis = _axis("QArray", axis, array.shape)
+        size = None if self._axis is None else array.shape[self._axis]
+        self._scale = scales("QArray", scale, size)
+        self._zero_point = zero_points("QArray", zero_point, size, array.dtype)
+
+    @property
+    def int_repr(self) -> Array:
+        return self._int_repr
+
+    @property
+    def scale(self) -> Any:
+        return float(self._scale) if self._axis is None else self._scale
+
+    @property
+    def zero_point(self) -> Any:
+        return int(self._zero_point) if self._axis is None else self._zero_point
+
+    @property
+    def axis(self) -> int | None:
+        return self._axis
+
+    @property
+    def scales(self) -> Array:
+        """The scales as a float32 array of one element or of one for each index along the axis."""
+        return self._scale.reshape(-1)
+
+    @property
+    def zero_points(self) -> Array:
+        """The zero points as an int32 array, likewise."""
+        return self._zero_point.reshape(-1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._int_repr.shape)
+
+    @property
+    def ndim(self) -> int:
+        return self._int_repr.ndim
+
+    @property
+    def size(self) -> int:
+        return self._int_repr.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8 or int8."""
+        kind: np.dtype[Any] = self._int_repr.dtype
+        return kind
+
+    def dequantize(self) -> Array:
+        """The real numbers, as `quantized.dequantize`."""
+        return dequantize(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        raise BadType(
+            "a QArray is no array of numbers",
+            cause="its integers mean something else than themselves",
+            remedy="x.dequantize() for the real numbers, x.int_repr for the integers",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return QArray, (self._int_repr, self.scale, self.zero_point, self._axis)
+
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.shape)) or "scalar"
+        if self._axis is None:
+            return f"<QArray {self.dtype} {size}, scale {self._scale:.6g}, zero point {self._zero_point}>"
+        return f"<QArray {self.dtype} {size}, {self._scale.size} scales along axis {self._axis}>"
+
+
+def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", axis: int | None = None) -> QArray:
+    """Integers for real numbers: ``x / scale`` rounded to the nearest, ties to even, plus the zero point, within the dtype.
+
+    Parameters
+    ----------
+    x
+        Array of float16, bfloat16, float32 or float64, without NaN. Infinity saturates.
+    scale, zero_point, axis
+        As for `QArray`.
+    dtype
+        uint8 or int8.
+
+    Returns
+    -------
+    QArray
+        Of the same shape.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `QArray`; an `x` that is no array of real numbers, or holds NaN.
+
+    Notes
+    -----
+    The result is that of real numbers, with `scale` as it is in float32: no quotient is rounded on the way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline import quantized
+    >>> quantized.quantize(np.array([-1.0, 0.25, 0.75, 1000.0]), 0.5, 10).int_repr
+    array([  8,  10,  12, 255], dtype=uint8)
+    """
+    array = check_floats("quantize", x)
+    kind = integer_dtype("quantize: dtype", dtype)
+    along = _axis("quantize", axis, array.shape)
+    size = None if along is None else array.shape[along]
+    step, zero = scales("quantize", scale, size), zero_points("quantize", zero_point, size, kind)
+    made = to_integers(array, _along(step, along, array.ndim), _along(zero, along, array.ndim), kind)
+    return QArray(np.asarray(made), step, zero, along)
+
+
+def dequantize(x: QArray) -> Array:
+    """The real numbers that a quantized array stands for.
+
+    Parameters
+    ----------
+    x
+        A `QArray`.
+
+    Returns
+    -------
+    ndarray
+        float32: ``(int_repr - zero_point) * scale``, rounded once.
+
+    Raises
+    ------
+    BadType
+        Not a `QArray`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline import quantized
+    >>> quantized.dequantize(quantized.QArray(np.array([7, 8, 9], np.int8), 0.25, 8))
+    array([-0.25,  0.  ,  0.25], dtype=float32)
+    """
+    check_quantized("dequantize", "x", x)
+    zero, scale = _along(x.zero_points, x.axis, x.ndim), _along(x.scales, x.axis, x.ndim)
+    with np.errstate(over="ignore", under="ignore"):
+        values = (x.int_repr.astype(np.float64) - zero) * scale.astype(np.float64)
+        return np.asarray(values, np.float32)
+
+
+def requantize(x: QArray, scale: float, zero_point: int = 0, dtype: Any = None) -> QArray:
+    """The same real numbers with another scale and zero point, as near as integers come.
+
+    Parameters
+    ----------
+    x
+        A `QArray`; its scales may differ along an axis.
+    scale, zero_point
+        One number each, those of the result.
+    dtype
+        uint8 or int8; None for that of `x`.
+
+    Returns
+    -------
+    QArray
+        Of the same shape, with one scale.
+
+    Raises
+    ------
+    BadType, BadValue
+        Not a `QArray`; numbers as for `QArray`.
+
+    Notes
+    -----
+    Exact integers throughout: ``old scale / new scale`` is rounded to 24 bits, as a float32 has, and the product with it is
+    rounded to the nearest integer, ties to even.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline import quantized
+    >>> x = quantized.QArray(np.array([10, 11, 13], np.uint8), 0.5, 10)
+    >>> quantized.requantize(x, 1.0, 100).int_repr
+    array([100, 100, 102], dtype=uint8)
+    """
+    check_quantized("requantize", "x", x)
+    kind = x.dtype if dtype is None else integer_dtype("requantize: dtype", dtype)
+    step, zero = scales("requantize", scale, None), zero_points("requantize", zero_point, None, kind)
+    sums = x.int_repr.astype(np.int64) - _along(x.zero_points, x.axis, x.ndim)
+    factor = Factor(_along(x.scales, x.axis, x.ndim), step)
+    return QArray(np.asarray(factor.rescale(sums, zero, kind)), step, zero)
+
+
+# Checks ----------------------------------------------------------------------------------------------------------------
+
+
+def check_quantized(where: str, name: str, value: Any) -> QArray:
+    """The value if it is a quantized array."""
+    if not isinstance(value, QArray):
+        raise BadType(
+            f"{where}: {name} must be a QArray, not {type(value).__name__}",
+            remedy="quantized.quantize(x, scale, zero_point) makes one of real numbers",
+        )
+    return value
+
+
+def check_floats(where: str, value: Any) -> Array:
+    """The value if it is an array of real numbers without NaN."""
+    array = check_array(value, f"{where}: x")
+    if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise BadType(
+            f"{where}: x has dtype {array.dtype}",
+            cause="float16, bfloat16, float32 and float64 are quantized",
+            remedy="x.astype(np.float32)",
+        )
+    if bool(np.isnan(array).any()):
+        raise BadValue(f"{where}: x, of shape {array.shape}, holds NaN", cause="no integer stands for it")
+    return array
+
+
+def integer_dtype(where: str, dtype: Any) -> np.dtype[Any]:
+    """uint8 or int8."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise BadType(f"{where}={dtype!r} is no dtype", remedy="np.uint8 or np.int8") from None
+    if dtype is None or found.name not in ("uint8", "int8"):
+        raise BadType(f"{where} is {'None' if dtype is None else found}", remedy="np.uint8 or np.int8")
+    return found
+
+
+def _axis(where: str, axis: Any, shape: tuple[int, ...]) -> int | None:
+    if axis is None:
+        return None
+    if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
+        raise BadType(f"{where}: axis={axis!r} is not an int or None")
+    if not -len(shape) <= axis < len(shape):
+        raise BadValue(f"{where}: axis={axis}", cause=f"the array has shape {shape}, {len(shape)} axes")
+    return int(axis) % len(shape)
+
+
+def _along(values: Array, axis: int | None, ndim: int) -> Array:
+    """Brought to a shape that broadcasts along the axis."""
+    if axis is None:
+        return values.reshape(())
+    shape = [1] * ndim
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def _numbers(where: str, name: str, value: Any, size: int | None, kinds: str, what: str) -> Array:
+    """One number, or where there is an axis one for each index of it."""
+    try:
+        given = np.asarray(value)
+    except (TypeError, ValueError):
+        given = np.asarray(None)
+    if given.dtype.kind not in kinds and not (given.size == 0 and given.ndim == 1):
+        raise BadType(f"{where}: {name}={value!r} is not {what}")
+    if size is None and given.ndim:
+        raise BadValue(
+            f"{where}: {name} has shape {given.shape}", cause="without an axis there is one", remedy="a number, or axis=..."
+        )
+    if size is not None and given.shape not in ((), (size,)):
+        raise BadValue(f"{where}: {name} has shape {given.shape}, the array has {size} along the axis")
+    return given if size is None else np.broadcast_to(given, (size,))
+
+
+def scales(where: str, value: Any, size: int | None) -> Array:
+    """Scales as a read-only float32 array without axes, or of one for each index."""
+    given = _numbers(where, "scale", value, size, "iuf", "a number" if size is None else "numbers")
+    wide = given.astype(np.float64)
+    wrong = wide[~(np.isfinite(wide) & (wide > 0))]
+    if wrong.size:
+        raise BadValue(f"{where}: scale={wrong.flat[0].item()!r}", cause="a scale is finite and positive")
+    wrong = wide[(wide < LEAST) | (wide > MOST)]
+    if wrong.size:
+        raise BadValue(
+            f"{where}: scale={wrong.flat[0].item()!r}", cause=f"float32 keeps numbers from {LEAST:.4g} to {MOST:.4g} in full"
+        )
+    made = wide.astype(np.float32)
+    made.flags.writeable = False
+    return made
+
+
+def zero_points(where: str, value: Any, size: int | None, dtype: np.dtype[Any]) -> Array:
+    """Zero points as a read-only int32 array, likewise."""
+    given = _numbers(where, "zero_point", value, size, "iu", "an integer" if size is None else "integers")
+    limits = np.iinfo(dtype)
+    wrong = given[(given < limits.min) | (given > limits.max)]
+    if wrong.size:
+        raise BadValue(
+            f"{where}: zero_point={wrong.flat[0].item()}", cause=f"zero points of {dtype} are from {limits.min} to {limits.max}"
+        )
+    made = given.astype(np.int32)
+    made.flags.writeable = False
+    return made

@@ -1,0 +1,96 @@
+"""What `explain`, and problems as text, ask of operations on int8: their Problems, of real operands or of shapes alone.
+
+A plain array stands for a quantized one of its shape: on the command line there are no others. Real numbers become uint8 then, as
+they would be quantized; weights are int8 with one scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..engine.explain import problem_builders
+from ..errors import BadType, BadValue
+from ..libraries.cpu.reference_quantized import MOST_TERMS
+from ..ops.bind import check_array
+from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers, points_of, possible
+from ..problems import Operand
+from ..problems.quantized import QuantizedProblem
+from . import ops
+from .schemes import scheme
+
+__all__: list[str] = []
+
+F32, I32, I8 = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int8)
+
+
+def _dense(role: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
+    return Operand(role, dtype, shape, tuple(dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape))))
+
+
+def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
+    """Dtype of the input that two plain arrays stand for."""
+    for name, array in (("x", x), ("weight", weight)):
+        check_array(array, f"{where}: {name}")
+    if weight.ndim != rank:
+        raise BadValue(f"{where}: weight must have {rank} dimensions, it has shape {weight.shape}")
+    if prod(weight.shape[1:]) > MOST_TERMS:
+        raise BadValue(f"{where}: weight of shape {weight.shape} has too many terms", cause=f"{MOST_TERMS} at most")
+    if x.dtype.name in ("uint8", "int8"):
+        kind: np.dtype[Any] = x.dtype
+        return kind
+    if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
+        raise BadType(f"{where}: x has dtype {x.dtype}", remedy="uint8 or int8, or real numbers that are quantized to uint8")
+    return np.dtype(np.uint8)
+
+
+def _of_shapes(op: str, dtype: np.dtype[Any], x: Any, weight: Any, result: tuple[int, ...], **words: Any) -> QuantizedProblem:
+    possible(op, result, 8)
+    operands = [_dense("input", dtype, x.shape), _dense("weight", I8, weight.shape)]
+    numbers_of = ("input", "weight") if op == "linear_dynamic" else ("input", "weight", "out")
+    operands += [_dense(f"{of}_{what}", d, (1,)) for of in numbers_of for what, d in (("scale", F32), ("zero", I32))]
+    words["engine"] = scheme(words["engine"]).engine
+    return QuantizedProblem(f"quantized.{op}", tuple(operands), tuple(sorted(words.items())), "quantized", result=result)
+
+
+def _linear_of_shapes(op: str, x: Any, weight: Any, engine: Any = None) -> QuantizedProblem:
+    dtype = _given(op, x, weight, 2)
+    ops.fits(op, x.shape, weight.shape)
+    return _of_shapes(op, dtype, x, weight, (*x.shape[:-1], weight.shape[0]), engine=engine)
+
+
+def _conv2d_of_shapes(
+    op: str, x: Any, weight: Any, engine: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
+) -> QuantizedProblem:
+    dtype = _given(op, x, weight, 4)
+    if x.ndim != 4:
+        raise BadValue(f"{op}: x must have 4 dimensions, (N, C, H, W); it has shape {x.shape}")
+    kernel = kernel_of(op, "weight", weight.shape)
+    parts = number_of_groups(op, groups)
+    grouped(op, parts, "weight", weight.shape, x.shape[1], "x")
+    steps, spread = numbers(op, "stride", stride, 2, 1), numbers(op, "dilation", dilation, 2, 1)
+    around = numbers(op, "padding", padding, 2, 0)
+    points = points_of(op, x.shape[2:], kernel, steps, tuple((n, n) for n in around), spread)
+    result = (x.shape[0], weight.shape[0], *points)
+    return _of_shapes(
+        op, dtype, x, weight, result, engine=engine, stride=steps, padding=around, dilation=spread, groups=parts
+    )  # fmt: skip
+
+
+def _builder(op: str, arguments: Callable[..., Any], of_shapes: Callable[..., QuantizedProblem]) -> Callable[..., Any]:
+    call = problem_builders[f"quantized.{op}"]
+
+    def problem(x: Any, packed: Any, *numbers: Any, **words: Any) -> Any:
+        if isinstance(packed, np.ndarray):
+            return of_shapes(op, x, packed, *numbers, **words)
+        return call(*arguments(x, packed, *numbers, **words))
+
+    return problem
+
+
+problem_builders["quantized.linear"] = _builder("linear", ops.for_linear, _linear_of_shapes)
+problem_builders["quantized.linear_dynamic"] = _builder("linear_dynamic", ops.for_dynamic, _linear_of_shapes)
+problem_builders["quantized.conv2d"] = _builder("conv2d", ops.for_conv2d, _conv2d_of_shapes)

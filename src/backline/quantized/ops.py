@@ -1,0 +1,265 @@
+"""Linear layers and convolutions of quantized arrays with packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..ops.bind import operation
+from ..ops.conv_checks import points_of, possible
+from ..problems import operand
+from ..problems.quantized import QuantizedProblem
+from .arrays import Array, QArray, check_floats, check_quantized, quantize, scales, zero_points
+from .observers import parameters
+from .packing import Packed, PackedConv2d, PackedLinear
+from .schemes import scheme
+
+__all__ = ["conv2d", "fits", "for_conv2d", "for_dynamic", "for_linear", "linear", "linear_dynamic"]
+
+MODULE = "backline.quantized"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _public(function: _Function) -> _Function:
+    """Decorator: the name that users know a function by, and `explain` asks for."""
+    function.__module__ = MODULE
+    return function
+
+
+# The compiled calls: arrays and plain values only, so that one Plan serves every scale ------------------------------------
+
+_ROLES = ("input", "weight", "input_scale", "input_zero", "weight_scale", "weight_zero", "bias", "out_scale", "out_zero")
+
+
+def _problem(op: str, arrays: tuple[Any, ...], result: tuple[int, ...], **parameters: Any) -> QuantizedProblem:
+    operands = tuple(operand(role, a) for role, a in zip(_ROLES, arrays, strict=False) if a is not None)
+    return QuantizedProblem(f"quantized.{op}", operands, tuple(sorted(parameters.items())), "quantized", result=result)
+
+
+@operation("linear", module=MODULE, family="quantized")
+def _linear(x: Any, w: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str) -> QuantizedProblem:
+    """The arrays of a linear layer."""
+    return _problem("linear", (x, w, xs, xz, ws, wz, bias, s, z), (*x.shape[:-1], w.shape[0]), engine=engine)
+
+
+@operation("linear_dynamic", module=MODULE, family="quantized")
+def _linear_dynamic(x: Any, w: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, engine: str) -> QuantizedProblem:
+    """The arrays of a linear layer with a result of real numbers."""
+    return _problem("linear_dynamic", (x, w, xs, xz, ws, wz, bias), (*x.shape[:-1], w.shape[0]), engine=engine)
+
+
+@operation("conv2d", module=MODULE, family="quantized")
+def _conv2d(
+    x: Any, w: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str, stride: Any, padding: Any,
+    dilation: Any, groups: int,
+) -> QuantizedProblem:  # fmt: skip
+    """The arrays of a convolution."""
+    pairs = tuple((n, n) for n in padding)
+    points = points_of("conv2d", x.shape[2:], w.shape[2:], stride, pairs, dilation)
+    result = (x.shape[0], w.shape[0], *points)
+    possible("conv2d", result, 8)
+    sizes = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return _problem("conv2d", (x, w, xs, xz, ws, wz, bias, s, z), result, engine=engine, **sizes)
+
+
+# The public functions ---------------------------------------------------------------------------------------------------
+
+
+def _packed(where: str, packed: Any, kind: type[Packed]) -> Any:
+    if not isinstance(packed, kind):
+        by = "linear_prepack" if kind is PackedLinear else "conv2d_prepack"
+        raise BadType(f"{where}: packed must be a {kind.__name__}, not {type(packed).__name__}", remedy=f"quantized.{by}(weight)")
+    return packed
+
+
+def _input(where: str, x: Any) -> QArray:
+    given = check_quantized(where, "x", x)
+    if given.axis is not None:
+        raise BadValue(
+            f"{where}: x has {given.scales.size} scales along axis {given.axis}, for shape {given.shape}",
+            cause="an input has one",
+            remedy="quantized.requantize(x, scale, zero_point)",
+        )
+    return given
+
+
+def fits(where: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
+    if not shape or shape[-1] != weight[1]:
+        raise BadValue(
+            f"{where}: x of shape {shape} and weight of shape {weight} do not fit",
+            cause=f"the last axis of x must have the {weight[1]} elements that a row of the weight has",
+        )
+
+
+def _arrays(x: QArray, packed: Packed) -> tuple[Any, ...]:
+    w = packed.weight
+    return x.int_repr, w.int_repr, x.scales, x.zero_points, w.scales, w.zero_points, packed.bias
+
+
+def _output(where: str, x: QArray, scale: Any, zero_point: Any) -> tuple[Array, Array]:
+    return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, x.dtype).reshape(1)
+
+
+@_public
+def linear(x: QArray, packed: PackedLinear, scale: float, zero_point: int) -> QArray:
+    """``x @ weight.T + bias``, quantized in and out.
+
+    Parameters
+    ----------
+    x
+        `QArray` of shape (..., in), with one scale.
+    packed
+        From `linear_prepack`.
+    scale, zero_point
+        Those of the result.
+
+    Returns
+    -------
+    QArray
+        Shape (..., out), of the dtype of `x`.
+
+    Raises
+    ------
+    BadType, BadValue
+        Not such operands; shapes that do not fit; numbers as for `QArray`.
+    NoKernel
+        The library of the engine that packed the weight is switched off.
+
+    Notes
+    -----
+    Sums of integers are exact. A bias is rounded to units of ``x.scale * weight.scale``, ties to even; then the sum times
+    ``x.scale * weight.scale / scale``, a factor of 24 bits, is rounded once to the nearest integer, ties to even, and saturates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline import quantized
+    >>> packed = quantized.linear_prepack(quantized.QArray(np.array([[1, 2]], np.int8), 1.0), np.array([4], np.float32))
+    >>> x = quantized.QArray(np.array([[10, 20]], np.uint8), 1.0, 10)
+    >>> quantized.linear(x, packed, 2.0, 100)
+    <QArray uint8 1x1, scale 2, zero point 100>
+    >>> quantized.linear(x, packed, 2.0, 100).dequantize()
+    array([[24.]], dtype=float32)
+    """
+    return _quantized(_linear, *for_linear(x, packed, scale, zero_point))
+
+
+def for_linear(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, ...]:
+    layer, given = _packed("linear", packed, PackedLinear), _input("linear", x)
+    fits("linear", given.shape, layer.shape)
+    return *_arrays(given, layer), *_output("linear", given, scale, zero_point), layer.engine
+
+
+def _quantized(call: Any, *arguments: Any) -> QArray:
+    result = call(*arguments)
+    return QArray(result, float(arguments[7][0]), int(arguments[8][0]))
+
+
+@_public
+def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
+    """``x @ weight.T + bias`` of real numbers, with `x` quantized on the way by its own least and greatest value.
+
+    Parameters
+    ----------
+    x
+        float32 array of shape (..., in), without NaN or infinity.
+    packed
+        From `linear_prepack`.
+
+    Returns
+    -------
+    ndarray
+        float32, shape (..., out).
+
+    Raises
+    ------
+    BadType, BadValue
+        Not such operands; shapes that do not fit.
+    NoKernel
+        The library of the engine that packed the weight is switched off.
+
+    Notes
+    -----
+    `x` becomes uint8, in the range that the engine of the packed weight has for activations. Sums of integers are exact; times
+    ``x.scale * weight.scale``, and plus the bias, they are float64, which is rounded to float32.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline import quantized
+    >>> packed = quantized.linear_prepack(quantized.QArray(np.array([[1, 2]], np.int8), 1.0))
+    >>> quantized.linear_dynamic(np.array([[255.0, 3.0]], np.float32), packed)
+    array([[261.]], dtype=float32)
+    """
+    result: Array = _linear_dynamic(*for_dynamic(x, packed))
+    return result
+
+
+def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
+    layer = _packed("linear_dynamic", packed, PackedLinear)
+    array = check_floats("linear_dynamic", x)
+    if array.dtype.name != "float32":
+        raise BadType(f"linear_dynamic: x has dtype {array.dtype}, it must be float32", remedy="x.astype(np.float32)")
+    fits("linear_dynamic", array.shape, layer.shape)
+    low, high = np.min(array, initial=0.0), np.max(array, initial=0.0)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise BadValue(f"linear_dynamic: x, of shape {array.shape}, holds infinity", cause="no scale covers it")
+    scale, zero = parameters(low, high, *scheme(layer.engine).activations(np.dtype(np.uint8)))
+    return *_arrays(quantize(array, scale, zero), layer), layer.engine
+
+
+@_public
+def conv2d(x: QArray, packed: PackedConv2d, scale: float, zero_point: int) -> QArray:
+    """Convolution of images, quantized in and out.
+
+    Parameters
+    ----------
+    x
+        `QArray` of shape (N, C, H, W), with one scale.
+    packed
+        From `conv2d_prepack`.
+    scale, zero_point
+        Those of the result.
+
+    Returns
+    -------
+    QArray
+        Shape (N, O, H', W'), of the dtype of `x`.
+
+    Raises
+    ------
+    BadType, BadValue, NoKernel
+        As `linear`.
+
+    Notes
+    -----
+    Rounding as in `linear`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline import quantized
+    >>> packed = quantized.conv2d_prepack(quantized.QArray(np.ones((1, 1, 2, 2), np.int8), 1.0))
+    >>> x = quantized.QArray(np.arange(9, dtype=np.uint8).reshape(1, 1, 3, 3), 1.0, 0)
+    >>> quantized.conv2d(x, packed, 1.0, 0).int_repr[0, 0]
+    array([[ 8, 12],
+           [20, 24]], dtype=uint8)
+    """
+    return _quantized(_conv2d, *for_conv2d(x, packed, scale, zero_point))
+
+
+def for_conv2d(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, ...]:
+    layer, given = _packed("conv2d", packed, PackedConv2d), _input("conv2d", x)
+    if given.ndim != 4:
+        raise BadValue(f"conv2d: x must have 4 dimensions, (N, C, H, W); it has shape {given.shape}")
+    channels = layer.shape[1] * layer.groups
+    if given.shape[1] != channels:
+        raise BadValue(
+            f"conv2d: x of shape {given.shape} has {given.shape[1]} channels",
+            cause=f"weight of shape {layer.shape} with groups={layer.groups} takes {channels}",
+        )
+    sizes = layer.stride, layer.padding, layer.dilation, layer.groups
+    return *_arrays(given, layer), *_output("conv2d", given, scale, zero_point), layer.engine, *sizes

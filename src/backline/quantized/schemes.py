@@ -1,0 +1,111 @@
+"""What numbers each engine is at its best with, and what weights it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import switches
+from ..errors import BackendUnavailable, BadType, BadValue
+from ..libraries import engines
+from .arrays import QArray
+
+__all__ = ["SCHEMES", "Scheme", "current_engine", "scheme"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The scheme of an engine.
+
+    Attributes
+    ----------
+    engine
+        Its name.
+    reduced
+        Whether activations leave out one bit of the dtype's range: pairs of products of such and int8 weights fit int16, which
+        the kernels of some processors add them up in.
+    per_channel
+        Whether weights may have a scale for each output channel.
+    symmetric
+        Whether the zero points of weights must be 0.
+    weights
+        Dtypes of weights.
+    """
+
+    engine: str
+    reduced: bool = False
+    per_channel: bool = True
+    symmetric: bool = False
+    weights: tuple[str, ...] = ("int8",)
+
+    def activations(self, dtype: np.dtype[Any]) -> tuple[int, int]:
+        """The least and the greatest integer that activations are quantized to.
+
+        >>> SCHEMES["x86"].activations(np.dtype("uint8")), SCHEMES["onednn"].activations(np.dtype("uint8"))
+        ((0, 127), (0, 255))
+        """
+        limits = np.iinfo(dtype)
+        return (limits.min // 2, limits.max // 2) if self.reduced else (int(limits.min), int(limits.max))
+
+    def check_weight(self, where: str, weight: QArray) -> None:
+        """Raise for a weight that the engine cannot pack."""
+        if weight.dtype.name not in self.weights:
+            raise BadType(
+                f"{where}: weight has dtype {weight.dtype}", cause=f"engine {self.engine!r} takes {' and '.join(self.weights)}"
+            )
+        if weight.axis is not None and not self.per_channel:
+            raise BadValue(
+                f"{where}: weight has {weight.scales.size} scales along axis {weight.axis}",
+                cause=f"engine {self.engine!r} takes one scale for the whole weight",
+                remedy="quantize_weights(w), which follows the engine",
+            )
+        if self.symmetric and bool(weight.zero_points.any()):
+            raise BadValue(
+                f"{where}: weight has zero_point={weight.zero_point}",
+                cause=f"engine {self.engine!r} takes weights with zero point 0",
+                remedy="quantize_weights(w), which follows the engine",
+            )
+
+
+SCHEMES = {
+    s.engine: s
+    for s in (
+        Scheme("x86", reduced=True),
+        Scheme("fbgemm", reduced=True),
+        Scheme("onednn"),
+        Scheme("qnnpack", per_channel=False, symmetric=True),
+        Scheme("reference", weights=("int8", "uint8")),
+    )
+}
+
+
+def scheme(engine: str | None = None) -> Scheme:
+    """The scheme of an engine, there or not; of the one that `backends.quantized.engine` names now if none is given."""
+    if engine is None:
+        return SCHEMES[str(switches.get("quantized.engine"))]
+    if not isinstance(engine, str):
+        raise BadType(f"engine={engine!r} is not a str or None")
+    if engine not in SCHEMES:
+        raise BadValue(f"engine={engine!r} is no engine", remedy=f"one of: {', '.join(map(repr, SCHEMES))}")
+    return SCHEMES[engine]
+
+
+def current_engine(where: str) -> str:
+    """The engine that packs now.
+
+    Raises
+    ------
+    BackendUnavailable
+        The environment or a file names one that is not there.
+    """
+    name = str(switches.get("quantized.engine"))
+    there = engines.supported()
+    if name not in there:
+        raise BackendUnavailable(
+            f"{where}: quantized.engine is {name!r}, {switches.origin('quantized.engine')}, which is not available here",
+            cause=engines.reason(name),
+            remedy=f"engines that are, the best first: {', '.join(map(repr, there))}",
+        )
+    return name
