@@ -21,7 +21,7 @@ from backline import libraries, switches
 from backline.libraries import team
 from backline.libraries.base import Algorithm
 from backline.libraries.cpu.onednn import abi
-from backline.libraries.cpu.onednn.engine import DnnlError, Engine, Handle
+from backline.libraries.cpu.onednn.engine import DnnlError, Engine, Handle, why
 from backline.libraries.cpu.onednn.writer import NOT_FINITE, Writer, fits
 from backline.problems import Problem, operand
 from backline.problems.matmul import MatmulProblem
@@ -52,7 +52,12 @@ def run(program: str, **variables: str) -> str:
     source = str(Path(backline.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": source, **variables}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
@@ -301,7 +306,19 @@ def test_what_is_not_implemented_is_told_apart(engine: Engine) -> None:
     half = engine.desc((4, 4), np.dtype(np.float64), (4, 1))
     with pytest.raises(DnnlError) as caught:
         engine.primitive_desc("matmul", half, half, None, half, attr=engine.attributes())
-    assert caught.value.unimplemented and caught.value.why("this") == "oneDNN has no implementation for this"
+    assert caught.value.unimplemented and why(caught.value, "this") == "oneDNN has no implementation for this"
+
+
+def test_the_environments_precision_has_no_say(library: Any) -> None:
+    """Products named float32 are float32: what the processor could do with bfloat16 is asked for by switches."""
+    run(
+        TALK
+        + """
+    b = np.full((32, 32), 1 + 2.0**-9, np.float32)
+    assert np.array_equal(backline.mm(b, a), np.full((32, 32), 32 * (1 + 2.0**-9), np.float32))
+""",
+        ONEDNN_DEFAULT_FPMATH_MODE="BF16",
+    )
 
 
 def test_a_function_it_does_not_export(engine: Engine) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "ALLOCATED_BY_NOBODY", "CPU", "DATA_TYPES", "IN_ORDER", "MAX_NDIMS", "STATUS", "TAG_ANY", "UNIMPLEMENTED", "USER_SCRATCHPAD",
-    "Alg", "Arg", "ExecArg", "Isa", "Norm", "Prop", "Query", "Runtime", "Version", "data_type", "dims", "exec_args",
-    "post_op_arg", "status_text",
+    "ALLOCATED_BY_NOBODY", "CPU", "DATA_TYPES", "FPMATH_STRICT", "IN_ORDER", "MAX_NDIMS", "STATUS", "TAG_ANY", "UNIMPLEMENTED",
+    "USER_SCRATCHPAD", "Alg", "Arg", "ExecArg", "Isa", "Norm", "Prop", "Query", "Runtime", "Version", "data_type", "dims",
+    "exec_args", "post_op_arg", "status_text",
 ]  # fmt: skip
 
 CPU = 1
 IN_ORDER = 1
 USER_SCRATCHPAD = 1
+FPMATH_STRICT = 0
 TAG_ANY = 1
 MAX_NDIMS = 12
 ALLOCATED_BY_NOBODY = 0  # the handle of a memory object whose data is somewhere else each time

@@ -18,7 +18,7 @@ from ....problems.conv import ConvProblem, channels_last
 from ...base import Algorithm, Refusal
 from ...build import Pointer, same_place
 from . import abi
-from .engine import Desc, DnnlError, Engine, PrimitiveDesc
+from .engine import Desc, DnnlError, Engine, PrimitiveDesc, why
 from .products import BF16, F32, SMALL_FLOPS, THREAD_FLOPS, is_reference
 from .writer import Place, Writer, dense_strides, fits, image_strides
 
@@ -42,8 +42,8 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
         try:
             with engine.threads(many):
                 made = _make(engine, p, many, name)
-        except DnnlError as error:
-            yield Refusal("onednn", name, error.why(f"this {p.op}"))
+        except RuntimeError as error:
+            yield Refusal("onednn", name, why(error, f"this {p.op}"))
             continue
         kernel = made.kernel.implementation
         if is_reference(kernel):

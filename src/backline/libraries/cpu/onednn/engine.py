@@ -16,7 +16,7 @@ import numpy as np
 from ...native import NativeLibrary
 from . import abi
 
-__all__ = ["Desc", "DnnlError", "Engine", "Handle", "PrimitiveDesc"]
+__all__ = ["Desc", "DnnlError", "Engine", "Handle", "PrimitiveDesc", "why"]
 
 
 class DnnlError(RuntimeError):
@@ -31,9 +31,14 @@ class DnnlError(RuntimeError):
         """Whether there is no implementation of what was asked: nothing is wrong then."""
         return self.status == abi.UNIMPLEMENTED
 
-    def why(self, what: str) -> str:
-        """The reason for a refusal."""
-        return f"oneDNN has no implementation for {what}" if self.unimplemented else str(self)
+
+def why(error: RuntimeError, what: str) -> str:
+    """The reason for a refusal, from what was raised while a primitive was described.
+
+    >>> why(DnnlError("dnnl_matmul_primitive_desc_create", 3), "this product")
+    'oneDNN has no implementation for this product'
+    """
+    return f"oneDNN has no implementation for {what}" if isinstance(error, DnnlError) and error.unimplemented else str(error)
 
 
 class Handle:
@@ -215,6 +220,8 @@ class Engine:
         pointer = ctypes.c_void_p(attr.address)
         # With a scratchpad of its own a primitive gives wrong results to two threads at once.
         self.call("dnnl_primitive_attr_set_scratchpad_mode", pointer, ctypes.c_int(abi.USER_SCRATCHPAD))
+        # Whatever the environment's default is: what is reduced here is reduced by reorders, and said to be.
+        self.call("dnnl_primitive_attr_set_fpmath_mode", pointer, ctypes.c_int(abi.FPMATH_STRICT))
         if post:
             chain = Handle(self, self.make("dnnl_post_ops_create"), "post_ops")
             for kind, *numbers in post:

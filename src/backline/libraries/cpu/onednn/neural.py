@@ -18,7 +18,7 @@ from ...base import Algorithm, Refusal
 from ...build import Pointer
 from .. import reference_neural
 from . import abi
-from .engine import Desc, DnnlError, Engine, PrimitiveDesc
+from .engine import Desc, Engine, PrimitiveDesc, why
 from .products import BF16, F32, is_reference
 from .writer import Place, Writer, dense_strides, image_strides
 
@@ -37,7 +37,7 @@ LOOKED_AFTER = ("softmax", "log_softmax", "avg_pool")
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "gelu", "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
-class Unfit(Exception):
+class Unfit(RuntimeError):
     """The operand lies in a way that there is no primitive for; the text says how."""
 
 
@@ -51,11 +51,8 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
     try:
         with engine.threads(many):
             kernel = _Layer(engine, p, many).kernel.implementation
-    except DnnlError as error:
-        yield Refusal("onednn", p.op, error.why(f"this {p.op}"))
-        return
-    except Unfit as error:
-        yield Refusal("onednn", p.op, str(error))
+    except RuntimeError as error:
+        yield Refusal("onednn", p.op, why(error, f"this {p.op}"))
         return
     if is_reference(kernel):
         yield Refusal("onednn", p.op, f"oneDNN has only its reference code for this ({kernel})")

@@ -21,7 +21,7 @@ from ....problems.matmul import MatmulProblem
 from ...base import Algorithm, Refusal
 from ...build import Pointer, same_place
 from . import abi
-from .engine import DnnlError, Engine
+from .engine import Engine, why
 from .writer import Place, Writer, dense_strides, fits
 
 __all__ = ["BF16", "F32", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms"]
@@ -52,8 +52,8 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
         try:
             with engine.threads(many):
                 kernel = _Product(engine, p, many, name).kernel.implementation
-        except DnnlError as error:
-            yield Refusal("onednn", name, error.why("a product of these"))
+        except RuntimeError as error:
+            yield Refusal("onednn", name, why(error, "a product of these"))
             continue
         if is_reference(kernel):
             yield Refusal("onednn", name, f"oneDNN has only its reference code for this ({kernel})")
