@@ -1,7 +1,7 @@
 # make demo    the example, tuned on this machine         make lint    ruff
 # make test    the tests                                  make types   mypy
 # make bench   the benchmarks                             make clean   removes what these made
-# make ranking the shipped ranking, measured anew
+# make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -17,11 +17,15 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo test lint types bench ranking clean
+.PHONY: demo demo-cnn test lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
 	$(BIN)/backline tune examples/digits_ridge.py
+
+demo-cnn: $(VENV)/demo $(VENV)/mkl
+	$(BIN)/python examples/digits_cnn.py
+	$(BIN)/python examples/photo_filters.py
 
 test: $(VENV)/test $(VENV)/mkl
 	$(BIN)/python -m pytest $(ARGS)

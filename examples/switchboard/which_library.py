@@ -65,7 +65,7 @@ def main() -> None:
     guilty = []
     for name in libraries.names():
         library = libraries.get(name)
-        if not library.available() or not switches.get(library.switch):
+        if library.switch not in switches.declared() or not switches.get(library.switch) or not library.available():
             continue
         with switches.scope({library.switch: False}):
             error = suspicious()

@@ -32,5 +32,6 @@ int add_pool(PyObject *module);
 int add_memo(PyObject *module);
 int add_attention(PyObject *module);
 int add_columns(PyObject *module);
+int add_gates(PyObject *module);
 
 }  // namespace backline

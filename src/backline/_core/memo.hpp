@@ -6,7 +6,7 @@ namespace backline {
 
 // The words that tell two calls apart, and the arrays found on the way. Fixed size: a call that needs more is not memoised.
 struct Signature {
-    static constexpr int kWords = 96, kArrays = 12;
+    static constexpr int kWords = 384, kArrays = 72;
     int64_t words[kWords];
     int count = 0;
     PyObject *arrays[kArrays];

@@ -12,6 +12,7 @@ from .. import libraries, switches
 from ..problems import Operand, Problem, operand
 from ..problems.conv import ConvProblem
 from ..problems.matmul import MatmulProblem
+from ..problems.rnn import RnnProblem
 from .choice import Candidate
 from .choose import able
 from .precision import FINENESS, node, permitted, requested, spelled
@@ -91,7 +92,12 @@ def _sample(device: str, operation: str) -> Problem:
             "conv", tuple(arrays), (), "conv", stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), output_padding=(0, 0),
             batch=1, channels=16, features=16, image=(16, 16), kernel=(3, 3), result=(1, 16, 16, 16), device=device,
         )  # fmt: skip
-    return Problem("lstm", tuple(square), (), operation, device=device)
+    roles = {"input": (16, 1, size), "h0": (1, 1, size), "c0": (1, 1, size), "p0": (4 * size, size), "p1": (4 * size, size)}
+    cells = [operand(role, np.empty(shape, np.float32)) for role, shape in roles.items()]
+    return RnnProblem(
+        "lstm", tuple(cells), (), "rnn", steps=16, batch=1, features=size, hidden=size, biases=False, result=(16, 1, size),
+        device=device,
+    )  # fmt: skip
 
 
 def _effective(problem: Problem, snapshot: Any) -> Iterator[tuple[str, str, str]]:

@@ -1,23 +1,30 @@
 """Neural-network operations, in modules that are imported when they are first asked for.
 
-`functional` has the operations, `grad` their gradients; `attention` chooses the kernels of attention.
+`functional` has the operations, `grad` their gradients; `attention` chooses the kernels of attention. `lstm`, `gru`, `rnn_tanh` and
+`rnn_relu` are recurrent networks.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import attention as attention
     from . import functional as functional
     from . import grad as grad
+    from ..ops.rnn import gru, lstm, rnn_relu, rnn_tanh
 
-__all__ = ["attention", "functional", "grad"]
+__all__ = ["attention", "functional", "grad", "gru", "lstm", "rnn_relu", "rnn_tanh"]
+
+_RECURRENT = ("gru", "lstm", "rnn_relu", "rnn_tanh")
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name in _RECURRENT:
+        found = getattr(import_module("backline.ops.rnn"), name)
+        globals()[name] = found
+        return found
     if name in __all__:
         return import_module(f"{__name__}.{name}")
     if name.startswith("__"):

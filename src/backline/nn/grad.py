@@ -27,11 +27,13 @@ from ..ops.pooling_grad import (
     max_pool2d_input,
     max_pool3d_input,
 )
+from ..ops.rnn_grad import RnnGrads, lstm_backward
 
 __all__ = [
-    "AttentionGrads", "NormGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input", "adaptive_avg_pool3d_input",
+    "AttentionGrads", "NormGrads", "RnnGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input",
+    "adaptive_avg_pool3d_input",
     "avg_pool1d_input", "avg_pool2d_input", "avg_pool3d_input", "batch_norm_backward", "conv1d_input", "conv1d_weight",
     "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "gelu_input", "layer_norm_backward", "linear_bias",
-    "linear_input", "linear_weight", "log_softmax_input", "max_pool1d_input", "max_pool2d_input", "max_pool3d_input",
+    "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input", "max_pool3d_input",
     "relu_input", "scaled_dot_product_attention_backward", "softmax_input",
 ]  # fmt: skip

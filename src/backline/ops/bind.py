@@ -156,7 +156,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biufc":
         return value.item()
     if isinstance(value, tuple):
-        return tuple(_plain(v) for v in value)
+        parts = tuple(_plain(v) for v in value)
+        # The same tuple if nothing in it changed: else a call that cannot be memoised would come back here for ever.
+        return value if type(value) is tuple and all(a is b for a, b in zip(parts, value, strict=True)) else parts
     if isinstance(value, (bool, int, float, complex, str)) and type(value) not in (bool, int, float, complex, str):
         plain: Any = value
         return next(t(plain) for t in (int, float, complex, str) if isinstance(value, t))

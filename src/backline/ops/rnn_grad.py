@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..errors import BadValue
+from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.rnn import RnnGrads, RnnProblem
 from .bind import operation
-from .layer_checks import Array, as_input, same_shape
+from .layer_checks import Array, as_input
 from .rnn import rnn_call
 
 __all__ = ["RnnGrads", "lstm_backward"]
@@ -77,13 +77,14 @@ def lstm_backward(
     for name, array in given.items():
         if array is None:
             continue
-        argument = f"grad_{name}" if name == "output" else f"grad_{name}_n"
-        if name != "output":
-            same_shape(WHERE, argument, array, "hx[0]", hx[0])
-        elif as_input(WHERE, argument, array).shape != p.result:
-            raise BadValue(f"{WHERE}: {argument} has shape {array.shape}, the output has {p.result}")
-        else:
-            same_shape(WHERE, argument, array, "the output", array.astype(p.dtype, copy=False))
+        argument, shape = ("grad_output", p.result) if name == "output" else (f"grad_{name}_n", hx[0].shape)
+        if as_input(WHERE, argument, array).shape != shape:
+            raise BadValue(f"{WHERE}: {argument} has shape {array.shape}, it must be {shape}")
+        if array.dtype != p.dtype:
+            raise BadType(
+                f"{WHERE}: {argument} has dtype {array.dtype}, input has {p.dtype}",
+                remedy=f"{argument}.astype(np.{p.dtype.name})",
+            )
         grads.append(operand(f"grad_{name}", array))
     fixed = [o for o in p.operands if o.role != "lengths"]
     last = [o for o in p.operands if o.role == "lengths"]

@@ -11,10 +11,12 @@ from ...problems.conv import ConvProblem
 from ...problems.linalg import LinalgProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
+from ...problems.rnn import RnnProblem
 from ..base import Algorithm, Library, Refusal
 from ..find import Finding, LibrarySpec, search
 from ..probe import probe
 from .blas_attention import attention_algorithms, prepare_attention
+from .blas_rnn import prepare_rnn, rnn_algorithms
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .epilogue import linear_algorithms, prepare_linear
 from .im2col import conv_algorithms, prepare_conv
@@ -82,6 +84,8 @@ class BlasLibrary(Library):
             yield from conv_algorithms(self.traits, problem, threads)
         elif isinstance(problem, LinearProblem):
             yield from linear_algorithms(self, problem, threads)
+        elif isinstance(problem, RnnProblem):
+            yield from rnn_algorithms(self.traits, problem, threads)
         else:
             yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
 
@@ -97,6 +101,8 @@ class BlasLibrary(Library):
             return prepare_attention(self.traits, problem, algorithm)
         if isinstance(problem, LinearProblem):
             return prepare_linear(self, problem, algorithm)
+        if isinstance(problem, RnnProblem):
+            return prepare_rnn(self.traits, problem, algorithm)
         assert isinstance(problem, LinalgProblem)
 
         def again(name: str) -> Any:

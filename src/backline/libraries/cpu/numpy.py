@@ -21,9 +21,10 @@ from ...problems.matmul import MatmulProblem
 from ...problems.neural import NeuralProblem
 from ...problems.quantized import QuantizedProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
+from ...problems.rnn import RnnProblem
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..build import same_place
-from . import math_attention, reference, reference_conv, reference_neural, reference_quantized
+from . import math_attention, reference, reference_conv, reference_neural, reference_quantized, reference_rnn
 from .epilogue import linear_algorithms, prepare_linear
 
 __all__ = ["NumPy"]
@@ -87,6 +88,8 @@ class NumPy(Library):
             yield from math_attention.algorithms(self.name, problem, threads)
         elif isinstance(problem, ConvProblem):
             yield from reference_conv.algorithms(problem, threads)
+        elif isinstance(problem, RnnProblem):
+            yield from reference_rnn.algorithms(problem, threads)
         elif isinstance(problem, QuantizedProblem):
             yield from reference_quantized.algorithms(problem, threads)
         else:
@@ -105,11 +108,13 @@ class NumPy(Library):
 
 
 def reference_plan(problem: Problem, *, loops: bool = False) -> PythonPlan:
-    """The Plan of NumPy's routines for a product, a convolution (with `loops` without a BLAS) or linear algebra."""
+    """The Plan of NumPy's routines for a product, a convolution or recurrence (with `loops` without a BLAS), linear algebra."""
     if isinstance(problem, MatmulProblem):
         return PythonPlan(_product(problem))
     if isinstance(problem, ConvProblem):
         return PythonPlan(_convolution(problem, loops))
+    if isinstance(problem, RnnProblem):
+        return PythonPlan(reference_rnn.plan(problem, loops=loops))
     assert isinstance(problem, LinalgProblem)
     return PythonPlan(_linalg(problem))
 
