@@ -106,6 +106,8 @@ class Library:
         Kinds of device whose arrays it takes.
     openmp
         Whether its threads are those of an OpenMP runtime.
+    engines
+        Engines of ``quantized.engine`` whose operations it has.
     kernels
         Attention kernels it has, in lower case: "math", "flash_attention".
     """
@@ -118,6 +120,7 @@ class Library:
     devices: tuple[str, ...] = ("cpu",)
     openmp = False
     kernels: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
         if not cls.switch and cls.name:
