@@ -183,7 +183,8 @@ def test_what_has_no_effect_yet_says_so() -> None:
     for each in docs.pending():
         if each.kind == "switch":
             assert governs.waiting(switches.lookup(each.name)) == each.why != ""
-    waiting = [each.name for each in docs.pending() if each.kind == "switch"]
+    # Those of single devices are declared by whoever asks for the device, not in the command's own process.
+    waiting = [each.name for each in docs.pending() if each.kind == "switch" and ".device" not in each.name]
     if waiting:
         out = run(waiting[-1]).stdout
         assert row_of(out, "without effect") and "\noperations\n" not in out

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from backline import backends, switches
+from backline.errors import BadValue
 from backline.switches import config, store
 
 
@@ -45,6 +46,15 @@ def one_warning(read=switches.current) -> str:
     assert len(caught) == 1, [str(w.message) for w in caught]
     assert caught[0].category is RuntimeWarning
     return str(caught[0].message)
+
+
+def one_error(read=switches.current) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(BadValue) as caught:
+            read()
+        read()  # said once; what was not wrong holds
+    return str(caught.value)
 
 
 # --- which value wins
@@ -274,12 +284,20 @@ def test_a_broken_pyproject_is_ours_only_if_it_has_our_table(tmp_path):
         assert backends.fallback == "allow"
     write(tmp_path / "pyproject.toml", "[tool.backline]\nfallback = warn")
     store._restart()
-    assert "pyproject.toml" in one_warning()
+    assert "pyproject.toml" in one_error()
 
 
 def test_a_table_that_is_none_is_reported(tmp_path):
     write(tmp_path / "pyproject.toml", "[tool]\nbackline = 3")
-    assert "tool.backline is ignored" in one_warning()
+    assert "tool.backline is ignored" in one_error()
+
+
+def test_what_is_wrong_in_the_projects_file_is_one_error_and_the_rest_holds(tmp_path):
+    write(tmp_path / "backline.toml", "fallback = 'warm'\nbenchmark_limit = 3\nbenchmrk = true\n")
+    message = one_error()
+    for part in (str(tmp_path / "backline.toml"), "line 1: fallback = 'warm'", "'warn', 'allow', 'error'", "line 3: 'benchmrk' = True", "benchmark"):
+        assert part in message
+    assert (backends.fallback, backends.benchmark_limit) == ("allow", 3)
 
 
 def test_an_unreadable_file_is_reported(user_file, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from backline import backends, switches
-from backline.switches import config, store
+from backline.switches import config
 
 
 def run(program: str, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,9 @@
 """Values from outside the program: the user's file, the project's file, and the environment.
 
-Configuration is data. It is checked and never run. Whatever is wrong with one file is said in one warning that
-names the file, the line where it can be told, the key, the value and the legal values; a value that is wrong is
-left out and the others count; a file that cannot be read as TOML is left out as a whole.
+Configuration is data. It is checked and never run. Whatever is wrong with one file is said at once, with the file, the
+line where it can be told, the key, the value and the legal values: in an error for the project's file, in a warning for
+the user's, which no program is to blame for, and for the environment. A value that is wrong is left out and the others
+count; a file that cannot be read as TOML is left out as a whole.
 
 | source | where | keys |
 |---|---|---|
@@ -23,10 +24,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import BacklineError
+from ..errors import BacklineError, BadValue
 from .declare import Switch, Value, nearest, show
 
-__all__ = ["Source", "read_sources", "unknown_keys", "warn_about"]
+__all__ = ["Source", "read_sources", "refuse", "unknown_keys", "warn_about"]
 
 _LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
 
@@ -115,6 +116,16 @@ def warn_about(source: Source, faults: list[str] | None = None) -> None:
         label = source.label if source.kind == "environment" else f"{source.kind} {source.label}"
         text = f"backline, {label}: " + "; ".join(faults)
         warnings.warn(text, RuntimeWarning, stacklevel=_steps_out())
+
+
+def refuse(source: Source) -> None:
+    """Raise one `BadValue` that lists what is wrong with `source`, if anything is."""
+    if source.faults:
+        raise BadValue(
+            f"{source.kind} {source.label}: " + "; ".join(source.faults),
+            cause="the values named are left out; the others hold, and this is said once",
+            remedy="mend the file",
+        )
 
 
 def _steps_out() -> int:

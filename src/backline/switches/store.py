@@ -202,10 +202,12 @@ def history(name: str) -> list[Said]:
 def start() -> Snapshot:
     """Read the configuration and the environment, if that has not been done, and return the base Snapshot.
 
-    The first read of any switch does this. Whatever is wrong in a file becomes one warning for that file.
+    The first read of any switch does this. Whatever is wrong in the user's file or the environment becomes one warning for
+    each. What is wrong in the project's file, which the program's own people can mend, is one `BadValue`, raised by that first
+    read; the rest of the file holds.
     """
     global _sources
-    from .config import read_sources, unknown_keys, warn_about  # at the first read, not at import
+    from .config import read_sources, refuse, unknown_keys, warn_about  # at the first read, not at import
 
     with _lock:
         if the_base is not None:
@@ -215,7 +217,12 @@ def start() -> Snapshot:
         base = _make_base()
     for source in sources:  # after the lock and with the base in place: a warning may run anything, or raise
         source.faults += unknown_keys(source, every())
-        warn_about(source)
+    for source in sources:
+        if source.kind != "project file":
+            warn_about(source)
+    for source in sources:
+        if source.kind == "project file":
+            refuse(source)
     return the_base or base  # plug-ins that were found meanwhile made it anew
 
 
