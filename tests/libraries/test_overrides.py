@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backline import switches
+from backline.errors import BadType, BadValue
 from backline.libraries import overrides
 from backline.libraries.overrides import Override, active, considered, operations, register, unregister
-from backline.errors import BadType, BadValue
 
 OP = "example.op"
 

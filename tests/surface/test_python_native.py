@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from backline import backends, switches
 from backline.backends import python_native as native
-from backline.libraries import overrides
 from backline.errors import BadType, Frozen, ReadOnly, UnknownName
-from backline.libraries import packages
+from backline.libraries import overrides, packages
 from backline.switches import store
 
 LANGUAGES = ["cutedsl", "triton"]

@@ -86,10 +86,10 @@ def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str]
     order = ranking.sort(problem, conforming)
     if level == "off" and record is not None:
         order = records.arrange(order, record, home)
-    order.sort(key=lambda a: permits.priority(a, snapshot))
     prefer, prefers = permits.preferred(problem, snapshot)
-    if prefer:
-        order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
+    _put_first(order, prefer, snapshot)
+    if level == "threads" and threads > 1:
+        order = _for_any_threads(order, problem, prefer, snapshot)
     chosen = order[0]
     choice = Choice(problem, chosen, [], basis, threads, level, _switches_that_matter(problem, snapshot))
     choice.requested = precision.requested(problem, snapshot)
@@ -108,10 +108,43 @@ def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str]
     return choice
 
 
+def _put_first(order: list[Algorithm], prefer: tuple[str, ...], snapshot: Any) -> None:
+    order.sort(key=lambda a: permits.priority(a, snapshot))
+    if prefer:
+        order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
+
+
+def _for_any_threads(
+    order: list[Algorithm], problem: Problem, prefer: tuple[str, ...], snapshot: Any
+) -> list[Algorithm]:
+    """Put first what would be chosen on one thread, on as many as it may have without other bits.
+
+    Each candidate promises the same bits for any thread count; two of them do not promise the same bits as each other. So the
+    thread count must not decide between them.
+    """
+    alone = allowed_by(problem, 1, snapshot)
+    alone = ranking.sort(problem, [a for a in alone if a.reaches("threads")])
+    _put_first(alone, prefer, snapshot)
+    if not alone:
+        return order
+    first = alone[0]
+    same = [a for a in order if (a.library, _base(a)) == (first.library, _base(first))] or [first]
+    same.sort(key=lambda a: not a.scaled)
+    return [*same, *(a for a in order if a not in same)]
+
+
+def _base(algorithm: Algorithm) -> str:
+    return algorithm.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone
+
+
 def eligible(problem: Problem, threads: int) -> list[Algorithm]:
     """Every algorithm that the switches allow and that can run a Problem, whatever has been measured."""
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    snapshot = switches.current()
+    return allowed_by(problem, threads, switches.current())
+
+
+def allowed_by(problem: Problem, threads: int, snapshot: Any) -> list[Algorithm]:
+    """The same under a Snapshot."""
     return precision.permitted(able(problem, threads, snapshot, [], {}), problem, snapshot, [])
 
 

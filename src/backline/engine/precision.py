@@ -33,7 +33,7 @@ def node(problem: Problem) -> str:
     if kind == "mps":
         return "fp32_precision"
     op = _OP[problem.family]
-    if op == "rnn" and kind == "cpu" and problem.op != "lstm":
+    if op == "rnn" and kind == "cpu" and not problem.op.startswith("lstm"):
         op = "matmul"  # GRU and plain recurrent networks run as products there
     backend = _BACKEND.get((kind, op))
     return f"{backend}.{op}.fp32_precision" if backend else ""

@@ -14,46 +14,61 @@ if __name__ == "__main__" and sys.path and sys.path[0] == os.path.dirname(os.pat
 
 import json
 import time
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from backline import _core
 from backline.problems import Operand, Problem
-from backline.problems.linalg import LinalgProblem
-from backline.problems.matmul import MatmulProblem
 
 __all__ = ["Recorder", "pack", "unpack"]
 
-CLASSES: dict[str, tuple[type[Problem], tuple[str, ...]]] = {
-    "matmul": (MatmulProblem, ("m", "n", "k", "batch", "result")),
-    "linalg": (LinalgProblem, ("m", "n", "k", "batch")),
+# Where the classes of Problems are that can be measured again from their description; imported as they are met.
+CLASSES = {
+    "MatmulProblem": "backline.problems.matmul",
+    "LinalgProblem": "backline.problems.linalg",
+    "ConvProblem": "backline.problems.conv",
+    "NeuralProblem": "backline.problems.neural",
+    "LinearProblem": "backline.problems.linear",
+    "AttentionProblem": "backline.problems.attention",
 }
+COMMON = {field.name for field in fields(Problem)}
 
 
-def pack(problem: Problem) -> dict[str, Any]:
-    """All that a Problem is, as JSON takes it."""
-    name = next(name for name, (cls, _) in CLASSES.items() if isinstance(problem, cls))
+def pack(problem: Problem) -> dict[str, Any] | None:
+    """All that a Problem is, as JSON takes it; None for one that cannot be measured again from that."""
+    name = type(problem).__name__
+    if name not in CLASSES:
+        return None
     return {
         "class": name,
         "op": problem.op,
-        "family": problem.family, "device": problem.device,
+        "family": problem.family,
+        "device": problem.device,
         "operands": [[o.role, o.dtype.name, list(o.shape), list(o.strides), o.aligned] for o in problem.operands],
         "parameters": [[k, {"complex": [v.real, v.imag]} if isinstance(v, complex) else v] for k, v in problem.parameters],
-        "fields": {f: getattr(problem, f) for f in CLASSES[name][1]},
+        "fields": {f.name: getattr(problem, f.name) for f in fields(problem) if f.name not in COMMON},
     }
 
 
 def unpack(packed: dict[str, Any]) -> Problem:
     """The Problem that `pack` took apart."""
-    cls, names = CLASSES[packed["class"]]
+    from importlib import import_module
+
+    cls: type[Problem] = getattr(import_module(CLASSES[packed["class"]]), packed["class"])
     operands = tuple(
         Operand(role, _dtype(dtype), tuple(shape), tuple(strides), aligned)
         for role, dtype, shape, strides, aligned in packed["operands"]
     )
-    parameters = tuple((k, complex(*v["complex"]) if isinstance(v, dict) else v) for k, v in packed["parameters"])
-    given = {f: tuple(v) if isinstance(v := packed["fields"][f], list) else v for f in names}
+    parameters = tuple((k, complex(*v["complex"]) if isinstance(v, dict) else _tuples(v)) for k, v in packed["parameters"])
+    given = {name: _tuples(value) for name, value in packed["fields"].items()}
     return cls(packed["op"], operands, parameters, packed["family"], device=packed["device"], **given)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -247,7 +247,7 @@ def tune_script(
 def _problems(run: Run) -> list[tuple[Problem, int]]:
     """Problems of a run with their threads, the most time-consuming first."""
     entries = sorted(_by_problem(run).values(), key=lambda e: -e["seconds"])
-    return [(unpack(e["problem"]), e["threads"]) for e in entries]
+    return [(unpack(e["problem"]), e["threads"]) for e in entries if e["problem"] is not None]
 
 
 def _measure(

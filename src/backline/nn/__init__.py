@@ -1,7 +1,7 @@
 """Neural-network operations, in modules that are imported when they are first asked for.
 
-`functional` has the operations, `grad` their gradients; `attention` chooses the kernels of attention. `lstm`, `gru`, `rnn_tanh` and
-`rnn_relu` are recurrent networks.
+`functional` has the operations, `grad` their gradients; `attention` chooses the kernels of attention. `lstm`, `gru`, `rnn_tanh`
+and `rnn_relu` are recurrent networks.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..ops.rnn import gru, lstm, rnn_relu, rnn_tanh
     from . import attention as attention
     from . import functional as functional
     from . import grad as grad
-    from ..ops.rnn import gru, lstm, rnn_relu, rnn_tanh
 
 __all__ = ["attention", "functional", "grad", "gru", "lstm", "rnn_relu", "rnn_tanh"]
 

@@ -34,6 +34,6 @@ __all__ = [
     "adaptive_avg_pool3d_input",
     "avg_pool1d_input", "avg_pool2d_input", "avg_pool3d_input", "batch_norm_backward", "conv1d_input", "conv1d_weight",
     "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "gelu_input", "layer_norm_backward", "linear_bias",
-    "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input", "max_pool3d_input",
-    "relu_input", "scaled_dot_product_attention_backward", "softmax_input",
+    "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input",
+    "max_pool3d_input", "relu_input", "scaled_dot_product_attention_backward", "softmax_input",
 ]  # fmt: skip

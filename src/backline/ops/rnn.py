@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.rnn import GATES, RnnProblem
@@ -371,5 +369,6 @@ def _dropout(where: str, dropout: Any, train: Any, layers: int, seed: Any) -> tu
     if not flag(where, "train", train) or rate == 0 or layers == 1:
         return ()
     if seed is None:
-        raise BadValue(f"{where}: dropout without a seed", cause="results must be repeatable", remedy="seed=0, and another each step")
+        cause = "results must be repeatable"
+        raise BadValue(f"{where}: dropout without a seed", cause=cause, remedy="seed=0, and another one for every step")
     return ("dropout", rate), ("seed", int(seed))

@@ -58,7 +58,7 @@ class RnnProblem(Problem):
     Operations: ``lstm``, ``gru``, ``rnn_tanh``, ``rnn_relu``; ``lstm_grad``.
     Roles: ``input``; ``h0``, of LSTM also ``c0``; ``p0``, ``p1``, ...: for every layer and direction weights of the input, of the
     state, and with `biases` the two biases. ``lengths`` (integers) where sequences differ in length. Gradients: ``grad_output``,
-    ``grad_h``, ``grad_c``, those that are given. Parameters: ``dropout`` and ``seed``, where elements are left out between layers.
+    ``grad_h``, ``grad_c``, if given. Parameters: ``dropout`` and ``seed``, where elements between layers are left out.
 
     Parameters
     ----------

@@ -1,0 +1,275 @@
+// Recurrent networks: all steps of some sequences of a layer in one direction, with the products of a BLAS for the state.
+// A plain function over plain memory, which plans call by address as they call a vendor's.
+#include "common.hpp"
+#include "softmax.hpp"
+
+#include <algorithm>
+
+namespace backline {
+namespace {
+
+using Enum = int64_t;  // every integer argument in a register of its own, as call.hpp says
+template <class T>
+using Gemm = void (*)(Enum, Enum, Enum, int64_t, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
+template <class T>
+using Gemv = void (*)(Enum, Enum, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
+constexpr Enum kRowMajor = 101, kPlain = 111, kTransposed = 112;
+
+enum Cell : int64_t { kLstm, kGru, kTanh, kRelu };
+
+// In the constant memory of a plan, one 64-bit integer after the other. Steps between elements count elements.
+struct Layer {
+    int64_t gemm, gemv;            // addresses
+    int64_t item, level;           // bytes of an element; vector instructions: 0 what all have, 1 AVX2 with FMA, 2 AVX-512
+    int64_t cell, steps, batch, hidden;
+    int64_t directions, parts;     // items: of each direction, so many parts of the batch
+    int64_t gates_step, gates_row, gates_direction;  // of the products of the input
+    int64_t out_step, out_row;     // of the output
+    int64_t slab;                  // rows of weights that are multiplied with one state after the other; 0: products of matrices
+};
+
+template <class T, int Bytes>
+struct Math {
+    using L = Lanes<T, Bytes>;
+    using V = typename L::Vector;
+
+    static BACKLINE_INLINE void get(V &v, const T *from, int64_t n) {
+        if (n >= L::count) return L::load(v, from);
+        T some[L::count] = {};
+        for (int64_t i = 0; i < n; ++i) some[i] = from[i];
+        L::load(v, some);
+    }
+    static BACKLINE_INLINE void put(const V &v, T *to, int64_t n) {
+        if (n >= L::count) return L::store(v, to);
+        T some[L::count];
+        L::store(v, some);
+        for (int64_t i = 0; i < n; ++i) to[i] = some[i];
+    }
+    static BACKLINE_INLINE void sigmoid(V &x) {
+        V e = x < T(0) ? x : -x, one;
+        L::fill(one, T(1));
+        exponential<T, Bytes>(e);
+        V above = x >= T(0) ? one : e;
+        x = above / (one + e);
+    }
+    // S. L. Moshier, Cephes: tanhf and tanh. Near 0 a polynomial, where the quotient would cancel.
+    static BACKLINE_INLINE void tanh(V &x) {
+        V size = x < T(0) ? -x : x, e = size * T(-2), z = x * x, near;
+        exponential<T, Bytes>(e);
+        V far = (T(1) - e) / (T(1) + e);
+        far = x < T(0) ? -far : far;
+        if constexpr (sizeof(T) == 4) {
+            near = z * T(-5.70498872745e-3) + T(2.06390887954e-2);
+            near = near * z + T(-5.37397155531e-2);
+            near = near * z + T(1.33314422036e-1);
+            near = near * z + T(-3.33332819422e-1);
+        } else {
+            V below = ((z + T(1.12811678491632931402e2)) * z + T(2.23548839060100448583e3)) * z + T(4.84406305325125486048e3);
+            near = (z * T(-9.64399179425052238628e-1) + T(-9.92877231001918586564e1)) * z + T(-1.61468768441708447952e3);
+            near = near / below;
+        }
+        near = near * z * x + x;
+        x = size < T(0.625) ? near : far;
+    }
+};
+
+// One step of one sequence. `bias` has the sums of both biases; for GRU the last third is that of the input alone, and one more
+// part follows, that of the state.
+template <class T, int Bytes>
+BACKLINE_INLINE void lstm_row(const T *gates, const T *bias, T *h, T *c, T *out, int64_t n) {
+    using M = Math<T, Bytes>;
+    using V = typename M::V;
+    for (int64_t j = 0; j < n; j += M::L::count) {
+        int64_t some = n - j;
+        V i, f, g, o, b, memory;
+        M::get(i, gates + j, some);
+        M::get(b, bias + j, some);
+        i += b;
+        M::get(f, gates + n + j, some);
+        M::get(b, bias + n + j, some);
+        f += b;
+        M::get(g, gates + 2 * n + j, some);
+        M::get(b, bias + 2 * n + j, some);
+        g += b;
+        M::get(o, gates + 3 * n + j, some);
+        M::get(b, bias + 3 * n + j, some);
+        o += b;
+        M::get(memory, c + j, some);
+        M::sigmoid(i);
+        M::sigmoid(f);
+        M::tanh(g);
+        M::sigmoid(o);
+        memory = f * memory + i * g;
+        M::put(memory, c + j, some);
+        M::tanh(memory);
+        o *= memory;
+        M::put(o, h + j, some);
+        M::put(o, out + j, some);
+    }
+}
+
+template <class T, int Bytes>
+BACKLINE_INLINE void gru_row(const T *gates, const T *state, const T *bias, T *h, T *out, int64_t n) {
+    using M = Math<T, Bytes>;
+    using V = typename M::V;
+    for (int64_t j = 0; j < n; j += M::L::count) {
+        int64_t some = n - j;
+        V r, z, fresh, s, b, before;
+        M::get(r, gates + j, some);
+        M::get(s, state + j, some);
+        M::get(b, bias + j, some);
+        r += s + b;
+        M::get(z, gates + n + j, some);
+        M::get(s, state + n + j, some);
+        M::get(b, bias + n + j, some);
+        z += s + b;
+        M::sigmoid(r);
+        M::sigmoid(z);
+        M::get(s, state + 2 * n + j, some);
+        M::get(b, bias + 3 * n + j, some);
+        s += b;
+        M::get(fresh, gates + 2 * n + j, some);
+        M::get(b, bias + 2 * n + j, some);
+        fresh += b;
+        fresh += r * s;
+        M::tanh(fresh);
+        M::get(before, h + j, some);
+        fresh = (T(1) - z) * fresh + z * before;
+        M::put(fresh, h + j, some);
+        M::put(fresh, out + j, some);
+    }
+}
+
+template <class T, int Bytes>
+BACKLINE_INLINE void plain_row(bool relu, const T *gates, const T *bias, T *h, T *out, int64_t n) {
+    using M = Math<T, Bytes>;
+    using V = typename M::V;
+    V zero = V{};
+    for (int64_t j = 0; j < n; j += M::L::count) {
+        V x, b;
+        M::get(x, gates + j, n - j);
+        M::get(b, bias + j, n - j);
+        x += b;
+        if (relu) x = x < zero ? zero : x;  // NaN stays NaN
+        else M::tanh(x);
+        M::put(x, h + j, n - j);
+        M::put(x, out + j, n - j);
+    }
+}
+
+struct Weights {
+    const char *state, *input_bias, *state_bias;  // biases may be missing
+};
+
+template <class T, int Bytes>
+BACKLINE_INLINE void run(const Layer &p, int64_t item, char *all_gates, const Weights &w, const char *h0, const char *c0,
+                         const int64_t *lengths, char *all_out, char *all_h, char *all_c, char *work) {
+    const int64_t d = item / p.parts, part = item % p.parts, n = p.hidden;
+    const int64_t first = p.batch * part / p.parts, rows = p.batch * (part + 1) / p.parts - first;
+    const int64_t width = n * (p.cell == kLstm ? 4 : p.cell == kGru ? 3 : 1);
+    const size_t bytes = size_t(rows * n) * sizeof(T);
+    const int64_t at = (d * p.batch + first) * n;
+    T *gates = reinterpret_cast<T *>(all_gates) + d * p.gates_direction + first * p.gates_row;
+    T *out = reinterpret_cast<T *>(all_out) + first * p.out_row + d * n;
+    T *h = reinterpret_cast<T *>(all_h) + at, *c = nullptr;
+    const T *weights = reinterpret_cast<const T *>(w.state);
+    T *bias = reinterpret_cast<T *>(work), *state = bias + 4 * n;
+    std::memcpy(h, reinterpret_cast<const T *>(h0) + at, bytes);
+    if (p.cell == kLstm) {
+        c = reinterpret_cast<T *>(all_c) + at;
+        std::memcpy(c, reinterpret_cast<const T *>(c0) + at, bytes);
+    }
+    for (int64_t i = 0; i < 4 * n; ++i) bias[i] = T(0);
+    if (w.input_bias) {
+        const T *a = reinterpret_cast<const T *>(w.input_bias), *b = reinterpret_cast<const T *>(w.state_bias);
+        const int64_t apart = p.cell == kGru ? 2 * n : width;  // from here on they stay apart
+        for (int64_t i = 0; i < width; ++i) {
+            bias[i] = i < apart ? a[i] + b[i] : a[i];
+            if (i >= apart) bias[n + i] = b[i];
+        }
+    }
+    const auto gemm = reinterpret_cast<Gemm<T>>(p.gemm);
+    const auto gemv = reinterpret_cast<Gemv<T>>(p.gemv);
+    for (int64_t s = 0; s < p.steps; ++s) {
+        const int64_t t = d ? p.steps - 1 - s : s;
+        T *now = gates + t * p.gates_step, *to = out + t * p.out_step;
+        // Sequences that are there at this step, from the first to the last of them.
+        int64_t from = 0, end = rows;
+        if (lengths) {
+            while (from < end && lengths[first + from] <= t) ++from;
+            while (from < end && lengths[first + end - 1] <= t) --end;
+        }
+        // Onto the products of the input; GRU's must stay apart from them.
+        const int64_t count = end - from, step = p.cell == kGru ? width : p.gates_row;
+        T *target = (p.cell == kGru ? state : now) + from * step;
+        const T keep = p.cell == kGru ? T(0) : T(1);
+        if (count == 1) {
+            gemv(kRowMajor, kPlain, width, n, T(1), weights, n, h + from * n, 1, keep, target, 1);
+        } else if (count > 1 && p.slab) {
+            for (int64_t j = 0; j < width; j += p.slab)
+                for (int64_t i = 0; i < count; ++i)
+                    gemv(kRowMajor, kPlain, std::min(p.slab, width - j), n, T(1), weights + j * n, n, h + (from + i) * n, 1, keep,
+                         target + i * step + j, 1);
+        } else if (count > 1) {
+            gemm(kRowMajor, kPlain, kTransposed, count, width, n, T(1), h + from * n, n, weights, n, keep, target, step);
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+            T *result = to + i * p.out_row;
+            if (lengths && lengths[first + i] <= t) {
+                std::memset(result, 0, size_t(n) * sizeof(T));
+                continue;
+            }
+            const T *mine = now + i * p.gates_row;
+            switch (p.cell) {
+                case kLstm: lstm_row<T, Bytes>(mine, bias, h + i * n, c + i * n, result, n); break;
+                case kGru: gru_row<T, Bytes>(mine, state + i * width, bias, h + i * n, result, n); break;
+                default: plain_row<T, Bytes>(p.cell == kRelu, mine, bias, h + i * n, result, n);
+            }
+        }
+    }
+}
+
+using Job = void(const Layer &, int64_t, char *, const Weights &, const char *, const char *, const int64_t *, char *, char *,
+                 char *, char *);
+
+#define BACKLINE_LAYER(name, attribute, T, Bytes)                                                                               \
+    attribute void name(const Layer &p, int64_t item, char *gates, const Weights &w, const char *h0, const char *c0,            \
+                        const int64_t *lengths, char *out, char *h, char *c, char *work) {                                      \
+        run<T, Bytes>(p, item, gates, w, h0, c0, lengths, out, h, c, work);                                                     \
+    }
+
+BACKLINE_LAYER(plain32, , float, 16)
+BACKLINE_LAYER(plain64, , double, 16)
+#if defined(__x86_64__)
+#define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
+#define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+BACKLINE_LAYER(avx2_32, BACKLINE_AVX2, float, 32)
+BACKLINE_LAYER(avx2_64, BACKLINE_AVX2, double, 32)
+BACKLINE_LAYER(avx512_32, BACKLINE_AVX512, float, 64)
+BACKLINE_LAYER(avx512_64, BACKLINE_AVX512, double, 64)
+Job *const jobs[][2] = {{plain32, plain64}, {avx2_32, avx2_64}, {avx512_32, avx512_64}};
+#else
+Job *const jobs[][2] = {{plain32, plain64}};
+#endif
+
+// What a PreparedCall calls for every item: some sequences of a layer in one direction. The gates hold the products of the input,
+// and are overwritten.
+void gates_item(const Layer *p, int64_t item, char *gates, const char *w0, const char *a0, const char *b0, const char *w1,
+                const char *a1, const char *b1, const char *h0, const char *c0, const int64_t *lengths, char *out, char *h,
+                char *c, char *work) {
+    const Weights weights = item / p->parts ? Weights{w1, a1, b1} : Weights{w0, a0, b0};
+    jobs[p->level][p->item == 8](*p, item, gates, weights, h0, c0, lengths, out, h, c, work);
+}
+
+PyObject *gates_address(PyObject *, PyObject *) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(&gates_item)); }
+
+PyMethodDef methods[] = {
+    {"gates_address", gates_address, METH_NOARGS,
+     "Address of the function that computes all steps of some sequences of a recurrent layer in one direction."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_gates(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline

@@ -1,0 +1,438 @@
+"""Recurrent networks: every way of every library against a loop over single sequences in float64; gradients against differences."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline import _core, nn
+from backline.errors import BadType, BadValue
+from backline.libraries.capability import reachables
+from backline.nn.grad import lstm_backward
+from support import HALVES, clean, dtype_of, misaligned, problem_of, rng, run_each, seed
+
+__all__ = ["clean", "rng", "seed"]
+
+MODES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+LIBRARIES = ("openblas", "mkl", "blis", "numpy")
+Array = Any
+
+pytestmark = pytest.mark.usefixtures("clean")
+
+
+# The oracle: one sequence at a time, one step at a time --------------------------------------------------------------------
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def step(mode: str, a: Array, b: Array, h: Array, c: Array) -> tuple[Array, Array]:
+    """From the two products of one step, with their biases, to the new states."""
+    if mode == "lstm":
+        i, f, g, o = np.split(a + b, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        return sigmoid(o) * np.tanh(c), c
+    if mode == "gru":
+        (ar, az, an), (br, bz, bn) = np.split(a, 3), np.split(b, 3)
+        r, z = sigmoid(ar + br), sigmoid(az + bz)
+        return (1 - z) * np.tanh(an + r * bn) + z * h, c
+    return (np.tanh(a + b) if mode == "rnn_tanh" else np.maximum(a + b, 0)), c
+
+
+def oracle(mode: str, call: dict[str, Any], lengths: Array = None) -> tuple[Array, ...]:
+    """The results in float64."""
+    x = call["input"].astype(np.float64)
+    x = x.swapaxes(0, 1) if call["batch_first"] else x
+    hx = call["hx"] if mode == "lstm" else (call["hx"],)
+    states = [s.astype(np.float64) for s in hx]
+    params = [p.astype(np.float64) for p in call["params"]]
+    directions, hidden = (2 if call["bidirectional"] else 1), states[0].shape[-1]
+    each = 4 if call["has_biases"] else 2
+    lengths = [len(x)] * x.shape[1] if lengths is None else lengths
+    for layer in range(call["num_layers"]):
+        out = np.zeros((*x.shape[:2], directions * hidden))
+        for d, n in itertools.product(range(directions), range(x.shape[1])):
+            cell = layer * directions + d
+            w_ih, w_hh, *b = params[cell * each : (cell + 1) * each]
+            b_ih, b_hh = b or (0.0, 0.0)
+            h, c = states[0][cell, n], states[-1][cell, n]
+            order = range(lengths[n])
+            for t in reversed(order) if d else order:
+                h, c = step(mode, w_ih @ x[t, n] + b_ih, w_hh @ h + b_hh, h, c)
+                out[t, n, d * hidden : (d + 1) * hidden] = h
+            states[0][cell, n] = h
+            if mode == "lstm":
+                states[1][cell, n] = c
+        x = out
+    return (x.swapaxes(0, 1) if call["batch_first"] else x, *states)
+
+
+def make(
+    rng: np.random.Generator, mode: str, steps: int, batch: int, features: int, hidden: int, *, layers: int = 1,
+    bidirectional: bool = False, biases: bool = True, batch_first: bool = False, dtype: Any = np.float64,
+) -> dict[str, Any]:  # fmt: skip
+    """The arguments of a call, by name and in their order."""
+    directions, rows = (2 if bidirectional else 1), MODES[mode] * hidden
+
+    def array(*shape: int, by: int = 1) -> Array:
+        return (rng.standard_normal(shape) / max(by, 1) ** 0.5).astype(dtype)
+
+    params = []
+    for layer, _ in itertools.product(range(layers), range(directions)):
+        columns = features if layer == 0 else directions * hidden
+        params += [array(rows, columns, by=columns), array(rows, hidden, by=hidden)]
+        if biases:
+            params += [array(rows), array(rows)]
+    states = tuple(array(layers * directions, batch, hidden) for _ in "hc")
+    return {
+        "input": array(*((batch, steps) if batch_first else (steps, batch)), features),
+        "hx": states if mode == "lstm" else states[0], "params": tuple(params), "has_biases": biases, "num_layers": layers,
+        "dropout": 0.0, "train": False, "bidirectional": bidirectional, "batch_first": batch_first,
+    }  # fmt: skip
+
+
+def tolerance(dtype: Any) -> float:
+    return {"float64": 1e-13, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}[np.dtype(dtype).name]
+
+
+def compare(got: tuple[Array, ...], wanted: tuple[Array, ...], dtype: Any, what: str) -> None:
+    assert len(got) == len(wanted), what
+    for result, right in zip(got, wanted, strict=True):
+        assert result.dtype == dtype, what
+        np.testing.assert_allclose(result.astype(np.float64), right, rtol=tolerance(dtype), atol=tolerance(dtype), err_msg=what)
+
+
+# Results ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_way_of_every_library(library: str, mode: str, rng: np.random.Generator) -> None:
+    forms = itertools.product((1, 5), (1, 3), (False, True), (False, True))
+    for steps, layers, bidirectional, batch_first in forms:
+        for batch, hidden, biases in ((1, 9, True), (5, 3, False), (17, 33, True)):
+            for dtype in (np.float32, np.float64):
+                call = make(rng, mode, steps, batch, 4, hidden, layers=layers, bidirectional=bidirectional, biases=biases,
+                            batch_first=batch_first, dtype=dtype)  # fmt: skip
+                wanted = oracle(mode, call)
+                for name, got in run_each(library, f"nn.{mode}", *call.values()):
+                    compare(got, wanted, dtype, f"{library} {name} {mode} {steps=} {batch=} {hidden=} {layers=} {bidirectional=}")
+
+
+@pytest.mark.parametrize("batch", [1, 4, 40])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_weights_larger_than_a_slab(library: str, batch: int, rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 3, batch, 8, 200, bidirectional=True, dtype=np.float32)
+    wanted = oracle("lstm", call)
+    for name, got in run_each(library, "nn.lstm", *call.values()):
+        compare(got, wanted, np.float32, f"{library} {name}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves(dtype: str, mode: str, rng: np.random.Generator) -> None:
+    call = make(rng, mode, 4, 3, 5, 6, layers=2, dtype=dtype_of(dtype))
+    compare(getattr(nn, mode)(*call.values()), oracle(mode, call), dtype_of(dtype), f"{mode} {dtype}")
+
+
+@pytest.mark.parametrize("level", reachables())
+def test_every_level_of_instructions(level: str, rng: np.random.Generator) -> None:
+    for mode, dtype in itertools.product(MODES, (np.float32, np.float64)):
+        call = make(rng, mode, 3, 9, 4, 21, dtype=dtype)
+        with backline.backends.cpu.flags(capability=level):
+            for name, got in run_each("openblas", f"nn.{mode}", *call.values()):
+                compare(got, oracle(mode, call), dtype, f"{name} {mode} {level}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_lies_behind_a_length_is_not_read(library: str, mode: str, rng: np.random.Generator) -> None:
+    lengths = np.array([3, 0, 6, 1, 4, 6, 2, 2, 5])
+    for bidirectional, batch_first, dtype in itertools.product((False, True), (False, True), (np.int64, np.int32)):
+        call = make(rng, mode, 6, len(lengths), 3, 4, layers=2, bidirectional=bidirectional, batch_first=batch_first)
+        wanted = oracle(mode, call, lengths)
+        for n, length in enumerate(lengths):
+            (call["input"][n] if batch_first else call["input"][:, n])[length:] = np.nan
+        for name, got in run_each(library, f"nn.{mode}", *call.values(), lengths=lengths.astype(dtype)):
+            compare(got, wanted, np.float64, f"{library} {name} {mode} {bidirectional=} {batch_first=}")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_any_layout(library: str, rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 4, 5, 3, 6, bidirectional=True)
+    wanted = oracle("lstm", call)
+    for change in (misaligned, lambda a: np.array(a, order="F"), lambda a: np.repeat(a, 2, -1)[..., ::2], lambda a: a[::-1].copy()[::-1]):
+        strange = {
+            name: change(v) if isinstance(v, np.ndarray) else tuple(map(change, v)) if isinstance(v, tuple) else v
+            for name, v in call.items()
+        }
+        for name, got in run_each(library, "nn.lstm", *strange.values()):
+            compare(got, wanted, np.float64, f"{library} {name}")
+
+
+def test_saturated_gates_and_what_is_not_finite(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 2, 8, 1, 5, biases=False)
+    for value in (1e30, -1e30, 1e-30, np.nan, np.inf):
+        call["input"][0, 3] = value
+        with np.errstate(all="ignore"):
+            wanted = oracle("lstm", call)
+        for library in LIBRARIES:
+            for name, got in run_each(library, "nn.lstm", *call.values()):
+                compare(got, wanted, np.float64, f"{library} {name} {value}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("steps", "batch", "features", "hidden"), [(0, 2, 3, 4), (3, 0, 3, 4), (3, 2, 0, 4), (3, 2, 3, 0), (0, 0, 0, 0)])
+def test_nothing_to_compute(mode: str, steps: int, batch: int, features: int, hidden: int, rng: np.random.Generator) -> None:
+    call = make(rng, mode, steps, batch, features, hidden, layers=2, bidirectional=True)
+    for library in LIBRARIES:
+        for name, got in run_each(library, f"nn.{mode}", *call.values()):
+            compare(got, oracle(mode, call), np.float64, f"{library} {name}")
+    compare(getattr(nn, mode)(*call.values()), oracle(mode, call), np.float64, mode)
+
+
+def test_arguments_are_left_alone_and_read_anew(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 3, 2, 4, 5, layers=2)
+    before = [a.copy() for a in (call["input"], *call["hx"], *call["params"])]
+    nn.lstm(**call)
+    for a, b in zip((call["input"], *call["hx"], *call["params"]), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    call["params"][1][...] = rng.standard_normal(call["params"][1].shape)
+    compare(nn.lstm(**call), oracle("lstm", call), np.float64, "changed weights")
+
+
+def test_keywords_in_any_order(rng: np.random.Generator) -> None:
+    call = make(rng, "gru", 3, 2, 4, 5)
+    lengths = np.array([2, 3])
+    turned = dict(reversed({**call, "lengths": lengths}.items()))
+    compare(nn.gru(**turned), oracle("gru", call, lengths), np.float64, "reversed")
+
+
+def test_a_plan_is_found_again(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 3, 2, 4, 5, layers=4, bidirectional=True)
+    first = nn.lstm(*call.values())
+    before = _core.memo_info()
+    compare(nn.lstm(*call.values()), first, np.float64, "again")
+    after = _core.memo_info()
+    assert (after["lookups"] - before["lookups"], after["misses"] - before["misses"]) == (1, 0)
+    assert backline.explain().problem.op == "lstm"
+
+
+def test_more_arrays_than_the_memo_takes(rng: np.random.Generator) -> None:
+    call = make(rng, "rnn_tanh", 2, 2, 3, 3, layers=24)
+    compare(nn.rnn_tanh(*call.values()), oracle("rnn_tanh", call), np.float64, "many layers")
+
+
+def test_threads_do_not_change_more_than_rounding(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 8, 32, 64, 64, bidirectional=True, dtype=np.float32)
+    wanted = oracle("lstm", call)
+    for threads in (1, 2):
+        with backline.num_threads(threads):
+            compare(nn.lstm(*call.values()), wanted, np.float32, f"{threads} threads")
+
+
+def test_explain_says_family_and_switch(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 3, 2, 4, 5, dtype=np.float32)
+    choice = backline.explain(nn.lstm, *call.values())
+    assert choice.problem.family == "rnn"
+    assert backline.explain("nn.lstm", *call.values()).problem == choice.problem
+    assert "batch_first" in problem_of("nn.gru", *make(rng, "gru", 2, 3, 4, 5, batch_first=True).values()).key
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_measuring_finds_every_way_right(mode: str, rng: np.random.Generator) -> None:
+    from backline.engine import choose, measure
+
+    for dtype, further in ((np.float32, {}), (np.float64, {"lengths": np.array([3, 40, 0, 7])})):
+        call = make(rng, mode, 40, 4, 30, 50, layers=2, dtype=dtype)
+        problem = problem_of(f"nn.{mode}", *call.values(), **further)
+        record = measure.measure_problem(problem, choose.eligible(problem, 2), 2, timing=False)
+        assert not record.rejected
+
+
+# Dropout --------------------------------------------------------------------------------------------------------------------
+
+
+def test_dropout_between_layers(rng: np.random.Generator) -> None:
+    call = make(rng, "gru", 4, 3, 5, 6, layers=2)
+    one, two = ({**call, "num_layers": 1, "hx": call["hx"][i : i + 1], "params": call["params"][4 * i : 4 * i + 4]} for i in (0, 1))
+    kept = np.random.default_rng(7).random((4, 3, 6)) >= 0.25
+    two["input"] = oracle("gru", one)[0] * kept / 0.75
+    wanted = oracle("gru", two)[0]
+    call |= {"dropout": 0.25, "train": True}
+    for library in LIBRARIES:
+        for name, got in run_each(library, "nn.gru", *call.values(), seed=7):
+            compare(got[:1], (wanted,), np.float64, f"{library} {name}")
+    turned = {**call, "input": call["input"].swapaxes(0, 1), "batch_first": True}
+    np.testing.assert_allclose(nn.gru(**turned, seed=7)[0].swapaxes(0, 1), wanted, rtol=1e-12, atol=1e-12)
+    all_out = {**call, "dropout": 1.0}
+    two["input"] = two["input"] * 0
+    compare(nn.gru(**all_out, seed=7)[:1], oracle("gru", two)[:1], np.float64, "everything left out")
+    with pytest.raises(BadValue, match="without a seed"):
+        nn.gru(**call)
+    call["train"] = False
+    compare(nn.gru(**call), oracle("gru", call), np.float64, "not in training")
+
+
+# Gradients --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [None, np.array([2, 0, 3])])
+@pytest.mark.parametrize(("layers", "bidirectional", "biases", "batch_first"), [
+    (1, False, True, False), (2, True, True, True), (2, False, False, False),
+])  # fmt: skip
+def test_gradients_against_differences(
+    layers: int, bidirectional: bool, biases: bool, batch_first: bool, lengths: Array, rng: np.random.Generator
+) -> None:
+    call = make(rng, "lstm", 3, 3, 2, 3, layers=layers, bidirectional=bidirectional, biases=biases, batch_first=batch_first)
+    call |= {"dropout": 0.4, "train": True}
+    further = {"lengths": lengths, "seed": 3}
+    weights = [rng.standard_normal(part.shape) for part in nn.lstm(*call.values(), **further)]
+
+    def loss() -> float:
+        return sum(float((w * part).sum()) for w, part in zip(weights, nn.lstm(*call.values(), **further), strict=True))
+
+    values = list(call.values())
+    grads = lstm_backward(*values[:3], *weights, *values[3:], **further)
+    arrays = [call["input"], *call["hx"], *call["params"]]
+    assert len(grads) == len(arrays)
+    assert grads.input is grads[0] and grads.h_0 is grads[1] and grads.c_0 is grads[2] and len(grads.params) == len(call["params"])
+    for array, grad in zip(arrays, grads, strict=True):
+        assert grad.shape == array.shape and grad.dtype == array.dtype
+        for at in rng.integers(0, array.size, 6):
+            place, old = np.unravel_index(at, array.shape), array.flat[at]
+            sides = []
+            for shift in (1e-5, -1e-5):
+                array[place] = old + shift
+                sides.append(loss())
+            array[place] = old
+            np.testing.assert_allclose(grad[place], (sides[0] - sides[1]) / 2e-5, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_gradients_in_other_dtypes(dtype: str, rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 4, 3, 5, 6, dtype=dtype_of(dtype))
+    grad = rng.standard_normal((4, 3, 6)).astype(dtype_of(dtype))
+    values = list(call.values())
+    wanted = lstm_backward(
+        call["input"].astype(float), tuple(a.astype(float) for a in call["hx"]), tuple(a.astype(float) for a in call["params"]),
+        grad.astype(float), None, None, *values[3:],
+    )  # fmt: skip
+    for name, got in run_each("numpy", "nn.grad.lstm_backward", *values[:3], grad, None, None, *values[3:]):
+        assert all(part.dtype == dtype_of(dtype) for part in got), name
+        for part, right in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(part.astype(float), right, rtol=tolerance(dtype_of(dtype)), atol=10 * tolerance(dtype_of(dtype)))
+
+
+def test_gradients_do_not_read_what_is_not_there(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 4, 2, 3, 5)
+    values, lengths = list(call.values()), np.array([2, 4])
+    grad = rng.standard_normal((4, 2, 5))
+    right = lstm_backward(*values[:3], grad, None, None, *values[3:], lengths=lengths)
+    call["input"][2:, 0] = np.nan
+    got = lstm_backward(*values[:3], grad, None, None, *values[3:], lengths=lengths)
+    for a, b in zip(got, right, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not got.input[2:, 0].any()
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (3, 0)])
+def test_gradients_of_nothing(steps: int, batch: int, rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", steps, batch, 3, 5, layers=2)
+    values, h = list(call.values()), rng.standard_normal((2, batch, 5))
+    grads = lstm_backward(*values[:3], None, h, None, *values[3:])
+    np.testing.assert_array_equal(grads.h_0, h)
+    assert not any(part.any() for part in grads.params) and grads.input.shape == (steps, batch, 3)
+
+
+# What is refused ------------------------------------------------------------------------------------------------------------
+
+
+def refused(error: type[Exception], words: str, call: dict[str, Any], mode: str = "lstm", **changes: Any) -> None:
+    with pytest.raises(error, match=words):
+        getattr(nn, mode)(**{**call, **changes})
+
+
+def test_errors_name_argument_and_sizes(rng: np.random.Generator) -> None:
+    call = make(rng, "lstm", 3, 2, 4, 5, layers=2)
+    x, hx, params = call["input"], call["hx"], call["params"]
+    refused(BadType, "input must be a NumPy array, not list", call, input=[1])
+    refused(BadType, "input has dtype int64", call, input=x.astype(int))
+    refused(BadValue, r"input must have shape \(steps, batch, features\), it has \(2, 4\)", call, input=x[0])
+    refused(BadType, "hx is a tuple of two arrays, h_0 and c_0, not ndarray", call, hx=hx[0])
+    refused(BadType, "hx is a tuple of two arrays, h_0 and c_0, not a tuple of 1", call, hx=hx[:1])
+    refused(BadValue, r"hx\[1\] has shape \(2, 2, 4\), it must be \(2, 2, 5\)", call, hx=(hx[0], hx[1][..., 1:]))
+    refused(BadType, r"hx\[0\] has dtype float32, input has float64", call, hx=(hx[0].astype(np.float32), hx[1]))
+    refused(BadType, "params is a tuple of arrays, not list", call, params=list(params))
+    refused(BadValue, "params has 7 arrays, it must have 8", call, params=params[1:])
+    refused(BadValue, "projections are not there", call, params=(*params, *params[:2]))
+    refused(BadType, r"params\[2\] must be a NumPy array, not int", call, params=(*params[:2], 3, *params[3:]))
+    refused(BadType, r"params\[2\] has dtype float32", call, params=(*params[:2], params[2].astype(np.float32), *params[3:]))
+    wrong = (*params[:4], params[4][:, 1:], *params[5:])
+    refused(BadValue, r"params\[4\], weight_ih_l1, has shape \(20, 4\), it must be \(20, 5\)", call, params=wrong)
+    wrong = (params[0], params[1][0], *params[2:])
+    refused(BadValue, r"params\[0\], weight_ih_l0, .* it must be \(4 \* hidden, columns\)", call, params=wrong)
+    refused(BadType, "has_biases is True or False, not 1", call, has_biases=1)
+    refused(BadType, "num_layers is an int, not 2.0", call, num_layers=2.0)
+    refused(BadValue, "num_layers=0", call, num_layers=0)
+    refused(BadValue, "dropout=1.5", call, dropout=1.5)
+    refused(BadType, "train is True or False", call, train=None)
+    refused(BadValue, "seed=-1", call, seed=-1)
+    refused(BadType, "lengths must be a NumPy array, not list", call, lengths=[1, 2])
+    refused(BadType, "lengths has dtype float64", call, lengths=np.array([1.0, 2.0]))
+    refused(BadValue, r"lengths has shape \(3,\), it must be \(2,\)", call, lengths=np.array([1, 2, 3]))
+    for library, bad in itertools.product(LIBRARIES, (-1, 4)):
+        with pytest.raises(BadValue, match=rf"lstm: lengths\[1\] = {bad}\n.*3 steps"):
+            list(run_each(library, "nn.lstm", *call.values(), lengths=np.array([3, bad])))
+    gru = make(rng, "gru", 3, 2, 4, 5, bidirectional=True)
+    refused(BadType, "hx must be a NumPy array, not tuple", gru, "gru", hx=(gru["hx"],))
+    wrong = (*gru["params"][:6], gru["params"][6][1:], gru["params"][7])
+    refused(BadValue, r"params\[6\], bias_ih_l0_reverse, has shape \(14,\), it must be \(15,\)", gru, "gru", params=wrong)
+    with pytest.raises(BadValue, match="all None"):
+        lstm_backward(x, hx, params, None, None, None, *list(call.values())[3:])
+    with pytest.raises(BadValue, match=r"grad_output has shape \(3, 2, 4\), it must be \(3, 2, 5\)"):
+        lstm_backward(x, hx, params, x, None, None, *list(call.values())[3:])
+    with pytest.raises(BadType, match="grad_c_n has dtype float32"):
+        lstm_backward(x, hx, params, None, None, hx[1].astype(np.float32), *list(call.values())[3:])
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="lstm"):
+        nn.lstmm  # noqa: B018
+
+
+# Beside PyTorch -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", MODES)
+def test_torch_has_the_same_arguments_and_results(mode: str, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+
+    def tensors(value: Any) -> Any:
+        return torch.from_numpy(value) if isinstance(value, np.ndarray) else tuple(map(torch.from_numpy, value))
+
+    for layers, bidirectional, biases, batch_first in itertools.product((1, 2), *[(False, True)] * 3):
+        call = make(rng, mode, 4, 3, 5, 6, layers=layers, bidirectional=bidirectional, biases=biases, batch_first=batch_first)
+        x, hx, params, *rest = call.values()
+        wanted = getattr(torch, mode)(tensors(x), tensors(hx), list(tensors(params)), *rest)
+        compare(getattr(nn, mode)(*call.values()), tuple(part.numpy() for part in wanted), np.float64, mode)
+
+
+@pytest.mark.torch
+def test_torch_has_the_same_gradients(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    for bidirectional, batch_first in itertools.product((False, True), (False, True)):
+        call = make(rng, "lstm", 4, 3, 5, 6, layers=2, bidirectional=bidirectional, batch_first=batch_first)
+        x, hx, params, *rest = call.values()
+        leaves = [torch.from_numpy(a).requires_grad_() for a in (x, *hx, *params)]
+        results = torch.lstm(leaves[0], tuple(leaves[1:3]), leaves[3:], *rest)
+        weights = [rng.standard_normal(tuple(part.shape)) for part in results]
+        sum((part * torch.from_numpy(w)).sum() for part, w in zip(results, weights, strict=True)).backward()
+        for got, leaf in zip(lstm_backward(x, hx, params, *weights, *rest), leaves, strict=True):
+            np.testing.assert_allclose(got, leaf.grad.numpy(), rtol=1e-11, atol=1e-12)
