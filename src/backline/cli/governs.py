@@ -11,6 +11,7 @@ from functools import lru_cache
 from .. import libraries, switches
 from ..engine.explain import composites, import_operations, operation_families
 from ..errors import BacklineError
+from ..libraries import attention
 from ..libraries.base import Algorithm, Library
 from ..problems import Problem
 from ..switches.precision import Precision
@@ -28,6 +29,10 @@ _FORMS = (
 # Kind of arrays that the switches of a backend are about; those of the others are not bound to one.
 _ARRAYS = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPU", "mps": "MLX"}
 _DEVICES = {"cuda": "cuda", "cudnn": "cuda", "cusparselt": "cuda", "miopen": "rocm", "mkldnn": "cpu", "mps": "mps"}
+
+
+# Switches that are about one operation of their family.
+_SINGLE = {"mha.fastpath": "nn.functional.multi_head_attention_forward"}
 
 
 @lru_cache(maxsize=512)
@@ -100,6 +105,8 @@ def device_of(switch: switches.Switch) -> str:
     """
     if switch.name == "cuda.preferred_rocm_fa_library":
         return "rocm"
+    if switch.name == "cuda.fp16_bf16_reduction_math_sdp":
+        return "cuda"  # on the CPU half precision is computed in float32 always
     if switch.governs == ("attention",):
         return ""  # the attention switches of cuda hold on every device
     return _DEVICES.get(switch.backend.partition(".")[0], "")
@@ -120,6 +127,12 @@ def waiting(switch: switches.Switch) -> str:
     library = library_of(switch)
     if library and library not in libraries.names():
         return f"{library} is not driven yet"
+    kernel = next((kernel for kernel, name in attention.SWITCHES.items() if name == switch.name), "")
+    if kernel and not any(kernel in libraries.get(name).kernels for name in libraries.names()):
+        return f"no library that is driven has the kernel {kernel}"
+    operation = _SINGLE.get(switch.name, "")
+    if operation and operation not in operation_families:
+        return f"there is no {operation} yet"
     device = device_of(switch)
     # Kernels in Python take what they are registered for: that says nothing of what this build drives.
     driven = [name for name in libraries.names() if name != "python_native"]

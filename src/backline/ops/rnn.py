@@ -19,7 +19,7 @@ __all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
 MODULE = "backline.nn"
 
 
-@operation("lstm", module=MODULE)
+@operation("lstm", module=MODULE, family="rnn")
 def lstm(
     input: Array,
     hx: tuple[Array, Array],
@@ -100,7 +100,7 @@ def lstm(
     )  # fmt: skip
 
 
-@operation("gru", module=MODULE)
+@operation("gru", module=MODULE, family="rnn")
 def gru(
     input: Array,
     hx: Array,
@@ -150,7 +150,7 @@ def gru(
     return rnn_call("gru", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed)
 
 
-@operation("rnn_tanh", module=MODULE)
+@operation("rnn_tanh", module=MODULE, family="rnn")
 def rnn_tanh(
     input: Array,
     hx: Array,
@@ -198,7 +198,7 @@ def rnn_tanh(
     )  # fmt: skip
 
 
-@operation("rnn_relu", module=MODULE)
+@operation("rnn_relu", module=MODULE, family="rnn")
 def rnn_relu(
     input: Array,
     hx: Array,

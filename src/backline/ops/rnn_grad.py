@@ -16,7 +16,7 @@ __all__ = ["RnnGrads", "lstm_backward"]
 WHERE = "lstm_backward"
 
 
-@operation(WHERE, module="backline.nn.grad")
+@operation(WHERE, module="backline.nn.grad", family="rnn")
 def lstm_backward(
     input: Array,
     hx: tuple[Array, Array],
