@@ -26,6 +26,7 @@ KERNELS = ("flash_attention", "efficient_attention", "math", "cudnn_attention", 
 
 _MATMUL = ("matmul", "attention", "einsum")  # what reads the matmul nodes of fp32_precision
 _FP32 = (*_MATMUL, "conv", "rnn")
+_BLAS = ("matmul", "conv", "rnn", "attention", "linalg")
 _LIBRARIES = EachOf(library_names, "a tuple of library names")
 
 
@@ -78,15 +79,16 @@ _ROOT = (
 )  # fmt: skip
 
 _CPU = (
-    _enabled("numpy", "numpy", ("matmul", "linalg"), "NumPy's own routines may run calls."),
-    _enabled("openblas", "openblas", ("matmul", "linalg"), "OpenBLAS, loaded directly, may run calls."),
-    _enabled("mkl", "mkl", ("matmul", "linalg"), "Intel's MKL may run calls."),
-    _hidden("mkl.verbose_level", int, starting_mkl, (0, 1, 2), ("matmul", "linalg"),
+    _enabled("numpy", "numpy", ("matmul", "conv", "rnn", "attention", "neural", "linalg", "quantized"),
+             "NumPy's own routines may run calls."),
+    _enabled("openblas", "openblas", _BLAS, "OpenBLAS, loaded directly, may run calls."),
+    _enabled("mkl", "mkl", _BLAS, "Intel's MKL may run calls."),
+    _hidden("mkl.verbose_level", int, starting_mkl, (0, 1, 2), _BLAS,
             "MKL prints a line for each call: 1 at its end, 2 also its timing."),
-    _enabled("blis", "blis", ("matmul",), "BLIS may run calls."),
+    _enabled("blis", "blis", ("matmul", "conv", "rnn"), "BLIS may run calls."),
     _hidden("cpu.capability", str, starting_capability, UpToDetected(), FAMILIES,
             "Highest instruction set that libraries may use.", variables={"ATEN_CPU_CAPABILITY": None}),
-    _enabled("mkldnn", "onednn", ("matmul", "conv", "rnn", "quantized"), "oneDNN may run calls."),
+    _enabled("mkldnn", "onednn", ("matmul", "conv", "neural", "rnn", "quantized"), "oneDNN may run calls."),
     Switch("mkldnn.deterministic", bool, False, None, "oneDNN runs only what gives the same bits again.",
            ("matmul", "conv", "rnn")),
     TF32View("mkldnn.allow_tf32", bool, False, None, "The three operations of mkldnn may use tf32.", _FP32, nodes=MKLDNN_OPS),
@@ -94,7 +96,7 @@ _CPU = (
     _precision("mkldnn.matmul", _MATMUL, "Precision that float32 inputs of products may be reduced to on CPU arrays."),
     _precision("mkldnn.conv", ("conv",), "Precision that float32 inputs of convolutions may be reduced to on CPU arrays."),
     _precision("mkldnn.rnn", ("rnn",), "Precision that float32 inputs of recurrent networks may be reduced to on CPU arrays."),
-    _hidden("mkldnn.verbose_level", int, starting_mkldnn, (0, 1, 2), ("matmul", "conv", "rnn"),
+    _hidden("mkldnn.verbose_level", int, starting_mkldnn, (0, 1, 2), ("matmul", "conv", "neural", "rnn"),
             "oneDNN prints a line for each execution (1), and for each primitive made (2)."),
     _enabled("nnpack", "nnpack", ("conv",), "NNPACK may run calls."),
     _enabled("xnnpack", "xnnpack", ("matmul", "conv"), "XNNPACK may run calls."),
