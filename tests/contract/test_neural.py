@@ -40,9 +40,10 @@ def test_activations(name: str, dtype: str, rng: np.random.Generator) -> None:
     for shape in ((7, 300), (5,), (2, 3, 4, 5), (1,), (1, 40000)):
         x = draw(rng, shape, dtype)
         for what, result in by_each(op, x, **keywords):
-            # In float64 the rounding of the argument shows: it grows with the square of x. Vendors approximate.
+            # In float64 the rounding of the exponential's argument shows: a few units of it, which is 708 at most. Vendors
+            # approximate.
             numpy = "numpy" in what
-            assert_near(result, exact(name, x), dtype, what, 100 if numpy and dtype == "float64" else 4, 0.0 if numpy else 8.0)
+            assert_near(result, exact(name, x), dtype, what, 2000 if numpy and dtype == "float64" else 4, 0.0 if numpy else 8.0)
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
