@@ -89,7 +89,8 @@ def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str]
     prefer, prefers = permits.preferred(problem, snapshot)
     _put_first(order, prefer, snapshot)
     if level == "threads" and threads > 1:
-        order = _for_any_threads(order, problem, prefer, snapshot)
+        alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
+        order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
     chosen = order[0]
     choice = Choice(problem, chosen, [], basis, threads, level, _switches_that_matter(problem, snapshot))
     choice.requested = precision.requested(problem, snapshot)
@@ -115,18 +116,17 @@ def _put_first(order: list[Algorithm], prefer: tuple[str, ...], snapshot: Any) -
 
 
 def _for_any_threads(
-    order: list[Algorithm], problem: Problem, prefer: tuple[str, ...], snapshot: Any
+    order: list[Algorithm], problem: Problem, alone: list[Algorithm], prefer: tuple[str, ...], snapshot: Any
 ) -> list[Algorithm]:
-    """Put first what would be chosen on one thread, on as many as it may have without other bits.
+    """Put first what would be chosen among those there are `alone` on one thread, on as many as it may have without other bits.
 
     Each candidate promises the same bits for any thread count; two of them do not promise the same bits as each other. So the
     thread count must not decide between them.
     """
-    alone = allowed_by(problem, 1, snapshot)
-    alone = ranking.sort(problem, [a for a in alone if a.reaches("threads")])
-    _put_first(alone, prefer, snapshot)
     if not alone:
         return order
+    alone = ranking.sort(problem, alone)
+    _put_first(alone, prefer, snapshot)
     first = alone[0]
     same = [a for a in order if (a.library, _base(a)) == (first.library, _base(first))] or [first]
     same.sort(key=lambda a: not a.scaled)
