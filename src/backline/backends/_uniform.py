@@ -70,7 +70,6 @@ def install(
     *,
     prefix: str | None = None,
     model: tuple[str, ...] = (),
-    first: tuple[str, ...] = (),
     computed: Computed | None = None,
     lazy: tuple[str, ...] = (),
     plans: str = "",
@@ -90,8 +89,6 @@ def install(
         What its switches' names begin with; the last part of `module` unless given.
     model
         Switches whose old values ``set_flags`` returns; all unless given.
-    first
-        Switches that come first among the arguments.
     computed, lazy
         As for `switches.module.install`.
     plans
@@ -112,7 +109,7 @@ def install(
     if f"{prefix}.enabled" in switches.declared():
         found["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
         found["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
-    found["flags"], found["set_flags"] = flags_of(prefix, model, first, hidden)
+    found["flags"], found["set_flags"] = flags_of(prefix, model, hidden)
     for name, function in found.items():
         if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
             space[name] = _named(function, name, module)
@@ -149,14 +146,13 @@ def precision(module: str, device: str, op: str) -> Any:
 
 
 def flags_of(
-    prefix: str, model: tuple[str, ...] = (), first: tuple[str, ...] = (), hidden: bool = False
+    prefix: str, model: tuple[str, ...] = (), hidden: bool = False
 ) -> tuple[Callable[..., switches.Scope], Callable[..., tuple[Any, ...]]]:
     """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration."""
     there = {
         s.attribute: s for s in switches.every().values() if s.backend == prefix and (hidden or s.face == "attribute")
     }
-    order = [*first, *(name for name in there if name not in first)]
-    names = {name: there[name].name for name in order}
+    names = {name: switch.name for name, switch in there.items()}
     underscored = {f"_{name}": full for name, full in names.items()}
     returned = [names[name] for name in (model or names)]
     title = f"{prefix}.flags" if prefix else "backends.flags"
@@ -189,7 +185,7 @@ Raises
 BadValue, BadType
     One of the values is illegal; none is set then.
 """
-    set_flags.__doc__ = f"""Assign switches, all or none, and return the old values of {", ".join(model or order)}. None keeps.
+    set_flags.__doc__ = f"""Assign switches, all or none, and return the old values of {", ".join(model or names)}. None keeps.
 
 Inside a scope the assignment ends with the scope.
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from . import table as _table  # first: it declares what the rest reads
 from .declare import AtLeast, EachOf, Switch, Value, View
 from .declared import attach, declared, every, library_names, lookup, views
-from .precision import resolve
 from .provenance import Origin
 from .scope import Scope, make_scope
 from .snapshot import SCHEMA, Snapshot
@@ -58,7 +57,6 @@ __all__ = [
     "lookup",
     "make_scope",
     "origin",
-    "resolve",
     "scope",
     "set_tracer",
     "tracer",
