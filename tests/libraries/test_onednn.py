@@ -387,3 +387,23 @@ def test_numbers_of_the_interface() -> None:
     assert ctypes.sizeof(abi.ExecArg) == 16 and ctypes.sizeof(abi.Version) == 32
     assert abi.post_op_arg(1, abi.Arg.WEIGHTS) == 65536 | 33
     assert abi.status_text(77) == "status 77, not known"
+
+
+def test_the_interpreter_ends_without_a_word() -> None:
+    """Plans that are left are freed after the names of modules are gone."""
+    code = """
+import gc
+import numpy as np, backline
+from backline.engine import plans
+from backline.nn import functional
+from backline.libraries.cpu.onednn import engine
+x, w = np.ones((1, 3, 16, 16), np.float32), np.ones((4, 3, 3, 3), np.float32)
+functional.conv2d(x, w, padding=1)
+assert backline.explain().library == "onednn"
+backline.mm(np.eye(3), np.eye(3))  # the last plan of a thread is kept
+vars(engine).update(ctypes=None)  # as the interpreter leaves it when it ends
+plans.clear()
+gc.collect()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

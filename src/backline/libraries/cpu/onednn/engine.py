@@ -44,17 +44,18 @@ def why(error: RuntimeError, what: str) -> str:
 class Handle:
     """An object of oneDNN, freed with the last reference to it."""
 
-    __slots__ = ("_destroy", "address", "engine")
+    __slots__ = ("_argument", "_destroy", "address", "engine")
 
     def __init__(self, engine: Engine, address: int, kind: str) -> None:
         self.engine, self.address = engine, address
+        self._argument = ctypes.c_void_p(address)  # made now: when the interpreter ends, the names of modules are gone
         self._destroy = engine.destroyer(kind)
 
     def __del__(self) -> None:
         # A descriptor that belongs to another object has no destroyer; neither has one whose making failed.
         destroy = getattr(self, "_destroy", None)
         if destroy is not None:
-            destroy(ctypes.c_void_p(self.address))
+            destroy(self._argument)
 
 
 class Desc(Handle):
