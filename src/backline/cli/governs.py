@@ -33,6 +33,8 @@ _DEVICES = {"cuda": "cuda", "cudnn": "cuda", "cusparselt": "cuda", "miopen": "ro
 
 # Switches that are about one operation of their family.
 _SINGLE = {"mha.fastpath": "nn.functional.multi_head_attention_forward"}
+# Switches that permit what no algorithm of the driven libraries does yet.
+_UNUSED = {"mkldnn.rnn.fp32_precision": "no library that is driven has recurrent networks in less than float32"}
 
 
 @lru_cache(maxsize=512)
@@ -130,6 +132,8 @@ def waiting(switch: switches.Switch) -> str:
     kernel = next((kernel for kernel, name in attention.SWITCHES.items() if name == switch.name), "")
     if kernel and not any(kernel in libraries.get(name).kernels for name in libraries.names()):
         return f"no library that is driven has the kernel {kernel}"
+    if switch.name in _UNUSED:
+        return _UNUSED[switch.name]
     operation = _SINGLE.get(switch.name, "")
     if operation and operation not in operation_families:
         return f"there is no {operation} yet"
