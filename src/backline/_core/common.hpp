@@ -33,5 +33,9 @@ int add_memo(PyObject *module);
 int add_attention(PyObject *module);
 int add_columns(PyObject *module);
 int add_gates(PyObject *module);
+int add_quantized(PyObject *module);
+int add_gradients(PyObject *module);
+int add_rows(PyObject *module);
+int add_transforms(PyObject *module);
 
 }  // namespace backline

@@ -15,6 +15,7 @@ struct Entry {
 std::vector<Entry> table(256);
 size_t entries = 0, max_entries = 4096;
 uint64_t clock_ = 0, misses = 0;
+uint64_t generation = 0;  // how often it was emptied
 
 enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple };
 
@@ -60,8 +61,11 @@ PyObject *memo_info(PyObject *, PyObject *) {
                          (unsigned long long)clock_, "misses", (unsigned long long)misses);
 }
 
+PyObject *memo_generation(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(generation); }
+
 PyObject *memo_clear(PyObject *, PyObject *) {
     std::vector<PyObject *> garbage;
+    ++generation;
     rebuild(0, garbage);
     drop(garbage);
     Py_RETURN_NONE;
@@ -83,6 +87,7 @@ PyObject *memo_max_size(PyObject *, PyObject *arg) {
 
 PyMethodDef methods[] = {
     {"memo_info", memo_info, METH_NOARGS, "Entries, bound, lookups and misses of the Memo."},
+    {"memo_generation", memo_generation, METH_NOARGS, "How often the Memo was emptied: what others remember of Plans is as old."},
     {"memo_clear", memo_clear, METH_NOARGS, "Forget every Plan."},
     {"memo_max_size", memo_max_size, METH_O, "Bound the number of entries; the least recently used go first."},
     {nullptr, nullptr, 0, nullptr}};
@@ -177,6 +182,70 @@ int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject
     e->snapshot = Py_NewRef(snapshot);
     drop(garbage);
     return 0;
+}
+
+void OwnMemo::refresh() {
+    if (generation_ == generation) return;
+    clear();
+    generation_ = generation;
+}
+
+PyObject *OwnMemo::find(const Signature &signature, uint64_t hash) {
+    refresh();
+    for (Entry &e : entries_)
+        if (e.hash == hash && e.words.size() == size_t(signature.count) &&
+            !std::memcmp(e.words.data(), signature.words, e.words.size() * sizeof(int64_t))) {
+            e.used = ++clock_;
+            return e.plan;
+        }
+    return nullptr;
+}
+
+void OwnMemo::put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *snapshot) {
+    refresh();
+    std::vector<PyObject *> garbage;
+    auto remove = [&](std::vector<Entry>::iterator e) {
+        garbage.push_back(e->plan);
+        garbage.push_back(e->snapshot);
+        entries_.erase(e);
+    };
+    for (auto e = entries_.begin(); e != entries_.end(); ++e)  // another thread may have been faster
+        if (e->hash == hash && e->words.size() == size_t(signature.count) &&
+            !std::memcmp(e->words.data(), signature.words, e->words.size() * sizeof(int64_t))) {
+            remove(e);
+            break;
+        }
+    while (entries_.size() >= most_)
+        remove(std::min_element(entries_.begin(), entries_.end(), [](const Entry &a, const Entry &b) { return a.used < b.used; }));
+    entries_.push_back({hash, ++clock_, {signature.words, signature.words + signature.count}, Py_NewRef(plan), Py_NewRef(snapshot)});
+    drop(garbage);
+}
+
+void OwnMemo::clear() {
+    std::vector<PyObject *> garbage;
+    for (Entry &e : entries_) {
+        garbage.push_back(e.plan);
+        garbage.push_back(e.snapshot);
+    }
+    entries_.clear();
+    drop(garbage);
+}
+
+int OwnMemo::traverse(visitproc visit, void *arg) const {
+    for (const Entry &e : entries_) {
+        Py_VISIT(e.plan);
+        Py_VISIT(e.snapshot);
+    }
+    return 0;
+}
+
+PyObject *OwnMemo::plans() {
+    refresh();
+    Ref list(PyList_New(0));
+    if (!list) return nullptr;
+    for (const Entry &e : entries_)
+        if (PyList_Append(list.get(), e.plan) < 0) return nullptr;
+    return list.release();
 }
 
 int add_memo(PyObject *module) { return PyModule_AddFunctions(module, methods); }

@@ -25,4 +25,29 @@ PyObject *memo_find(const Signature &signature, uint64_t hash);  // borrowed, or
 // Keeps references to the plan, the operation and the Snapshot, so that their addresses in the key stay theirs.
 int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot);
 
+// The Memo of one Operation that owns operands: few plans, the least recently used goes first, and all go with it.
+// Whatever empties the Memo empties these.
+class OwnMemo {
+  public:
+    explicit OwnMemo(size_t most) : most_(most) {}
+    ~OwnMemo() { clear(); }
+    PyObject *find(const Signature &signature, uint64_t hash);  // borrowed, or nullptr
+    void put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *snapshot);
+    void clear();
+    int traverse(visitproc visit, void *arg) const;
+    PyObject *plans();  // a new list
+
+  private:
+    struct Entry {
+        uint64_t hash, used;
+        std::vector<int64_t> words;
+        PyObject *plan, *snapshot;
+    };
+    void refresh();
+
+    std::vector<Entry> entries_;
+    size_t most_;
+    uint64_t clock_ = 0, generation_ = 0;
+};
+
 }  // namespace backline

@@ -20,7 +20,11 @@ struct Operation {
     PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised
     PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
     PyObject *weakrefs;
+    PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
+    OwnMemo *own;        // nullptr, or its plans: those of an Operation with bound arrays live and die with it
 };
+
+constexpr Py_ssize_t kMaxBound = 8;
 
 thread_local PyObject *last_plan = nullptr;  // of this thread; one reference is held until the next call
 
@@ -31,11 +35,25 @@ void remember(PyObject *plan) {
     Py_XDECREF(old);
 }
 
-PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames) {
+PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames,
+                   PyObject *bound = nullptr) {
     remember(plan);
     Ref hold(Py_NewRef(plan));  // the Memo may evict it, and a nested call be remembered, while it runs
     if (is_prepared(plan)) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
-    return PyObject_Vectorcall(plan, args, nargs, kwnames);
+    if (!bound) return PyObject_Vectorcall(plan, args, nargs, kwnames);
+    Py_ssize_t n = PyTuple_GET_SIZE(bound), given = PyVectorcall_NARGS(nargs), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+    std::vector<PyObject *> all;
+    for (Py_ssize_t i = 0; i < n; ++i) all.push_back(PyTuple_GET_ITEM(bound, i));
+    all.insert(all.end(), args, args + given + named);
+    return PyObject_Vectorcall(plan, all.data(), size_t(n + given), kwnames);
+}
+
+// Tells those who trace what ran. False with an error set if that failed.
+bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent) {
+    Ref everybodys(Py_XNewRef(process_wide_tracer()));
+    Ref told(PyObject_CallFunction(tracer, "OOL", name, plan, spent));
+    if (told && everybodys && everybodys.get() != tracer) told.reset(PyObject_CallFunction(everybodys.get(), "OOL", name, plan, spent));
+    return bool(told);
 }
 
 PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs,
@@ -43,16 +61,9 @@ PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signat
     using Clock = std::chrono::steady_clock;
     Ref hold_tracer(Py_NewRef(tracer)), hold_plan(Py_NewRef(plan));
     auto start = Clock::now();
-    Ref result(run_plan(plan, s, args, nargs, kwnames));
+    Ref result(run_plan(plan, s, args, nargs, kwnames, self->bound));
     auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-    if (!result) return nullptr;
-    Ref everybodys(Py_XNewRef(process_wide_tracer()));
-    Ref told(PyObject_CallFunction(tracer, "OOL", self->name, plan, (long long)spent));
-    if (!told) return nullptr;
-    if (everybodys && everybodys != hold_tracer) {
-        told.reset(PyObject_CallFunction(everybodys.get(), "OOL", self->name, plan, (long long)spent));
-        if (!told) return nullptr;
-    }
+    if (!result || !tell(tracer, self->name, plan, (long long)spent)) return nullptr;
     return result.release();
 }
 
@@ -64,6 +75,8 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     Signature s;
     s.words[s.count++] = reinterpret_cast<int64_t>(self);
     s.words[s.count++] = reinterpret_cast<int64_t>(snapshot);
+    if (self->bound)  // always the same: no words of the key
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->bound); ++i) s.arrays[s.array_count++] = PyTuple_GET_ITEM(self->bound, i);
     for (Py_ssize_t i = 0; i < nargs && s.memoizable; ++i) s.put_argument(args[i]);
     for (Py_ssize_t i = 0; i < named && s.memoizable; ++i) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
@@ -75,10 +88,10 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     }
     if (!s.memoizable) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
     uint64_t hash = s.hash();
-    PyObject *plan = memo_find(s, hash);
+    PyObject *plan = self->own ? self->own->find(s, hash) : memo_find(s, hash);
     if (plan) {
         if (tracer) return traced(self, tracer, plan, s, args, nargsf, kwnames);
-        return run_plan(plan, s, args, nargsf, kwnames);
+        return run_plan(plan, s, args, nargsf, kwnames, self->bound);
     }
     Ref hold_snapshot(Py_NewRef(snapshot));
     Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
@@ -95,24 +108,41 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot.
         PyObject *now, *ignored;
         if (!current_frame(&now, &ignored)) return nullptr;
-        if (now == snapshot && memo_put(s, hash, made.get(), raw, snapshot) < 0) return nullptr;
+        if (now == snapshot && self->own) self->own->put(s, hash, made.get(), snapshot);
+        else if (now == snapshot && memo_put(s, hash, made.get(), raw, snapshot) < 0) return nullptr;
     }
     if (tracer) return traced(self, tracer, made.get(), s, args, nargsf, kwnames);
-    return run_plan(made.get(), s, args, nargsf, kwnames);
+    return run_plan(made.get(), s, args, nargsf, kwnames, self->bound);
 }
 
 PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"name", "parameters", "resolve", "general", nullptr};
-    PyObject *name, *parameters, *resolve, *general;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
-                                     &resolve, &general))
+    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", nullptr};
+    PyObject *name, *parameters, *resolve, *general, *bound = nullptr;
+    Py_ssize_t most = 8;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!n", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
+                                     &resolve, &general, &PyTuple_Type, &bound, &most))
         return nullptr;
+    if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound)) {
+        PyErr_SetString(PyExc_ValueError, "an Operation keeps one plan or more, and has few bound arrays");
+        return nullptr;
+    }
+    for (Py_ssize_t i = 0; bound && i < PyTuple_GET_SIZE(bound); ++i)
+        if (!PyArray_CheckExact(PyTuple_GET_ITEM(bound, i))) {
+            PyErr_SetString(PyExc_TypeError, "what is bound to an Operation are arrays");
+            return nullptr;
+        }
+#if PY_VERSION_HEX < 0x030C0000
+    // Until Python 3.12 a class written in Python does not inherit this, and its instances would be called by way of a tuple.
+    if (type->tp_call == PyVectorcall_Call) type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+#endif
     Operation *self = reinterpret_cast<Operation *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     self->vectorcall = operation_call;
     self->name = Py_NewRef(name);
     self->resolve = Py_NewRef(resolve);
     self->general = Py_NewRef(general);
+    self->bound = Py_XNewRef(bound);
+    if (bound) self->own = new OwnMemo(size_t(most));
     self->dict = PyDict_New();
     self->parameters = PyTuple_New(PyTuple_GET_SIZE(parameters));
     if (!self->dict || !self->parameters) {
@@ -134,12 +164,14 @@ int operation_traverse(PyObject *raw, visitproc visit, void *arg) {
     Py_VISIT(self->parameters);
     Py_VISIT(self->resolve);
     Py_VISIT(self->general);
-    return 0;
+    Py_VISIT(self->bound);
+    return self->own ? self->own->traverse(visit, arg) : 0;
 }
 
 int operation_clear(PyObject *raw) {
     Operation *self = reinterpret_cast<Operation *>(raw);
     Py_CLEAR(self->dict);
+    if (self->own) self->own->clear();
     return 0;
 }
 
@@ -152,6 +184,8 @@ void operation_dealloc(PyObject *raw) {
     Py_XDECREF(self->parameters);
     Py_XDECREF(self->resolve);
     Py_XDECREF(self->general);
+    delete self->own;
+    Py_XDECREF(self->bound);
     PyTypeObject *type = Py_TYPE(raw);
     type->tp_free(raw);
     Py_DECREF(type);
@@ -165,7 +199,13 @@ PyObject *operation_repr(PyObject *raw) {
 PyObject *operation_reduce(PyObject *raw, PyObject *) { return PyObject_GetAttrString(raw, "__qualname__"); }
 
 // An Operation stored on a class does not bind: it is a function of arrays, not a method.
-PyMethodDef operation_methods[] = {{"__reduce__", operation_reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyObject *operation_plans(PyObject *raw, PyObject *) {
+    Operation *self = reinterpret_cast<Operation *>(raw);
+    return self->own ? self->own->plans() : PyList_New(0);
+}
+
+PyMethodDef operation_methods[] = {{"own_plans", operation_plans, METH_NOARGS, "The plans that live with its bound arrays."},
+                                   {"__reduce__", operation_reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef operation_members[] = {
     {"__name__", T_OBJECT_EX, offsetof(Operation, name), READONLY, nullptr},
@@ -202,11 +242,32 @@ PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(operation_
                                  {0, nullptr}};
 
 PyType_Spec operation_spec = {"backline._core.Operation", sizeof(Operation), 0,
-                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, operation_slots};
+                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+                              operation_slots};
 
 PyObject *get_last_plan(PyObject *, PyObject *) { return Py_NewRef(last_plan ? last_plan : Py_None); }
 
-PyMethodDef methods[] = {{"last_plan", get_last_plan, METH_NOARGS, "The Plan this thread ran last, or None."},
+// A call that an Operation did not make itself: seen by explain and trace like any other.
+PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
+    using Clock = std::chrono::steady_clock;
+    if (n < 2) {
+        PyErr_SetString(PyExc_TypeError, "run takes a name, a plan and its arrays");
+        return nullptr;
+    }
+    PyObject *snapshot, *tracer;
+    if (!current_frame(&snapshot, &tracer)) return nullptr;
+    Ref hold_tracer(Py_XNewRef(tracer)), plan(Py_NewRef(args[1]));
+    remember(plan.get());
+    auto start = Clock::now();
+    Ref result(PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr));
+    auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+    if (!result || (hold_tracer && !tell(hold_tracer.get(), args[0], plan.get(), (long long)spent))) return nullptr;
+    return result.release();
+}
+
+PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(run_named), METH_FASTCALL,
+                          "run(name, plan, *arrays): the plan's result; explain and trace see the call."},
+                         {"last_plan", get_last_plan, METH_NOARGS, "The Plan this thread ran last, or None."},
                          {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -91,14 +91,28 @@ void run_share(int index, void *raw) {
     if (gate) gate->leave(former);
 }
 
-void run_groups(const PreparedCall *plan, const Run &run) {
-    for (const Group &g : *plan->groups) {
+void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, const Run &run) {
+    for (const Group &g : groups) {
         int threads = int(std::min<int64_t>(std::min(g.threads, team_limit()), g.count));
         bool local = plan->gate && plan->gate->kind == GateKind::local;
         Share share{&g, &run, std::max(threads, 1), local ? plan->gate : nullptr, plan->threads};
         if (threads > 1) run_jobs(threads, run_share, &share);
         else run_share(0, &share);
     }
+}
+
+// What only the first call does. False if it failed: infos say how, and the next call tries again.
+bool run_first(PreparedCall *plan, const Run &run) {
+    if (plan->first->empty() || __atomic_load_n(&plan->ready, __ATOMIC_ACQUIRE)) return true;
+    std::lock_guard<std::mutex> lock(*plan->once);
+    if (plan->ready) return true;
+    size_t infos = plan->info_buffer >= 0 ? size_t(plan->info_size) * size_t(plan->info_count) : 0;
+    if (infos) std::memset(run.base[plan->info_buffer], 0, infos);
+    run_groups(plan, *plan->first, run);
+    for (size_t i = 0; i < infos; ++i)
+        if (run.base[plan->info_buffer][i]) return false;
+    __atomic_store_n(&plan->ready, 1, __ATOMIC_RELEASE);
+    return true;
 }
 
 PyObject *allocate(const Buffer &b) {
@@ -165,6 +179,9 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         PyErr_Format(PyExc_TypeError, "this plan takes %d arrays, %d were given", plan->arguments, count);
         return nullptr;
     }
+    static unsigned long long clock = 0;  // under the GIL
+    plan->used = ++clock;
+    ++plan->runs;
     for (const Overlap &o : *plan->overlaps) {
         char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.out]));
         char *in = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.in]));
@@ -178,6 +195,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     int threads = 1;
     size_t n = buffers.size();
     for (const Group &g : *plan->groups) threads = std::max(threads, g.threads);
+    for (const Group &g : *plan->first) threads = std::max(threads, g.threads);
     for (size_t i = 0; i < n; ++i) {
         const Buffer &b = buffers[i];
         made[i] = nullptr;
@@ -187,6 +205,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
                 run.base[i] = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[b.argument]));
                 break;
             case BufferKind::constant: run.base[i] = b.aligned.get(); break;
+            case BufferKind::kept: run.base[i] = b.start; break;
             case BufferKind::work:
                 run.step_per_thread[i] = b.shared || int(i) == plan->info_buffer ? 0 : b.bytes;  // info is one array for all
                 work += b.bytes * size_t(b.shared ? 1 : threads);
@@ -236,12 +255,16 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         std::unique_lock<std::mutex> turn;
         if (plan->turn) turn = std::unique_lock<std::mutex>(*plan->turn);
         int former = plan->gate ? plan->gate->enter(plan->threads) : 0;
-        run_groups(plan, run);
+        if (run_first(plan, run)) run_groups(plan, *plan->groups, run);
         if (plan->gate) plan->gate->leave(former);
     };
     if (plan->turn && plan->turn_forks != forks) {
         plan->turn = new std::mutex;  // the old one may be held by a thread that is not there any more
         plan->turn_forks = forks;
+    }
+    if (plan->once && plan->once_forks != forks) {
+        plan->once = new std::mutex;
+        plan->once_forks = forks;
     }
     if (plan->door) plan->door->pass();
     if (plan->release_gil) {
@@ -326,6 +349,13 @@ bool parse_buffer(PyObject *o, Buffer &b) {
         b.bytes = size_t(size);
         b.aligned.reset(new char[size_t(size) + 16]);
         std::memcpy(b.aligned.get(), data, size_t(size));
+    } else if (!std::strcmp(kind, "kept")) {
+        b.kind = BufferKind::kept;
+        b.bytes = PyLong_AsSize_t(value);
+        if (PyErr_Occurred()) return false;
+        if (b.bytes <= SIZE_MAX / 2) b.aligned.reset(new (std::nothrow) char[b.bytes + 64]);
+        if (!b.aligned) return PyErr_NoMemory(), false;
+        b.start = b.aligned.get() + (64 - reinterpret_cast<uintptr_t>(b.aligned.get()) % 64) % 64;
     } else if (!std::strcmp(kind, "result") && PyTuple_GET_SIZE(o) == 4) {
         b.kind = BufferKind::result;
         if (!PyArray_DescrCheck(value)) return fail("a result needs a dtype");
@@ -343,7 +373,7 @@ bool parse_buffer(PyObject *o, Buffer &b) {
             b.strides.assign(numbers.begin(), numbers.end());
         }
     } else {
-        return fail("a buffer's kind is argument, result, work or constant");
+        return fail("a buffer's kind is argument, result, work, constant or kept");
     }
     return !PyErr_Occurred();
 }
@@ -439,19 +469,8 @@ bool covers(const PreparedCall *plan, const Step &s, int64_t count) {
     return long_enough(s.result.table) && long_enough(s.source.table) && long_enough(s.target.table);
 }
 
-bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *results, PyObject *overlaps) {
-    Ref fast(PySequence_Fast(buffers, "buffers"));
-    if (!fast) return false;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(fast.get());
-    if (n > kMaxBuffers) return fail("too many buffers in one plan");
-    for (Py_ssize_t i = 0; i < n; ++i) {
-        plan->buffers->emplace_back();
-        if (!parse_buffer(PySequence_Fast_GET_ITEM(fast.get(), i), plan->buffers->back())) return false;
-        const Buffer &b = plan->buffers->back();
-        if (b.kind == BufferKind::argument && (b.argument < 0 || b.argument >= plan->arguments))
-            return fail("a buffer names an argument that is not there");
-    }
-    fast.reset(PySequence_Fast(groups, "groups"));
+bool parse_groups(PreparedCall *plan, PyObject *groups, std::vector<Group> *into) {
+    Ref fast(PySequence_Fast(groups, "groups"));
     if (!fast) return false;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
         long long count;
@@ -469,8 +488,24 @@ bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *re
         }
         for (const Step &s : g.steps)
             if (!covers(plan, s, count)) return fail("a table of offsets or values is shorter than the group has items");
-        plan->groups->push_back(std::move(g));
+        into->push_back(std::move(g));
     }
+    return true;
+}
+
+bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *results, PyObject *overlaps) {
+    Ref fast(PySequence_Fast(buffers, "buffers"));
+    if (!fast) return false;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(fast.get());
+    if (n > kMaxBuffers) return fail("too many buffers in one plan");
+    for (Py_ssize_t i = 0; i < n; ++i) {
+        plan->buffers->emplace_back();
+        if (!parse_buffer(PySequence_Fast_GET_ITEM(fast.get(), i), plan->buffers->back())) return false;
+        const Buffer &b = plan->buffers->back();
+        if (b.kind == BufferKind::argument && (b.argument < 0 || b.argument >= plan->arguments))
+            return fail("a buffer names an argument that is not there");
+    }
+    if (!parse_groups(plan, groups, plan->groups)) return false;
     std::vector<int64_t> order;
     if (!parse_ints(results, order)) return false;
     for (int64_t index : order) {
@@ -497,12 +532,13 @@ bool build(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *re
 
 PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *names[] = {"arguments", "buffers", "groups", "results", "overlaps", "wrap", "info",
-                                  "on_info", "gate", "threads", "release_gil", "keep", "serial", nullptr};
+                                  "on_info", "gate", "threads", "release_gil", "keep", "serial", "first", nullptr};
     int arguments, threads = 0, release_gil = 0, serial = 0;
     PyObject *buffers, *groups, *results, *overlaps, *wrap = Py_None, *info = Py_None, *on_info = Py_None, *gate = Py_None,
-                                                     *keep = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOO|$OOOOipOp", const_cast<char **>(names), &arguments, &buffers, &groups,
-                                     &results, &overlaps, &wrap, &info, &on_info, &gate, &threads, &release_gil, &keep, &serial))
+                                                     *keep = Py_None, *first = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOO|$OOOOipOpO", const_cast<char **>(names), &arguments, &buffers, &groups,
+                                     &results, &overlaps, &wrap, &info, &on_info, &gate, &threads, &release_gil, &keep, &serial,
+                                     &first))
         return nullptr;
     if (gate != Py_None && Py_TYPE(gate) != &GateType) {
         PyErr_SetString(PyExc_TypeError, "gate must be a Gate or None");
@@ -513,6 +549,7 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     Ref guard(reinterpret_cast<PyObject *>(self));
     self->buffers = new std::vector<Buffer>;
     self->groups = new std::vector<Group>;
+    self->first = new std::vector<Group>;
     self->overlaps = new std::vector<Overlap>;
     self->tables = new std::vector<std::vector<int64_t>>;
     self->results = new std::vector<int>;
@@ -535,13 +572,19 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         self->info_count = count;
     }
     if (!build(self, buffers, groups, results, overlaps)) return nullptr;
+    if (first && first != Py_None && !parse_groups(self, first, self->first)) return nullptr;
+    if (!self->first->empty()) {
+        self->once = new std::mutex;
+        self->once_forks = forks;
+    }
     if (self->info_buffer >= int(self->buffers->size()) || (self->gate && threads < 1)) {
         fail("info names a buffer that is not there, or a gate comes without a thread count");
         return nullptr;
     }
     bool works = false;
     for (const Buffer &b : *self->buffers) works |= b.kind == BufferKind::work;
-    self->simple = !works && !self->gate && !self->turn && !self->release_gil && self->info_buffer < 0 && self->groups->size() == 1 &&
+    self->simple = !works && !self->gate && !self->turn && !self->release_gil && self->info_buffer < 0 && self->first->empty() &&
+                   self->groups->size() == 1 &&
                    self->groups->front().count == 1 && self->groups->front().steps.size() == 1;
     return guard.release();
 }
@@ -553,6 +596,8 @@ void plan_dealloc(PyObject *raw) {
         for (Buffer &b : *self->buffers) Py_XDECREF(b.descr);
     delete self->buffers;
     delete self->groups;
+    delete self->first;
+    delete self->once;
     delete self->overlaps;
     delete self->tables;
     delete self->results;
@@ -619,10 +664,20 @@ int plan_set_door(PyObject *raw, PyObject *value, void *) {
     return 0;
 }
 
-PyGetSetDef plan_getset[] = {{"door", plan_get_door, plan_set_door, "the Door of its library, or None", nullptr},
+PyObject *plan_get_kept_bytes(PyObject *raw, void *) {
+    size_t sum = 0;
+    for (const Buffer &b : *reinterpret_cast<PreparedCall *>(raw)->buffers) sum += b.kind == BufferKind::kept ? b.bytes : 0;
+    return PyLong_FromSize_t(sum);
+}
+
+PyGetSetDef plan_getset[] = {{"kept_bytes", plan_get_kept_bytes, nullptr, "bytes it keeps between calls: packed weights", nullptr},
+                             {"door", plan_get_door, plan_set_door, "the Door of its library, or None", nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMemberDef plan_members[] = {
+    {"failed", T_BOOL, offsetof(PreparedCall, failed), 0, "whether its library failed to run it: it is not to be used again"},
+    {"runs", T_ULONGLONG, offsetof(PreparedCall, runs), READONLY, "how often it ran"},
+    {"used", T_ULONGLONG, offsetof(PreparedCall, used), READONLY, "when it ran last, on a clock that every run of a plan moves"},
     {"choice", T_OBJECT, offsetof(PreparedCall, choice), 0, "the Choice this plan carries out"},
     {"keep", T_OBJECT, offsetof(PreparedCall, keep), READONLY, "objects that live as long as the plan"},
     {"threads", T_INT, offsetof(PreparedCall, threads), READONLY, "threads its library is given"},
@@ -638,7 +693,7 @@ int add_plan_types(PyObject *module) {
     PreparedCallType.tp_basicsize = sizeof(PreparedCall);
     PreparedCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
     PreparedCallType.tp_doc =
-        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep, serial)\n\n"
+        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep, serial, first)\n\n"
         "Native calls, copies and triangles over buffers, ready to run on arrays of one layout. The arrays must have the shape,\n"
         "strides and dtype it was prepared for: the Memo sees to that.";
     PreparedCallType.tp_new = plan_new;

@@ -9,7 +9,7 @@
 
 namespace backline {
 
-enum class BufferKind { argument, result, work, constant };
+enum class BufferKind { argument, result, work, constant, kept };
 
 struct Buffer {
     BufferKind kind;
@@ -17,10 +17,11 @@ struct Buffer {
     PyArray_Descr *descr = nullptr;  // results
     std::vector<npy_intp> shape, strides;
     bool fortran = false;
-    size_t bytes = 0;     // work, constant
+    size_t bytes = 0;     // work, constant, kept
     bool shared = false;  // work: one for all threads, else each has its own
     std::vector<char> constant;
-    std::unique_ptr<char[]> aligned;  // constant data, where it lives
+    std::unique_ptr<char[]> aligned;  // constant and kept data, where it lives
+    char *start = nullptr;            // kept: its first aligned byte
 };
 
 struct Pointer {
@@ -70,6 +71,10 @@ struct PreparedCall {
     PyObject_HEAD
     std::vector<Buffer> *buffers;
     std::vector<Group> *groups;
+    std::vector<Group> *first;  // run by the first call only, before the rest: what it writes to kept buffers stays
+    std::mutex *once;           // one call is the first; not held while the rest runs
+    int once_forks;
+    char ready;                 // whether the first groups have run
     std::vector<Overlap> *overlaps;
     std::vector<std::vector<int64_t>> *tables;
     std::vector<int> *results;  // buffers to return; argument buffers return the argument itself
@@ -85,6 +90,8 @@ struct PreparedCall {
     bool release_gil;
     std::mutex *turn;  // or nullptr; calls of this plan run one after the other (what it calls keeps state of its own)
     int turn_forks;    // in a forked child the lock starts anew
+    char failed;       // its library reported an error: the engine makes a new plan next time
+    unsigned long long runs, used;  // how often it ran, and when last, on a clock that the runs of all plans move: for caches
     int simple;  // 1: one native call, no workspace, no info, no gate: the short path
 };
 

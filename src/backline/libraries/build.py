@@ -14,7 +14,8 @@ all offsets.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,9 @@ class Builder:
         self.buffers: list[Any] = [("constant", b"")]
         self.groups: list[tuple[int, int, list[Any]]] = []
         self.steps: list[Any] = []
+        self.first_groups: list[tuple[int, int, list[Any]]] = []
+        self.first_steps: list[Any] = []
+        self._in_first = False
         self.results: list[int] = []
         self.info_buffer: tuple[int, int, int] | None = None
         self.keep: list[Any] = []
@@ -83,6 +87,10 @@ class Builder:
     def work(self, nbytes: int, items: int = 0, *, shared: bool = False) -> Pointer:
         """Workspace; each thread of a group has its own, with `shared` all have one, for what an earlier group wrote."""
         return self._add(("work", int(nbytes), shared) if shared else ("work", int(nbytes))), 0, items
+
+    def kept(self, nbytes: int) -> Pointer:
+        """Memory of the plan's own, for what `first` writes: weights of a packed Problem."""
+        return self._add(("kept", int(nbytes))), 0, 0
 
     def constant(self, data: bytes) -> Pointer:
         """Constant memory."""
@@ -169,6 +177,25 @@ class Builder:
             self.groups.append((count, threads, self.steps))
             self.steps = []
 
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Inside, steps are those of the first call only, before the rest; until it has succeeded, a call is the first."""
+        if self._in_first:
+            yield
+            return
+        self._in_first = True
+        self._exchange()
+        try:
+            yield
+        finally:
+            self.each()
+            self._exchange()
+            self._in_first = False
+
+    def _exchange(self) -> None:
+        self.groups, self.first_groups = self.first_groups, self.groups
+        self.steps, self.first_steps = self.first_steps, self.steps
+
     def info(self, count: int) -> Pointer:
         """Where LAPACK puts its info, one per item."""
         if self.info_buffer is None:
@@ -210,6 +237,7 @@ class Builder:
             len(self.problem.operands), self.buffers, self.groups, [r[0] for r in results], self.overlaps(same),
             wrap=wrap, info=self.info_buffer, on_info=on_info, gate=gate, threads=gate_threads,
             release_gil=release_gil, keep=tuple(self.keep) or None, serial=serial,
+            first=self.first_groups or None,
         )  # fmt: skip
 
 

@@ -1,0 +1,152 @@
+// Softmax and its logarithm of rows without gaps, in vectors: one reading of the memory, and NaN and infinity as the formulas have
+// them. A row whose largest element is infinite, or that has a NaN, becomes NaN: nothing has to be looked for.
+#include <algorithm>
+#include <cmath>
+
+#include "common.hpp"
+#include "softmax.hpp"
+
+namespace backline {
+namespace {
+
+// Written by libraries/cpu/compiled_loops.py: eight bytes for each field, in this order. The item is `share` rows.
+struct SoftmaxRows {
+    int64_t itemsize, level, logarithm, rows, width, share;
+};
+
+// The lanes of a vector as one number, halves with halves.
+template <class T, int Bytes, class Join>
+BACKLINE_INLINE T joined(const typename Lanes<T, Bytes>::Vector &v, Join join) {
+    if constexpr (Bytes > 16) {
+        typename Lanes<T, Bytes / 2>::Vector low, high;
+        std::memcpy(&low, &v, sizeof low);
+        std::memcpy(&high, reinterpret_cast<const char *>(&v) + sizeof low, sizeof high);
+        join(low, high);
+        return joined<T, Bytes / 2>(low, join);
+    } else {
+        T first = v[0];
+        for (int i = 1; i < Lanes<T, Bytes>::count; ++i) {
+            T other = v[i];
+            join(first, other);
+        }
+        return first;
+    }
+}
+
+template <class T, int Bytes>
+BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
+    using L = Lanes<T, Bytes>;
+    constexpr int step = 2 * L::count;
+    const int64_t whole = (n - 1) / step * step, rest = n - whole;
+    T last[step];  // what is left for two vectors, and elements that count for nothing
+    for (int64_t i = 0; i < step; ++i) last[i] = i < rest ? x[whole + i] : kNothing<T>;
+    typename L::Vector a, b, u, v, most;
+    L::load(a, last);
+    L::load(b, last + L::count);
+    // NaN fails every comparison: it is no largest element, unless it is there from the beginning. The sum has it then.
+    for (int64_t i = 0; i < whole; i += step) {
+        L::load(u, x + i);
+        L::load(v, x + i + L::count);
+        a = u > a ? u : a;
+        b = v > b ? v : b;
+    }
+    auto larger = [](auto &left, const auto &right) __attribute__((always_inline)) { left = right > left ? right : left; };
+    larger(a, b);
+    // A NaN may have hidden what is in its lane, or all of them: it is in the result of every element.
+    T largest = joined<T, Bytes>(a, larger);
+    L::fill(most, largest);
+    auto soften = [&](const T *from, T *to) __attribute__((always_inline)) {
+        L::load(u, from);
+        L::load(v, from + L::count);
+        u = u - most;
+        v = v - most;
+        exponential<T, Bytes>(u);
+        exponential<T, Bytes>(v);
+        a += u;
+        b += v;
+        if (to) {
+            L::store(u, to);
+            L::store(v, to + L::count);
+        }
+    };
+    a = typename L::Vector{};
+    b = a;
+    for (int64_t i = 0; i < whole; i += step) soften(x + i, logarithm ? nullptr : y + i);
+    T soft[step];
+    soften(last, soft);
+    a += b;
+    T sum = joined<T, Bytes>(a, [](auto &left, const auto &right) __attribute__((always_inline)) { left += right; });
+    if (logarithm) {
+        L::fill(b, std::log(sum));
+        for (int64_t i = 0; i < whole; i += L::count) {
+            L::load(u, x + i);
+            u = (u - most) - b;
+            L::store(u, y + i);
+        }
+        for (int64_t i = 0; i < step; i += L::count) {
+            L::load(u, last + i);
+            u = (u - most) - b;
+            L::store(u, soft + i);
+        }
+    } else {
+        T share = T(1) / sum;
+        for (int64_t i = 0; i < whole; i += L::count) {
+            L::load(u, y + i);
+            u = u * share;
+            L::store(u, y + i);
+        }
+        for (int64_t i = 0; i < step; i += L::count) {
+            L::load(u, soft + i);
+            u = u * share;
+            L::store(u, soft + i);
+        }
+    }
+    std::memcpy(y + whole, soft, size_t(rest) * sizeof(T));
+}
+
+template <class T, int Bytes>
+BACKLINE_INLINE void softmax_rows(const SoftmaxRows &p, int64_t item, const char *from, char *to) {
+    int64_t first = item * p.share, end = std::min(first + p.share, p.rows);
+    for (int64_t row = first; row < end; ++row)
+        softmax_row<T, Bytes>(reinterpret_cast<const T *>(from) + row * p.width, reinterpret_cast<T *>(to) + row * p.width, p.width,
+                              p.logarithm != 0);
+}
+
+#if defined(__x86_64__)
+#define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
+#define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#endif
+
+#define BACKLINE_ROWS(name, attribute, T, Bytes)                                                  \
+    attribute void name(const SoftmaxRows &p, int64_t item, const char *from, char *to) {         \
+        softmax_rows<T, Bytes>(p, item, from, to);                                                \
+    }
+
+using Rows = void(const SoftmaxRows &, int64_t, const char *, char *);
+BACKLINE_ROWS(plain32, , float, 16)
+BACKLINE_ROWS(plain64, , double, 16)
+#if defined(__x86_64__)
+BACKLINE_ROWS(avx2_32, BACKLINE_AVX2, float, 32)
+BACKLINE_ROWS(avx2_64, BACKLINE_AVX2, double, 32)
+BACKLINE_ROWS(avx512_32, BACKLINE_AVX512, float, 64)
+BACKLINE_ROWS(avx512_64, BACKLINE_AVX512, double, 64)
+Rows *const versions[][2] = {{plain32, plain64}, {avx2_32, avx2_64}, {avx512_32, avx512_64}};
+#else
+Rows *const versions[][2] = {{plain32, plain64}};
+#endif
+
+void softmax_item(const SoftmaxRows *p, int64_t item, const char *from, char *to) {
+    versions[p->level][p->itemsize == 8](*p, item, from, to);
+}
+
+PyObject *address(PyObject *, PyObject *) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(&softmax_item)); }
+
+PyMethodDef methods[] = {{"softmax_address", address, METH_NOARGS,
+                          "Address of the function (description, item, input, result) of some rows of softmax; levels as attention's."},
+                         {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_rows(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline

@@ -1,0 +1,91 @@
+// What plans of Fourier transforms call by address: a library that has one plan for aligned arrays and another for any arrays is
+// asked for the right one, a result is multiplied by a number, and the second half of a result made of the first.
+#include "common.hpp"
+
+namespace backline {
+namespace {
+
+// In the constant memory of a plan, eight bytes each.
+struct Execution {
+    void (*execute)(void *plan, void *in, void *out);
+    void *aligned, *any;  // plans; the first is for addresses that are multiples of 16
+};
+
+struct Scaling {
+    double factor;
+    int64_t item;                 // bytes of a real number: 4 or 8
+    int64_t sizes[3], strides[3];  // bytes; the innermost last
+};
+
+struct Mirror {
+    int64_t item;  // bytes of a complex number: 8 or 16
+    int64_t rows, columns;
+    int64_t from_row, from_column, to_row, to_column;  // bytes; lines are read backwards where a step is below 0
+};
+
+void run_transform(const Execution *e, void *in, void *out) {
+    bool odd = (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) & 15;
+    e->execute(odd ? e->any : e->aligned, in, out);
+}
+
+template <class T>
+void scale_lines(const Scaling &s, char *data) {
+    const T factor = T(s.factor);
+    const int64_t count = s.sizes[2], step = s.strides[2];
+    for (int64_t i = 0; i < s.sizes[0]; ++i)
+        for (int64_t j = 0; j < s.sizes[1]; ++j) {
+            char *line = data + i * s.strides[0] + j * s.strides[1];
+            if (step == int64_t(sizeof(T))) {
+                T *numbers = reinterpret_cast<T *>(line);
+                for (int64_t k = 0; k < count; ++k) numbers[k] *= factor;
+            } else {
+                for (int64_t k = 0; k < count; ++k) *reinterpret_cast<T *>(line + k * step) *= factor;
+            }
+        }
+}
+
+void scale_result(const Scaling *s, char *data) { s->item == 4 ? scale_lines<float>(*s, data) : scale_lines<double>(*s, data); }
+
+template <class T>
+void mirror_lines(const Mirror &m, const char *from, char *to) {
+    const int64_t item = 2 * int64_t(sizeof(T)), count = m.columns;
+    for (int64_t i = 0; i < m.rows; ++i) {
+        const char *source = from + i * m.from_row;
+        char *target = to + i * m.to_row;
+        if (m.from_column == -item && m.to_column == item) {
+            const T *last = reinterpret_cast<const T *>(source);
+            T *first = reinterpret_cast<T *>(target);
+            for (int64_t j = 0; j < count; ++j) {
+                first[2 * j] = last[-2 * j];
+                first[2 * j + 1] = -last[1 - 2 * j];
+            }
+        } else {
+            for (int64_t j = 0; j < count; ++j) {
+                const T *one = reinterpret_cast<const T *>(source + j * m.from_column);
+                T *other = reinterpret_cast<T *>(target + j * m.to_column);
+                other[0] = one[0];
+                other[1] = -one[1];
+            }
+        }
+    }
+}
+
+void mirror_result(const Mirror *m, const char *from, char *to) {
+    m->item == 8 ? mirror_lines<float>(*m, from, to) : mirror_lines<double>(*m, from, to);
+}
+
+PyObject *transform_addresses(PyObject *, PyObject *) {
+    auto address = [](auto *function) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(function)); };
+    return Py_BuildValue("{s:N,s:N,s:N}", "run", address(run_transform), "scale", address(scale_result), "mirror",
+                         address(mirror_result));
+}
+
+PyMethodDef methods[] = {{"transform_addresses", transform_addresses, METH_NOARGS,
+                          "Addresses of the functions that run a transform by one of two plans, multiply a result by a number, and copy conjugates."},
+                         {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_transforms(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline
