@@ -18,6 +18,7 @@ __all__ = [
     "BadValue",
     "FallbackRefused",
     "Frozen",
+    "LibraryFailed",
     "LinAlgError",
     "NoKernel",
     "NotDeterministic",
@@ -123,3 +124,7 @@ class NoKernel(BacklineError, RuntimeError):
 
 class NotDeterministic(BacklineError, RuntimeError):
     """Determinism is on and no candidate promises the level asked for."""
+
+
+class LibraryFailed(BacklineError, RuntimeError):
+    """A library reported an error while it ran; the text has its own status in words. The next call prepares everything anew."""

@@ -14,7 +14,9 @@ import pytest
 
 from backline.engine import records, tune
 from backline.engine.explain import problem_builders
+from backline.engine.record import TuningRecord
 from backline.engine.recorder import pack, unpack
+from backline.engine.worth import not_worth
 from backline.errors import BadValue
 
 SCRIPT = """
@@ -69,10 +71,37 @@ def test_a_script_is_tuned(script: str, file: Path, capfd: pytest.CaptureFixture
     assert set(content["runs"]) == {"numpy", "untuned", "tuned"} and len(content["rows"]) == 2
 
 
-def test_the_tuned_run_takes_the_winners(script: str) -> None:
+def test_the_tuned_run_takes_the_winners(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "not_worth", lambda *arguments: {})
     report = tune.tune_script([script], budget=5.0)
     winners = {r.key: r.winner for r in report.records}
     assert {e["key"]: e["algorithm"] for e in report.tuned.entries} == winners
+    assert not report.not_loaded
+
+
+def test_what_is_not_worth_loading_is_not_loaded(script: str) -> None:
+    """A few microseconds saved three times: no library is worth its loading, and NumPy is there anyway."""
+    report = tune.tune_script([script], budget=5.0)
+    assert report.not_loaded and "numpy" not in report.not_loaded
+    assert all("ms to load, and saves the script 0 ms" in why for why in report.not_loaded.values())
+    assert {e["library"] for e in report.tuned.entries}.isdisjoint(report.not_loaded)
+    records.reload()
+    assert all(r.left == report.not_loaded for r in records.every())
+
+
+def test_what_a_library_saves_is_weighed_over_all_problems_of_a_script() -> None:
+    def record(name: str, **seconds: float) -> TuningRecord:
+        return TuningRecord(name, 1, medians={f"{library}.way@1": s for library, s in seconds.items()})
+
+    one, two = record("one", numpy=3.0, mkl=2.0, blis=2.1), record("two", numpy=3.0, mkl=2.0)
+    loading = {"mkl": 1.5, "blis": 0.5}
+    # Each alone does not pay for MKL; both together do, and BLIS then saves nothing.
+    assert set(not_worth([(one, 1)], loading, ())) == {"mkl"}
+    assert set(not_worth([(two, 1)], loading, ())) == {"mkl", "blis"}
+    assert set(not_worth([(one, 1), (two, 1)], loading, ())) == {"blis"}
+    # What is loaded in any case costs nothing more; what alone can run something stays.
+    assert set(not_worth([(two, 1)], loading, ("mkl",))) == {"blis"}
+    assert set(not_worth([(record("three", blis=1.0), 1)], loading, ())) == {"mkl"}
 
 
 def test_runs_are_compared_whatever_layouts_their_results_have() -> None:

@@ -159,6 +159,7 @@ def _print(report: Any) -> None:
     for reason in report.left_out.values():
         reasons[reason] = reasons.get(reason, 0) + 1
     facts += [("left out", f"{count} problem{'' if count == 1 else 's'}: {why}") for why, count in reasons.items()]
+    facts += [("not loaded", f"{name}: {why}") for name, why in sorted(report.not_loaded.items())]
     facts.append(("kept in", report.file or "no file: it held for this run only"))
     show.table(facts, indent=2)
 

@@ -82,6 +82,7 @@ class Choice:
     fallbacks: list[str] = field(default_factory=list)
     requested: str = ""
     effective: str = ""
+    planned: float | None = None
 
     @property
     def library(self) -> str | None:
@@ -123,6 +124,8 @@ class Choice:
         if taken is not None:
             rows.append(("same bits", {"off": "no promise", "run": "from run to run at one thread count",
                                        "threads": "for any thread count"}[taken.level] + f" ({taken.basis})"))  # fmt: skip
+        if self.planned is not None:
+            rows.append(("planned", f"in {_time(self.planned)}"))
         rows += [("switch", f"{name} = {value}, {origin}") for name, (value, origin) in self.switches.items()]
         rows += [("fallback", text) for text in self.fallbacks]
         return rows

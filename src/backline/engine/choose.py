@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..errors import FallbackRefused, NoKernel, NotDeterministic
 from ..libraries import team
 from ..libraries.base import Algorithm, Library, Refusal
 from ..problems import Problem
-from . import permits, plans, precision, ranking
+from . import fft_plans, permits, plans, precision, ranking
 from .choice import Candidate, Choice
 
 __all__ = ["able", "choose", "eligible", "plan_for"]
@@ -28,7 +28,9 @@ __all__ = ["able", "choose", "eligible", "plan_for"]
 _warned: set[tuple[str, ...]] = set()
 
 
-def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str] = MappingProxyType({})) -> Choice:
+def choose(
+    problem: Problem, *, measure: bool = True, without: Mapping[str, str] = MappingProxyType({}), load: bool = True
+) -> Choice:
     """The Choice for a Problem under the switches that hold here.
 
     Parameters
@@ -39,6 +41,8 @@ def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str]
         Whether a measurement may be made where `benchmark` asks for one.
     without
         Keys of algorithms that turned out not to work, and what they said.
+    load
+        Whether every library is loaded to be asked. If not, those that could not come before what is chosen are left alone.
 
     Raises
     ------
@@ -51,6 +55,43 @@ def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str]
     """
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
+    waiting = set() if load else _not_loaded(problem, snapshot)
+    while waiting:
+        try:
+            choice = _choose(problem, snapshot, measure, without, waiting)
+        except (NoKernel, NotDeterministic, FallbackRefused):
+            waiting = set()  # what is not loaded yet may help
+            continue
+        assert choice.chosen is not None
+        first = _worth_loading(problem, choice, waiting)
+        if not first:
+            return choice
+        waiting.discard(first)
+    return _choose(problem, snapshot, measure, without, waiting)
+
+
+def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
+    """Libraries that would have to be loaded to be asked, and that nobody asked for."""
+    if permits.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
+        return set()  # everything is to be compared, or the choice must not depend on what was loaded on one thread
+    wanted = (*(snapshot["only"] or ()), *permits.preferred(problem, snapshot)[0])
+    return {library.name for library in libraries.all_libraries() if not library.loaded() and library.name not in wanted}
+
+
+def _worth_loading(problem: Problem, choice: Choice, waiting: set[str]) -> str:
+    """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
+    from . import records
+
+    assert choice.chosen is not None
+    record = records.find(precision.as_asked(problem, switches.current()), choice.threads)
+    if record is not None and choice.determinism == "off":
+        return records.sooner(record, choice.chosen.key, waiting)
+    return ranking.sooner(problem, choice.chosen, waiting)
+
+
+def _choose(
+    problem: Problem, snapshot: Any, measure: bool, without: Mapping[str, str], waiting: Collection[str]
+) -> Choice:
     threads = 1 if team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     from ..libraries import capability  # these two are much to import, and not needed before something is chosen
@@ -59,7 +100,7 @@ def choose(problem: Problem, *, measure: bool = True, without: Mapping[str, str]
     asked = precision.as_asked(problem, snapshot)
     record = records.find(asked, threads)
     refused: list[Candidate] = []
-    could = able(problem, threads, snapshot, refused, without)
+    could = able(problem, threads, snapshot, refused, without, waiting)
     could = precision.permitted(could, problem, snapshot, refused)
     could = _accurate(could, record, snapshot, refused)
     conforming = _conforming(could, problem, level, snapshot, refused)
@@ -149,9 +190,13 @@ def allowed_by(problem: Problem, threads: int, snapshot: Any) -> list[Algorithm]
 
 
 def able(
-    problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
-) -> list[Algorithm]:
-    """What libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason."""
+    problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str],
+    waiting: Collection[str] = (),
+) -> list[Algorithm]:  # fmt: skip
+    """What libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason.
+
+    Libraries that are `waiting` are not asked.
+    """
     only = snapshot["only"]
     kind = problem.device.partition(":")[0]
     found = []
@@ -164,6 +209,8 @@ def able(
             refused.append(Candidate(name, "", "refused", reason, switch))
         elif only and name not in only:
             refused.append(Candidate(name, "", "refused", f"not among only = {only}, {switches.origin('only')}", "only"))
+        elif name in waiting:
+            refused.append(Candidate(name, "", "next", "not loaded: it would come after what is chosen"))
         elif not library.available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         else:
@@ -303,7 +350,7 @@ def plan_for(problem: Problem) -> Any:
     snapshot: Any = switches.current()
     failed: dict[str, str] = {}
     while True:
-        choice = choose(problem, without=failed)
+        choice = choose(problem, without=failed, load=False)
         algorithm = choice.chosen
         assert algorithm is not None
         library = libraries.get(algorithm.library)
@@ -312,7 +359,9 @@ def plan_for(problem: Problem) -> Any:
             return verbose.prepare(library, problem, algorithm, snapshot)
 
         try:
-            plan = plans.cache(library.name).get((problem, algorithm, snapshot, library), make)
+            # A plan that keeps packed weights is the caller's own: another object's weights may look the same.
+            kept = (fft_plans if problem.family == "fft" else plans).cache(library.name)
+            plan = make() if problem.packed else kept.get((problem, algorithm, snapshot, library), make)
         except RuntimeError as error:
             if algorithm.key in failed:
                 raise
@@ -320,4 +369,5 @@ def plan_for(problem: Problem) -> Any:
             failed[algorithm.key] = str(error)
             continue
         plan.choice = choice
+        choice.planned = fft_plans.seconds_of(plan)
         return verbose.around(plan, library, snapshot)

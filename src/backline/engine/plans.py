@@ -66,7 +66,7 @@ class PlanCache:
         """The plan for a key, made if it is not there."""
         with self._lock:
             plan = self._plans.get(key)
-            if plan is not None:
+            if plan is not None and not getattr(plan, "failed", False):
                 self._plans.move_to_end(key)
                 self.hits += 1
                 return plan

@@ -31,6 +31,8 @@ class TuningRecord:
         Relative error against float64, for those that were checked; infinite for a result with NaN or infinity.
     rejected
         Algorithms that must not be used, with the reason.
+    left
+        Libraries that are not worth loading for what the script that was tuned saves by them, with the figures.
     winner
         Key of the algorithm to take; "default" leaves it to the ranking.
     seed
@@ -62,6 +64,7 @@ class TuningRecord:
     runs: Mapping[str, int] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
     rejected: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
     winner: str = ""
     seed: int = 0
     spent: float = 0.0
@@ -141,6 +144,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "runs": (_table(_algorithm, _whole(1, 1 << 53)), "algorithms with counts"),
     "errors": (_table(_algorithm, lambda v: v is None or _number(0.0, 1e300)(v)), "algorithms with errors from 0, or null"),
     "rejected": (_table(_algorithm, _text(500)), "algorithms with reasons"),
+    "left": (_table(_text(40, r"[a-z][a-z0-9_]*"), _text(200)), "libraries with reasons"),
     "winner": (lambda v: v in ("", "default") or _algorithm(v), 'an algorithm, "default" or empty'),
     "seed": (_whole(0, (1 << 64) - 1), "an integer of 64 bits"),
     "spent": (_number(0.0, 1e9), "seconds"),
@@ -149,6 +153,8 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "machine": (_text(100, r"[a-z0-9-]+"), "a machine's name"),
     "backline": (_text(60), "a version"),
 }
+# Fields that older records of this schema lack.
+ADDED = frozenset(("left",))
 
 
 def parse(text: object) -> TuningRecord:
@@ -180,6 +186,8 @@ def parse(text: object) -> TuningRecord:
         raise ValueError("it is not a JSON object")
     for name, (legal, wanted) in CHECKS.items():
         if name not in content:
+            if name in ADDED:
+                continue
             raise ValueError(f"{name} is missing")
         if not legal(content[name]):
             raise ValueError(f"{name} is {_short(content[name])}, not {wanted}")

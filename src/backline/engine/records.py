@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from .. import _core, libraries, switches
@@ -22,7 +22,7 @@ from .record import SCHEMA, TuningRecord, parse
 
 __all__ = [
     "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "import_from", "keep", "keep_all", "path", "reload", "report",
-    "reset", "write_to",
+    "reset", "sooner", "write_to",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -117,7 +117,7 @@ def _changed(name: str, record: TuningRecord) -> bool:
     if not snapshot.get(f"{name}.enabled", True) or (only and name not in only):
         return False  # it is no candidate now, and must not be loaded to be asked
     library = libraries.get(name)
-    return library.available() and (library.version() or "") != record.versions[name]
+    return library.loaded() and library.available() and (library.version() or "") != record.versions[name]
 
 
 def arrange(order: list[Algorithm], record: TuningRecord, home: str) -> list[Algorithm]:
@@ -147,6 +147,31 @@ def arrange(order: list[Algorithm], record: TuningRecord, home: str) -> list[Alg
         first, best = cost(order[0]), cost(ranked[0])
         winner = order[0] if not first[0] and best[1] >= MARGIN * first[1] else ranked[0]
     return [winner, *(a for a in ranked if a is not winner)]
+
+
+def sooner(record: TuningRecord, chosen: str, names: Collection[str]) -> str:
+    """The one of some libraries whose algorithm a record has come first, if that may be before the one `chosen`.
+
+    Parameters
+    ----------
+    record
+        What was measured.
+    chosen
+        Key of the algorithm that is taken unless another library is asked.
+    names
+        Libraries that are not loaded. Those that the record says are not worth it are left out.
+    """
+    known = record.seconds(chosen)
+    found = {}
+    for key, seconds in record.medians.items():
+        name = key.partition(".")[0]
+        if name not in names or name in record.left:
+            continue
+        if key == record.winner:
+            return name
+        if known is None or seconds < known / MARGIN:
+            found[name] = min(seconds, found.get(name, seconds))
+    return min(found, key=found.__getitem__) if found else ""
 
 
 # Keeping --------------------------------------------------------------------------------------------------------------

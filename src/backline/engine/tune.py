@@ -14,17 +14,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .. import switches
+from .. import libraries, switches
 from ..errors import BacklineError, BadValue
+from ..libraries.base import FileLibrary
 from ..problems import Problem
 from . import ranking, records
 from .choose import eligible
 from .measure import measure_problem
 from .record import TuningRecord
 from .recorder import unpack
+from .worth import not_worth
 
 __all__ = ["Row", "Run", "ScriptFailed", "TuneReport", "tune_script"]
 
@@ -99,6 +101,8 @@ class TuneReport:
         What was measured.
     left_out
         Problems that were not measured, with the reason.
+    not_loaded
+        Libraries that the script is not worth loading, with the figures.
     measuring
         Seconds spent measuring.
     file
@@ -115,6 +119,7 @@ class TuneReport:
     tuned: Run
     records: list[TuningRecord] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    not_loaded: dict[str, str] = field(default_factory=dict)
     measuring: float = 0.0
     file: str = ""
     deterministic: str = ""
@@ -146,8 +151,8 @@ class TuneReport:
             }  # fmt: skip
         return {
             "script": self.script, "runs": runs, "rows": [asdict(r) for r in self.rows()], "measured": len(self.records),
-            "left_out": self.left_out, "measuring": self.measuring, "file": self.file, "deterministic": self.deterministic,
-            "max_error": self.max_error,
+            "left_out": self.left_out, "not_loaded": self.not_loaded, "measuring": self.measuring, "file": self.file,
+            "deterministic": self.deterministic, "max_error": self.max_error,
         }  # fmt: skip
 
 
@@ -230,6 +235,7 @@ def tune_script(
         report.left_out = {p.key: "nothing is chosen by timing under determinism" for p, _ in wanted}
     else:
         _measure(report, wanted, budget, not deterministic, progress)
+        _weigh(report, untuned)
     report.measuring = time.perf_counter() - begin
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
         last = common | asked | ({"BACKLINE_MAX_ERROR": repr(max_error)} if max_error is not None else {})
@@ -282,6 +288,19 @@ def _measure(
         records.keep(record)
         report.records.append(record)
     progress(len(wanted), len(wanted), "")
+
+
+def _weigh(report: TuneReport, untuned: Run) -> None:
+    """Note in the records which libraries take longer to load than they save the script."""
+    counts = {(e["key"], e["threads"]): e["count"] for e in _by_problem(untuned).values()}
+    measured = [(r, counts[r.key, r.threads]) for r in report.records]
+    known = {(r.key, r.threads) for r in report.records}
+    needed = {e["library"] for e in untuned.entries if (e["key"], e["threads"]) not in known}
+    loading = {library.name: library.load_seconds for library in libraries.all_libraries() if isinstance(library, FileLibrary)}
+    report.not_loaded = not_worth(measured, {name: seconds for name, seconds in loading.items() if seconds}, needed)
+    if report.not_loaded:
+        report.records = [replace(r, left=report.not_loaded) for r in report.records]
+        records.keep_all(report.records)
 
 
 def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:

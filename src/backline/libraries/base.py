@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _core
+from ..errors import LibraryFailed
 from ..problems import Problem
 
-__all__ = ["Algorithm", "Library", "PythonPlan", "Refusal"]
+__all__ = ["Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
 
 LEVELS = ("off", "run", "threads")
 
@@ -72,6 +75,14 @@ class Refusal:
     switch: str = ""
 
 
+def failure(plan: Any, message: str, *, cause: str = "") -> LibraryFailed:
+    """The error to raise where a library failed to run a plan; the plan is not used again."""
+    if isinstance(plan, _core.PreparedCall):
+        plan.failed = True
+        _core.memo_clear()  # calls that led to the plan look for one in its cache again, which makes a new one
+    return LibraryFailed(message, cause=cause)
+
+
 class PythonPlan:
     """A Plan that is a Python function of the arrays of the call, in order. For references, not for speed."""
 
@@ -126,6 +137,10 @@ class Library:
         if not cls.switch and cls.name:
             cls.switch = f"{cls.name}.enabled"
 
+    def loaded(self) -> bool:
+        """Whether asking it anything costs no more than the answer: there is no file to load, or it was tried."""
+        return True
+
     def available(self) -> bool:
         """Found and usable now. Never raises; the answer is kept."""
         return self.reason() == ""
@@ -149,3 +164,31 @@ class Library:
     def report(self) -> dict[str, Any]:
         """Facts for `backline info`: path, version, where it was found, threads, what was set at load."""
         raise NotImplementedError
+
+
+class FileLibrary(Library):
+    """Base of the libraries that a file has to be loaded for; it is, when somebody first asks whether it can be used.
+
+    Attributes
+    ----------
+    load_seconds
+        What finding, loading and checking it took; 0 before.
+    """
+
+    load_seconds = 0.0
+    _reason: str | None = None
+
+    def load(self) -> str:
+        """Find, load and check the file; why it cannot be used, or an empty string."""
+        raise NotImplementedError
+
+    def loaded(self) -> bool:
+        return self._reason is not None
+
+    def reason(self) -> str:
+        if self._reason is None:
+            begin = time.perf_counter()
+            reason = self.load()
+            self.load_seconds = time.perf_counter() - begin
+            self._reason = reason
+        return self._reason

@@ -11,8 +11,9 @@ from ...problems.conv import ConvProblem
 from ...problems.linalg import LinalgProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
+from ...problems.multi_head import MultiHeadProblem
 from ...problems.rnn import RnnProblem
-from ..base import Algorithm, Library, Refusal
+from ..base import Algorithm, FileLibrary, Refusal
 from ..find import Finding, LibrarySpec, search
 from ..probe import probe
 from .blas_attention import attention_algorithms, prepare_attention
@@ -21,12 +22,13 @@ from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .epilogue import linear_algorithms, prepare_linear
 from .im2col import conv_algorithms, prepare_conv
 from .lapack import linalg_algorithms, prepare_linalg
+from .multi_head import fused_algorithms, prepare_fused
 from .numpy import reference_plan
 
 __all__ = ["BlasLibrary"]
 
 
-class BlasLibrary(Library):
+class BlasLibrary(FileLibrary):
     """Base of the libraries with a BLAS interface. A subclass has a `spec` and opens the file."""
 
     spec: LibrarySpec
@@ -38,7 +40,6 @@ class BlasLibrary(Library):
         self.finding: Finding | None = None
         self.traits: BlasTraits | None = None
         self.facts: dict[str, str] = {}
-        self._reason: str | None = None
 
     def open(self, path: str) -> BlasTraits:
         """Load the file and say what it is."""
@@ -47,12 +48,7 @@ class BlasLibrary(Library):
     def opened(self, traits: BlasTraits) -> None:
         """Called once it has computed something."""
 
-    def reason(self) -> str:
-        if self._reason is None:
-            self._reason = self._load()
-        return self._reason
-
-    def _load(self) -> str:
+    def load(self) -> str:
         try:
             self.finding = search(self.spec)
             if self.finding.path is None:
@@ -80,6 +76,8 @@ class BlasLibrary(Library):
             yield from linalg_algorithms(self.traits, problem, threads)
         elif isinstance(problem, AttentionProblem) and self.kernels:
             yield from attention_algorithms(self.traits, problem, threads)
+        elif isinstance(problem, MultiHeadProblem) and self.kernels:
+            yield from fused_algorithms(self.traits, problem, threads)
         elif isinstance(problem, ConvProblem):
             yield from conv_algorithms(self.traits, problem, threads)
         elif isinstance(problem, LinearProblem):
@@ -99,6 +97,8 @@ class BlasLibrary(Library):
             return prepare_conv(self.traits, problem, algorithm)
         if isinstance(problem, AttentionProblem):
             return prepare_attention(self.traits, problem, algorithm)
+        if isinstance(problem, MultiHeadProblem):
+            return prepare_fused(self.traits, problem, algorithm)
         if isinstance(problem, LinearProblem):
             return prepare_linear(self, problem, algorithm)
         if isinstance(problem, RnnProblem):

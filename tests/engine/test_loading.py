@@ -1,0 +1,149 @@
+"""Libraries are loaded when they may be what is chosen, and not before; a plan that failed is not used again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backline
+from backline import _core, libraries
+from backline.engine import choose, plans, ranking, records
+from backline.engine.record import TuningRecord
+from backline.errors import LibraryFailed
+from backline.libraries.base import Algorithm, failure
+from support import clean, need, problem_of, python
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+
+HEAD = """
+import numpy as np, backline
+from backline import libraries
+a = np.ones((300, 300), np.float32)
+names = ("blis", "mkl", "onednn", "openblas")
+def loaded():
+    return [name for name in names if libraries.get(name).loaded()]
+"""
+
+
+def test_a_first_call_loads_what_it_takes_and_explain_loads_the_rest() -> None:
+    need("openblas")
+    done = python(
+        HEAD
+        + """
+backline.mm(a, a)
+first = loaded()
+ran = backline.explain()
+print(first, ran.library, sorted(c.library for c in ran.candidates if "not loaded" in c.reason and c.library in names))
+would = backline.explain(backline.mm, a, a)
+print(loaded(), would.library == ran.library, any("not loaded" in c.reason for c in would.candidates))
+"""
+    )
+    first, second = done.stdout.splitlines()
+    names = ["blis", "mkl", "onednn", "openblas"]
+    entry = ranking._order(problem_of("mm", np.ones((300, 300), np.float32), np.ones((300, 300), np.float32)))
+    best = next(key.partition(".")[0] for key in entry if libraries.get(key.partition(".")[0]).available())
+    rest = [n for n in names if n != best]
+    assert first == f"{[best]} {best} {rest}"
+    assert second == f"{names} True False"
+
+
+def test_what_is_asked_for_is_loaded() -> None:
+    for name in ("mkl", "blis", "onednn"):
+        need(name)
+    done = python(
+        HEAD
+        + """
+with backline.use("blis"):
+    backline.mm(a, a)
+    print("blis" in loaded(), "onednn" in loaded(), backline.explain().library)
+with backline.use("onednn", only=True):
+    backline.mm(a, a)
+    print("onednn" in loaded(), backline.explain().library)
+with backline.backends.flags(deterministic=True, determinism_level="threads"):
+    backline.mm(a, a)
+    print(loaded())
+"""
+    )
+    assert done.stdout.splitlines() == ["True False blis", "True onednn", "['blis', 'mkl', 'onednn', 'openblas']"]
+
+
+@pytest.mark.parametrize(("seconds", "left", "expected"), [(1e-3, {}, "mkl"), (1e-3, {"mkl": "why"}, ""), (3e-3, {}, "")])
+def test_a_record_says_whether_loading_may_change_the_choice(seconds: float, left: dict[str, str], expected: str) -> None:
+    record = TuningRecord("x", 1, medians={"openblas.gemm@1": 2e-3, "mkl.gemm@1": seconds}, left=left)
+    assert records.sooner(record, "openblas.gemm@1", {"mkl", "blis"}) == expected
+
+
+def test_a_little_faster_may_still_win_by_the_ranking() -> None:
+    record = TuningRecord("x", 1, medians={"openblas.gemm@1": 2e-3, "mkl.gemm@1": 2.01e-3})
+    assert records.sooner(record, "openblas.gemm@1", {"mkl"}) == "mkl"
+    assert records.sooner(record, "numpy.matmul@1", {"mkl"}) == "mkl"  # what was not measured comes after what was
+
+
+def test_the_ranking_says_whether_loading_may_change_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of("mm", np.ones((8, 8)), np.ones((8, 8)))
+    monkeypatch.setattr(ranking, "_order", lambda p: ["blis.gemm@1", "openblas.gemm@1", "mkl.gemm@1"])
+    monkeypatch.setattr(ranking, "_intel", lambda: False)
+    chosen = Algorithm("openblas", "gemm")
+    assert ranking.sooner(problem, chosen, {"mkl", "onednn"}) == ""
+    assert ranking.sooner(problem, chosen, {"mkl", "blis"}) == "blis"
+    assert ranking.sooner(problem, Algorithm("numpy", "matmul"), {"mkl", "onednn"}) == "mkl"
+    monkeypatch.setattr(ranking, "_intel", lambda: True)
+    assert ranking.sooner(problem, chosen, {"mkl", "onednn"}) == "mkl"  # it may have a kernel compiled for the shape
+
+
+@pytest.fixture
+def prepared() -> Iterator[list[int]]:
+    """Counts how often OpenBLAS makes a plan."""
+    inner = libraries.get("openblas")
+    made = [0]
+    prepare = inner.prepare
+
+    def counted(problem: object, algorithm: object) -> object:
+        made[0] += 1
+        return prepare(problem, algorithm)  # type: ignore[arg-type]
+
+    inner.prepare = counted  # type: ignore[method-assign]
+    plans.clear()
+    yield made
+    del inner.prepare  # type: ignore[method-assign]
+    plans.clear()
+
+
+def test_a_plan_that_failed_is_made_anew(prepared: list[int]) -> None:
+    need("openblas")
+    a = np.ones((300, 300))
+    with backline.use("openblas", only=True):
+        for _ in range(3):
+            backline.mm(a, a)
+        assert prepared == [1]
+        plan = _core.last_plan()
+        error = failure(plan, "openblas failed to run it", cause="out of memory")
+        assert isinstance(error, LibraryFailed) and "out of memory" in str(error) and plan.failed
+        for _ in range(3):
+            backline.mm(a, a)
+        assert prepared == [2] and _core.last_plan() is not plan
+
+
+def test_an_old_record_has_nothing_left_out(tmp_path: Path) -> None:
+    import json
+
+    from backline.engine.record import parse
+
+    line = json.loads(TuningRecord("x", 1, created="2026-11-21T03:00:00.000000Z", machine="m", backline="1").line())
+    del line["left"]
+    assert parse(json.dumps(line)).left == {}
+    line["left"] = {"Bad Name": "x"}
+    with pytest.raises(ValueError, match="left is"):
+        parse(json.dumps(line))
+
+
+def test_choosing_without_loading_falls_back_to_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing that is loaded can run a Problem, the others are loaded before that is an error."""
+    need("openblas")
+    problem = problem_of("mm", np.ones((300, 300)), np.ones((300, 300)))
+    with backline.backends.numpy.flags(enabled=False):
+        assert choose.choose(problem, load=False).chosen is not None
