@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..engine import fft_plans
 from ..engine.choose import plan_for
 from ..engine.explain import composites, operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..problems import Problem
+from . import elsewhere
 
 __all__ = ["check_array", "check_out", "composed_of", "operation"]
 
@@ -29,14 +31,22 @@ def operation(name: str, *, module: str = "backline", family: str = "") -> Calla
         signature = inspect.signature(function)
         parameters = tuple(signature.parameters)
 
-        def problem(*args: Any, **kwargs: Any) -> Problem:
+        def of_numpy(*args: Any, **kwargs: Any) -> Problem:
             made = function(*args, **kwargs)
             return _in_call_order(made, parameters, args, kwargs) if kwargs else made
 
+        def problem(*args: Any, **kwargs: Any) -> Problem:
+            if elsewhere.among(args, kwargs):
+                return elsewhere.problem_of(op.__qualname__, of_numpy, args, kwargs)
+            return of_numpy(*args, **kwargs)
+
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return plan_for(problem(*args, **kwargs))
+            return fft_plans.for_memo(plan_for(problem(*args, **kwargs)))
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            if elsewhere.among(args, kwargs):
+                _know_keywords(op, kwargs)
+                return elsewhere.call(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
         op = _core.Operation(name.rpartition(".")[2], parameters, resolve, general)

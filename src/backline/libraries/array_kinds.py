@@ -1,0 +1,134 @@
+"""Arrays that are not NumPy's: what a Problem has to know of them, told without importing what they come from.
+
+An array belongs to a kind by the module of its type, and that module was imported by whoever made the array.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ArrayKind", "Described", "describe", "kind_of", "likeness", "register", "unregister"]
+
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What decides which Plan an array may be given to: values only, so that it can be a key."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayKind:
+    """One kind of array.
+
+    Attributes
+    ----------
+    title
+        Of its library, as messages have it.
+    package
+        First part of the module of its type.
+    type_name
+        Name of the type.
+    dtype, strides, device
+        Each gives that of an array: a NumPy dtype, bytes, "cuda:0".
+    """
+
+    title: str
+    package: str
+    type_name: str
+    dtype: Callable[[Any], np.dtype[Any]]
+    strides: Callable[[Any], tuple[int, ...]]
+    device: Callable[[Any], str]
+
+
+def _row_major(array: Any) -> tuple[int, ...]:
+    steps, step = [], int(array.itemsize)
+    for n in reversed(array.shape):
+        steps.append(step)
+        step *= max(int(n), 1)
+    return tuple(reversed(steps))
+
+
+def _mlx_dtype(array: Any) -> np.dtype[Any]:
+    name = str(array.dtype).rpartition(".")[2]
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype("bool" if name == "bool_" else name)
+
+
+_KINDS: dict[str, ArrayKind] = {
+    kind.package: kind
+    for kind in (
+        ArrayKind("CuPy", "cupy", "ndarray", lambda a: np.dtype(a.dtype), lambda a: a.strides, lambda a: f"cuda:{a.device.id}"),
+        # MLX has no strides to show: its arrays are values, row by row for whoever looks.
+        ArrayKind("MLX", "mlx", "array", _mlx_dtype, _row_major, lambda a: "mps"),
+    )
+}
+
+
+def register(kind: ArrayKind) -> None:
+    """Know a further kind of array, or another way to describe one."""
+    _KINDS[kind.package] = kind
+
+
+def unregister(package: str) -> None:
+    """Forget a kind that was registered."""
+    del _KINDS[package]
+
+
+def kind_of(value: object) -> ArrayKind | None:
+    """The kind of an array that is not NumPy's, or None for everything else.
+
+    >>> import numpy as np
+    >>> kind_of(np.zeros(3)) is None, kind_of("text") is None
+    (True, True)
+    """
+    made = type(value)
+    kind = _KINDS.get(made.__module__.partition(".")[0])
+    return kind if kind is not None and any(t.__name__ == kind.type_name for t in made.__mro__) else None
+
+
+def describe(array: Any, kind: ArrayKind) -> Described:
+    """What a Problem has to know of an array."""
+    return Described(kind.dtype(array), tuple(int(n) for n in array.shape), kind.strides(array), kind.device(array))
+
+
+def likeness(of: Described) -> np.ndarray[Any, Any]:
+    """A NumPy array laid out like another one, in memory that nobody wrote to and that takes no room.
+
+    >>> import numpy as np
+    >>> a = likeness(Described(np.dtype(np.float32), (1000, 1000, 1000), (4, 4000, 4000000), "cuda:0"))
+    >>> a.shape, a.strides, a.dtype.name
+    ((1000, 1000, 1000), (4, 4000, 4000000), 'float32')
+    """
+    low = high = 0
+    for n, step in zip(of.shape, of.strides, strict=True):
+        low += min((n - 1) * step, 0)
+        high += max((n - 1) * step, 0)
+    if 0 in of.shape:
+        return np.empty(of.shape, of.dtype)
+    memory = mmap.mmap(-1, high - low + of.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    array: np.ndarray[Any, Any] = np.ndarray(of.shape, of.dtype, memory, -low, of.strides)
+    return array
+
+
+def arrays_in(values: Iterator[Any]) -> Iterator[tuple[Any, ArrayKind]]:
+    """Arrays of a kind among values and tuples of them."""
+    for value in values:
+        for part in value if isinstance(value, tuple) else (value,):
+            kind = kind_of(part)
+            if kind is not None:
+                yield part, kind

@@ -1,0 +1,136 @@
+"""Arrays of other libraries: the same operations, told by the arrays where they run, with a stand-in for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline import libraries
+from backline.errors import BadType, BadValue, NoKernel
+from backline.libraries import array_kinds
+from backline.libraries.array_kinds import ArrayKind, Described, likeness
+from backline.libraries.base import Algorithm, Library
+from backline.problems import Problem
+from support import clean
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+
+
+class ndarray:
+    """An array on a device that is not there: NumPy's numbers, which only the stand-in library looks at."""
+
+    def __init__(self, values: Any, device: int = 0) -> None:
+        self.values, self.device = np.asarray(values), device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+
+ndarray.__module__ = "standin.core"
+
+
+class StandIn(Library):
+    name = "standin"
+    devices = ("cuda",)
+    prepared = 0
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return "1"
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm]:
+        if problem.op == "matmul":
+            yield Algorithm(self.name, "product")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        StandIn.prepared += 1
+
+        class Plan:
+            choice: Any = None
+
+            def __call__(self, *arrays: ndarray) -> ndarray:
+                return ndarray(np.matmul(*(a.values for a in arrays)))
+
+        return Plan()
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    kind = ArrayKind(
+        "StandIn", "standin", "ndarray", lambda a: a.values.dtype, lambda a: a.values.strides, lambda a: f"cuda:{a.device}"
+    )
+    array_kinds.register(kind)
+    libraries.register(StandIn())
+    StandIn.prepared = 0
+    yield
+    libraries.unregister("standin")
+    array_kinds.unregister("standin")
+
+
+A, B = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones((4, 5), np.float32)
+
+
+def test_an_operation_runs_where_its_arrays_are() -> None:
+    with backline.trace() as trace:
+        result = backline.matmul(ndarray(A), ndarray(B))
+    assert type(result) is ndarray and np.array_equal(result.values, A @ B)
+    (event,) = trace
+    assert event.library == "standin"
+    assert backline.explain().library == "standin" and backline.explain().problem.device == "cuda:0"
+
+
+def test_explain_knows_only_the_libraries_of_the_device() -> None:
+    choice = backline.explain(backline.matmul, ndarray(A), ndarray(B))
+    assert choice.problem.key == "matmul f32 3x4 4x5 on cuda:0" and StandIn.prepared == 0
+    assert choice.library == "standin"
+    assert {c.library for c in choice.candidates}.isdisjoint(("numpy", "openblas", "mkl", "onednn"))
+    assert "no entry" in choice.basis  # what was measured on a CPU says nothing here
+
+
+def test_a_plan_is_made_once_for_arrays_that_are_alike() -> None:
+    for _ in range(3):
+        backline.matmul(ndarray(A), ndarray(B))
+    assert StandIn.prepared == 1
+    backline.matmul(ndarray(A), ndarray(np.asfortranarray(B)))
+    backline.matmul(ndarray(A, 1), ndarray(B, 1))
+    assert StandIn.prepared == 3
+    with backline.num_threads(1):
+        backline.matmul(ndarray(A), ndarray(B))
+    assert StandIn.prepared == 4  # another Snapshot
+
+
+def test_arrays_of_one_call_are_of_one_kind_on_one_device() -> None:
+    with pytest.raises(BadType, match="operands are arrays of NumPy and StandIn"):
+        backline.matmul(ndarray(A), B)
+    with pytest.raises(BadValue, match="operands are on cuda:0 and cuda:1"):
+        backline.matmul(ndarray(A), ndarray(B, 1))
+
+
+def test_what_is_wrong_is_refused_as_for_numpy() -> None:
+    with pytest.raises(BadValue, match="matmul"):
+        backline.matmul(ndarray(A), ndarray(A))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        backline.matmul(ndarray(A), ndarray(B), nonsense=1)
+    with pytest.raises(BadType):
+        backline.matmul(ndarray(A), [1.0])
+
+
+def test_an_operation_that_no_library_of_the_device_has() -> None:
+    with pytest.raises(NoKernel, match="on cuda:0"):
+        backline.linalg.inv(ndarray(np.eye(3)))
+
+
+@pytest.mark.parametrize("made", [A, A.T, A[::-1, ::2], np.broadcast_to(B[:1], (4, 5)), np.zeros((0, 3)), np.float64(3)])
+def test_a_likeness_is_laid_out_the_same(made: Any) -> None:
+    array = np.asarray(made)
+    found = likeness(Described(array.dtype, array.shape, array.strides, "cuda:0"))
+    assert (found.shape, found.dtype) == (array.shape, array.dtype)
+    assert found.strides == array.strides or not array.size
