@@ -1,8 +1,9 @@
-"""Convolutions, tuned, against NumPy and PyTorch: ``python benchmarks/conv.py [--threads N] [--rounds N]``.
+"""Convolutions, tuned, against NumPy and PyTorch: ``python benchmarks/conv.py [--threads N] [--rounds N] [--packed]``.
 
 Every shape is timed in both orders of memory, channels first (nchw) and channels last (nhwc), and each side counts by its faster
 one. Without ``--threads``, once on one thread and once on two. Weights are given anew to every call on all sides, as networks do
-in training; nobody may keep a packed copy of them.
+in training; nobody may keep a packed copy of them. With ``--packed`` they are prepacked on all sides, as they are for inference:
+`prepack_conv2d` here; in PyTorch every form of it that takes the shape, the plain call included, and the fastest counts.
 """
 
 from __future__ import annotations
@@ -96,18 +97,54 @@ def plain(case: Case, x: Array, weight: Array) -> Array:
     return np.concatenate([np.moveaxis(np.tensordot(w, v, contracted), -1, 1) for w, v in parts], 1)
 
 
-def tuned(case: Case, x: Array, weight: Array) -> Any:
+def tuned(case: Case, x: Array, weight: Array, packed: bool) -> Any:
     function, keywords = getattr(functional, case.name), case.keywords
+    layer = getattr(functional, f"prepack_{case.name}")(weight, **keywords) if packed else None
 
     def run() -> Array:
-        return function(x, weight, **keywords)
+        return layer(x) if layer else function(x, weight, **keywords)
 
     with backends.flags(benchmark=True, benchmark_limit=0):
         run()
     return run
 
 
-def row(table: Table, case: Case, threads: int, rounds: int, torch: Any) -> None:
+def prepacked(torch: Any, case: Case, x: Any, weight: Any) -> dict[str, Any]:
+    """PyTorch's own ways to pack weights for a shape: those of its compiler, and the older one of `mkldnn_prepacked`."""
+    rank = len(case.image)
+    stride, padding, dilation = ([n] * rank for n in (case.stride, case.padding, case.dilation))
+    sizes, groups, none = list(x.shape), case.groups, [0] * rank
+    ops = torch.ops.mkldnn
+
+    def pointwise() -> Any:
+        if case.transposed:
+            w = ops._reorder_convolution_transpose_weight(weight, padding, none, stride, dilation, groups, sizes)
+            run = ops._convolution_transpose_pointwise.default
+            return lambda: run(x, w, None, padding, none, stride, dilation, groups, "none", [], "")
+        w = ops._reorder_convolution_weight(weight, padding, stride, dilation, groups, sizes)
+        run = ops._convolution_pointwise.default
+        return lambda: run(x, w, None, padding, stride, dilation, groups, "none", [], "")
+
+    def context() -> Any:
+        if case.transposed or rank != 2:
+            raise RuntimeError("for images only")
+        w = torch.ops.mkldnn_prepacked.conv2d_prepack(weight, None, stride, padding, dilation, groups, sizes, "none")
+        run = torch.ops.mkldnn_prepacked.conv2d_run.default
+        return lambda: run(x, w)
+
+    found, plain = {}, getattr(torch.nn.functional, case.name)(x, weight, **case.keywords)
+    for make in (pointwise, context):
+        try:
+            run = make()
+            got = run()
+        except RuntimeError:
+            continue  # not for this shape
+        assert torch.allclose(got, plain, rtol=1e-3, atol=1e-2), f"{case.label}: {make.__name__} computes something else"
+        found[make.__name__] = run
+    return found
+
+
+def row(table: Table, case: Case, threads: int, rounds: int, torch: Any, packed: bool) -> None:
     first = rng.standard_normal((case.batch, case.channels, *case.image), np.float32)
     weight = rng.standard_normal(case.weight_shape, np.float32)
     inputs = {"nchw": first, "nhwc": last(first)}
@@ -116,7 +153,7 @@ def row(table: Table, case: Case, threads: int, rounds: int, torch: Any) -> None
     wanted = plain(case, first, weight)
     size = float(np.abs(wanted).max())
     for order, x in inputs.items():
-        ours = contestants[f"backline {order}"] = tuned(case, x, weight)
+        ours = contestants[f"backline {order}"] = tuned(case, x, weight, packed)
         error = float(np.abs(ours() - wanted).max()) / size
         assert error < 1e-5, f"{case.label} {order}: off by {error:.0e}"
         choice = backline.explain()
@@ -130,7 +167,11 @@ def row(table: Table, case: Case, threads: int, rounds: int, torch: Any) -> None
             if order == "nhwc" and tx.dim() in formats:
                 tw = tw.contiguous(memory_format=formats[tx.dim()])
             contestants[f"torch {order}"] = lambda tx=tx, tw=tw: theirs(tx, tw, **keywords)
+            for name, run in (prepacked(torch, case, tx, tw) if packed else {}).items():
+                contestants[f"torch {order} {name}"] = run
     times = compare(contestants, rounds=rounds)
+    for order in inputs if torch and packed else ():  # the fastest of its forms
+        times[f"torch {order}"] = min(seconds for name, seconds in times.items() if name.startswith(f"torch {order}"))
     best = min(notes, key=lambda name: times[name])
     table.add(f"{case.label} T{threads}", {"backline": times[best], **times}, notes[best])
 
@@ -142,15 +183,16 @@ def number(flag: str, default: int | None) -> int | None:
 def main() -> None:
     asked = number("--threads", None)
     rounds = number("--rounds", 9) or 9
+    packed = "--packed" in sys.argv
     torch = torch_or_none(asked or 1)
-    table = Table("conv", ["numpy", *(["torch nchw", "torch nhwc"] if torch else [])])
+    table = Table("conv_packed" if packed else "conv", ["numpy", *(["torch nchw", "torch nhwc"] if torch else [])])
     for threads in (asked,) if asked else (1, 2):
         if torch:
             torch.set_num_threads(threads)
             torch.set_grad_enabled(False)
         with backline.num_threads(threads):
             for case in CASES:
-                row(table, case, threads, rounds, torch)
+                row(table, case, threads, rounds, torch, packed)
     summary: dict[str, Any] = {"threads": [asked] if asked else [1, 2], "rounds": rounds}
     if torch:  # over its faster order, row by row
         for r in table.rows:

@@ -18,6 +18,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
+from backline.errors import LibraryFailed
 from backline.libraries import team
 from backline.libraries.base import Algorithm
 from backline.libraries.cpu.onednn import abi
@@ -362,8 +363,9 @@ def test_a_status_that_is_not_success_is_an_error_with_its_text(library: Any, en
     plan = w.plan(w.result((4, 4), np.dtype(np.float32), (4, 1)), release_gil=False)
     a = np.ones((4, 4), np.float32)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"oneDNN failed to run matmul f32 4x4 4x4: status 2, invalid arguments"):
+        with pytest.raises(LibraryFailed, match=r"oneDNN failed to run matmul f32 4x4 4x4\s+cause : status 2, invalid arguments"):
             plan(a, a)
+    assert plan.failed
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -407,3 +409,41 @@ gc.collect()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# Several files ------------------------------------------------------------------------------------------------------------
+
+SEVERAL = """
+    import numpy as np, backline
+    from backline import libraries
+    library = libraries.get("onednn")
+    report = library.report()
+    a = np.ones((64, 64), np.float32)
+    with backline.use("onednn"):
+        assert (backline.mm(a, a) == 64).all()
+    assert backline.backends.mkldnn.version() == library.version()
+    print(report["path"], "|", report.get("older"), "|", report.get("passed over"), "|", *report["search"])
+"""
+
+
+def test_the_newest_of_several_is_taken_and_the_others_are_told(library: Any, tmp_path: Path) -> None:
+    ours = library.report()["path"]
+    for version, there in (("3.99", True), ("3.1", False)):
+        folder = tmp_path / version
+        folder.mkdir()
+        (folder / f"libdnnl.so.{version}").write_bytes(Path(ours).read_bytes())
+        (folder / "libdnnl.so.3").symlink_to(f"libdnnl.so.{version}")
+        path, older, passed, told = run(SEVERAL, LD_LIBRARY_PATH=str(folder)).strip().split(" | ")
+        assert path == (str(folder / "libdnnl.so.3") if there else ours)
+        assert (ours if there else str(folder / "libdnnl.so.3")) in older.split(", ") and passed == "None"
+        assert f"the newest of several: {path} (" in told and f"{folder / 'libdnnl.so.3'} ({version})" in told
+
+
+def test_a_newer_one_that_cannot_be_used_is_passed_over(library: Any, build: Callable[..., Path], tmp_path: Path) -> None:
+    path = build("libdnnl.so.3", FAKE.format(major=3, minor=98, runtime=4, create="return 5;"))
+    (path.parent / "libdnnl.so.3.98").write_bytes(path.read_bytes())
+    taken, older, passed, told = run(SEVERAL, LD_LIBRARY_PATH=str(path.parent)).strip().split(" | ")
+    assert taken == library.report()["path"] and str(path) not in older
+    assert "3.98.0 built on TBB" in passed and str(path) in told
+    assert str(path) not in run("import backline; from backline import libraries; libraries.get('onednn').reason(); "
+                                "print(open('/proc/self/maps').read())", LD_LIBRARY_PATH=str(path.parent))  # fmt: skip

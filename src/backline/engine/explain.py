@@ -11,7 +11,8 @@ from ..problems import Problem
 from .choice import Choice
 from .choose import choose
 
-__all__ = ["composites", "explain", "import_operations", "later", "operation_families", "problem_builders"]
+__all__ = ["composites", "explain", "explainers", "import_operations", "later", "of_problem", "operation_families",
+           "problem_builders"]  # fmt: skip
 
 
 
@@ -29,6 +30,8 @@ class _Builders(dict[str, Callable[..., Problem]]):
 problem_builders: dict[str, Callable[..., Problem]] = _Builders()
 # Operation name -> the family of its Problems.
 operation_families: dict[str, str] = {}
+# Operations of several steps -> what tells which libraries would run them.
+explainers: dict[str, Callable[[Problem], Choice]] = {}
 # Operations made of others -> what they call.
 composites: dict[str, tuple[str, ...]] = {}
 # Modules that are imported when something in them is asked for, and that have further operations; the package fills it.
@@ -78,6 +81,8 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
             raise BadValue("no operation ran in this thread yet", remedy="run one, or name it: explain(op, *args)")
         choice: Choice = plan.choice
         return choice
+    if isinstance(op, _core.Operation) and hasattr(op, "problem"):  # a layer that owns its weights
+        return choose(op.problem(*args, **kwargs), measure=False)
     name = op if isinstance(op, str) else f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', '')}"
     name = name.removeprefix("backline.")
     if name not in problem_builders:
@@ -92,4 +97,10 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
 
         close = nearest(name, [*problem_builders, *composites])
         raise BadValue(f"{name} is not an operation of backline", remedy=f"one of: {', '.join(close[:5])}")
-    return choose(problem_builders[name](*args, **kwargs), measure=False)
+    return of_problem(problem_builders[name](*args, **kwargs))
+
+
+def of_problem(problem: Problem) -> Choice:
+    """What would run for a Problem, and why; nothing is measured."""
+    explainer = explainers.get(problem.op)
+    return explainer(problem) if explainer else choose(problem, measure=False)

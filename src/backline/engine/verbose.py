@@ -180,10 +180,11 @@ def _need(backend: str, name: str) -> None:
 class VerbosePlan(PythonPlan):
     """A Plan that runs another one at a verbose level of the library, and tells the scopes that are open."""
 
-    __slots__ = ()
+    __slots__ = ("kept_bytes",)
 
     def __init__(self, plan: Any, voice: Voice, level: int) -> None:
         choice = plan.choice
+        self.kept_bytes: int = getattr(plan, "kept_bytes", 0)
 
         def run(*arrays: Any) -> Any:
             return _speak(voice, level, "execution", choice.problem, choice.chosen, lambda: plan(*arrays))

@@ -19,7 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from backline.errors import BackendUnavailable
@@ -59,6 +59,8 @@ class LibrarySpec:
         Functions it must export; ``"a|b"`` is met by either.
     reuse_mapped : bool
         Whether a copy that is already mapped is taken rather than a second one mapped beside it.
+    newest : bool
+        Whether of several files that the search meets by itself the newest is taken, wherever it is, by the version in its name.
     """
 
     name: str
@@ -69,6 +71,7 @@ class LibrarySpec:
     folders: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     reuse_mapped: bool = True
+    newest: bool = False
 
     def bears_name(self, filename: str) -> bool:
         """Whether a file name is one of this library's; a longer version (``.so.4.0.0``) still is."""
@@ -121,6 +124,8 @@ class Finding:
         What would help; "" if there is a path.
     info : Elf or None
         What the file says about itself; None where files are found by name only.
+    others : tuple of Finding
+        Where the newest of several files was taken: the others, newer ones first.
     """
 
     spec: LibrarySpec
@@ -130,6 +135,7 @@ class Finding:
     reason: str = ""
     remedy: str = ""
     info: elf.Elf | None = field(default=None, compare=False)
+    others: tuple[Finding, ...] = field(default=(), compare=False)
 
     def __bool__(self) -> bool:
         return self.path is not None
@@ -198,6 +204,9 @@ def search(spec: LibrarySpec, path: str | None = None) -> Finding:
         found = _first(spec, MAPPED, ("/proc/self/maps",) if elf.supported() else (), candidates, steps)
         if found:
             return found
+    found = _newest(spec, steps) if spec.newest else None
+    if found:
+        return found
     found = _first(spec, WHEEL, *_in_packages(spec), steps)
     if found:
         return found
@@ -267,6 +276,50 @@ def _first(
     extra = "".join(f"; {note}" for note in notes)
     steps.append(Step(step, looked, outcome + extra))
     return None
+
+
+def _newest(spec: LibrarySpec, steps: list[Step]) -> Finding | None:
+    """The newest of several sound files; None if there are not several."""
+    places: dict[str, tuple[str, str]] = {}
+    for step, paths in ((WHEEL, _in_packages(spec)[1]), (SYSTEM, _in_folders(spec, system_folders()))):
+        for path in paths:
+            places.setdefault(os.path.realpath(path), (path, step))
+    sound = []
+    for path, step in places.values():
+        try:
+            sound.append((path, step, _check(path, spec.needs)))
+        except elf.Refused:
+            continue  # a search for one file says why, and there is one if this was the second
+    if len(sound) < 2:
+        return None
+    sound.sort(key=lambda file: version_in_name(file[0]), reverse=True)  # of one version, the one that is met first
+    told = [f"{path} ({'.'.join(map(str, version_in_name(path))) or 'no version in its name'})" for path, _, _ in sound]
+    outcome = f"found; the newest of several: {', '.join(told)}"
+    found = [Finding(spec, path, step, (*steps, Step(step, (path,), outcome)), info=info) for path, step, info in sound]
+    return replace(found[0], others=tuple(found[1:]))
+
+
+def version_in_name(path: str) -> tuple[int, ...]:
+    """The numbers after ``.so`` in the name of the file that a path leads to, or () where they say no more than the interface.
+
+    Packages often hold copies in the place of links: then the longer name of a file of the same size beside it counts.
+
+    Examples
+    --------
+    >>> version_in_name("/nowhere/libdnnl.so.3.6"), version_in_name("/nowhere/libdnnl.so.3")
+    ((3, 6), ())
+    """
+    real = os.path.realpath(path)
+    folder, name = os.path.split(real)
+    names = [name]
+    try:
+        size = os.path.getsize(real)
+        with os.scandir(folder) as entries:
+            names += [e.name for e in entries if e.name.startswith(f"{name}.") and e.is_file() and e.stat().st_size == size]
+    except OSError:
+        pass  # its own name has to do
+    numbers = max(tuple(int(n) for n in re.findall(r"\d+", each.partition(".so")[2])) for each in names)
+    return numbers if len(numbers) > 1 else ()
 
 
 def _mapped(spec: LibrarySpec, files: Iterable[MappedFile]) -> list[str]:

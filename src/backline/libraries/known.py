@@ -59,10 +59,12 @@ def _row(
     inside: tuple[str, ...] = (),
     folders: tuple[str, ...] = (),
     version_of: str = "",
+    newest: bool = False,
 ) -> tuple[str, Known]:
     spec = LibrarySpec(
-        name, f"BACKLINE_{name.upper()}_LIBRARY", wheels, files if prefix else (), files, needs=needs, reuse_mapped=True
-    )
+        name, f"BACKLINE_{name.upper()}_LIBRARY", wheels, files if prefix else (), files, needs=needs, reuse_mapped=True,
+        newest=newest,
+    )  # fmt: skip
     return name, Known(title, how_to_get, spec, machines, inside, folders, version_of)
 
 
@@ -94,7 +96,7 @@ KNOWN: dict[str, Known] = dict(
              ("libdevice_gemm_operations.so.1", "libdevice_gemm_operations.so"), folders=_ROCM),
         _row("aotriton", "AOTriton", "it comes with AMD's ROCm", ("libaotriton_v2.so",), folders=_ROCM),
         _row("mkldnn", "oneDNN 3", "pip install onednn-cpu-gomp", ("libdnnl.so.3",), ("dnnl_version", "dnnl_engine_get_count"),
-             wheels=(("paddle", "libs/libdnnl.so.3"),)),
+             wheels=(("paddle", "libs/libdnnl.so.3"),), newest=True),
         _row("nnpack", "NNPACK", "a build of NNPACK; PyTorch contains one, which is used while PyTorch is imported",
              ("libnnpack.so.0", "libnnpack.so"), ("nnp_initialize",), inside=("libtorch_cpu.so",)),
         _row("xnnpack", "XNNPACK", "on Debian: apt install libxnnpack0", ("libXNNPACK.so.0", "libXNNPACK.so"),
@@ -103,6 +105,9 @@ KNOWN: dict[str, Known] = dict(
         _row("fbgemm", "FBGEMM", "a build of FBGEMM as a shared library", ("libfbgemm.so",), machines=("x86_64", "amd64")),
         _row("kleidiai", "KleidiAI", "a build of KleidiAI as a shared library", ("libkleidiai.so",),
              ("kai_run_lhs_quant_pack_qai8dxp_f32",), machines=("aarch64", "arm64")),
+        _row("fftw", "FFTW", "on Debian: apt install libfftw3-single3 libfftw3-double3",
+             ("libfftw3.so.3", "libfftw3f.so.3", "libfftw3.so", "libfftw3f.so"),
+             ("fftw_plan_guru64_dft|fftwf_plan_guru64_dft", "fftw_execute_dft|fftwf_execute_dft")),
         _row("openmp", "an OpenMP runtime", "on Debian: apt install libgomp1",
              ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so", "libomp.dylib"), ("omp_get_max_threads",)),
     )

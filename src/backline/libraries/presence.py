@@ -133,13 +133,15 @@ def _look_for(name: str) -> Found:
         if not finding.step:  # otherwise a file was named, and that one was refused
             return Found(f"{finding.reason} ({files})", searched, remedy=remedy)
         return Found(finding.reason, searched, remedy=finding.remedy)
-    facts = dict(inquire(name, finding.path))
-    reason = facts.pop("reason", "")
-    if reason:
-        if not reason.startswith("cannot be loaded: "):
-            reason = f"{finding.path} {reason}"
-        return Found(reason, searched, finding.path, remedy=remedy)
-    return Found("", searched, finding.path, facts)
+    reasons = []
+    for each in (finding, *finding.others):
+        assert each.path is not None
+        facts = dict(inquire(name, each.path))
+        reason = facts.pop("reason", "")
+        if not reason:
+            return Found("", searched, each.path, facts)
+        reasons.append(reason if reason.startswith("cannot be loaded: ") else f"{each.path} {reason}")
+    return Found("; ".join(reasons), searched, finding.path, remedy=remedy)
 
 
 def find(row: Known) -> Finding:

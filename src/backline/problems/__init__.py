@@ -128,6 +128,14 @@ class Problem:
     def dtype(self) -> np.dtype[Any]:
         return self.operands[0].dtype
 
+    @property
+    def packed(self) -> bool:
+        """Whether the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
+
+        Such a plan belongs to the object that owns the weights: no cache hands it to anybody else.
+        """
+        return bool(self.parameter("packed"))
+
     @cached_property
     def flops(self) -> float:
         """Floating-point operations of the usual algorithm; complex ones count as the real ones they take."""
@@ -143,7 +151,9 @@ class Problem:
 
         Alignment and exact strides are not in it, only what decides the speed: sizes, dtype, layout class, parameters.
         """
-        parts = [self.op, short(self.dtype), *(o.text() for o in self.operands if o.role != "out")]
+        # Packed weights come before what a call gives, but are named after it, as in the operation's own call.
+        shown = sorted(self.operands, key=lambda o: o.role not in ("a", "input")) if self.packed else self.operands
+        parts = [self.op, short(self.dtype), *(o.text() for o in shown if o.role != "out")]
         parts += [f"{k}={v}" for k, v in self.parameters if v not in (None, False) and k != "check"]
         out = self.get("out")
         if out is not None:

@@ -13,8 +13,8 @@ import numpy as np
 
 __all__ = [
     "ALLOCATED_BY_NOBODY", "CPU", "DATA_TYPES", "FPMATH_STRICT", "IN_ORDER", "MAX_NDIMS", "STATUS", "TAG_ANY", "UNIMPLEMENTED",
-    "USER_SCRATCHPAD", "Alg", "Arg", "ExecArg", "Isa", "Norm", "Prop", "Query", "Runtime", "Version", "data_type", "dims",
-    "exec_args", "post_op_arg", "status_text",
+    "USER_SCRATCHPAD", "Alg", "Arg", "Direction", "ExecArg", "Isa", "Norm", "Prop", "Query", "Runtime", "Version", "data_type",
+    "dims", "exec_args", "post_op_arg", "status_text", "zero_points",
 ]  # fmt: skip
 
 CPU = 1
@@ -40,6 +40,7 @@ class Prop(IntEnum):
 
     FORWARD_TRAINING = 64
     FORWARD_INFERENCE = 96
+    BACKWARD = 128
 
 
 class Alg(IntEnum):
@@ -55,11 +56,19 @@ class Alg(IntEnum):
     GELU_TANH = 43
     SWISH = 44
     GELU_ERF = 49
+    BINARY_ADD = 131056
     POOLING_MAX = 511
     POOLING_AVG_INCLUDE_PADDING = 767
     POOLING_AVG_EXCLUDE_PADDING = 1023
     SOFTMAX = 196608
     LOG_SOFTMAX = 196609
+
+
+class Direction(IntEnum):
+    """In which order a recurrent network takes the steps."""
+
+    FORWARD = 1
+    REVERSE = 2
 
 
 class Norm(IntEnum):
@@ -73,6 +82,7 @@ class Norm(IntEnum):
 class Query(IntEnum):
     """What a primitive descriptor can be asked."""
 
+    INPUTS = 3
     IMPLEMENTATION = 8
     SRC = 129
     DIFF_SRC = 130
@@ -88,8 +98,14 @@ class Arg(IntEnum):
     """Which argument of an execution a memory object is."""
 
     SRC = 1
+    SRC_1 = 2
+    SRC_ITER = 2  # of recurrent networks: the state before the first step, and LSTM's memory
+    SRC_ITER_C = 3
     DST = 17
+    DST_ITER = 18
+    DST_ITER_C = 19
     WEIGHTS = 33
+    WEIGHTS_ITER = 34
     BIAS = 41
     MEAN = 49
     VARIANCE = 50
@@ -100,6 +116,8 @@ class Arg(IntEnum):
     DIFF_SRC = 129
     DIFF_DST = 145
     DIFF_WEIGHTS = 161
+    DIFF_SCALE = 255
+    DIFF_SHIFT = 256
 
 
 def post_op_arg(position: int, arg: Arg) -> int:
@@ -109,6 +127,15 @@ def post_op_arg(position: int, arg: Arg) -> int:
     32801
     """
     return 32768 * (position + 1) | arg
+
+
+def zero_points(arg: Arg) -> int:
+    """The argument that the zero points of another one are.
+
+    >>> zero_points(Arg.SRC)
+    8193
+    """
+    return 8192 | arg
 
 
 class Runtime(IntEnum):
@@ -126,6 +153,8 @@ class Runtime(IntEnum):
 class Isa(IntEnum):
     """Bits of the instruction sets in use: those that matter here. Processors with AMX have this one, too."""
 
+    AVX2_VNNI = 0x08
+    AVX512_VNNI = 0x40
     AVX512_BF16 = 0x80
 
 

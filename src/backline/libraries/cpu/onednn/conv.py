@@ -1,8 +1,8 @@
 """Convolutions, transposed ones, and gradients by oneDNN.
 
 Its kernels want channels last, or in blocks of its own, and weights in an order that depends on the kernel. A plan brings
-operands there and the result back, each where it does not lie so already. Weights are brought there in every call: a plan keeps
-no copy of them.
+operands there and the result back, each where it does not lie so already. Weights are brought there in every call, and a plan
+keeps no copy of them, unless they are packed: then the first call does it for all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...base import Algorithm, Refusal
 from ...build import Pointer, same_place
 from . import abi
 from .engine import Desc, DnnlError, Engine, PrimitiveDesc, why
-from .products import BF16, F32, SMALL_FLOPS, THREAD_FLOPS, is_reference
+from .products import BF16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
 from .writer import Place, Writer, dense_strides, fits, image_strides
 
 __all__ = ["conv_algorithms", "prepare_conv"]
@@ -54,9 +54,10 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
             continue
         precision = "bf16" if name == REDUCED else "f32 accumulation" if p.dtype == BF16 else ""
         isa = "avx512" if precision else ""
+        note = kernel + (PACKED if p.packed else "")
         if many > 1:
-            yield Algorithm("onednn", name, many, True, precision, "run", "measured", engine.pool, kernel, (), isa)
-        yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", kernel, (), isa)
+            yield Algorithm("onednn", name, many, True, precision, "run", "measured", engine.pool, note, (), isa)
+        yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", note, (), isa)
 
 
 def prepare_conv(engine: Engine, p: ConvProblem, algorithm: Algorithm) -> Any:
@@ -231,12 +232,12 @@ class _Forward(_Convolution):
 
     def plan(self) -> Any:
         p, w = self.p, self.w
-        source, weights = self.images("input"), self.weights()
+        source, weights = self.images("input"), w.pack(self.weights, self.asked(abi.Query.WEIGHTS))
         residual = self.images("residual") if p.get("residual") else None
         final, result, scattered = self.final(self.output_shape, image_strides(self.output_shape, p.last))
         wanted = self.asked(abi.Query.DST)
         target = final if wanted == final.desc else w.work(wanted)
-        source, weights = w.reorder(source, self.asked(abi.Query.SRC)), w.reorder(weights, self.asked(abi.Query.WEIGHTS))
+        source = w.reorder(source, self.asked(abi.Query.SRC))
         if residual:
             w.move(residual, target)
         places: dict[int, Place] = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, abi.Arg.DST: target}
@@ -259,7 +260,7 @@ class _Forward(_Convolution):
 def _plain_again(made: _Forward) -> Callable[[], Any]:
     """Makes the plan of the same convolution without relu."""
     engine, threads, name = made.engine, made.w.threads, made.name
-    plain = replace(made.p, parameters=tuple((k, v) for k, v in made.p.parameters if k != "activation"))
+    plain = replace(made.p, parameters=without(made.p, "activation", "packed"))
 
     def make() -> Any:
         with engine.threads(threads):

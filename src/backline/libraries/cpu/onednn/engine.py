@@ -99,10 +99,10 @@ class PrimitiveDesc(Handle):
         )  # fmt: skip
         return (text.value or b"").decode("ascii", "replace")
 
-    def desc(self, what: abi.Query) -> Desc | None:
-        """The memory descriptor of an argument; None where it has none."""
+    def desc(self, what: abi.Query, which: int = 0) -> Desc | None:
+        """The memory descriptor of an argument, of that one where there are several of its kind; None where it has none."""
         function = self.engine.function("dnnl_primitive_desc_query_md", ctypes.c_void_p)
-        found = function(ctypes.c_void_p(self.address), ctypes.c_int(what), ctypes.c_int(0))
+        found = function(ctypes.c_void_p(self.address), ctypes.c_int(what), ctypes.c_int(which))
         return self.engine.clone(found) if found else None
 
 

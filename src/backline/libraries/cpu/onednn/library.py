@@ -16,9 +16,11 @@ from ....problems.conv import ConvProblem
 from ....problems.linear import LinearProblem
 from ....problems.matmul import MatmulProblem
 from ....problems.neural import NeuralProblem
+from ....problems.quantized import QuantizedProblem
+from ....problems.rnn import RnnProblem
 from ....switches.verbosity import starting_mkldnn
 from ... import capability, find, isolated, team
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, FileLibrary, Refusal
 from ...find import Finding, search
 from ...known import KNOWN
 from ...native import NativeLibrary
@@ -27,6 +29,8 @@ from .conv import conv_algorithms, prepare_conv
 from .engine import Engine
 from .neural import neural_algorithms, prepare_neural
 from .products import prepare_product, product_algorithms
+from .quantized import ENGINES, Packing, packing, prepare_quantized, quantized_algorithms, quantized_refusal
+from .rnn import prepare_rnn, rnn_algorithms
 
 __all__ = ["OneDNN"]
 
@@ -44,13 +48,14 @@ class Loaded:
     version: str
 
 
-class OneDNN(Library):
+class OneDNN(FileLibrary):
     """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
 
     name = "onednn"
     title = "oneDNN"
     switch = "mkldnn.enabled"
     families = ("matmul", "conv", "neural", "rnn", "quantized")
+    engines = ENGINES
     openmp = True
     how_to_get = KNOWN["mkldnn"].how_to_get
     spec = KNOWN["mkldnn"].spec
@@ -59,25 +64,40 @@ class OneDNN(Library):
         self.finding: Finding | None = None
         self.traits: Loaded | None = None
         self.facts: dict[str, str] = {}
-        self._reason: str | None = None
         self._level = starting_mkldnn()[0]
 
     # loading
 
-    def reason(self) -> str:
-        if self._reason is None:
-            self._reason = self._load()
-        return self._reason
+    def load(self) -> str:
+        """The newest usable file; where there are older ones, and newer ones that are not usable, the report has them."""
+        found = search(self.spec, self._named())
+        if found.path is None:
+            self.finding = found
+            return found.reason
+        reasons: list[str] = []
+        for finding in (found, *found.others):
+            self.finding = finding
+            reason = self._try(finding, several=bool(found.others))
+            if not reason:
+                if reasons:
+                    self.facts["passed over"] = "; ".join(reasons)
+                if finding.others or reasons:
+                    self.facts["older"] = ", ".join(f.path for f in found.others[len(reasons) :] if f.path) or "none"
+                return ""
+            reasons.append(reason)
+        self.finding = found
+        return "; ".join(reasons)
 
-    def _load(self) -> str:
+    def _try(self, finding: Finding, *, several: bool) -> str:
+        """Load a file; why it cannot be used, or an empty string."""
+        path = finding.path
+        assert path is not None
         try:
-            self.finding = search(self.spec, self._named())
-            path = self.finding.path
-            if path is None:
-                return self.finding.reason
-            if self.finding.info is not None and any(name.startswith("libsycl") for name in self.finding.info.needed):
+            if finding.info is not None and any(name.startswith("libsycl") for name in finding.info.needed):
                 return f"{path} is built on SYCL; {KNOWN['mkldnn'].how_to_get} has a build on OpenMP"
-            if self.finding.step in (find.EXPLICIT, find.VARIABLE, find.SYSTEM) and isolated.CHILD not in os.environ:
+            # Among several a child looks first, so that what cannot be used is not loaded beside what can.
+            asked = several or finding.step in (find.EXPLICIT, find.VARIABLE, find.SYSTEM)
+            if asked and isolated.CHILD not in os.environ:
                 wrong = isolated.verdict(self.name, path)
                 if wrong:
                     return wrong
@@ -136,6 +156,10 @@ class OneDNN(Library):
             yield from conv_algorithms(engine, problem, threads)
         elif isinstance(problem, NeuralProblem):
             yield from neural_algorithms(engine, problem, threads)
+        elif isinstance(problem, RnnProblem):
+            yield from rnn_algorithms(engine, problem, threads)
+        elif isinstance(problem, QuantizedProblem):
+            yield from quantized_algorithms(engine, problem, threads)
         else:
             yield Refusal(self.name, "", f"oneDNN is not asked for {problem.op}")
 
@@ -148,6 +172,10 @@ class OneDNN(Library):
             plan = prepare_conv(engine, problem, algorithm)
         elif isinstance(problem, NeuralProblem):
             plan = prepare_neural(engine, problem, algorithm)
+        elif isinstance(problem, RnnProblem):
+            plan = prepare_rnn(engine, problem, algorithm)
+        elif isinstance(problem, QuantizedProblem):
+            plan = prepare_quantized(engine, problem, algorithm)
         else:
             raise RuntimeError(f"oneDNN is not asked for {problem.op}")
         if isinstance(plan, _core.PreparedCall):
@@ -155,6 +183,14 @@ class OneDNN(Library):
         return plan
 
     # what others ask
+
+    def engine_reason(self, name: str) -> str:
+        """Why it cannot run that engine for int8 here, though it is there; or an empty string."""
+        return quantized_refusal(self.traits.engine) if self.available() and self.traits is not None else self.reason()
+
+    def packing(self, problem: QuantizedProblem) -> Packing | None:
+        """The order that it wants a packed weight in; None where it has no kernel."""
+        return packing(self.traits.engine, problem) if self.available() and self.traits is not None else None
 
     def set_verbose(self, level: int) -> int:
         """Have it print a line for each execution (1) and each creation (2), or nothing (0); returns the former level."""

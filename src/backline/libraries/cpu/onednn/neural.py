@@ -43,6 +43,11 @@ class Unfit(RuntimeError):
 
 def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """oneDNN's way for one of the layers between products and convolutions."""
+    from .neural_grad import GRADIENTS, gradient_algorithms
+
+    if p.op in GRADIENTS:
+        yield from gradient_algorithms(engine, p, threads)
+        return
     reason = _refusal(p)
     if reason:
         yield Refusal("onednn", p.op, reason)
@@ -67,6 +72,10 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
 
 def prepare_neural(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:
     """The plan of an Algorithm that `neural_algorithms` listed."""
+    from .neural_grad import GRADIENTS, prepare_gradient
+
+    if p.op in GRADIENTS:
+        return prepare_gradient(engine, p, algorithm)
     with engine.threads(algorithm.threads):
         return _Layer(engine, p, algorithm.threads).plan()
 
@@ -91,13 +100,37 @@ class Input(NamedTuple):
     order: tuple[int, ...]
 
 
+def laid(w: Writer, p: NeuralProblem, role: str, order: tuple[int, ...] | None = None) -> Input:
+    """An operand without gaps: as it lies where it has none, else copied; in the order of its own axes, or one that is given."""
+    o = p.get(role)
+    assert o is not None
+    if any(s == 0 for s, n in zip(o.strides, o.shape, strict=True) if n > 1):
+        raise Unfit(f"{role} repeats elements by strides of 0")
+    if order is None:
+        order = tuple(sorted(range(len(o.shape)), key=lambda i: -abs(o.strides[i]) if o.shape[i] > 1 else -o.nbytes - 1))
+    dense = [s * o.dtype.itemsize for s in dense_strides(o.shape, order)]
+    copied = not o.aligned or any(n > 1 and s != d for n, s, d in zip(o.shape, o.strides, dense, strict=True))
+    return Input(w.spread(role, copied=copied, order=order).pointer, o.shape, order)
+
+
+def images_last(input: Input, shape: tuple[int, ...]) -> bool:
+    """Whether images, of the shape of an input or with a batch of 1 before it, have their channels last in memory."""
+    moved = len(shape) - len(input.shape)
+    order = (*range(moved), *(i + moved for i in input.order))
+    lies = dense_strides(shape, order)
+    for last in (False, True):
+        if all(a == b or n == 1 for a, b, n in zip(lies, image_strides(shape, last), shape, strict=True)):
+            return last
+    raise Unfit("channels are neither first nor last in memory")
+
+
 class _Layer:
     """Where everything lies, and the primitive; `plan` writes the steps down."""
 
     def __init__(self, engine: Engine, p: NeuralProblem, threads: int) -> None:
         self.engine, self.p = engine, p
         self.w = Writer(engine, p, threads)
-        self.input = self._input()
+        self.input = laid(self.w, p, "input")
         self.places: dict[int, Place] = {}
         self.target_order = self.input.order
         describe: dict[str, Callable[[], PrimitiveDesc]] = {
@@ -107,16 +140,6 @@ class _Layer:
         self.kernel = describe.get(p.op, self._eltwise)()
 
     # where things lie
-
-    def _input(self) -> Input:
-        o = self.p.get("input")
-        assert o is not None
-        if any(s == 0 for s, n in zip(o.strides, o.shape, strict=True) if n > 1):
-            raise Unfit("the input repeats elements by strides of 0")
-        order = tuple(sorted(range(len(o.shape)), key=lambda i: -abs(o.strides[i]) if o.shape[i] > 1 else -o.nbytes - 1))
-        dense = [s * o.dtype.itemsize for s in dense_strides(o.shape, order)]
-        copied = not o.aligned or any(n > 1 and s != d for n, s, d in zip(o.shape, o.strides, dense, strict=True))
-        return Input(self.w.spread("input", copied=copied, order=order).pointer, o.shape, order)
 
     def _desc(self, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Desc:
         return self.engine.desc(shape, self.p.dtype, strides or dense_strides(shape))
@@ -168,7 +191,7 @@ class _Layer:
     def _batch_norm(self) -> PrimitiveDesc:
         shape = self.input.shape
         images = (shape[0], shape[1], 1, prod(shape[2:]))
-        self.source = self.target = self._desc(images, image_strides(images, self._last(shape)))
+        self.source = self.target = self._desc(images, image_strides(images, images_last(self.input, shape)))
         self._vector("mean", abi.Arg.MEAN)
         self._vector("variance", abi.Arg.VARIANCE)
         flags = abi.Norm.GLOBAL_STATS | abi.Norm.SCALE * self._vector("weight", abi.Arg.SCALE)
@@ -180,7 +203,7 @@ class _Layer:
         kernel = p.parameter("kernel")
         single = (1,) * (len(kernel) + 2 - len(self.input.shape))  # images without a batch
         shape, result = single + self.input.shape, single + p.result
-        last = self._last(shape)
+        last = images_last(self.input, shape)
         self.source, self.target = (self._desc(s, image_strides(s, last)) for s in (shape, result))
         alg = abi.Alg.POOLING_MAX
         if p.op == "avg_pool":
@@ -189,16 +212,6 @@ class _Layer:
         before, after = zip(*p.parameter("padding"), strict=True)
         dilation = tuple(d - 1 for d in p.parameter("dilation", (1,) * len(kernel)))
         return self._forward("pooling", alg, self.source, self.target, p.parameter("stride"), kernel, dilation, before, after)
-
-    def _last(self, shape: tuple[int, ...]) -> bool:
-        """Whether images have their channels last in memory."""
-        moved = len(shape) - len(self.input.shape)
-        order = (*range(moved), *(i + moved for i in self.input.order))
-        lies = dense_strides(shape, order)
-        for last in (False, True):
-            if all(a == b or n == 1 for a, b, n in zip(lies, image_strides(shape, last), shape, strict=True)):
-                return last
-        raise Unfit("channels are neither first nor last in memory")
 
     # what is done
 
@@ -222,10 +235,10 @@ class _Layer:
         if p.op in LOOKED_AFTER:
             w.look(result, prod(p.result))
         looked = p.op in LOOKED_BEFORE + LOOKED_AFTER
-        return w.plan(result, release_gil=prod(p.result) >= SMALL_ELEMENTS, exact=_by_numpy(p) if looked else None)
+        return w.plan(result, release_gil=prod(p.result) >= SMALL_ELEMENTS, exact=by_numpy(p) if looked else None)
 
 
-def _by_numpy(p: NeuralProblem) -> Callable[..., Any]:
+def by_numpy(p: NeuralProblem) -> Callable[..., Any]:
     compute = reference_neural.plan(p)
 
     def exact(arrays: tuple[np.ndarray[Any, Any], ...], result: Any) -> Any:

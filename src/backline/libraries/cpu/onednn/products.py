@@ -1,20 +1,21 @@
 """Matrix products and linear layers: oneDNN's matmul, with what follows the product done to each tile of it.
 
-Matrices with strides go in as they are, transposed ones too. Where an algorithm computes in bfloat16, operands are rounded by
-reorders inside the plan: the hardware multiplies bfloat16 and accumulates in float32.
+Matrices with strides go in as they are, transposed ones too; packed ones as the kernel likes them best. Where an algorithm
+computes in bfloat16, operands are rounded by reorders inside the plan: the hardware multiplies bfloat16 and adds up in float32.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ....problems import Operand
+from ....problems import Operand, Problem
 from ....problems.layout import batch_offsets, matrix_layout
 from ....problems.linear import LinearProblem
 from ....problems.matmul import MatmulProblem
@@ -24,7 +25,9 @@ from . import abi
 from .engine import Engine, why
 from .writer import Place, Writer, dense_strides, fits
 
-__all__ = ["BF16", "F32", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms"]
+__all__ = [
+    "BF16", "F32", "PACKED", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms", "without",
+]  # fmt: skip
 
 Product = MatmulProblem | LinearProblem
 
@@ -32,6 +35,7 @@ F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 THREAD_FLOPS, SMALL_FLOPS = 1e6, 6e4
 REDUCED = "bf16"
+PACKED = "; weights packed once"
 ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "relu": ("prelu",), "gelu": (abi.Alg.GELU_ERF, 0.0, 0.0), "gelu_tanh": (abi.Alg.GELU_TANH, 0.0, 0.0),
     "silu": (abi.Alg.SWISH, 1.0, 0.0), "tanh": (abi.Alg.TANH, 0.0, 0.0), "sigmoid": (abi.Alg.LOGISTIC, 0.0, 0.0),
@@ -60,7 +64,7 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
             continue
         precision = REDUCED if name == REDUCED else "f32 accumulation" if p.dtype == BF16 else ""
         isa = "avx512" if precision else ""
-        note = kernel + ("; NaN for infinity" if p.parameter("activation") == "gelu" else "")
+        note = kernel + ("; NaN for infinity" if p.parameter("activation") == "gelu" else "") + (PACKED if p.packed else "")
         if many > 1:
             yield Algorithm("onednn", name, many, True, precision, "run", "measured", engine.pool, note, (), isa)
         yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", note, (), isa)
@@ -91,6 +95,11 @@ def is_reference(kernel: str) -> bool:
     (True, False)
     """
     return "ref" in re.split("[:+_]", kernel)
+
+
+def without(p: Problem, *names: str) -> tuple[tuple[str, Any], ...]:
+    """The parameters of a Problem, less these."""
+    return tuple((k, v) for k, v in p.parameters if k not in names)
 
 
 def _row(o: Operand | None) -> Operand | None:
@@ -132,7 +141,9 @@ class _Product:
         self.row = "bias"
         if self.added == "c" and self._is_bias():
             self.added, self.row = "", "c"
-        a, b, self.target = self._given("a"), self._given("b"), self._target()
+        with self.w.b.first() if p.packed else nullcontext():
+            b = self._given("b")
+        a, self.target = self._given("a"), self._target()
         # One axis for the whole batch where that can be: kernels are made for it.
         steps = [m.offsets(p.batch, 1) for m in (a, b, self.target)]
         self.flat = len(p.batch) > 1 and all(isinstance(step, int) for step in steps)
@@ -140,7 +151,9 @@ class _Product:
         self.source, weights = self.a.desc, self.b.desc
         if self.reduced:
             shape = self._laid(a)[0]
-            self.source, weights = engine.desc(shape, BF16, dense_strides(shape)), engine.desc(self._laid(b)[0], BF16)
+            self.source = engine.desc(shape, BF16, dense_strides(shape))
+        if self.reduced or p.packed:
+            weights = engine.desc(self._laid(b)[0], BF16 if self.reduced else p.dtype)
         self.bias = self._bias()
         self.kernel = engine.primitive_desc(
             "matmul", self.source, weights, self.bias.desc if self.bias else None, self.dst.desc,
@@ -242,9 +255,11 @@ class _Product:
             self._load()
         source, weights = self.a, self.b
         if self.reduced:
+            source = w.reorder(self.a, self.source)
+        if self.reduced or p.packed:
             wanted = self.kernel.desc(abi.Query.WEIGHTS)
             assert wanted is not None
-            source, weights = w.reorder(self.a, self.source), w.reorder(self.b, wanted)
+            weights = w.pack(lambda: self.b, wanted)
         places: dict[int, Place] = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, abi.Arg.DST: self.dst}
         if self.bias:
             places[abi.Arg.BIAS] = self.bias
@@ -263,7 +278,7 @@ class _Product:
 def _plain_again(product: _Product) -> Callable[[], Any]:
     """Makes the plan of the same product without its activation."""
     engine, threads, name = product.engine, product.w.threads, REDUCED if product.reduced else "matmul"
-    plain = replace(product.p, parameters=tuple((k, v) for k, v in product.p.parameters if k != "activation"))
+    plain = replace(product.p, parameters=without(product.p, "activation", "packed"))
 
     def make() -> Any:
         with engine.threads(threads):

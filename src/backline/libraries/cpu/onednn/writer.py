@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ....problems import Operand, Problem
 from ....problems.layout import batch_offsets
+from ...base import failure
 from ...build import Builder, Pointer
 from . import abi
 from .engine import Desc, Engine, PrimitiveDesc
@@ -171,7 +173,9 @@ class Writer:
             memory = self.engine.memory(place.desc)
             self.b.keep.append(memory)
             pairs.append((arg, memory.address))
-            self.b.call(set_data, [memory.address, place.pointer], returns=3, to=self.status)
+            stays = self.b.buffers[place.pointer[0]][0] in ("constant", "kept")
+            with self.b.first() if stays else nullcontext():
+                self.b.call(set_data, [memory.address, place.pointer], returns=3, to=self.status)
         execute = self.engine.native.address("dnnl_primitive_execute")
         args = self.b.constant(abi.exec_args(pairs))
         self.b.call(execute, [primitive.address, self.stream.address, len(pairs), args], returns=3, to=self.status)
@@ -182,6 +186,21 @@ class Writer:
             return source
         target = self.work(desc)
         self.move(source, target)
+        return target
+
+    def pack(self, given: Callable[[], Place], desc: Desc) -> Place:
+        """Weights as `desc` wants them: brought there by every call, or by the first one where the Problem's are packed.
+
+        `given` says where they are, and may copy them for that.
+        """
+        if not self.problem.packed:
+            return self.reorder(given(), desc)
+        with self.b.first():
+            source = given()
+            if source.desc == desc and source.pointer in self._arguments.values():
+                return source
+            target = Place(desc, self.b.kept(desc.nbytes))
+            self.move(source, target)
         return target
 
     def move(self, source: Place, target: Place) -> None:
@@ -242,8 +261,7 @@ class Writer:
 
     def plan(
         self,
-        result: Pointer,
-        *,
+        *results: Pointer,
         release_gil: bool,
         same: tuple[str, ...] = (),
         exact: Callable[[tuple[Any, ...], Any], Any] | None = None,
@@ -258,9 +276,9 @@ class Writer:
             status, finite = infos
             if finite == NOT_FINITE and status == 0 and exact is not None:
                 return exact(arrays, results[0])
-            raise RuntimeError(f"oneDNN failed to run {text}: {abi.status_text(status)}")
+            raise failure(plan, f"oneDNN failed to run {text}", cause=abi.status_text(status))
 
         return self.b.plan(
-            result, gate=self.engine.gate, gate_threads=self.threads if self.engine.gate else 0, release_gil=release_gil,
+            *results, gate=self.engine.gate, gate_threads=self.threads if self.engine.gate else 0, release_gil=release_gil,
             same=same, serial=True, on_info=on_info,
         )  # fmt: skip
