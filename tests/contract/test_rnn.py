@@ -1,4 +1,4 @@
-"""Recurrent networks: every way of every library against a loop over single sequences in float64; gradients against differences."""
+"""Recurrent networks: every way of every library against a loop over single sequences in float64."""
 
 from __future__ import annotations
 
@@ -7,104 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recurrent import MODES, compare, make, oracle
 
 import backline
 from backline import _core, nn
 from backline.errors import BadType, BadValue
 from backline.libraries.capability import reachables
-from backline.nn.grad import lstm_backward
 from support import HALVES, clean, dtype_of, misaligned, problem_of, rng, run_each, seed
 
 __all__ = ["clean", "rng", "seed"]
 
-MODES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 LIBRARIES = ("openblas", "mkl", "blis", "numpy")
 Array = Any
 
 pytestmark = pytest.mark.usefixtures("clean")
-
-
-# The oracle: one sequence at a time, one step at a time --------------------------------------------------------------------
-
-
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-def step(mode: str, a: Array, b: Array, h: Array, c: Array) -> tuple[Array, Array]:
-    """From the two products of one step, with their biases, to the new states."""
-    if mode == "lstm":
-        i, f, g, o = np.split(a + b, 4)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        return sigmoid(o) * np.tanh(c), c
-    if mode == "gru":
-        (ar, az, an), (br, bz, bn) = np.split(a, 3), np.split(b, 3)
-        r, z = sigmoid(ar + br), sigmoid(az + bz)
-        return (1 - z) * np.tanh(an + r * bn) + z * h, c
-    return (np.tanh(a + b) if mode == "rnn_tanh" else np.maximum(a + b, 0)), c
-
-
-def oracle(mode: str, call: dict[str, Any], lengths: Array = None) -> tuple[Array, ...]:
-    """The results in float64."""
-    x = call["input"].astype(np.float64)
-    x = x.swapaxes(0, 1) if call["batch_first"] else x
-    hx = call["hx"] if mode == "lstm" else (call["hx"],)
-    states = [s.astype(np.float64) for s in hx]
-    params = [p.astype(np.float64) for p in call["params"]]
-    directions, hidden = (2 if call["bidirectional"] else 1), states[0].shape[-1]
-    each = 4 if call["has_biases"] else 2
-    lengths = [len(x)] * x.shape[1] if lengths is None else lengths
-    for layer in range(call["num_layers"]):
-        out = np.zeros((*x.shape[:2], directions * hidden))
-        for d, n in itertools.product(range(directions), range(x.shape[1])):
-            cell = layer * directions + d
-            w_ih, w_hh, *b = params[cell * each : (cell + 1) * each]
-            b_ih, b_hh = b or (0.0, 0.0)
-            h, c = states[0][cell, n], states[-1][cell, n]
-            order = range(lengths[n])
-            for t in reversed(order) if d else order:
-                h, c = step(mode, w_ih @ x[t, n] + b_ih, w_hh @ h + b_hh, h, c)
-                out[t, n, d * hidden : (d + 1) * hidden] = h
-            states[0][cell, n] = h
-            if mode == "lstm":
-                states[1][cell, n] = c
-        x = out
-    return (x.swapaxes(0, 1) if call["batch_first"] else x, *states)
-
-
-def make(
-    rng: np.random.Generator, mode: str, steps: int, batch: int, features: int, hidden: int, *, layers: int = 1,
-    bidirectional: bool = False, biases: bool = True, batch_first: bool = False, dtype: Any = np.float64,
-) -> dict[str, Any]:  # fmt: skip
-    """The arguments of a call, by name and in their order."""
-    directions, rows = (2 if bidirectional else 1), MODES[mode] * hidden
-
-    def array(*shape: int, by: int = 1) -> Array:
-        return (rng.standard_normal(shape) / max(by, 1) ** 0.5).astype(dtype)
-
-    params = []
-    for layer, _ in itertools.product(range(layers), range(directions)):
-        columns = features if layer == 0 else directions * hidden
-        params += [array(rows, columns, by=columns), array(rows, hidden, by=hidden)]
-        if biases:
-            params += [array(rows), array(rows)]
-    states = tuple(array(layers * directions, batch, hidden) for _ in "hc")
-    return {
-        "input": array(*((batch, steps) if batch_first else (steps, batch)), features),
-        "hx": states if mode == "lstm" else states[0], "params": tuple(params), "has_biases": biases, "num_layers": layers,
-        "dropout": 0.0, "train": False, "bidirectional": bidirectional, "batch_first": batch_first,
-    }  # fmt: skip
-
-
-def tolerance(dtype: Any) -> float:
-    return {"float64": 1e-13, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}[np.dtype(dtype).name]
-
-
-def compare(got: tuple[Array, ...], wanted: tuple[Array, ...], dtype: Any, what: str) -> None:
-    assert len(got) == len(wanted), what
-    for result, right in zip(got, wanted, strict=True):
-        assert result.dtype == dtype, what
-        np.testing.assert_allclose(result.astype(np.float64), right, rtol=tolerance(dtype), atol=tolerance(dtype), err_msg=what)
 
 
 # Results ----------------------------------------------------------------------------------------------------------------------
@@ -279,77 +195,6 @@ def test_dropout_between_layers(rng: np.random.Generator) -> None:
     compare(nn.gru(**call), oracle("gru", call), np.float64, "not in training")
 
 
-# Gradients --------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lengths", [None, np.array([2, 0, 3])])
-@pytest.mark.parametrize(("layers", "bidirectional", "biases", "batch_first"), [
-    (1, False, True, False), (2, True, True, True), (2, False, False, False),
-])  # fmt: skip
-def test_gradients_against_differences(
-    layers: int, bidirectional: bool, biases: bool, batch_first: bool, lengths: Array, rng: np.random.Generator
-) -> None:
-    call = make(rng, "lstm", 3, 3, 2, 3, layers=layers, bidirectional=bidirectional, biases=biases, batch_first=batch_first)
-    call |= {"dropout": 0.4, "train": True}
-    further = {"lengths": lengths, "seed": 3}
-    weights = [rng.standard_normal(part.shape) for part in nn.lstm(*call.values(), **further)]
-
-    def loss() -> float:
-        return sum(float((w * part).sum()) for w, part in zip(weights, nn.lstm(*call.values(), **further), strict=True))
-
-    values = list(call.values())
-    grads = lstm_backward(*values[:3], *weights, *values[3:], **further)
-    arrays = [call["input"], *call["hx"], *call["params"]]
-    assert len(grads) == len(arrays)
-    assert grads.input is grads[0] and grads.h_0 is grads[1] and grads.c_0 is grads[2] and len(grads.params) == len(call["params"])
-    for array, grad in zip(arrays, grads, strict=True):
-        assert grad.shape == array.shape and grad.dtype == array.dtype
-        for at in rng.integers(0, array.size, 6):
-            place, old = np.unravel_index(at, array.shape), array.flat[at]
-            sides = []
-            for shift in (1e-5, -1e-5):
-                array[place] = old + shift
-                sides.append(loss())
-            array[place] = old
-            np.testing.assert_allclose(grad[place], (sides[0] - sides[1]) / 2e-5, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("dtype", ["float32", *HALVES])
-def test_gradients_in_other_dtypes(dtype: str, rng: np.random.Generator) -> None:
-    call = make(rng, "lstm", 4, 3, 5, 6, dtype=dtype_of(dtype))
-    grad = rng.standard_normal((4, 3, 6)).astype(dtype_of(dtype))
-    values = list(call.values())
-    wanted = lstm_backward(
-        call["input"].astype(float), tuple(a.astype(float) for a in call["hx"]), tuple(a.astype(float) for a in call["params"]),
-        grad.astype(float), None, None, *values[3:],
-    )  # fmt: skip
-    for name, got in run_each("numpy", "nn.grad.lstm_backward", *values[:3], grad, None, None, *values[3:]):
-        assert all(part.dtype == dtype_of(dtype) for part in got), name
-        for part, right in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(part.astype(float), right, rtol=tolerance(dtype_of(dtype)), atol=10 * tolerance(dtype_of(dtype)))
-
-
-def test_gradients_do_not_read_what_is_not_there(rng: np.random.Generator) -> None:
-    call = make(rng, "lstm", 4, 2, 3, 5)
-    values, lengths = list(call.values()), np.array([2, 4])
-    grad = rng.standard_normal((4, 2, 5))
-    right = lstm_backward(*values[:3], grad, None, None, *values[3:], lengths=lengths)
-    call["input"][2:, 0] = np.nan
-    got = lstm_backward(*values[:3], grad, None, None, *values[3:], lengths=lengths)
-    for a, b in zip(got, right, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert not got.input[2:, 0].any()
-
-
-@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (3, 0)])
-def test_gradients_of_nothing(steps: int, batch: int, rng: np.random.Generator) -> None:
-    call = make(rng, "lstm", steps, batch, 3, 5, layers=2)
-    values, h = list(call.values()), rng.standard_normal((2, batch, 5))
-    grads = lstm_backward(*values[:3], None, h, None, *values[3:])
-    np.testing.assert_array_equal(grads.h_0, h)
-    assert not any(part.any() for part in grads.params) and grads.input.shape == (steps, batch, 3)
-
-
 # What is refused ------------------------------------------------------------------------------------------------------------
 
 
@@ -393,12 +238,6 @@ def test_errors_name_argument_and_sizes(rng: np.random.Generator) -> None:
     refused(BadType, "hx must be a NumPy array, not tuple", gru, "gru", hx=(gru["hx"],))
     wrong = (*gru["params"][:6], gru["params"][6][1:], gru["params"][7])
     refused(BadValue, r"params\[6\], bias_ih_l0_reverse, has shape \(14,\), it must be \(15,\)", gru, "gru", params=wrong)
-    with pytest.raises(BadValue, match="all None"):
-        lstm_backward(x, hx, params, None, None, None, *list(call.values())[3:])
-    with pytest.raises(BadValue, match=r"grad_output has shape \(3, 2, 4\), it must be \(3, 2, 5\)"):
-        lstm_backward(x, hx, params, x, None, None, *list(call.values())[3:])
-    with pytest.raises(BadType, match="grad_c_n has dtype float32"):
-        lstm_backward(x, hx, params, None, None, hx[1].astype(np.float32), *list(call.values())[3:])
 
 
 def test_names_that_are_not_there() -> None:
@@ -422,17 +261,3 @@ def test_torch_has_the_same_arguments_and_results(mode: str, rng: np.random.Gene
         x, hx, params, *rest = call.values()
         wanted = getattr(torch, mode)(tensors(x), tensors(hx), list(tensors(params)), *rest)
         compare(getattr(nn, mode)(*call.values()), tuple(part.numpy() for part in wanted), np.float64, mode)
-
-
-@pytest.mark.torch
-def test_torch_has_the_same_gradients(rng: np.random.Generator) -> None:
-    torch = pytest.importorskip("torch")
-    for bidirectional, batch_first in itertools.product((False, True), (False, True)):
-        call = make(rng, "lstm", 4, 3, 5, 6, layers=2, bidirectional=bidirectional, batch_first=batch_first)
-        x, hx, params, *rest = call.values()
-        leaves = [torch.from_numpy(a).requires_grad_() for a in (x, *hx, *params)]
-        results = torch.lstm(leaves[0], tuple(leaves[1:3]), leaves[3:], *rest)
-        weights = [rng.standard_normal(tuple(part.shape)) for part in results]
-        sum((part * torch.from_numpy(w)).sum() for part, w in zip(results, weights, strict=True)).backward()
-        for got, leaf in zip(lstm_backward(x, hx, params, *weights, *rest), leaves, strict=True):
-            np.testing.assert_allclose(got, leaf.grad.numpy(), rtol=1e-11, atol=1e-12)

@@ -84,7 +84,7 @@ def lstm(
     Notes
     -----
     What does not depend on the state, the product of W_ih and all steps, is one product. Halves are computed in float32 and
-    rounded once. Projections (5 arrays for each layer, in torch) are not there.
+    rounded once, by oneDNN after every step. Projections (5 arrays for each layer, in torch) are not there.
 
     Examples
     --------

@@ -10,14 +10,14 @@ import numpy as np
 
 from . import Problem
 
-__all__ = ["GATES", "RnnGrads", "RnnProblem"]
+__all__ = ["GATES", "RnnGrads", "RnnProblem", "StateGrads"]
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Rows of weights for each hidden element: LSTM's input, forget, cell and output gate; GRU's reset, update and new one."""
 
 
 class RnnGrads(tuple[Any, ...]):
-    """Gradients of a recurrent network with a cell: those of input, h_0 and c_0, then of every array of `params`.
+    """Gradients of LSTM: those of input, h_0 and c_0, then of every array of `params`.
 
     Attributes
     ----------
@@ -51,11 +51,42 @@ class RnnGrads(tuple[Any, ...]):
         return tuple(self[3:])
 
 
+class StateGrads(tuple[Any, ...]):
+    """Gradients of a recurrent network whose cells have a state only: those of input and h_0, then of every array of `params`.
+
+    Attributes
+    ----------
+    input, h_0
+        The first two.
+    params
+        The others, in the order of `params`.
+
+    Examples
+    --------
+    >>> StateGrads("xhwu").params
+    ('w', 'u')
+    """
+
+    __slots__ = ()
+
+    @property
+    def input(self) -> Any:
+        return self[0]
+
+    @property
+    def h_0(self) -> Any:
+        return self[1]
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        return tuple(self[2:])
+
+
 @dataclass(frozen=True)
 class RnnProblem(Problem):
     """Layers of recurrent cells, each over all steps of its input, in one direction or in two.
 
-    Operations: ``lstm``, ``gru``, ``rnn_tanh``, ``rnn_relu``; ``lstm_grad``.
+    Operations: ``lstm``, ``gru``, ``rnn_tanh``, ``rnn_relu``; of each the gradients, as ``lstm_grad``.
     Roles: ``input``; ``h0``, of LSTM also ``c0``; ``p0``, ``p1``, ...: for every layer and direction weights of the input, of the
     state, and with `biases` the two biases. ``lengths`` (integers) where sequences differ in length. Gradients: ``grad_output``,
     ``grad_h``, ``grad_c``, if given. Parameters: ``dropout`` and ``seed``, where elements between layers are left out.
@@ -94,6 +125,11 @@ class RnnProblem(Problem):
         return self.op.removesuffix("_grad")
 
     @property
+    def is_gradient(self) -> bool:
+        """Whether the gradients are asked for, rather than the results."""
+        return self.op.endswith("_grad")
+
+    @property
     def gates(self) -> int:
         return GATES[self.mode]
 
@@ -121,7 +157,7 @@ class RnnProblem(Problem):
         wide = self.directions * self.hidden
         columns = self.features + (self.layers - 1) * wide + self.layers * self.hidden
         once = 2.0 * self.steps * self.batch * self.directions * self.gates * self.hidden * columns
-        return 3 * once if self.op.endswith("_grad") else once
+        return 3 * once if self.is_gradient else once
 
     @cached_property
     def empty(self) -> bool:

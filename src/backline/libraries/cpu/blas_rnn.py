@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from ... import _core
-from ...problems import Operand, Problem
 from ...problems.rnn import RnnProblem
 from .. import capability, team
-from ..base import Algorithm, PythonPlan, Refusal
+from ..base import Algorithm, Refusal
 from ..build import Builder, Pointer
 from ..native import double_bits, float_bits
 from .cblas import LETTER, PLAIN, ROW, SLAB_BYTES, THREAD_FLOPS, TRANSPOSED, BlasTraits
-from .reference_rnn import forward
+from .rnn_layers import by_layer, layer_problem
 
 __all__ = ["prepare_rnn", "rnn_algorithms"]
 
@@ -30,14 +27,13 @@ CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 LEAST_ROWS = 8  # sequences in a part: fewer would read the weights as often for less
 FEW_ROWS = 6  # up to so many sequences, and weights past SLAB_BYTES, one after the other over slabs is faster than a product
 BLOCK_ROWS = 64  # of the product of the input, in a part
-Array = Any
 
 
 def rnn_algorithms(blas: BlasTraits, p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """The ways of a BLAS for a recurrent network."""
     if p.dtype.name not in LETTER:
         yield Refusal(blas.name, "steps", f"BLAS has no product of {p.dtype.name}")
-    elif p.op == "lstm_grad":
+    elif p.is_gradient:
         yield Refusal(blas.name, "steps", "the compiled steps have no gradients")
     elif p.empty:
         yield Algorithm(blas.name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
@@ -71,37 +67,11 @@ def _parts(p: RnnProblem, threads: int) -> int:
     return max(min(-(-threads // p.directions), p.batch // LEAST_ROWS), 1)
 
 
-def prepare_rnn(blas: BlasTraits, p: RnnProblem, algorithm: Algorithm) -> PythonPlan:
+def prepare_rnn(blas: BlasTraits, p: RnnProblem, algorithm: Algorithm) -> Any:
     """The plan of an Algorithm that `rnn_algorithms` listed: a prepared call for each layer."""
     if algorithm.name == "steps_items":
         team.items_run()
-    plans = {features: _Layer(blas, p, features, algorithm).plan() for features in {p.features, *_later_features(p)}}
-    strange = [i for i, o in enumerate(p.operands) if o.role != "lengths" and not _dense(o)]
-
-    def layer(which: int, x: Array, h: Array, c: Array | None, params: tuple[Array, ...], lengths: Array | None) -> Any:
-        arrays = [x, h, c, *params, lengths]
-        return plans[x.shape[-1]](*(a for a in arrays if a is not None))
-
-    def run(*given: Array) -> tuple[Array, ...]:
-        arrays = list(given)
-        for i in strange:
-            arrays[i] = np.array(arrays[i], order="C")
-        return forward(p, arrays, layer)
-
-    return PythonPlan(run)
-
-
-def _later_features(p: RnnProblem) -> tuple[int, ...]:
-    return (p.directions * p.hidden,) if p.layers > 1 else ()
-
-
-def _dense(o: Operand) -> bool:
-    step = o.dtype.itemsize
-    for n, stride in zip(reversed(o.shape), reversed(o.strides), strict=True):
-        if n != 1 and stride != step:
-            return False
-        step *= n
-    return o.aligned
+    return by_layer(p, lambda features: _Layer(blas, p, features, algorithm).plan())
 
 
 class _Layer:
@@ -113,29 +83,7 @@ class _Layer:
         self.threads = algorithm.threads
         self.item = p.dtype.itemsize
         self.width = p.gates * p.hidden
-        self.b = Builder(Problem("rnn layer", tuple(self.operands())), blas.native.int_size)
-
-    def operands(self) -> Iterator[Operand]:
-        p, width = self.p, self.width
-        x = (p.batch, p.steps) if p.batch_first else (p.steps, p.batch)
-        yield self.operand("x", *x, self.features)
-        for role in "hc" if p.mode == "lstm" else "h":
-            yield self.operand(role, p.directions, p.batch, p.hidden)
-        for d in range(p.directions):
-            yield self.operand(f"w_ih{d}", width, self.features)
-            yield self.operand(f"w_hh{d}", width, p.hidden)
-            if p.biases:
-                yield self.operand(f"b_ih{d}", width)
-                yield self.operand(f"b_hh{d}", width)
-        if p.get("lengths") is not None:
-            yield Operand("lengths", np.dtype(np.int64), (p.batch,), (8,))
-
-    def operand(self, role: str, *shape: int) -> Operand:
-        strides, step = [], self.item
-        for n in reversed(shape):
-            strides.append(step)
-            step *= n
-        return Operand(role, self.p.dtype, shape, tuple(reversed(strides)))
+        self.b = Builder(layer_problem(p, features), blas.native.int_size)
 
     def plan(self) -> Any:
         p, b = self.p, self.b
@@ -167,7 +115,7 @@ class _Layer:
         results = [out, h] if c is None else [out, h, c]
         return b.plan(
             *results, count=items, threads=threads, gate=self.blas.gate if gated else None,
-            gate_threads=1 if self.divided else self.threads, release_gil=gated, wrap=_as_tuple,
+            gate_threads=1 if self.divided else self.threads, release_gil=gated,
         )  # fmt: skip
 
     def products(self, gates: Pointer, threads: int) -> int:
@@ -203,10 +151,6 @@ class _Layer:
             p.batch, p.hidden, p.directions, parts, step * self.width, row * self.width, p.steps * p.batch * self.width,
             step * wide, row * wide, slab,
         )  # fmt: skip
-
-
-def _as_tuple(*parts: Array) -> tuple[Array, ...]:
-    return parts
 
 
 def _level() -> int:
