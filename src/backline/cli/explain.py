@@ -18,12 +18,12 @@ def explain(
 ) -> None:
     """Tell which library would run an operation and why, without running it."""
     from .. import switches
-    from ..engine.choose import choose
+    from ..engine.explain import of_problem
     from .problem_text import parse
 
     problem = parse(" ".join(text))
     with switches.scope(num_threads=threads):
-        choice = choose(problem, measure=False)
+        choice = of_problem(problem)
     if json:
         show.as_json(_content(choice))
         return

@@ -5,11 +5,15 @@ An operation belongs to the family that its Problem says. To learn it, a small P
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from .. import libraries, switches
-from ..engine.explain import composites, import_operations, operation_families
+from ..engine.explain import composites, import_operations, operation_families, problem_builders
 from ..errors import BacklineError
 from ..libraries import attention
 from ..libraries.base import Algorithm, Library
@@ -23,7 +27,8 @@ __all__ = ["Governed", "device_of", "families", "governed", "library_of", "made_
 # What an operation may be given; the first that it takes is its sample.
 _FORMS = (
     "8x8", "8x8 8x8", "8x8 8", "8 8", "8x8 8x8 8x8", "2x8x8 2x8x8", "2x8x8 2x8x8 2x8x8", "8x8 8 8x8", "8x8 8x8 upper=True", "8",
-    "2x4x8x8 2x4x8x8 2x4x8x8", "2x4x8x8 8x4x3x3", "2x4x8 8x4x3", "2x4x8x8x8 8x4x3x3x3",
+    "2x4x8x8 2x4x8x8 2x4x8x8", "2x4x8x8 8x4x3x3", "2x4x8 8x4x3", "2x4x8x8x8 8x4x3x3x3", "8x2x8 hidden=8",
+    "2x4x8 kernel_size=2", "2x4x8x8 kernel_size=2", "2x4x8x8x8 kernel_size=2", "8x8 dim=-1",
 )  # fmt: skip
 
 # Kind of arrays that the switches of a backend are about; those of the others are not bound to one.
@@ -33,13 +38,22 @@ _DEVICES = {"cuda": "cuda", "cudnn": "cuda", "cusparselt": "cuda", "miopen": "ro
 
 # Switches that are about one operation of their family.
 _SINGLE = {"mha.fastpath": "nn.functional.multi_head_attention_forward"}
-# Switches that permit what no algorithm of the driven libraries does yet.
-_UNUSED = {"mkldnn.rnn.fp32_precision": "no library that is driven has recurrent networks in less than float32"}
+
+
+def _heads() -> tuple[Any, ...]:
+    x, packed, out = (np.empty(shape, np.float32) for shape in ((2, 4, 8), (24, 8), (8, 8)))
+    return x, x, x, 2, packed, None, out, None
+
+
+# Operations that no line of text is given for.
+_ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {"nn.functional.multi_head_attention": _heads}
 
 
 @lru_cache(maxsize=512)
 def sample(op: str) -> Problem | None:
     """A small float32 Problem of an operation, or None where none of the usual forms fits it."""
+    if op in _ARGUMENTS:
+        return problem_builders[op](*_ARGUMENTS[op]())
     for form in _FORMS:
         try:
             return parse(f"{op} f32 {form}")
@@ -132,8 +146,6 @@ def waiting(switch: switches.Switch) -> str:
     kernel = next((kernel for kernel, name in attention.SWITCHES.items() if name == switch.name), "")
     if kernel and not any(kernel in libraries.get(name).kernels for name in libraries.names()):
         return f"no library that is driven has the kernel {kernel}"
-    if switch.name in _UNUSED:
-        return _UNUSED[switch.name]
     operation = _SINGLE.get(switch.name, "")
     if operation and operation not in operation_families:
         return f"there is no {operation} yet"

@@ -1,8 +1,9 @@
 """Reads a Problem from a line of text: ``matmul f32 1024x1024 1024x1024:F``, ``linalg.svd f64 512x512 full_matrices=False``.
 
-It takes an operation's name, a dtype, the shape of every array in the order of the call (a layout after a colon: C rows, F
-columns, X neither), ``out`` for an output given by the caller, and keyword parameters. The keys of tuning records read the same
-way; parameters that a key leaves out have the operation's defaults.
+It takes an operation's name (the last part will do for layers: ``conv2d``), a dtype, the shape of every array in the order of
+the call (a layout after a colon: C rows, F columns, X neither), ``out`` for an output given by the caller, and keyword
+parameters, tuples of ints also as ``2x2``. Recurrent networks need the input's shape and ``hidden`` only. The keys of tuning
+records read the same way; parameters that a key leaves out have the operation's defaults.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from ..engine.explain import composites, import_operations, problem_builders
 from ..errors import BacklineError, BadValue
 from ..problems import SHORT, Problem
 from ..switches.declare import nearest
+from . import layer_text
 
 __all__ = ["parse"]
 
@@ -42,17 +45,12 @@ def parse(text: str) -> Problem:
     >>> parse("matmul f32 64x32 32x16:F").key
     'matmul f32 64x32 32x16:F'
     """
-    words = text.split()
+    words = _words(text)
     if not words:
         raise BadValue("the text is empty", remedy=FORM)
-    name, rest = words[0], words[1:]
+    given, rest = words[0], words[1:]
     import_operations()
-    if name in composites:
-        parts = " and ".join(composites[name])
-        raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"ask for {parts}")
-    if name not in problem_builders:
-        close = nearest(name, problem_builders)
-        raise BadValue(f"{name!r} is not an operation", remedy=f"one of: {', '.join(close[:5])}")
+    name = _operation(given, rest)
     dtype: np.dtype[Any] | None = None
     shapes: list[tuple[tuple[int, ...], str]] = []
     keywords: dict[str, Any] = {}
@@ -65,13 +63,45 @@ def parse(text: str) -> Problem:
         elif "=" in word:
             key, _, value = word.partition("=")
             keywords[key] = _value(word, value)
+        elif word in layer_text.WORDS:
+            keywords[word] = True
         else:
             shapes.append(_shape(word))
     if dtype is None:
-        raise BadValue(f"{text!r} names no dtype", remedy=FORM)
+        raise BadValue(f"{text!r} names no dtype", remedy=layer_text.example(name) or FORM)
     if not shapes:
-        raise BadValue(f"{text!r} names no shape", remedy=FORM)
-    return _build(name, dtype, shapes, keywords, out)
+        raise BadValue(f"{text!r} names no shape", remedy=layer_text.example(name) or FORM)
+    packed = keywords.pop("packed", False)
+    problem = _build(name, dtype, shapes, keywords, out)
+    return replace(problem, parameters=(*problem.parameters, ("packed", True))) if packed else problem
+
+
+def _words(text: str) -> list[str]:
+    """The words between spaces; what is in parentheses stays together, without the spaces there."""
+    words, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter.isspace():
+            if depth <= 0 and words[-1]:
+                words.append("")
+        else:
+            words[-1] += letter
+    if depth:
+        raise BadValue(f"parentheses in {text!r} do not match", remedy="write a tuple like stride=(2,2), or stride=2x2")
+    return [word for word in words if word]
+
+
+def _operation(given: str, words: list[str]) -> str:
+    """The operation's name in full."""
+    if given in composites:
+        parts = " and ".join(composites[given])
+        raise BadValue(f"{given} is made of other operations: {parts}", remedy=f"ask for {parts}")
+    name = layer_text.operation_name(given, words, problem_builders)
+    if name not in problem_builders:
+        short = {known.rpartition(".")[2]: known for known in problem_builders}
+        close = nearest(given, problem_builders)[:5] if "." in given else [short[s] for s in nearest(given, short)[:5]]
+        raise BadValue(f"{given!r} is not an operation", remedy=f"one of: {', '.join(close)}")
+    return name
 
 
 def _dtype(word: str) -> np.dtype[Any]:
@@ -139,21 +169,29 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
     if name == "matmul" and keywords.pop("conj", False):
         name = "vdot"
         shapes = [((max(shape, default=1),), layout) for shape, layout in shapes]
-    arrays: list[Any] = [_array(shape, layout, d) for (shape, layout), d in zip(shapes, dtypes, strict=True)]
+
+    def make(shape: tuple[int, ...], layout: str, other: np.dtype[Any] | None = None) -> Array:
+        return _array(shape, layout, other or dtype)
+
+    layer = layer_text.call(name, shapes, keywords, make)
+    if layer is not None:
+        arrays, keywords = layer
+    else:
+        arrays = [_array(shape, layout, d) for (shape, layout), d in zip(shapes, dtypes, strict=True)]
     build = problem_builders[name]
     try:
         problem = build(*arrays, **keywords)
     except TypeError as error:
         if isinstance(error, BacklineError):
             raise
-        wanted = _signature(name)
-        raise BadValue(f"{name} does not take these words: {error}", remedy=f"its call is {name}{wanted}") from None
+        remedy = layer_text.example(name) or f"its call is {name}{_signature(name)}"
+        raise BadValue(f"{name} does not take these words: {error}", remedy=remedy) from None
     if not out:
         return problem
     result = getattr(problem, "result", None)
     if result is None:
         raise BadValue(f"'out' can be described for products only, not for {name}")
-    return build(*arrays, **keywords, out=_array(result, out, dtype))
+    return build(*arrays, **keywords, out=_array(result, out, getattr(problem, "result_dtype", dtype)))
 
 
 def _signature(name: str) -> str:
