@@ -99,7 +99,7 @@ def _engine(value: Value) -> None:
 def _best_engine(value: Value) -> Value:
     from ..libraries import engines
 
-    return engines.supported()[0] if value == "auto" else value
+    return engines.default() if value == "auto" else value
 
 
 switches.attach("quantized.engine", _engine, _best_engine)

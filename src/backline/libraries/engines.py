@@ -1,16 +1,25 @@
 """Engines for operations on int8: which of them are there.
 
 An engine is there if a library that is driven here has its arithmetic, and is found; it says so by an attribute ``engines``, a
-tuple of names. That a library lies on this machine is not enough: nothing would run.
+tuple of names. That a library lies on this machine is not enough: nothing would run. Two methods are optional:
+
+* ``engine_reason(name)``: why it cannot run that engine on this processor, though it is there, or "";
+* ``packing(problem)``: how it wants the weight of a `QuantizedProblem`, if not as NumPy has it: an object that is equal to
+  another where one packed weight serves both, with ``nbytes`` and ``pack(weight)``, which returns a vector of so many bytes
+  (uint8). Plans get that vector with each call, as operand ``form``.
 """
 
 from __future__ import annotations
 
 import platform
+from typing import Any
 
+from .. import switches
+from ..problems.quantized import QuantizedProblem
+from .base import Library
 from .presence import presence
 
-__all__ = ["IDS", "reason", "supported"]
+__all__ = ["IDS", "default", "packing", "reason", "supported"]
 
 IDS = {"none": 0, "fbgemm": 1, "qnnpack": 2, "onednn": 3, "x86": 4}
 """Numbers of the engines in the model."""
@@ -39,6 +48,23 @@ def supported() -> list[str]:
     return [name for name in order if not reason(name)]
 
 
+def default() -> str:
+    """Return the engine that packs unless one is set: the best that is there and has a library that switches allow."""
+    there = supported()
+    return next((name for name in there if any(map(_allowed, _having(name)))), there[0])
+
+
+def _having(name: str) -> list[Library]:
+    from . import all_libraries
+
+    return [library for library in all_libraries() if name in library.engines]
+
+
+def _allowed(library: Library) -> bool:
+    only: Any = switches.get("only")
+    return bool(switches.get(library.switch)) and (not only or library.name in only)
+
+
 def reason(name: str) -> str:
     """Why an engine is not there, or an empty string.
 
@@ -51,18 +77,37 @@ def reason(name: str) -> str:
         return f"there is no engine {name!r}"
     if name == "x86" and platform.machine().lower() not in ("x86_64", "amd64"):
         return f"it runs on x86-64; this is {platform.machine()}"
-    from . import all_libraries
-
-    having = [library for library in all_libraries() if name in getattr(library, "engines", ())]
-    if any(library.available() for library in having):
-        return ""
-    if having:
-        return "; ".join(f"{library.title}: {library.reason()}" for library in having)
+    reasons = []
+    for library in _having(name):
+        why = library.reason() or getattr(library, "engine_reason", _none)(name)
+        if not why:
+            return ""
+        reasons.append(f"{library.title}: {why}")
+    if reasons:
+        return "; ".join(reasons)
     return "; ".join(_not_driven(backend, title) for backend, title in _BEHIND[name].items())
 
 
+def _none(name: str) -> str:
+    return ""
+
+
+def packing(problem: QuantizedProblem) -> Any:
+    """How the library that runs an engine wants the weight; None where that is as NumPy has it, or nobody runs it."""
+    for library in _having(problem.engine):
+        found = library.packing(problem) if hasattr(library, "packing") and library.available() else None
+        if found is not None:
+            return found
+    return None
+
+
+# Why it stays so, where that is not a matter of time.
+_REMARKS = {"qnnpack": "; it gives no sums, and rounds results twice, so that they may differ by one from those of other engines"}
+
+
 def _not_driven(backend: str, title: str) -> str:
+    remark = _REMARKS.get(backend, "")
     found = presence(backend)
     if found.available():
-        return f"{title} is found, but its operations on int8 are not driven by this version"
-    return f"the operations of {title} on int8 are not driven by this version, and it is not found: {found.reason()}"
+        return f"{title} is found, but its operations on int8 are not driven by this version{remark}"
+    return f"the operations of {title} on int8 are not driven by this version, and it is not found: {found.reason()}{remark}"

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from . import Problem, short
+from .conv import channels_last
 
 __all__ = ["QuantizedProblem"]
 
@@ -18,9 +19,11 @@ class QuantizedProblem(Problem):
 
     Operations: ``quantized.linear`` and ``quantized.conv2d``, whose result is quantized, and ``quantized.linear_dynamic``, whose
     result is float32.
-    Roles: ``input`` (..., K) or (N, C, H, W), ``weight`` (O, K) or (O, C / groups, h, w), both uint8 or int8; ``input_scale``,
-    ``input_zero``, ``out_scale``, ``out_zero`` with one element, ``weight_scale``, ``weight_zero`` with one or O of them, float32
-    and int32; ``bias`` (O), float32. Numbers are operands, so that a Plan serves every scale.
+    Roles: ``input`` (..., K) or (N, C, H, W), ``weight`` (O, K) or (O, C / groups, h, w), both uint8 or int8 and dense, images
+    with channels first or last, as the result then has them too; ``form``, the weight again in the order in which the engine's
+    library wants it, as bytes, where it wants another one; ``input_scale``, ``input_zero``, ``result_scale``, ``result_zero``
+    with one element, ``weight_scale``, ``weight_zero`` with one or O of them, float32 and int32; ``bias`` (O), float32. Numbers
+    are operands, so that a Plan serves every scale; ``weight_zero`` is left out where every one is 0.
     Parameters: ``engine``; of a convolution ``stride``, ``padding``, ``dilation`` (pairs) and ``groups``.
 
     Parameters
@@ -42,10 +45,36 @@ class QuantizedProblem(Problem):
         assert found is not None
         return found.shape
 
+    @property
+    def outs(self) -> int:
+        """O: outputs, or channels of the result."""
+        return self.shape("weight")[0]
+
+    @property
+    def terms(self) -> int:
+        """Products that one sum has."""
+        return prod(self.shape("weight")[1:])
+
+    @property
+    def groups(self) -> int:
+        """Parts that channels are divided into; 1 for a linear layer."""
+        return int(self.parameter("groups", 1))
+
+    @cached_property
+    def empty(self) -> bool:
+        """Whether there is nothing to multiply."""
+        return 0 in self.result or self.terms == 0
+
+    @cached_property
+    def last(self) -> bool:
+        """Whether images have their channels last."""
+        shown = self.get("input")
+        return shown is not None and len(shown.shape) == 4 and bool(channels_last(shown))
+
     @cached_property
     def flops(self) -> float:
         """Multiplications and additions of integers."""
-        return 2.0 * prod(self.result) * prod(self.shape("weight")[1:])
+        return 2.0 * prod(self.result) * self.terms
 
     @cached_property
     def key(self) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from .. import _core, switches
 from ..errors import BadType, BadValue
+from ..libraries import team
 from ..libraries.cpu.reference_quantized import Factor, to_integers
 from ..ops.bind import check_array
 
 __all__ = [
-    "LEAST", "Array", "QArray", "check_floats", "check_quantized", "dequantize", "integer_dtype", "quantize", "requantize",
-    "scales", "zero_points",
+    "LEAST", "MOST", "Array", "QArray", "check_floats", "check_kind", "check_quantized", "dequantize", "extremes",
+    "integer_dtype", "integers", "one_of_each", "quantize", "requantize", "scales", "zero_points",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
+F32 = np.dtype(np.float32)
+MANY = 1 << 16  # elements that may be worth more than one thread
 LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -63,7 +68,7 @@ class QArray:
     <QArray uint8 2x2, 2 scales along axis 0>
     """
 
-    __slots__ = ("_axis", "_int_repr", "_scale", "_zero_point")
+    __slots__ = ("_axis", "_int_repr", "_scales", "_zero_points")
     __array_ufunc__ = None  # arithmetic with arrays is an error, and not one with objects
 
     def __init__(self, int_repr: Array, scale: Any, zero_point: Any = 0, axis: int | None = None) -> None:
@@ -72,8 +77,15 @@ class QArray:
         self._int_repr = array
         self._axis = _axis("QArray", axis, array.shape)
         size = None if self._axis is None else array.shape[self._axis]
-        self._scale = scales("QArray", scale, size)
-        self._zero_point = zero_points("QArray", zero_point, size, array.dtype)
+        self._scales = scales("QArray", scale, size).reshape(-1)
+        self._zero_points = zero_points("QArray", zero_point, size, array.dtype).reshape(-1)
+
+    @classmethod
+    def _of(cls, array: Array, step: Array, zero: Array, axis: int | None = None) -> QArray:
+        """One of parts that are known to fit: scales and zero points are vectors, read-only."""
+        made = cls.__new__(cls)
+        made._int_repr, made._scales, made._zero_points, made._axis = array, step, zero, axis
+        return made
 
     @property
     def int_repr(self) -> Array:
@@ -81,11 +93,11 @@ class QArray:
 
     @property
     def scale(self) -> Any:
-        return float(self._scale) if self._axis is None else self._scale
+        return float(self._scales[0]) if self._axis is None else self._scales
 
     @property
     def zero_point(self) -> Any:
-        return int(self._zero_point) if self._axis is None else self._zero_point
+        return int(self._zero_points[0]) if self._axis is None else self._zero_points
 
     @property
     def axis(self) -> int | None:
@@ -94,12 +106,12 @@ class QArray:
     @property
     def scales(self) -> Array:
         """The scales as a float32 array of one element or of one for each index along the axis."""
-        return self._scale.reshape(-1)
+        return self._scales
 
     @property
     def zero_points(self) -> Array:
         """The zero points as an int32 array, likewise."""
-        return self._zero_point.reshape(-1)
+        return self._zero_points
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,8 +148,8 @@ class QArray:
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape)) or "scalar"
         if self._axis is None:
-            return f"<QArray {self.dtype} {size}, scale {self._scale:.6g}, zero point {self._zero_point}>"
-        return f"<QArray {self.dtype} {size}, {self._scale.size} scales along axis {self._axis}>"
+            return f"<QArray {self.dtype} {size}, scale {self.scale:.6g}, zero point {self.zero_point}>"
+        return f"<QArray {self.dtype} {size}, {self._scales.size} scales along axis {self._axis}>"
 
 
 def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", axis: int | None = None) -> QArray:
@@ -176,10 +188,24 @@ def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", ax
     array = check_floats("quantize", x)
     kind = integer_dtype("quantize: dtype", dtype)
     along = _axis("quantize", axis, array.shape)
-    size = None if along is None else array.shape[along]
-    step, zero = scales("quantize", scale, size), zero_points("quantize", zero_point, size, kind)
-    made = to_integers(array, _along(step, along, array.ndim), _along(zero, along, array.ndim), kind)
-    return QArray(np.asarray(made), step, zero, along)
+    if along is None:
+        steps, zeros = one_of_each("quantize", scale, zero_point, kind)
+    else:
+        size = array.shape[along]
+        steps, zeros = scales("quantize", scale, size), zero_points("quantize", zero_point, size, kind)
+    return QArray._of(integers(array, steps, zeros, along, kind), steps, zeros, along)
+
+
+def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: np.dtype[Any]) -> Array:
+    """The integers of real numbers without NaN: by compiled code where that takes the array, which gives the same ones."""
+    flat = _in_order(array) if axis is None and array.dtype == F32 else None
+    if flat is not None:
+        made: Array = np.empty_like(array, kind, subok=False)
+        target = _in_order(made)
+        if target is not None and target.shape == flat.shape:
+            _core.quantized_from_real(flat, target, float(steps[0]), int(zeros[0]), _level(), _threads(flat.size))
+            return made
+    return np.asarray(to_integers(array, _along(steps, axis, array.ndim), _along(zeros, axis, array.ndim), kind))
 
 
 def dequantize(x: QArray) -> Array:
@@ -208,6 +234,14 @@ def dequantize(x: QArray) -> Array:
     array([-0.25,  0.  ,  0.25], dtype=float32)
     """
     check_quantized("dequantize", "x", x)
+    array = x.int_repr
+    flat = _in_order(array) if x.axis is None else None
+    if flat is not None:
+        made: Array = np.empty_like(array, F32, subok=False)
+        target = _in_order(made)
+        if target is not None and target.shape == flat.shape:
+            _core.quantized_to_real(flat, target, float(x.scales[0]), int(x.zero_points[0]), _level(), _threads(flat.size))
+            return made
     zero, scale = _along(x.zero_points, x.axis, x.ndim), _along(x.scales, x.axis, x.ndim)
     with np.errstate(over="ignore", under="ignore"):
         values = (x.int_repr.astype(np.float64) - zero) * scale.astype(np.float64)
@@ -254,7 +288,45 @@ def requantize(x: QArray, scale: float, zero_point: int = 0, dtype: Any = None) 
     step, zero = scales("requantize", scale, None), zero_points("requantize", zero_point, None, kind)
     sums = x.int_repr.astype(np.int64) - _along(x.zero_points, x.axis, x.ndim)
     factor = Factor(_along(x.scales, x.axis, x.ndim), step)
-    return QArray(np.asarray(factor.rescale(sums, zero, kind)), step, zero)
+    return QArray._of(np.asarray(factor.rescale(sums, zero, kind)), step.reshape(-1), zero.reshape(-1))
+
+
+# Compiled code -----------------------------------------------------------------------------------------------------------
+
+
+def _in_order(array: Array) -> Array | None:
+    """The elements of a dense array in the order of memory, as a view; None of one that is not."""
+    if array.flags.c_contiguous:
+        return array if array.dtype.isnative and array.flags.aligned else None
+    if array.ndim == 4:
+        last = array.transpose(0, 2, 3, 1)
+        if last.flags.c_contiguous and array.flags.aligned:
+            return last if array.dtype.isnative else None
+    return None
+
+
+def _level() -> int:
+    """Of vector instructions that the processor has, and may use."""
+    from ..libraries import capability
+
+    return 2 if capability.allows("avx512") else 1 if capability.allows("avx2") else 0
+
+
+def _threads(size: int) -> int:
+    """Threads for so many elements."""
+    if size < MANY:
+        return 1
+    team.bind()
+    threads: Any = switches.get("num_threads")
+    return int(threads)
+
+
+def extremes(array: Array) -> tuple[float, float]:
+    """The least and the greatest of 0 and the elements; NaN, one of them or both, if an element is."""
+    flat = _in_order(array) if array.dtype == F32 else None
+    if flat is not None:
+        return _core.quantized_range(flat, _level())
+    return float(np.min(array, initial=0)), float(np.max(array, initial=0))
 
 
 # Checks ----------------------------------------------------------------------------------------------------------------
@@ -272,6 +344,15 @@ def check_quantized(where: str, name: str, value: Any) -> QArray:
 
 def check_floats(where: str, value: Any) -> Array:
     """The value if it is an array of real numbers without NaN."""
+    array = check_kind(where, value)
+    low, high = extremes(array)
+    if low != low or high != high:
+        raise BadValue(f"{where}: x, of shape {array.shape}, holds NaN", cause="no integer stands for it")
+    return array
+
+
+def check_kind(where: str, value: Any) -> Array:
+    """The value if it is an array of real numbers."""
     array = check_array(value, f"{where}: x")
     if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
         raise BadType(
@@ -279,8 +360,6 @@ def check_floats(where: str, value: Any) -> Array:
             cause="float16, bfloat16, float32 and float64 are quantized",
             remedy="x.astype(np.float32)",
         )
-    if bool(np.isnan(array).any()):
-        raise BadValue(f"{where}: x, of shape {array.shape}, holds NaN", cause="no integer stands for it")
     return array
 
 
@@ -360,3 +439,15 @@ def zero_points(where: str, value: Any, size: int | None, dtype: np.dtype[Any]) 
     made = given.astype(np.int32)
     made.flags.writeable = False
     return made
+
+
+def one_of_each(where: str, scale: Any, zero_point: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """One scale and one zero point, each as a read-only vector of one element."""
+    if type(scale) is float and type(zero_point) is int:  # as nearly always: then they are known from the last time
+        return _known(where, scale, zero_point, dtype)
+    return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, dtype).reshape(1)
+
+
+@lru_cache(maxsize=4096)
+def _known(where: str, scale: float, zero_point: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, dtype).reshape(1)

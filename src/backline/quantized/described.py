@@ -7,6 +7,7 @@ they would be quantized; weights are int8 with one scale.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..engine.explain import problem_builders
 from ..errors import BadType, BadValue
+from ..libraries import engines
 from ..libraries.cpu.reference_quantized import MOST_TERMS
 from ..ops.bind import check_array
 from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers, points_of, possible
@@ -50,10 +52,16 @@ def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
 def _of_shapes(op: str, dtype: np.dtype[Any], x: Any, weight: Any, result: tuple[int, ...], **words: Any) -> QuantizedProblem:
     possible(op, result, 8)
     operands = [_dense("input", dtype, x.shape), _dense("weight", I8, weight.shape)]
-    numbers_of = ("input", "weight") if op == "linear_dynamic" else ("input", "weight", "out")
-    operands += [_dense(f"{of}_{what}", d, (1,)) for of in numbers_of for what, d in (("scale", F32), ("zero", I32))]
+    numbers_of = [("input_scale", F32), ("input_zero", I32), ("weight_scale", F32)]
+    if op != "linear_dynamic":
+        numbers_of += [("result_scale", F32), ("result_zero", I32)]
+    operands += [_dense(role, of, (1,)) for role, of in numbers_of]
     words["engine"] = scheme(words["engine"]).engine
-    return QuantizedProblem(f"quantized.{op}", tuple(operands), tuple(sorted(words.items())), "quantized", result=result)
+    problem = QuantizedProblem(f"quantized.{op}", tuple(operands), tuple(sorted(words.items())), "quantized", result=result)
+    wanted = engines.packing(problem)
+    if wanted is None:
+        return problem
+    return replace(problem, operands=(*operands[:2], _dense("form", np.dtype(np.uint8), (wanted.nbytes,)), *operands[2:]))
 
 
 def _linear_of_shapes(op: str, x: Any, weight: Any, engine: Any = None) -> QuantizedProblem:

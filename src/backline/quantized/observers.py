@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..ops.checks import flag
-from .arrays import LEAST, Array, QArray, check_floats, integer_dtype, quantize
+from .arrays import LEAST, MOST, Array, QArray, check_floats, integer_dtype, quantize
 from .schemes import scheme
 
-__all__ = ["HistogramObserver", "MinMaxObserver", "parameters", "quantize_weights"]
+__all__ = ["HistogramObserver", "MinMaxObserver", "parameters", "parameters_of_one", "quantize_weights"]
 
 
 def parameters(low: Array, high: Array, least: int, most: int, symmetric: bool = False) -> tuple[Array, Array]:
@@ -33,10 +33,25 @@ def parameters(low: Array, high: Array, least: int, most: int, symmetric: bool =
         scale = np.maximum(-low, high) / (most - middle)
     else:
         scale = high / (most - least) - low / (most - least)  # the difference of two large numbers may not exist
-    scale = np.where((low == 0) & (high == 0), 1.0, np.clip(scale, LEAST, float(np.finfo(np.float32).max)))
+    scale = np.where((low == 0) & (high == 0), 1.0, np.clip(scale, LEAST, MOST))
     kept = np.asarray(scale, np.float32)
     zero = np.full(kept.shape, float(middle)) if symmetric else least + np.rint(-low / kept.astype(np.float64))
     return kept, np.asarray(np.clip(zero, least, most), np.int32)
+
+
+def parameters_of_one(low: float, high: float, least: int, most: int) -> tuple[Array, Array]:
+    """What `parameters` gives for one range around 0, as vectors of one element; without the time that small arrays take.
+
+    Examples
+    --------
+    >>> scale, zero = parameters_of_one(-1.0, 3.0, 0, 255)
+    >>> round(float(scale[0]), 6), int(zero[0])
+    (0.015686, 64)
+    """
+    scale = 1.0 if low == 0 and high == 0 else high / (most - least) - low / (most - least)
+    kept = np.array([min(max(scale, LEAST), MOST)], np.float32)
+    zero = least + round(-low / kept.item())
+    return kept, np.array([min(max(zero, least), most)], np.int32)
 
 
 class _Observer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite, isnan
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,14 +13,15 @@ from ..ops.bind import operation
 from ..ops.conv_checks import points_of, possible
 from ..problems import operand
 from ..problems.quantized import QuantizedProblem
-from .arrays import Array, QArray, check_floats, check_quantized, quantize, scales, zero_points
-from .observers import parameters
+from .arrays import Array, QArray, check_kind, check_quantized, extremes, integers, one_of_each
+from .observers import parameters_of_one
 from .packing import Packed, PackedConv2d, PackedLinear
 from .schemes import scheme
 
 __all__ = ["conv2d", "fits", "for_conv2d", "for_dynamic", "for_linear", "linear", "linear_dynamic"]
 
 MODULE = "backline.quantized"
+U8 = np.dtype(np.uint8)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -31,7 +33,9 @@ def _public(function: _Function) -> _Function:
 
 # The compiled calls: arrays and plain values only, so that one Plan serves every scale ------------------------------------
 
-_ROLES = ("input", "weight", "input_scale", "input_zero", "weight_scale", "weight_zero", "bias", "out_scale", "out_zero")
+_ROLES = (
+    "input", "weight", "form", "input_scale", "input_zero", "weight_scale", "weight_zero", "bias", "result_scale", "result_zero",
+)  # fmt: skip
 
 
 def _problem(op: str, arrays: tuple[Any, ...], result: tuple[int, ...], **parameters: Any) -> QuantizedProblem:
@@ -39,30 +43,46 @@ def _problem(op: str, arrays: tuple[Any, ...], result: tuple[int, ...], **parame
     return QuantizedProblem(f"quantized.{op}", operands, tuple(sorted(parameters.items())), "quantized", result=result)
 
 
-@operation("linear", module=MODULE, family="quantized")
-def _linear(x: Any, w: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str) -> QuantizedProblem:
-    """The arrays of a linear layer."""
-    return _problem("linear", (x, w, xs, xz, ws, wz, bias, s, z), (*x.shape[:-1], w.shape[0]), engine=engine)
+def _linear_problem(op: str, x: Any, w: Any, *others: Any, engine: str) -> QuantizedProblem:
+    return _problem(op, (x, w, *others), (*x.shape[:-1], w.shape[0]), engine=engine)
 
 
-@operation("linear_dynamic", module=MODULE, family="quantized")
-def _linear_dynamic(x: Any, w: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, engine: str) -> QuantizedProblem:
-    """The arrays of a linear layer with a result of real numbers."""
-    return _problem("linear_dynamic", (x, w, xs, xz, ws, wz, bias), (*x.shape[:-1], w.shape[0]), engine=engine)
-
-
-@operation("conv2d", module=MODULE, family="quantized")
-def _conv2d(
-    x: Any, w: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str, stride: Any, padding: Any,
-    dilation: Any, groups: int,
+def _conv2d_problem(
+    x: Any, w: Any, *others: Any, engine: str, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> QuantizedProblem:  # fmt: skip
-    """The arrays of a convolution."""
     pairs = tuple((n, n) for n in padding)
     points = points_of("conv2d", x.shape[2:], w.shape[2:], stride, pairs, dilation)
     result = (x.shape[0], w.shape[0], *points)
     possible("conv2d", result, 8)
     sizes = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _problem("conv2d", (x, w, xs, xz, ws, wz, bias, s, z), result, engine=engine, **sizes)
+    return _problem("conv2d", (x, w, *others), result, engine=engine, **sizes)
+
+
+@operation("linear", module=MODULE, family="quantized")
+def _linear(
+    x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str
+) -> QuantizedProblem:  # fmt: skip
+    """The arrays of a linear layer."""
+    return _linear_problem("linear", x, w, form, xs, xz, ws, wz, bias, s, z, engine=engine)
+
+
+@operation("linear_dynamic", module=MODULE, family="quantized")
+def _linear_dynamic(
+    x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, engine: str
+) -> QuantizedProblem:  # fmt: skip
+    """The arrays of a linear layer with a result of real numbers."""
+    return _linear_problem("linear_dynamic", x, w, form, xs, xz, ws, wz, bias, engine=engine)
+
+
+@operation("conv2d", module=MODULE, family="quantized")
+def _conv2d(
+    x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str, stride: Any,
+    padding: Any, dilation: Any, groups: int,
+) -> QuantizedProblem:  # fmt: skip
+    """The arrays of a convolution."""
+    return _conv2d_problem(
+        x, w, form, xs, xz, ws, wz, bias, s, z, engine=engine, stride=stride, padding=padding, dilation=dilation, groups=groups
+    )  # fmt: skip
 
 
 # The public functions ---------------------------------------------------------------------------------------------------
@@ -94,13 +114,18 @@ def fits(where: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
         )
 
 
-def _arrays(x: QArray, packed: Packed) -> tuple[Any, ...]:
-    w = packed.weight
-    return x.int_repr, w.int_repr, x.scales, x.zero_points, w.scales, w.zero_points, packed.bias
+def _dense(array: Array) -> Array:
+    """The array if it lies as libraries take it, else a copy."""
+    if array.flags.c_contiguous or (array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous):
+        return array
+    return np.ascontiguousarray(array)
 
 
-def _output(where: str, x: QArray, scale: Any, zero_point: Any) -> tuple[Array, Array]:
-    return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, x.dtype).reshape(1)
+def _linear_arrays(op: str, x: Array, step: Array, zero: Array, layer: PackedLinear) -> tuple[Any, ...]:
+    weight, scale, zeros, bias = layer.parts
+    # A form serves any number of rows, and both kinds of linear layers.
+    form = layer.form(x.dtype, lambda: _linear_problem(op, x, weight, engine=layer.engine))
+    return x, weight, form, step, zero, scale, zeros, bias
 
 
 @_public
@@ -150,12 +175,13 @@ def linear(x: QArray, packed: PackedLinear, scale: float, zero_point: int) -> QA
 def for_linear(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, ...]:
     layer, given = _packed("linear", packed, PackedLinear), _input("linear", x)
     fits("linear", given.shape, layer.shape)
-    return *_arrays(given, layer), *_output("linear", given, scale, zero_point), layer.engine
+    made = one_of_each("linear", scale, zero_point, given.dtype)
+    x_int = np.ascontiguousarray(given.int_repr)
+    return *_linear_arrays("linear", x_int, given.scales, given.zero_points, layer), *made, layer.engine
 
 
 def _quantized(call: Any, *arguments: Any) -> QArray:
-    result = call(*arguments)
-    return QArray(result, float(arguments[7][0]), int(arguments[8][0]))
+    return QArray._of(call(*arguments), arguments[8], arguments[9])
 
 
 @_public
@@ -191,8 +217,8 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     >>> import numpy as np
     >>> from backline import quantized
     >>> packed = quantized.linear_prepack(quantized.QArray(np.array([[1, 2]], np.int8), 1.0))
-    >>> quantized.linear_dynamic(np.array([[255.0, 3.0]], np.float32), packed)
-    array([[261.]], dtype=float32)
+    >>> quantized.linear_dynamic(np.array([[255.0, 0.0]], np.float32), packed)
+    array([[255.]], dtype=float32)
     """
     result: Array = _linear_dynamic(*for_dynamic(x, packed))
     return result
@@ -200,15 +226,17 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
 
 def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
     layer = _packed("linear_dynamic", packed, PackedLinear)
-    array = check_floats("linear_dynamic", x)
+    array = check_kind("linear_dynamic", x)
     if array.dtype.name != "float32":
         raise BadType(f"linear_dynamic: x has dtype {array.dtype}, it must be float32", remedy="x.astype(np.float32)")
     fits("linear_dynamic", array.shape, layer.shape)
-    low, high = np.min(array, initial=0.0), np.max(array, initial=0.0)
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise BadValue(f"linear_dynamic: x, of shape {array.shape}, holds infinity", cause="no scale covers it")
-    scale, zero = parameters(low, high, *scheme(layer.engine).activations(np.dtype(np.uint8)))
-    return *_arrays(quantize(array, scale, zero), layer), layer.engine
+    low, high = extremes(array)
+    if not (isfinite(low) and isfinite(high)):
+        what = "NaN" if isnan(low) or isnan(high) else "infinity"
+        raise BadValue(f"linear_dynamic: x, of shape {array.shape}, holds {what}", cause="no scale covers it")
+    step, start = parameters_of_one(low, high, *scheme(layer.engine).activations(U8))
+    made = np.ascontiguousarray(integers(array, step, start, None, U8))
+    return *_linear_arrays("linear_dynamic", made, step, start, layer), layer.engine
 
 
 @_public
@@ -227,7 +255,7 @@ def conv2d(x: QArray, packed: PackedConv2d, scale: float, zero_point: int) -> QA
     Returns
     -------
     QArray
-        Shape (N, O, H', W'), of the dtype of `x`.
+        Shape (N, O, H', W'), of the dtype of `x`; with channels last where those of `x` are.
 
     Raises
     ------
@@ -261,5 +289,10 @@ def for_conv2d(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, .
             f"conv2d: x of shape {given.shape} has {given.shape[1]} channels",
             cause=f"weight of shape {layer.shape} with groups={layer.groups} takes {channels}",
         )
+    made = one_of_each("conv2d", scale, zero_point, given.dtype)
+    x_int, engine = _dense(given.int_repr), layer.engine
+    weight, steps, zeros, bias = layer.parts
     sizes = layer.stride, layer.padding, layer.dilation, layer.groups
-    return *_arrays(given, layer), *_output("conv2d", given, scale, zero_point), layer.engine, *sizes
+    names = dict(zip(("stride", "padding", "dilation", "groups"), sizes, strict=True))
+    form = layer.form((x_int.shape, x_int.strides, x_int.dtype), lambda: _conv2d_problem(x_int, weight, engine=engine, **names))
+    return x_int, weight, form, given.scales, given.zero_points, steps, zeros, bias, *made, engine, *sizes

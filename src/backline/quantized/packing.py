@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..libraries.cpu.reference_quantized import MOST_TERMS
+from ..libraries import engines
+from ..libraries.cpu.reference_quantized import ENGINE
 from ..ops.bind import check_array
 from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers
+from ..problems.quantized import QuantizedProblem
 from .arrays import Array, QArray, check_quantized
 from .schemes import SCHEMES, current_engine
 
 __all__ = ["Packed", "PackedConv2d", "PackedLinear", "conv2d_prepack", "linear_prepack"]
 
+MOST_KNOWN = 256  # kinds of calls that a packed weight remembers its form for
+
 
 class Packed:
     """A weight and a bias of one layer as an engine holds them. They are copies, and read-only.
+
+    What the engine's library makes of them is kept here as well, and is made again after a copy or a journey through pickle.
 
     Attributes
     ----------
@@ -28,15 +34,64 @@ class Packed:
         The weight, a `QArray`.
     bias
         float32, or None.
+    parts
+        What calls need of them: the integers, the scales, the zero points or None where all are 0, the bias or None.
     """
 
-    __slots__ = ("_bias", "_engine", "_weight")
+    __slots__ = ("_bias", "_engine", "_forms", "_known", "_weight", "parts")
 
     def __init__(self, where: str, weight: QArray, bias: Array | None) -> None:
         self._engine = current_engine(where)
         SCHEMES[self._engine].check_weight(where, weight)
         self._weight = QArray(_kept(weight.int_repr), weight.scale, weight.zero_point, weight.axis)
         self._bias = None if bias is None else _kept(bias)
+        self._begin()
+
+    def _begin(self) -> None:
+        w = self._weight
+        self.parts = w.int_repr, w.scales, w.zero_points if w.zero_points.any() else None, self._bias
+        self._forms: list[tuple[Any, Array]] = []
+        self._known: dict[Any, Array] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        return {name: getattr(self, name) for name in names if name not in ("_forms", "_known", "parts")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        for array in (self._weight.int_repr, self._bias):
+            if array is not None:
+                array.flags.writeable = False
+        self._begin()
+
+    def form(self, key: Any, problem: Callable[[], QuantizedProblem]) -> Array | None:
+        """The weight in the order in which the engine's library wants it for a call; None where that is as NumPy has it.
+
+        Made when it is first needed, and kept for all calls that want the same.
+
+        Parameters
+        ----------
+        key
+            What decides it about a call, beside the weight.
+        problem
+            Makes the Problem of the call, without a form.
+        """
+        if self._engine == ENGINE:
+            return None
+        found = self._known.get(key)
+        if found is None:
+            wanted = engines.packing(problem())
+            if wanted is None:
+                return None  # who runs it says why not, or needs none
+            found = next((array for other, array in self._forms if other == wanted), None)
+            if found is None:
+                found = wanted.pack(self._weight.int_repr)
+                self._forms.append((wanted, found))
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = found
+        return found
 
     @property
     def engine(self) -> str:
@@ -113,8 +168,6 @@ def _checked(where: str, weight: Any, bias: Any, rank: int, form: str) -> tuple[
             f"{where}: weight has scales along axis {w.axis}, for shape {w.shape}",
             cause="they may differ between output channels, which are axis 0",
         )
-    if prod(w.shape[1:]) > MOST_TERMS:
-        raise BadValue(f"{where}: weight of shape {w.shape} has {prod(w.shape[1:])} terms a sum", cause=f"{MOST_TERMS} at most")
     if bias is None:
         return w, None
     b = check_array(bias, f"{where}: bias")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from .. import switches
 from ..errors import BackendUnavailable, BadType, BadValue
 from ..libraries import engines
+from ..libraries.cpu.reference_quantized import MOST_TERMS
 from .arrays import QArray
 
 __all__ = ["SCHEMES", "Scheme", "current_engine", "scheme"]
@@ -32,6 +34,8 @@ class Scheme:
         Whether the zero points of weights must be 0.
     weights
         Dtypes of weights.
+    terms
+        The most products that one sum may have.
     """
 
     engine: str
@@ -39,6 +43,7 @@ class Scheme:
     per_channel: bool = True
     symmetric: bool = False
     weights: tuple[str, ...] = ("int8",)
+    terms: int = (2**31 - 1) // 255**2  # a sum fits int32 then, whatever the zero points
 
     def activations(self, dtype: np.dtype[Any]) -> tuple[int, int]:
         """The least and the greatest integer that activations are quantized to.
@@ -54,6 +59,12 @@ class Scheme:
         if weight.dtype.name not in self.weights:
             raise BadType(
                 f"{where}: weight has dtype {weight.dtype}", cause=f"engine {self.engine!r} takes {' and '.join(self.weights)}"
+            )
+        if prod(weight.shape[1:]) > self.terms:
+            raise BadValue(
+                f"{where}: weight of shape {weight.shape} has {prod(weight.shape[1:])} terms a sum",
+                cause=f"{self.terms} at most by engine {self.engine!r}",
+                remedy="" if self.terms == MOST_TERMS else f"engine 'reference' takes {MOST_TERMS}",
             )
         if weight.axis is not None and not self.per_channel:
             raise BadValue(
@@ -76,7 +87,7 @@ SCHEMES = {
         Scheme("fbgemm", reduced=True),
         Scheme("onednn"),
         Scheme("qnnpack", per_channel=False, symmetric=True),
-        Scheme("reference", weights=("int8", "uint8")),
+        Scheme("reference", weights=("int8", "uint8"), terms=MOST_TERMS),
     )
 }
 

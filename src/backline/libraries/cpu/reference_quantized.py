@@ -32,6 +32,7 @@ ENGINE = "reference"
 MOST_TERMS = 1 << 20  # of one sum: it then is below 2**36, and times a factor of 24 bits below 2**61
 CHUNK = 32 << 20  # bytes of widened operands at a time
 BITS = 24  # of a factor
+NONE = np.zeros(1, np.int32)
 
 
 def algorithms(p: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -113,12 +114,12 @@ class _Numbers:
         given = {o.role: a for o, a in zip(p.operands, arrays, strict=True)}
         self.input, self.weight = given["input"], given["weight"]
         self.input_zero = int(given["input_zero"].item())
-        self.weight_zero = given["weight_zero"].astype(np.int64)
+        self.weight_zero = given.get("weight_zero", NONE).astype(np.int64)
         self.unit = given["input_scale"].astype(np.float64).reshape(1) * given["weight_scale"].astype(np.float64)
         self.bias = given.get("bias")
-        if "out_scale" in given:
-            self.factor = Factor(self.unit, given["out_scale"].reshape(1))
-            self.out_zero = int(given["out_zero"].item())
+        if "result_scale" in given:
+            self.factor = Factor(self.unit, given["result_scale"].reshape(1))
+            self.out_zero = int(given["result_zero"].item())
 
     def added(self) -> Array:
         """The bias in units of the sums."""
@@ -189,6 +190,14 @@ def _dense(role: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Operand:
     return Operand(role, dtype, shape, tuple(strides))
 
 
+def _images(p: QuantizedProblem) -> Array:
+    """A new result, its channels where the input has them."""
+    if not p.last:
+        return np.empty(p.result, p.dtype)
+    batch, channels, height, width = p.result
+    return np.empty((batch, height, width, channels), p.dtype).transpose(0, 3, 1, 2)
+
+
 def _conv2d(p: QuantizedProblem, working: np.dtype[Any], loops: bool) -> Callable[..., Array]:
     """One image at a time, each by the convolution of real numbers on operands without their zero points."""
     image, weight = p.shape("input")[1:], p.shape("weight")
@@ -207,7 +216,7 @@ def _conv2d(p: QuantizedProblem, working: np.dtype[Any], loops: bool) -> Callabl
         added = n.added().reshape(-1, 1, 1)
         factor = n.factor
         factor.mantissa, factor.shift = factor.mantissa.reshape(-1, 1, 1), factor.shift.reshape(-1, 1, 1)
-        result = np.empty(p.result, p.dtype)
+        result = _images(p)
         for i in range(p.result[0]):
             # What is padded is a real zero, and that is the zero point.
             sums = convolve(n.input[i : i + 1].astype(working) - working.type(n.input_zero), kernels)[0]
