@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the modules that several folders share
+
 SOURCE = """
 int backline_test_answer(void) { return 42; }
 double backline_test_data[3] = {1, 2, 3};

@@ -1,4 +1,4 @@
-"""XNNPACK: linear layers and convolution on the CPU, in float32 and int8.
+"""XNNPACK: linear layers and convolution on the CPU, in float32.
 
 ``enabled`` reads False while the library is absent, and cannot be set to True then.
 """

@@ -16,7 +16,7 @@ from .choice import Candidate
 
 __all__ = ["FINENESS", "as_asked", "node", "permitted", "requested", "spelled"]
 
-FINENESS = {"bf16": 0, "tf32": 1}  # anything else is finer
+FINENESS = {"bf16": 0, "tf32": 1, "winograd": 1}  # anything else is finer
 _OP = {"matmul": "matmul", "attention": "matmul", "einsum": "matmul", "conv": "conv", "rnn": "rnn"}
 _BACKEND = {("cpu", "matmul"): "mkldnn", ("cpu", "conv"): "mkldnn", ("cpu", "rnn"): "mkldnn",
             ("cuda", "matmul"): "cuda", ("cuda", "conv"): "cudnn", ("cuda", "rnn"): "cudnn"}  # fmt: skip

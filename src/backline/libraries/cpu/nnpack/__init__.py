@@ -1,0 +1,1 @@
+"""NNPACK: convolutions by transforms of tiles."""

@@ -1,0 +1,1 @@
+"""XNNPACK: convolutions and linear layers on channels-last float32."""
