@@ -318,7 +318,7 @@ def test_every_level_of_vector_instructions(library: str, rng: np.random.Generat
         q, k, v = operands(rng, dtype, (1, 2, 50, 24), (1, 2, 700, 24))
         for word in reachables():
             with backline.switches.scope({"cpu.capability": word}):
-                assert blas_attention._level() == {"avx2": 1, "avx512": 2}.get(word, 0)
+                assert blas_attention.vector_level() == {"avx2": 1, "avx512": 2}.get(word, 0)
                 check(library, q, k, v, attn_mask=mask)
                 check(library, q, k, v, is_causal=True)
 

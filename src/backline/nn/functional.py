@@ -5,8 +5,18 @@ from __future__ import annotations
 from ..ops.attention import scaled_dot_product_attention
 from ..ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ..ops.linear import bilinear, linear
+from ..ops.multi_head import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
 from ..ops.neural import dropout, gelu, log_softmax, relu, sigmoid, silu, softmax, tanh
 from ..ops.normalise import batch_norm, layer_norm
+from ..ops.packed_layers import (
+    prepack_conv1d,
+    prepack_conv2d,
+    prepack_conv3d,
+    prepack_conv_transpose1d,
+    prepack_conv_transpose2d,
+    prepack_conv_transpose3d,
+    prepack_linear,
+)
 from ..ops.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -20,8 +30,11 @@ from ..ops.pooling import (
 )
 
 __all__ = [
+    "MultiHeadAttention", "multi_head_attention", "multi_head_attention_forward",
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
     "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "dropout", "gelu",
-    "layer_norm", "linear", "log_softmax", "max_pool1d", "max_pool2d", "max_pool3d", "relu", "scaled_dot_product_attention",
+    "layer_norm", "linear", "log_softmax", "max_pool1d", "max_pool2d", "max_pool3d", "prepack_conv1d",
+    "prepack_conv2d", "prepack_conv3d", "prepack_conv_transpose1d", "prepack_conv_transpose2d", "prepack_conv_transpose3d",
+    "prepack_linear", "relu", "scaled_dot_product_attention",
     "sigmoid", "silu", "softmax", "tanh",
 ]  # fmt: skip

@@ -14,7 +14,10 @@ from ..ops.neural_grad import (
     linear_weight,
     log_softmax_input,
     relu_input,
+    sigmoid_input,
+    silu_input,
     softmax_input,
+    tanh_input,
 )
 from ..ops.pooling_grad import (
     adaptive_avg_pool1d_input,
@@ -27,13 +30,15 @@ from ..ops.pooling_grad import (
     max_pool2d_input,
     max_pool3d_input,
 )
-from ..ops.rnn_grad import RnnGrads, lstm_backward
+from ..ops.rnn_grad import RnnGrads, StateGrads, gru_backward, lstm_backward, rnn_relu_backward, rnn_tanh_backward
 
 __all__ = [
-    "AttentionGrads", "NormGrads", "RnnGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input",
+    "AttentionGrads", "NormGrads", "RnnGrads", "StateGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input",
     "adaptive_avg_pool3d_input",
     "avg_pool1d_input", "avg_pool2d_input", "avg_pool3d_input", "batch_norm_backward", "conv1d_input", "conv1d_weight",
-    "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "gelu_input", "layer_norm_backward", "linear_bias",
-    "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input",
-    "max_pool3d_input", "relu_input", "scaled_dot_product_attention_backward", "softmax_input",
+    "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "gelu_input", "gru_backward", "layer_norm_backward",
+    "linear_bias", "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input",
+    "max_pool3d_input", "relu_input", "rnn_relu_backward", "rnn_tanh_backward",
+    "scaled_dot_product_attention_backward", "sigmoid_input",
+    "silu_input", "softmax_input", "tanh_input",
 ]  # fmt: skip

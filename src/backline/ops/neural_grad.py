@@ -2,8 +2,8 @@
 
 `grad_output` is the gradient with respect to the result of the operation that a name begins with, and comes after the arrays that
 operation was given. A name that ends in ``_input``, ``_weight`` or ``_bias`` returns the gradient with respect to that, one that
-ends in ``_backward`` those of input, weight and bias together. Dtypes and layouts are those of the operations; sums are taken in
-float64 and rounded once, products as in `matmul`.
+ends in ``_backward`` those of input, weight and bias together. Dtypes and layouts are those of the operations. NumPy takes
+sums in float64 and rounds once, other libraries take those of float32 in float32; products are as in `matmul`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .normalise import normalised_axes
 
 __all__ = [
     "GRAD", "NormGrads", "batch_norm_backward", "gelu_input", "layer_norm_backward", "linear_bias", "linear_input",
-    "linear_weight", "log_softmax_input", "relu_input", "softmax_input",
+    "linear_weight", "log_softmax_input", "relu_input", "sigmoid_input", "silu_input", "softmax_input", "tanh_input",
 ]  # fmt: skip
 
 GRAD = "backline.nn.grad"
@@ -219,6 +219,99 @@ def gelu_input(input: Array, grad_output: Array, approximate: str = "none") -> N
     array, grad = _pair("gelu_input", "input", input, grad_output)
     form = word("gelu_input", "approximate", approximate, ("none", "tanh"))
     return problem("gelu_grad", {"input": array, "grad": grad}, array.shape, approximate=form)
+
+
+@operation("silu_input", module=GRAD, family="neural")
+def silu_input(input: Array, grad_output: Array) -> NeuralProblem:
+    """Gradient of `silu` with respect to its input: `grad_output` times ``s * (1 + x * (1 - s))`` with the sigmoid s of x.
+
+    Parameters
+    ----------
+    input
+        What `silu` was given.
+    grad_output
+        Array of the same shape and dtype.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `relu_input`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.grad.silu_input(np.array([0.0, 900.0]), np.array([1.0, 1.0]))
+    array([0.5, 1. ])
+    """
+    array, grad = _pair("silu_input", "input", input, grad_output)
+    return problem("silu_grad", {"input": array, "grad": grad}, array.shape)
+
+
+@operation("tanh_input", module=GRAD, family="neural")
+def tanh_input(input: Array, grad_output: Array) -> NeuralProblem:
+    """Gradient of `tanh` with respect to its input: `grad_output` times ``1 - tanh(x) ** 2``.
+
+    Parameters
+    ----------
+    input
+        What `tanh` was given.
+    grad_output
+        Array of the same shape and dtype.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `relu_input`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.grad.tanh_input(np.array([0.0, 900.0]), np.array([1.0, 1.0]))
+    array([1., 0.])
+    """
+    array, grad = _pair("tanh_input", "input", input, grad_output)
+    return problem("tanh_grad", {"input": array, "grad": grad}, array.shape)
+
+
+@operation("sigmoid_input", module=GRAD, family="neural")
+def sigmoid_input(input: Array, grad_output: Array) -> NeuralProblem:
+    """Gradient of `sigmoid` with respect to its input: `grad_output` times ``s * (1 - s)`` with the sigmoid s of x.
+
+    Parameters
+    ----------
+    input
+        What `sigmoid` was given.
+    grad_output
+        Array of the same shape and dtype.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `relu_input`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.grad.sigmoid_input(np.array([0.0, 900.0]), np.array([1.0, 1.0]))
+    array([0.25, 0.  ])
+    """
+    array, grad = _pair("sigmoid_input", "input", input, grad_output)
+    return problem("sigmoid_grad", {"input": array, "grad": grad}, array.shape)
 
 
 @operation("softmax_input", module=GRAD, family="neural")

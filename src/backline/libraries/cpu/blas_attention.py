@@ -23,7 +23,7 @@ from ..base import Algorithm, PythonPlan, Refusal
 from ..build import Builder
 from .cblas import HALVES, LETTER, THREAD_FLOPS, BlasTraits
 
-__all__ = ["attention_algorithms", "prepare_attention"]
+__all__ = ["attention_algorithms", "described", "prepare_attention", "vector_level"]
 
 ROWS, FEWEST_ROWS = 128, 32  # query rows of an item
 ITEMS = 16  # items are made smaller to have so many
@@ -117,25 +117,31 @@ def _view(o: Operand, s: _Shape, gqa: bool, limit: int) -> _View:
     return _View(strides, s.heads // heads if gqa else 1, direct)
 
 
+def described(blas: BlasTraits, p: AttentionProblem, name: str, out: tuple[int, int, int]) -> tuple[int, bytes]:
+    """Number of items, and what the compiled kernel has to know; `out`: strides of the result along batch, heads and rows."""
+    s = _Shape(p, name)
+    letter, item = LETTER[s.compute.name], s.compute.itemsize
+    views = [_view(o, s, p.enable_gqa, blas.native.max_integer) for o in p.qkv]
+    kind, stored_mask, mask_strides = _mask(p, s.compute)
+    integers = [
+        blas.native.cblas(letter + "gemm"), blas.native.cblas(letter + "gemv"),
+        item, STORED.get(p.dtype.name, AS_COMPUTED), stored_mask, vector_level(),
+        s.rows, s.tile, s.heads, s.queries, s.keys, s.dim, s.out_dim,
+        views[1].shared, views[2].shared,
+        *(v.direct for v in views), *(step for v in views for step in v.strides),
+        *out,
+        kind, *mask_strides, p.is_causal,
+    ]  # fmt: skip
+    return s.items, struct.pack(f"<{len(integers)}qd", *integers, p.scale)
+
+
 def prepare_attention(blas: BlasTraits, p: AttentionProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of what `attention_algorithms` listed."""
     s = _Shape(p, algorithm.name)
     if 0 in (*s.result, s.keys):  # without a key, as where none takes part: zeros
         return PythonPlan(lambda *arrays: np.zeros(s.result, p.dtype))
-    letter, item = LETTER[s.compute.name], s.compute.itemsize
-    views = [_view(o, s, p.enable_gqa, blas.native.max_integer) for o in p.qkv]
-    kind, stored_mask, mask_strides = _mask(p, s.compute)
     row = s.out_dim * p.dtype.itemsize
-    integers = [
-        blas.native.cblas(letter + "gemm"), blas.native.cblas(letter + "gemv"),
-        item, STORED.get(p.dtype.name, AS_COMPUTED), stored_mask, _level(),
-        s.rows, s.tile, s.heads, s.queries, s.keys, s.dim, s.out_dim,
-        views[1].shared, views[2].shared,
-        *(v.direct for v in views), *(step for v in views for step in v.strides),
-        s.heads * s.queries * row, s.queries * row, row,
-        kind, *mask_strides, p.is_causal,
-    ]  # fmt: skip
-    description = struct.pack(f"<{len(integers)}qd", *integers, p.scale)
+    _, description = described(blas, p, algorithm.name, (s.heads * s.queries * row, s.queries * row, row))
     b = Builder(p, blas.native.int_size)
     out = b.result(p.dtype, s.result)
     arguments = [b.argument(role) for role in ("query", "key", "value")]
@@ -147,7 +153,7 @@ def prepare_attention(blas: BlasTraits, p: AttentionProblem, algorithm: Algorith
     return b.plan(out, count=s.items, threads=algorithm.threads, gate=gate, gate_threads=1, release_gil=gated)
 
 
-def _level() -> int:
+def vector_level() -> int:
     """The most of vector instructions that there is and that may be used."""
     allowed = [level for level, word in enumerate(LEVELS, 1) if capability.allows(word)]
     return min(max(allowed, default=0), _core.attention_level())

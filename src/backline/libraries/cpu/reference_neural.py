@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ...problems.neural import NeuralProblem
-from ..base import Algorithm, Refusal
+from ..base import Algorithm, PythonPlan, Refusal
 from . import reference_pooling
+from .compiled_loops import COMPILED, compiled_algorithms, prepare_compiled
 from .error_function import erfc
 
-__all__ = ["DTYPES", "activate", "algorithms", "blocks", "plan"]
+__all__ = ["DTYPES", "activate", "algorithms", "blocks", "plan", "prepare"]
 
 Array = Any
 
@@ -28,13 +29,14 @@ ROOT_HALF, ROOT_2_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
 TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715  # of Hendrycks and Gimpel, arXiv:1606.08415
 
 
-def algorithms(p: NeuralProblem) -> Iterator[Algorithm | Refusal]:
-    """NumPy's own loops, on one thread and in one order."""
+def algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Compiled loops where there are some, and NumPy's own, on one thread and in one order."""
     if p.dtype.name not in DTYPES:
         yield Refusal("numpy", p.op, f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}")
     elif p.op not in OPERATIONS:
         yield Refusal("numpy", p.op, f"NumPy has no {p.op}")
     else:
+        yield from compiled_algorithms(p, threads)
         note = "computed in float64 and rounded" if p.dtype == np.float32 and not p.op.startswith(("relu", "max_pool")) else ""
         yield Algorithm("numpy", "loops", 1, False, "", "threads", "construction", "", note)
 
@@ -49,6 +51,11 @@ def plan(p: NeuralProblem) -> Callable[..., Any]:
             return compute(p, **dict(zip(roles, arrays, strict=True)))
 
     return run
+
+
+def prepare(p: NeuralProblem, algorithm: Algorithm) -> Any:
+    """The plan of what `algorithms` listed."""
+    return prepare_compiled(p, algorithm) if algorithm.name == COMPILED else PythonPlan(plan(p))
 
 
 def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -157,12 +164,34 @@ def _gelu_tanh_slope(x: Array) -> Array:
     return _sigmoid(u) + near * _sigmoid(u) * _sigmoid(-u) * rise
 
 
+def _silu_slope(x: Array) -> Array:
+    near = np.clip(x, -1000, 1000)  # beyond, the slope is 0 or 1, and 0 times infinity is not meant
+    return _sigmoid(near) * (1 + near * _sigmoid(-near))
+
+
+def _tanh_slope(x: Array) -> Array:
+    return 4 * _sigmoid(2 * x) * _sigmoid(-2 * x)  # 1 - tanh(x) ** 2, without the cancellation
+
+
+def _sigmoid_slope(x: Array) -> Array:
+    return _sigmoid(x) * _sigmoid(-x)
+
+
+def _sloped(slope: Callable[[Array], Array]) -> Callable[..., Array]:
+    """The gradient of an activation, from its slope."""
+
+    def compute(p: NeuralProblem, input: Array, grad: Array) -> Array:
+        result, dtype = _new(input), working(input.dtype)
+        for part in blocks(input.shape):
+            result[part] = (slope(input[part].astype(dtype, copy=False)) * grad[part]).astype(dtype, copy=False)
+        return result
+
+    return compute
+
+
 def gelu_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
     slope = _gelu_tanh_slope if p.parameter("approximate") == "tanh" else _gelu_slope
-    result, dtype = _new(input), working(input.dtype)
-    for part in blocks(input.shape):
-        result[part] = (slope(input[part].astype(dtype, copy=False)) * grad[part]).astype(dtype, copy=False)
-    return result
+    return _sloped(slope)(p, input, grad)
 
 
 def relu_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
@@ -327,7 +356,8 @@ def _norm_grad(
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: _named(name) for name in ("relu", "silu", "tanh", "sigmoid")},
     "gelu": gelu, "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "batch_norm": batch_norm,
-    "batch_norm_train": batch_norm_train, "relu_grad": relu_grad, "gelu_grad": gelu_grad, "softmax_grad": softmax_grad,
+    "batch_norm_train": batch_norm_train, "relu_grad": relu_grad, "gelu_grad": gelu_grad, "silu_grad": _sloped(_silu_slope),
+    "tanh_grad": _sloped(_tanh_slope), "sigmoid_grad": _sloped(_sigmoid_slope), "softmax_grad": softmax_grad,
     "log_softmax_grad": log_softmax_grad, "layer_norm_grad": layer_norm_grad, "batch_norm_train_grad": batch_norm_train_grad,
     **{name: getattr(reference_pooling, name) for name in reference_pooling.__all__},
 }  # fmt: skip
