@@ -59,6 +59,7 @@ def returning(name: str, value: int, parameters: str = "void") -> str:
 
 CUDART = "int cudaRuntimeGetVersion(int *version) {{ *version = 13000; return {status}; }}"
 MAGMA = "void magma_init(void) {} void magma_version(int *a, int *b, int *c) { *a = 2; *b = 9; *c = 0; }"
+FFTW = "void fftw_plan_guru64_dft(void) {} void fftw_execute_dft(void) {}\n"
 KLEIDIAI = "void kai_run_lhs_quant_pack_qai8dxp_f32(void) {}"
 
 # name -> source of a sound stand-in, its version, source of one that does not work, a part of the reason then
@@ -83,6 +84,7 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
     "fbgemm": ("int f;", None, "extern int elsewhere(void); int f(void) { return elsewhere(); }", "undefined symbol: elsewhere"),
     "kleidiai": (KLEIDIAI + 'const char *kai_get_version(void) { return "1.24.0"; }', "1.24.0",
                  KLEIDIAI + "__attribute__((constructor)) static void f(void) { __builtin_trap(); }", "crashes when"),
+    "fftw": (FFTW + 'const char fftw_version[] = "fftw-3.3.10-sse2";', "3.3.10", FFTW, "does not tell its version"),
     "openmp": (returning("omp_get_max_threads", 4), None, returning("omp_get_max_threads", 0), "offers no thread"),
 }  # fmt: skip
 

@@ -24,8 +24,8 @@ from . import _rules as _rules
 from . import _uniform
 
 _MODULES = (
-    "blis", "cpu", "cuda", "cudnn", "cusparselt", "kleidiai", "mha", "miopen", "mkl", "mkldnn", "mps", "nnpack", "numpy",
-    "openblas", "openmp", "opt_einsum", "python_native", "quantized", "xeon", "xnnpack",
+    "blis", "cpu", "cuda", "cudnn", "cusparselt", "fftw", "kleidiai", "mha", "miopen", "mkl", "mkldnn", "mps", "nnpack", "numpy",
+    "openblas", "openmp", "opt_einsum", "python_native", "quantized", "scipy", "xeon", "xnnpack",
 )  # fmt: skip
 
 __all__ = [

@@ -65,6 +65,13 @@ def plan_cache(library: str) -> object:
     return plans.cache(library)
 
 
+def fft_plan_cache(library: str) -> object:
+    """Return the cache of plans of Fourier transforms of a library."""
+    from ..engine import fft_plans
+
+    return fft_plans.cache(library)
+
+
 def install(
     module: str,
     *,
@@ -73,6 +80,7 @@ def install(
     computed: Computed | None = None,
     lazy: tuple[str, ...] = (),
     plans: str = "",
+    transforms: str = "",
     present: bool = True,
     hidden: bool = False,
 ) -> None:
@@ -93,6 +101,8 @@ def install(
         As for `switches.module.install`.
     plans
         Library whose cache of plans is shown as ``plan_cache``.
+    transforms
+        Library whose cache of plans of Fourier transforms is shown as ``fft_plan_cache``.
     present
         Whether there is a library that may be there or not.
     hidden
@@ -116,6 +126,9 @@ def install(
     if plans:
         entry = (lambda: plan_cache(plans), f"{prefix}.plan_cache.max_size")
         computed = {**(computed or {}), "plan_cache": entry}
+    if transforms:
+        entry = (lambda: fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")
+        computed = {**(computed or {}), "fft_plan_cache": entry}
     install_switches(module, prefix, computed, lazy)
 
 

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..switches.module import PlanCache
+from ..switches.module import FftPlanCache, PlanCache
 from . import _uniform
 
 __all__ = [
-    "VERBOSE_OFF", "VERBOSE_ON", "enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "verbose",
-    "version",
-]
+    "VERBOSE_OFF", "VERBOSE_ON", "enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "plan_cache", "set_flags",
+    "verbose", "version",
+]  # fmt: skip
 
 enabled: bool
 """Whether MKL may run calls. Off is a prohibition: no fallback passes over it."""
 
 plan_cache: PlanCache
 """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
+
+fft_plan_cache: FftPlanCache
+"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
+``clear()``. Read-only."""
 
 VERBOSE_OFF: Final = 0
 VERBOSE_ON: Final = 1
@@ -63,4 +67,4 @@ def verbose(enable: int | bool) -> Any:
     return scope("mkl", enable, depth=2)
 
 
-_uniform.install(__name__, plans="mkl")
+_uniform.install(__name__, plans="mkl", transforms="mkl")

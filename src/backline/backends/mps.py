@@ -14,11 +14,17 @@ __all__ = [
 enabled: bool
 """Whether MLX arrays compute on Metal. Off: on MLX's CPU stream."""
 
-is_available: _uniform.IsTrue
 is_enabled: _uniform.IsTrue
 version: _uniform.Version
 flags: _uniform.Flags
 set_flags: _uniform.SetFlags
+
+
+def is_available() -> bool:
+    """Tell whether MLX has a Metal device; without one, arrays of MLX are computed on its CPU stream. The answer is kept."""
+    from ..libraries import presence
+
+    return bool(presence.presence("mps").available())
 
 
 def is_built() -> bool:
@@ -72,7 +78,7 @@ def get_core_count() -> int:
 def _fact(name: str) -> str | int:
     from ..libraries import presence
 
-    if not _uniform.available("mps"):
+    if not is_available():
         raise _uniform.unavailable("mps", f"the {name} of the Metal device")
     return presence.metal_facts()[name]
 

@@ -5,10 +5,10 @@ Turning it off leaves calls that no other library can run without one; they rais
 
 from __future__ import annotations
 
-from ..switches.module import PlanCache
+from ..switches.module import FftPlanCache, PlanCache
 from . import _uniform
 
-__all__ = ["enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
+__all__ = ["enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
 
 enabled: bool
 """Whether NumPy may run calls. Off is a prohibition: no fallback passes over it."""
@@ -16,10 +16,14 @@ enabled: bool
 plan_cache: PlanCache
 """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
 
+fft_plan_cache: FftPlanCache
+"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
+``clear()``. Read-only."""
+
 is_available: _uniform.IsTrue
 is_enabled: _uniform.IsTrue
 version: _uniform.Version
 flags: _uniform.Flags
 set_flags: _uniform.SetFlags
 
-_uniform.install(__name__, plans="numpy")
+_uniform.install(__name__, plans="numpy", transforms="numpy")

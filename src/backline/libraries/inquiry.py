@@ -270,6 +270,16 @@ def _qnnpack(library: ctypes.CDLL) -> Facts:
     return {}
 
 
+def _fftw(library: ctypes.CDLL) -> Facts:
+    for letter in ("", "f"):
+        try:
+            text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, f"fftw{letter}_version")))  # data, no function
+        except ValueError:
+            continue
+        return {"version": text.decode("ascii", "replace").removeprefix("fftw-").partition("-")[0]}
+    raise Unfit("does not tell its version")
+
+
 def _openmp(library: ctypes.CDLL) -> Facts:
     if library.omp_get_max_threads() < 1:
         raise Unfit("offers no thread")
@@ -306,6 +316,7 @@ CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
     "cusolver": _dotted("cusolverGetProperty"),
     "cusparselt": _cusparselt,
     "cusparselt.max_alg_id": _cusparselt_largest,
+    "fftw": _fftw,
     "kleidiai": _kleidiai,
     "magma": _magma,
     "miopen": _miopen,

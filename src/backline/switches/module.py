@@ -20,7 +20,7 @@ from .declare import Switch, nearest, show
 from .declared import every
 
 __all__ = [
-    "ContextProp", "PlanCache", "PropModule", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install",
+    "ContextProp", "FftPlanCache", "PlanCache", "PropModule", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install",
     "late_names",
 ]  # fmt: skip
 
@@ -39,6 +39,25 @@ class PlanCache(Protocol):
 
     def clear(self) -> None:
         """Drop every plan."""
+
+
+class FftPlanCache(PlanCache, Protocol):
+    """The plans of Fourier transforms kept for one library: bounded in memory, too."""
+
+    max_bytes: int
+    """Most memory that plans may hold together, about."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the plans kept now hold, about."""
+
+    @property
+    def hits(self) -> int:
+        """How often a plan was used again."""
+
+    @property
+    def misses(self) -> int:
+        """How often a plan was made."""
 
 
 class Switched:

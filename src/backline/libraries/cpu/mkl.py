@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import _core, switches
 from ...problems import Problem
+from ...problems.fft import FftProblem
 from ...problems.matmul import MatmulProblem
 from .. import capability, team
 from ..base import Algorithm, Refusal
@@ -22,6 +23,7 @@ from ..maps import mapped_files
 from ..native import NativeLibrary
 from .blaslike import BlasLibrary
 from .cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
+from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
 
 __all__ = ["MKL"]
 
@@ -70,6 +72,7 @@ class MKL(BlasLibrary):
             native.address("MKL_Set_Num_Threads_Local"), team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
         )
         self._kernels = _Kernels(native)
+        self.real_transforms = RealTransforms()
         return BlasTraits(self.name, native, gate, "", run="promise", threads="promise" if strict else "")
 
     def opened(self, traits: BlasTraits) -> None:
@@ -87,6 +90,9 @@ class MKL(BlasLibrary):
         return next((w.split("-")[0] for w in words if w[:1].isdigit()), None)
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if isinstance(problem, FftProblem) and self.available() and self.traits is not None:
+            yield from fft_algorithms(self.traits, self.real_transforms, problem, threads)
+            return
         if isinstance(problem, MatmulProblem) and self.available():
             reason = self._kernels.refusal(problem)
             if reason:
@@ -101,6 +107,9 @@ class MKL(BlasLibrary):
         if algorithm.name == "jit":
             assert isinstance(problem, MatmulProblem)
             plan = self._kernels.prepare(problem)
+        elif isinstance(problem, FftProblem):
+            assert self.traits is not None
+            plan = prepare_fft(self.traits, problem, algorithm)
         else:
             plan = super().prepare(problem, algorithm)
         if self.traits is not None and isinstance(plan, _core.PreparedCall):

@@ -1,0 +1,133 @@
+"""FFTW: Fourier, cosine and sine transforms, by the system's own copy of the library.
+
+How it plans is a switch. What it finds out by timing is its wisdom: text that can be kept in a file and read by a later process,
+which then need not time anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from ..switches.module import FftPlanCache
+from . import _uniform
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = [
+    "enabled", "export_wisdom", "fft_plan_cache", "flags", "import_wisdom", "is_available", "is_enabled", "plan_time_limit",
+    "planning", "set_flags", "version",
+]  # fmt: skip
+
+enabled: bool
+"""Whether FFTW may run calls. Off is a prohibition: no fallback passes over it."""
+
+planning: Literal["estimate", "measure", "patient"]
+"""How FFTW finds a way: by rules, by timing some, or by timing many, which takes seconds for each signature."""
+
+plan_time_limit: float
+"""Seconds after which FFTW ends its timing of one signature and takes the best way found so far."""
+
+fft_plan_cache: FftPlanCache
+"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
+``clear()``. Read-only."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+
+def export_wisdom(path: str | os.PathLike[str]) -> None:
+    """Write what FFTW found out by timing to a file, as text.
+
+    The file is there whole or not at all: it is written beside its place and moved.
+
+    Parameters
+    ----------
+    path
+        A file to be written, or to be replaced.
+
+    Raises
+    ------
+    BackendUnavailable
+        FFTW is absent.
+    BadValue
+        There is nothing to write: nothing was timed in this process or learned.
+    BadType
+        `path` is no path.
+    OSError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> backline.backends.fftw.export_wisdom("fftw.wisdom")  # doctest: +SKIP
+    """
+    from ..errors import BadValue
+    from ..libraries.cpu.fftw.wisdom import write
+
+    name = _path(path, "export_wisdom")
+    text = _library("export_wisdom").export_wisdom()
+    if not text:
+        raise BadValue(
+            f"export_wisdom({name!r}) has nothing to write.",
+            cause="nothing was timed in this process, and no wisdom was read",
+            remedy="plan with planning = 'measure' or 'patient' first",
+        )
+    write(name, text)
+
+
+def import_wisdom(path: str | os.PathLike[str]) -> None:
+    """Read a file that `export_wisdom` wrote. FFTW then knows what was timed; nothing is timed for that again.
+
+    Parameters
+    ----------
+    path
+        The file. It is read whole and looked at before FFTW learns from it: all of it, or nothing.
+
+    Raises
+    ------
+    BackendUnavailable
+        FFTW is absent.
+    BadValue
+        The file is damaged, no wisdom, or that of another FFTW.
+    BadType
+        `path` is no path.
+    OSError
+        The file cannot be read.
+
+    Examples
+    --------
+    >>> backline.backends.fftw.import_wisdom("fftw.wisdom")  # doctest: +SKIP
+    """
+    from ..libraries.cpu.fftw.wisdom import read
+
+    name = _path(path, "import_wisdom")
+    library = _library("import_wisdom")
+    library.import_wisdom(read(name), f"the file {name!r}")
+
+
+def _path(path: object, function: str) -> str:
+    import os
+
+    from ..errors import BadType, BadValue
+
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise BadType(f"{function} takes a path, not {type(path).__name__}: {path!r}")
+    name = os.fspath(path)
+    if not name or "\0" in name:
+        raise BadValue(f"{function}({name!r}): this is no path")
+    return str(name)
+
+
+def _library(function: str):  # type: ignore[no-untyped-def]
+    from .. import libraries
+
+    library = libraries.get("fftw")
+    if not library.available():
+        raise _uniform.unavailable("fftw", f"fftw.{function}()")
+    return library
+
+
+_uniform.install(__name__, transforms="fftw")

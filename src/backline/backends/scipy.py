@@ -1,0 +1,26 @@
+"""SciPy's own Fourier transforms: DUCC or pocketfft, as its release has it.
+
+The module is not SciPy; it only holds what a user may set about it.
+"""
+
+from __future__ import annotations
+
+from ..switches.module import FftPlanCache
+from . import _uniform
+
+__all__ = ["enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "set_flags", "version"]
+
+enabled: bool
+"""Whether SciPy may run calls. Off is a prohibition: no fallback passes over it."""
+
+fft_plan_cache: FftPlanCache
+"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
+``clear()``. Read-only."""
+
+is_available: _uniform.IsTrue
+is_enabled: _uniform.IsTrue
+version: _uniform.Version
+flags: _uniform.Flags
+set_flags: _uniform.SetFlags
+
+_uniform.install(__name__, transforms="scipy")

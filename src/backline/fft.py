@@ -1,0 +1,15 @@
+"""Fourier transforms, with the names and parameters of torch.fft, and cosine and sine transforms with those of scipy.fft."""
+
+from __future__ import annotations
+
+from .ops.fft import fft, hfft, ifft, ihfft, irfft, rfft
+from .ops.fft2 import fft2, hfft2, ifft2, ihfft2, irfft2, rfft2
+from .ops.fft_order import fftfreq, fftshift, ifftshift, rfftfreq
+from .ops.fft_real import dct, dctn, dst, dstn, idct, idctn, idst, idstn
+from .ops.fftn import fftn, hfftn, ifftn, ihfftn, irfftn, rfftn
+
+__all__ = [
+    "dct", "dctn", "dst", "dstn", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "idct", "idctn", "idst",
+    "idstn", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "ihfft2", "ihfftn", "irfft", "irfft2", "irfftn", "rfft", "rfft2",
+    "rfftfreq", "rfftn",
+]  # fmt: skip

@@ -1,0 +1,171 @@
+"""The frequencies of a transform, and the order in which they are shown."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue, refuse_overlap
+from .bind import check_array, check_out
+from .layer_checks import whole
+from .transforms import MODULE, Array, Sizes, axis_in
+
+__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
+
+
+def _frequencies(where: str, n: Any, d: Any, numbers: Any, out: Any) -> Array:
+    points = whole(where, "n", n)
+    if points < 1:
+        raise BadValue(f"{where}: n={points}", remedy="1 or more")
+    if isinstance(d, (bool, np.bool_)) or not isinstance(d, (int, float, np.integer, np.floating)):
+        raise BadType(f"{where}: d is a number, not {d!r}")
+    if d == 0:
+        raise BadValue(f"{where}: d=0", cause="it is the time between two samples", remedy="another number")
+    found: Array = numbers(points) * (1.0 / (points * float(d)))
+    if out is None:
+        return found
+    dtype = check_array(out, f"{where}: out").dtype
+    check_out(out, f"{where}: out", found.shape, dtype if dtype.name == "float32" else found.dtype)
+    out[...] = found
+    given: Array = out
+    return given
+
+
+def fftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
+    """Frequencies that the elements of `fft` stand for.
+
+    Parameters
+    ----------
+    n
+        Points of the transform.
+    d
+        Time between two samples.
+    out
+        Array of float64 or float32 for the result.
+
+    Returns
+    -------
+    ndarray
+        Of float64: 0, the positive ones, then the negative ones, in cycles per unit of `d`.
+
+    Raises
+    ------
+    BadType, BadValue
+        `n` below 1; `d` is 0, or no number; an `out` that does not fit.
+
+    Examples
+    --------
+    >>> import backline
+    >>> backline.fft.fftfreq(4, 0.5)
+    array([ 0. ,  0.5, -1. , -0.5])
+    """
+    return _frequencies("fftfreq", n, d, lambda m: (np.arange(m) + m // 2) % m - m // 2, out)
+
+
+def rfftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
+    """Frequencies that the elements of `rfft` stand for.
+
+    Parameters
+    ----------
+    n, d, out
+        As for `fftfreq`.
+
+    Returns
+    -------
+    ndarray
+        Of float64, ``n // 2 + 1`` elements, none negative.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `fftfreq`.
+
+    Examples
+    --------
+    >>> import backline
+    >>> backline.fft.rfftfreq(4, 0.5)
+    array([0. , 0.5, 1. ])
+    """
+    return _frequencies("rfftfreq", n, d, lambda m: np.arange(m // 2 + 1), out)
+
+
+def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
+    array = check_array(input, f"{where}: input")
+    wanted = range(array.ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    axes = [axis_in(where, axis, array) for axis in wanted]
+    if len(set(axes)) != len(axes):
+        raise BadValue(f"{where}: dim={dim!r} names an axis twice", remedy="each once")
+    target = np.empty(array.shape, array.dtype) if out is None else check_out(out, f"{where}: out", array.shape, array.dtype)
+    if out is not None:
+        refuse_overlap(out, array)
+    halves = []
+    for axis, n in enumerate(array.shape):
+        cut = 0 if axis not in axes else n // 2 if back else n - n // 2
+        halves.append([(slice(cut, None), slice(None, n - cut)), (slice(None, cut), slice(n - cut, None))][: 2 if cut else 1])
+    for parts in product(*halves):
+        target[tuple(to for _, to in parts)] = array[tuple(of for of, _ in parts)]
+    return target
+
+
+def fftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
+    """Bring frequency 0 to the middle.
+
+    Parameters
+    ----------
+    input
+        Array of any shape.
+    dim
+        The axes. None: all.
+    out
+        Array of the same shape and dtype for the result; it must not overlap the input.
+
+    Returns
+    -------
+    ndarray
+        A copy; along each of `dim` the second half comes first.
+
+    Raises
+    ------
+    BadType, BadValue
+        No such axis, or one named twice; an `out` that does not fit.
+
+    Examples
+    --------
+    >>> import backline
+    >>> backline.fft.fftshift(backline.fft.fftfreq(4))
+    array([-0.5 , -0.25,  0.  ,  0.25])
+    """
+    return _rolled("fftshift", input, dim, out, back=False)
+
+
+def ifftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
+    """Undo `fftshift`.
+
+    Parameters
+    ----------
+    input, dim, out
+        As for `fftshift`.
+
+    Returns
+    -------
+    ndarray
+        A copy; along each of `dim` the first half comes last.
+
+    Raises
+    ------
+    BadType, BadValue
+        As `fftshift`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.fft.ifftshift(np.array([-1, 0, 1]))
+    array([ 0,  1, -1])
+    """
+    return _rolled("ifftshift", input, dim, out, back=True)
+
+
+for _function in (fftfreq, rfftfreq, fftshift, ifftshift):
+    _function.__module__ = MODULE
