@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from names import SETTINGS, everything_is_there
 
 import backline
 from backline import libraries, switches
-from backline.engine import choose, device_plans, measure, paths, records
+from backline.engine import choose, device_plans, measure, records
 from backline.errors import FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides
 from backline.libraries.base import Algorithm, Library, PythonPlan
+from backline.libraries.cpu.fftw import library as fftw_library
+from backline.libraries.cpu.fftw.library import FFTW
 from backline.problems import Operand, Problem
+from backline.problems.fft import FftProblem
 from backline.problems.matmul import MatmulProblem
 from backline.switches import capability, store
 from support import clean
@@ -182,6 +186,18 @@ def enabled(switch: str, library: str, device: str = "cuda:0", also: tuple[str, 
     return {switch: choosing(False, Trial(library, PLAIN, switch=switch), family=family, device=device, also=also)}
 
 
+def planned() -> Any:
+    """How FFTW would plan, and for how long at most."""
+    fftw = FFTW()
+    fftw._reason, fftw.planners = "", {"": SimpleNamespace(wise=False, threaded=None, base=None)}
+    operands = (Operand("input", np.dtype(complex), (64,), (16,)),)
+    asked = FftProblem("fft.c2c", operands, (), "fft", axes=(0,), lengths=(64,), result=(64,))
+    names = [a.name for a in fftw.algorithms(asked, 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fftw_library, "prepare_fftw", lambda planner, problem, algorithm, seconds, gate: seconds)
+        return names, fftw.prepare(asked, Algorithm("fftw", names[0]))
+
+
 def permits(switch: str, change: Any, trait: str, family: str = "matmul", library: str = "trial", **more: Any) -> dict[str, Case]:
     """A switch without which algorithms with a trait are refused."""
     return {switch: choosing(change, Trial(library, *with_trait(trait)), family=family, **more)}
@@ -207,7 +223,12 @@ def filled() -> Any:
 
 
 def contraction() -> Any:
-    return paths.contraction_path("ea,adf,fdb,da->af", ((10, 10), (10, 2, 5), (5, 2, 10), (2, 10)))
+    """The path of an einsum that is asked for."""
+    operands = (np.ones(shape, np.float32) for shape in ((10, 10), (10, 2, 5), (5, 2, 10), (2, 10)))
+    try:
+        return backline.explain("einsum", "ea,adf,fdb,da->af", *operands).path
+    except NoKernel:
+        return "NoKernel"
 
 
 def plans_kept() -> int:
@@ -263,6 +284,9 @@ CASES: dict[str, Case] = {
     **enabled("xnnpack.enabled", "xnnpack"), **enabled("kleidiai.enabled", "kleidiai"), **enabled("cudnn.enabled", "cudnn"),
     **enabled("cusparselt.enabled", "cusparselt"), **enabled("mps.enabled", "mlx", "mps"),
     **enabled("miopen.enabled", "miopen", "rocm:0", also=("cudnn.enabled",)),
+    **enabled("fftw.enabled", "fftw"), **enabled("scipy.enabled", "scipy"),
+    "fftw.planning": Case("measure", planned, ("fftw.plan_time_limit",)),
+    "fftw.plan_time_limit": Case(1.5, planned, ("fftw.planning",)),
     "mkl.verbose_level": choosing(1, Trial("mkl", PLAIN), see=printed, also=("mkl.enabled",)),
     "mkldnn.verbose_level": choosing(2, Trial("onednn", PLAIN, switch="mkldnn.enabled"), see=printed, also=("mkldnn.enabled",)),
     "cpu.capability": choosing("avx2", Trial("trial", PLAIN, {"as_": "wide", "isa": "avx512"})),
@@ -274,10 +298,10 @@ CASES: dict[str, Case] = {
     "mkldnn.conv.fp32_precision": precision("tf32", "conv", "cpu", tree("conv", "mkldnn")),
     "mkldnn.rnn.fp32_precision": precision("bf16", "rnn", "cpu", tree("rnn", "mkldnn"), "lstm"),
     "openmp.enabled": choosing(False, Trial("trial", PLAIN, openmp=True), see=threads_allowed, also=("num_threads",), given={"num_threads": 4}),
-    "opt_einsum.enabled": Case(False, contraction, EINSUM),
-    "opt_einsum.strategy": Case("greedy", contraction, EINSUM),
+    "opt_einsum.enabled": Case(False, contraction, (*EINSUM, "only")),
+    "opt_einsum.strategy": Case("greedy", contraction, (*EINSUM, "only")),
     **permits("mha.fastpath", False, "fused", "attention"),
-    **permits("quantized.engine", "onednn", "engine x86", "quantized"),
+    **permits("quantized.engine", "onednn", "engine x86", "quantized", given={"quantized.engine": "x86"}),
     "cuda.preferred_linalg_library": choosing("magma", Trial("cusolver", PLAIN), Trial("magma", PLAIN), family="linalg", also=("prefer",)),
     "cuda.preferred_blas_library": choosing("cublaslt", Trial("cublas", PLAIN), Trial("cublaslt", PLAIN), also=("prefer",)),
     "cuda.preferred_rocm_fa_library": choosing(

@@ -124,7 +124,12 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
 
 @composed_of("matmul", module="backline")
 def tensordot(
-    a: Array, b: Array, dims: int | tuple[Sequence[int], Sequence[int]] = 2, out: Array | None = None
+    a: Array,
+    b: Array,
+    dims: int | tuple[Sequence[int], Sequence[int]] = 2,
+    out: Array | None = None,
+    *,
+    axes: int | tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Array:
     """Sum of products over several axes.
 
@@ -136,6 +141,8 @@ def tensordot(
         Number of axes, the last of `a` and the first of `b`; or the axes of each.
     out
         Array of the result's shape.
+    axes
+        NumPy's name of `dims`.
 
     Returns
     -------
@@ -149,7 +156,8 @@ def tensordot(
 
     Notes
     -----
-    Axes are moved by views; a copy is made only where a view cannot be reshaped to a matrix.
+    Axes are moved by views; a copy is made only where a view cannot be reshaped to a matrix. With `axes` and `einsum`, opt_einsum
+    runs on this package: ``opt_einsum.contract(..., backend="backline")``.
 
     Examples
     --------
@@ -159,24 +167,28 @@ def tensordot(
     """
     check_array(a, "tensordot: a")
     check_array(b, "tensordot: b")
+    if axes is not None:
+        if dims != 2:
+            raise BadValue(f"tensordot: dims={dims!r} and axes={axes!r}", cause="they are two names of one thing")
+        dims = axes
     if isinstance(dims, (int, np.integer)):
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise BadValue(f"tensordot: dims={dims} for arrays of {a.ndim} and {b.ndim} dimensions")
-        axes = list(range(a.ndim - int(dims), a.ndim)), list(range(int(dims)))
+        summed = list(range(a.ndim - int(dims), a.ndim)), list(range(int(dims)))
     else:
         if not isinstance(dims, (tuple, list)) or len(dims) != 2 or not all(isinstance(d, (tuple, list)) for d in dims):
             raise BadType(f"tensordot: dims={dims!r}", remedy="a number of axes, or a pair of lists of axes")
-        axes = _axes(dims[0], a.ndim, "a"), _axes(dims[1], b.ndim, "b")
-    sizes = [a.shape[i] for i in axes[0]], [b.shape[i] for i in axes[1]]
+        summed = _axes(dims[0], a.ndim, "a"), _axes(dims[1], b.ndim, "b")
+    sizes = [a.shape[i] for i in summed[0]], [b.shape[i] for i in summed[1]]
     if sizes[0] != sizes[1]:
-        raise BadValue(f"tensordot: axes {axes[0]} of a have sizes {sizes[0]}, axes {axes[1]} of b have {sizes[1]}")
-    free = [i for i in range(a.ndim) if i not in axes[0]], [i for i in range(b.ndim) if i not in axes[1]]
+        raise BadValue(f"tensordot: axes {summed[0]} of a have sizes {sizes[0]}, axes {summed[1]} of b have {sizes[1]}")
+    free = [i for i in range(a.ndim) if i not in summed[0]], [i for i in range(b.ndim) if i not in summed[1]]
     shape = (*(a.shape[i] for i in free[0]), *(b.shape[i] for i in free[1]))
     inner = int(np.prod(sizes[0], dtype=np.int64))
     rows = int(np.prod([a.shape[i] for i in free[0]], dtype=np.int64))
     cols = int(np.prod([b.shape[i] for i in free[1]], dtype=np.int64))
-    left = a.transpose(*free[0], *axes[0]).reshape(rows, inner)
-    right = b.transpose(*axes[1], *free[1]).reshape(inner, cols)
+    left = a.transpose(*free[0], *summed[0]).reshape(rows, inner)
+    right = b.transpose(*summed[1], *free[1]).reshape(inner, cols)
     if out is None:
         result: Array = mm(left, right).reshape(shape)
         return result

@@ -167,7 +167,12 @@ def _strided(blas: BlasTraits, p: MatmulProblem) -> bool:
     def fits(v: View) -> bool:
         return v.layout != "X" and isinstance(v.items, int) and v.items >= 0 and v.items % size == 0
 
-    return all(v is None or fits(v) for v in views)
+    def apart(v: View) -> bool:
+        """Whether results do not lie between each other's rows: MKL then computes nothing, and says so to nobody."""
+        return isinstance(v.items, int) and v.items >= v.ld * (v.rows if v.layout == "C" else v.cols) * size
+
+    out = views[2]
+    return all(v is None or fits(v) for v in views) and (out is None or apart(out))
 
 
 # Preparing ----------------------------------------------------------------------------------------------------------
