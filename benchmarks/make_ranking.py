@@ -1,7 +1,8 @@
-"""Makes ``src/backline/engine/ranking.json``: the order of algorithms on a machine nobody tuned. About eight minutes.
+"""Makes ``src/backline/engine/ranking.json``: the order of algorithms on a machine nobody tuned. About 20 minutes.
 
-``python benchmarks/make_ranking.py`` measures, as `backline tune` does, every algorithm on a table of Problems and writes the
-order of their medians. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
+``python benchmarks/make_ranking.py [products] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every algorithm
+on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they are. Run it
+where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 
 from __future__ import annotations
@@ -63,18 +64,106 @@ def linear_algebra(dtype):
         yield op, arguments(op, 32, dtype, (100,)), keywords
 
 
+def images(batch, channels, size, dtype, last=False):
+    made = np.empty((batch, *size, channels) if last else (batch, channels, *size), dtype)
+    return np.moveaxis(made, -1, 1) if last else made
+
+
+def layers(dtype):
+    f = "nn.functional."
+    convolutions = [  # channels, features, image, kernel, stride, padding, groups
+        (8, 8, (8, 8), 3, 1, 1, 1), (64, 64, (56, 56), 3, 1, 1, 1), (256, 256, (14, 14), 3, 1, 1, 1),
+        (3, 64, (224, 224), 7, 2, 3, 1), (64, 64, (56, 56), 5, 1, 2, 1),
+        (16, 16, (28, 28), 5, 1, 2, 1), (256, 1024, (14, 14), 1, 1, 0, 1),
+        (64, 64, (56, 56), 1, 1, 0, 1), (32, 32, (112, 112), 3, 1, 1, 32), (128, 128, (28, 28), 3, 1, 1, 32),
+        (64, 64, (4096,), 9, 1, 4, 1), (16, 32, (8, 28, 28), 3, 1, 1, 1),
+    ]  # fmt: skip
+    for channels, features, size, kernel, stride, padding, groups in convolutions:
+        weight = np.empty((features, channels // groups, *(kernel,) * len(size)), dtype)
+        for batch in (1, 8):
+            for last in (False, True):
+                name = f"{f}conv{len(size)}d"
+                given = images(batch, channels, size, dtype, last), weight
+                yield name, given, {"stride": stride, "padding": padding, "groups": groups}
+    for batch in (1, 8):
+        given = images(batch, 64, (28, 28), dtype), np.empty((64, 32, 4, 4), dtype)
+        yield f"{f}conv_transpose2d", given, {"stride": 2, "padding": 1}
+        source, grad = images(batch, 32, (28, 28), dtype), images(batch, 64, (28, 28), dtype)
+        weight = np.empty((64, 32, 3, 3), dtype)
+        yield "nn.grad.conv2d_input", (source.shape, weight, grad), {"padding": 1}
+        yield "nn.grad.conv2d_weight", (source, weight.shape, grad), {"padding": 1}
+    for shape in ((16, 64), (128, 1000), (4096, 64), (8, 50257), (8192, 1024)):
+        x = np.empty(shape, dtype)
+        for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
+            yield f + name, (x,), {}
+            yield f"nn.grad.{name}_input", (x, x), {}
+        for name in ("softmax", "log_softmax"):
+            yield f + name, (x,), {"dim": -1}
+        yield f"{f}layer_norm", (x, shape[1:]), {}
+    for batch, channels, size in ((1, 16, (16, 16)), (8, 64, (56, 56))):
+        x = images(batch, channels, size, dtype)
+        half = images(batch, channels, tuple(n // 2 for n in size), dtype)
+        yield f"{f}max_pool2d", (x, 2), {}
+        yield f"{f}avg_pool2d", (x, 2), {}
+        yield "nn.grad.max_pool2d_input", (x, half, 2), {}
+        yield "nn.grad.avg_pool2d_input", (x.shape, half, 2), {}
+        yield f"{f}batch_norm", (x, np.empty(channels, dtype), np.empty(channels, dtype)), {}
+    for batch, heads, length, dim in ((1, 4, 32, 32), (1, 8, 128, 64), (2, 8, 512, 64), (1, 8, 2048, 64)):
+        q = np.empty((batch, heads, length, dim), dtype)
+        for causal in (False, True):
+            yield f"{f}scaled_dot_product_attention", (q, q, q), {"is_causal": causal}
+    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
+        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
+        yield f"{f}linear", (x, weight, bias), {"activation": "relu"}
+    for steps, batch, features, hidden in ((32, 16, 256, 256), (128, 1, 512, 512), (64, 32, 512, 512), (20, 4, 32, 32)):
+        x, state = np.empty((steps, batch, features), dtype), np.empty((1, batch, hidden), dtype)
+        for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
+            sizes = ((gates * hidden, features), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
+            hx = (state, state) if name == "lstm" else state
+            params = tuple(np.empty(s, dtype) for s in sizes)
+            yield f"nn.{name}", (x, hx, params, True, 1, 0.0, False, False, False), {}
+
+
+def transforms(dtype):
+    wide = np.dtype(np.complex64 if dtype == np.float32 else np.complex128)
+    shapes = [((n,), None) for n in (64, 1024, 1009, 15015, 1 << 16, 1000003, 1 << 20)]
+    shapes += [((64, n), (1,)) for n in (64, 1024, 1009, 16384)] + [((1024, 1024), (1,)), ((64, 64), None), ((512, 512), None)]
+    shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((128, 128, 128), None), ((16, 256, 256), (1, 2))]
+    for shape, axes in shapes:
+        yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
+        yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
+        yield "fft.irfftn", (np.empty((*shape[:-1], shape[-1] // 2 + 1), wide),), {"dim": axes}
+
+
+PARTS = {"products": products, "algebra": linear_algebra, "layers": layers, "transforms": transforms}
+REAL = ("layers", "transforms")  # measured for float32 and float64; complex transforms are among them
+
+
+def part_of(op):
+    if op.startswith("fft."):
+        return "transforms"
+    if op == "matmul":
+        return "products"
+    return "algebra" if op.startswith(("linalg.", "cholesky_")) else "layers"
+
+
 def main() -> None:
     threads = backline.get_num_threads()
-    entries = []
+    wanted = sys.argv[1:] or list(PARTS)
+    if set(wanted) - set(PARTS):
+        sys.exit(f"parts are {', '.join(PARTS)}")
+    old = ranking.data() if set(wanted) != set(PARTS) else {"entries": []}
+    entries = [e for e in old["entries"] if part_of(e["op"]) not in wanted]
     begin = time.perf_counter()
     for name in ("float32", "float64", "complex64", "complex128"):
         dtype = np.dtype(name)
-        for op, args, kwargs in (*products(dtype), *linear_algebra(dtype)):
+        parts = [part for name, part in PARTS.items() if name in wanted and (dtype.kind == "f" or name not in REAL)]
+        for op, args, kwargs in (row for part in parts for row in part(dtype)):
             problem = problem_builders[op](*args, **kwargs)
             able = [
                 a
                 for library in libraries.all_libraries()
-                if library.available()
+                if "cpu" in library.devices and library.available()
                 for a in library.algorithms(problem, threads)
                 if isinstance(a, Algorithm)
             ]
@@ -91,7 +180,7 @@ def main() -> None:
     provenance = {
         "cpu": m.cpu.model, "cores": m.physical_cores, "threads": threads, "date": time.strftime("%Y-%m-%d"),
         "command": "python " + " ".join(sys.argv),
-        "libraries": {n: libraries.get(n).version() for n in libraries.names()},
+        "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
     lines = ",\n  ".join(json.dumps(e) for e in entries)
     with open(ranking.FILE, "w", encoding="utf-8") as stream:

@@ -147,3 +147,31 @@ def test_choosing_without_loading_falls_back_to_loading(monkeypatch: pytest.Monk
     problem = problem_of("mm", np.ones((300, 300)), np.ones((300, 300)))
     with backline.backends.numpy.flags(enabled=False):
         assert choose.choose(problem, load=False).chosen is not None
+
+
+def test_outlines_say_what_the_classes_say() -> None:
+    """In a process of its own: there the libraries are as the table has them, none loaded."""
+    done = python(
+        """
+from backline import libraries
+rows = dict(libraries._OUTLINES)
+for name, row in rows.items():
+    made = libraries.get(name)
+    assert row == libraries.Outline(made.families, made.devices, made.switch, made.loaded()), (name, row)
+    assert libraries.outline(name) == row
+print(len(rows))
+"""
+    )
+    assert int(done.stdout) >= 12
+
+
+def test_a_product_imports_no_library_of_other_families() -> None:
+    done = python(
+        """
+import sys, numpy as np, backline
+backline.mm(np.ones((3, 3)), np.ones((3, 3)))
+print(sorted(name for name in sys.modules if name.startswith(("backline.libraries.cpu.fftw", "backline.libraries.cuda.cu",
+    "backline.libraries.apple", "backline.libraries.cpu.nnpack", "backline.libraries.cpu.scipy_fft"))))
+"""
+    )
+    assert done.stdout.strip() == "[]"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import backline
-from backline import nn
-from backline.engine.recorder import pack, unpack
+from backline import _core, quantized
+from backline.engine.recorder import Recorder, pack, unpack
 from backline.nn import functional
 
 IMAGES, KERNELS = np.ones((2, 4, 8, 8), np.float32), np.ones((6, 2, 3, 3), np.float32)
@@ -38,7 +38,21 @@ def test_a_problem_comes_back_from_json(name: str) -> None:
 
 
 def test_a_problem_that_cannot_be_measured_again_is_told_apart() -> None:
-    weights = (np.ones((16, 3), np.float32), np.ones((16, 4), np.float32))
-    state = np.zeros((1, 2, 4), np.float32)
-    nn.lstm(np.ones((5, 2, 3), np.float32), (state, state), weights, False, 1, 0.0, False, False, False)
+    weight = quantized.quantize_weights(np.ones((3, 4), np.float32))
+    quantized.linear_dynamic(np.ones((2, 4), np.float32), quantized.linear_prepack(weight))
     assert pack(backline.explain().problem) is None
+
+
+def test_the_steps_of_a_contraction_are_measured_one_by_one() -> None:
+    seen = Recorder()
+    _core.set_tracer(seen)
+    try:
+        for _ in range(2):
+            backline.einsum("ij,jk,kl->il", np.ones((30, 40)), np.ones((40, 50)), np.ones((50, 60)))
+    finally:
+        _core.set_tracer(None)
+    entries = seen.entries()
+    assert [(e["op"], e["key"].split()[0], e["count"]) for e in entries] == [("einsum", "matmul", 2)] * 2
+    assert all(e["problem"] is not None and unpack(e["problem"]).key == e["key"] for e in entries)
+    total = sum(nanoseconds for *_, nanoseconds in seen.seen.values()) * 1e-9
+    assert sum(e["seconds"] for e in entries) == pytest.approx(total)

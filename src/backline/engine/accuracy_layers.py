@@ -17,6 +17,7 @@ import numpy as np
 from ..problems import Problem, operand
 from ..problems.attention import AttentionProblem
 from ..problems.conv import ConvProblem
+from ..problems.fft import FftProblem
 from ..problems.linear import LinearProblem
 from ..problems.neural import NeuralProblem
 
@@ -84,6 +85,8 @@ def terms(p: Problem) -> int:
         axis: int | None = p.parameter("axis")
         kernel: tuple[int, ...] = p.parameter("kernel", (1,))
         return max(math.prod(kernel) if axis is None else shape[axis], 1)
+    if isinstance(p, FftProblem):
+        return max(math.ceil(math.log2(max(p.points, 2))), 1)
     k: int = getattr(p, "k", 1)
     return max(k, 1)
 

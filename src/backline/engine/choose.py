@@ -75,7 +75,7 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     if permits.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
         return set()  # everything is to be compared, or the choice must not depend on what was loaded on one thread
     wanted = (*(snapshot["only"] or ()), *permits.preferred(problem, snapshot)[0])
-    return {library.name for library in libraries.all_libraries() if not library.loaded() and library.name not in wanted}
+    return {name for name in libraries.names() if name not in wanted and not libraries.outline(name).loaded}
 
 
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str]) -> str:
@@ -200,9 +200,9 @@ def able(
     only = snapshot["only"]
     kind = problem.device.partition(":")[0]
     found = []
-    for library in libraries.all_libraries():
-        name, switch = library.name, library.switch
-        if kind not in library.devices or (library.families and problem.family not in library.families):
+    for name in libraries.names():
+        families, devices, switch, _ = libraries.outline(name)
+        if kind not in devices or (families and problem.family not in families):
             continue
         if not snapshot.get(switch, True):
             reason = f"disabled by {switch}, {switches.origin(switch)}"
@@ -211,7 +211,7 @@ def able(
             refused.append(Candidate(name, "", "refused", f"not among only = {only}, {switches.origin('only')}", "only"))
         elif name in waiting:
             refused.append(Candidate(name, "", "next", "not loaded: it would come after what is chosen"))
-        elif not library.available():
+        elif not (library := libraries.get(name)).available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         else:
             allowed = 1 if library.openmp and not snapshot["openmp.enabled"] else threads

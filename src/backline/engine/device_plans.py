@@ -2,7 +2,8 @@
 
 The bound is the device's own switch, ``cuda.cufft_plan_cache.device0.max_size``, or what ``cuda.cufft_plan_cache.max_size`` says
 for all devices while that one is not set. Both are switches like any other, so a scope may hold another bound; the plans
-themselves belong to the process, and whoever uses the cache under a lower bound drops plans for everybody.
+themselves belong to the process, and whoever uses the cache under a lower bound drops plans for everybody. A plan that is dropped
+destroys its handle as soon as no call holds it and what it was last used for is done.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, cast
 
-from .. import _core, switches
+from .. import switches
 from ..switches import AtLeast
 from ..switches.per_device import DeviceBound
 from . import plans
@@ -58,8 +59,10 @@ class DevicePlans(plans.PlanCache):
     def size(self) -> int:
         """Plans in it now, never more than `max_size`."""
         with self._lock:
-            self._trim()
-            return len(self._plans)
+            dropped = self._trim()
+            number = len(self._plans)
+        del dropped
+        return number
 
     @property
     def max_size(self) -> int:
@@ -75,20 +78,49 @@ class DevicePlans(plans.PlanCache):
         switches.assign(switch_of(self.index), value, depth + 1)
         with self._lock:
             dropped = self._trim()
-        if dropped:
-            _core.memo_clear()
+        del dropped  # here and below plans are freed without the lock
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The plan for a key, made if it is not there."""
         with self._lock:
-            self._trim()
-        return super().get(key, make)
+            dropped = self._trim()
+            plan = self._held(key)
+            if plan is None:
+                self.misses += 1
+            else:
+                self.hits += 1
+        del dropped
+        if plan is not None:
+            return plan
+        plan = make()  # without the lock: it may take a while
+        with self._lock:
+            other = self._held(key)  # another thread may have been quicker
+            failed = self._plans.pop(key, None) if other is None else None
+            if other is None:
+                self._plans[key] = plan
+            dropped = [failed, *self._trim()]
+        del dropped, failed
+        return plan if other is None else other
 
-    def _trim(self) -> bool:  # type: ignore[override]
-        largest, before = max_size_of(self.index), len(self._plans)
+    def clear(self) -> None:
+        """Drop every plan."""
+        with self._lock:
+            dropped = list(self._plans.values())
+            self._plans.clear()
+        del dropped
+
+    def _held(self, key: Hashable) -> Any:
+        plan = self._plans.get(key)
+        if plan is None or getattr(plan, "failed", False):
+            return None
+        self._plans.move_to_end(key)
+        return plan
+
+    def _trim(self) -> list[Any]:  # type: ignore[override]
+        largest, dropped = max_size_of(self.index), []
         while len(self._plans) > largest:
-            self._plans.popitem(last=False)
-        return len(self._plans) < before
+            dropped.append(self._plans.popitem(last=False)[1])
+        return dropped
 
     def __repr__(self) -> str:
         return f"<DevicePlans {self.library}: {self.size} of {self.max_size}>"

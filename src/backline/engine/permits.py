@@ -37,6 +37,7 @@ PERMITS: dict[str, Permit] = {
     "bf16 reduction": Permit(f"{_MATMUL}_bf16_reduced_precision_reduction", lambda v: v == "yes", "sums in bfloat16"),
     "bf16 split-k": Permit(f"{_MATMUL}_bf16_reduced_precision_reduction", lambda v: v in ("yes", "no"), "splits k"),
     "fp16 accumulation": Permit("cuda.matmul.allow_fp16_accumulation", _true, "accumulates in float16"),
+    "half transform": Permit("cuda.matmul.allow_fp16_accumulation", _true, "accumulates in float16"),
     "flash_attention": Permit("cuda.flash_sdp", _true, "is flash attention"),
     "efficient_attention": Permit("cuda.mem_efficient_sdp", _true, "is memory-efficient attention"),
     "math": Permit("cuda.math_sdp", _true, "is attention made of products and softmax"),
@@ -46,6 +47,7 @@ PERMITS: dict[str, Permit] = {
     "fused": Permit("mha.fastpath", _true, "fuses multi-head attention"),
     "tuned search": Permit("miopen.immediate", lambda v: not v, "searches for the fastest solution"),
     "depthwise by cudnn": Permit("cudnn.depthwise_kernel", lambda v: v != "native", "is cuDNN's depthwise kernel"),
+    "metal": Permit("mps.enabled", _true, "computes on Metal"),
     "depthwise by us": Permit("cudnn.depthwise_kernel", lambda v: v != "cudnn", "is the depthwise kernel of our own"),
 }  # fmt: skip
 
@@ -70,6 +72,10 @@ PREFERENCES = {
     ("cuda", "matmul"): ("cuda.preferred_blas_library", {"ck": "composable_kernel"}),
     ("rocm", "attention"): ("cuda.preferred_rocm_fa_library", {"ck": "composable_kernel"}),
 }
+
+
+# Traits of what runs before anything else that may: code that somebody registered, and kernels that do more of the work.
+FIRST = frozenset({"override", "epilogue"})
 
 
 def _kind(problem: Problem) -> str:
@@ -122,8 +128,8 @@ def preferred(problem: Problem, snapshot: Any) -> tuple[tuple[str, ...], str]:
 
 
 def priority(algorithm: Algorithm, snapshot: Any) -> int:
-    """Place in the order in which algorithms are tried: that of an attention kernel; 0 for others, and overrides before all."""
-    if "override" in algorithm.traits:
+    """Place in the order in which algorithms are tried: that of an attention kernel; 0 for others, and `FIRST` before all."""
+    if not FIRST.isdisjoint(algorithm.traits):
         return -1
     order = tuple(dict.fromkeys((*snapshot["sdp_priority"], *KERNELS)))
     return next((order.index(trait) for trait in algorithm.traits if trait in order), 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import BadType, BadValue
+from ..libraries.cuda import kept
 
 __all__ = ["PlanCache", "cache", "clear"]
 
@@ -110,3 +111,12 @@ def clear() -> None:
     for each in _caches.values():
         each.clear()
     _core.memo_clear()
+
+
+def _cufft_plans(device: int) -> PlanCache:
+    from .device_plans import cufft_plans
+
+    return cufft_plans(device)
+
+
+kept.plans_of = _cufft_plans

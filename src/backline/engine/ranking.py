@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
 
-__all__ = ["describe", "sort"]
+__all__ = ["describe", "sooner", "sort"]
 
 FILE = os.path.join(os.path.dirname(__file__), "ranking.json")
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
-LIBRARIES = ("onednn", "openblas", "mkl", "blis", "numpy")
+PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
+LIBRARIES = ("onednn", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 
 
 @lru_cache(maxsize=1)
@@ -33,19 +35,45 @@ def data() -> dict[str, Any]:
 
 
 def shape_class(problem: Problem) -> str:
-    """What distinguishes Problems of one operation beyond their size: vectors, batches, thin matrices."""
-    if problem.op == "matmul":
-        m, n, k, items = (getattr(problem, x) for x in ("m", "n", "k", "items"))
-        if m == n == 1:
-            return "dot"
-        if m == 1 or n == 1:
-            return "gemv"
-        if items > 1:
-            return "batch"
-        if min(m, n, k) * 8 <= max(m, n, k):
-            return "thin"
-        return "square"
-    return "batch" if getattr(problem, "items", 1) > 1 else ""
+    """What distinguishes Problems of one operation beyond their size: vectors, batches, thin matrices, kernels of one point."""
+    describe = CLASSES.get(type(problem).__name__)
+    return describe(problem) if describe else "batch" if getattr(problem, "items", 1) > 1 else ""
+
+
+def _product(p: Any) -> str:
+    if p.m == p.n == 1:
+        return "dot"
+    if p.m == 1 or p.n == 1:
+        return "gemv"
+    if p.items > 1:
+        return "batch"
+    return "thin" if min(p.m, p.n, p.k) * 8 <= max(p.m, p.n, p.k) else "square"
+
+
+def _convolution(p: Any) -> str:
+    points = math.prod(p.kernel)
+    size = "1" if points == 1 else "3" if max(p.kernel) <= 3 else "5"
+    groups = "" if p.groups == 1 else "depthwise " if p.groups == p.channels else "groups "
+    return f"{groups}{size} {'one' if p.batch == 1 else 'many'}{' last' if p.last else ''}"
+
+
+def _transform(p: Any) -> str:
+    rest = p.points
+    for factor in (2, 3, 5, 7, 11, 13):
+        while rest > 1 and rest % factor == 0:
+            rest //= factor
+    axes = min(len(p.axes), 2)
+    return f"{axes}d{' batch' if p.items > 1 else ''}{' prime' if rest > 1 else ''}"
+
+
+CLASSES: dict[str, Callable[[Any], str]] = {
+    "MatmulProblem": _product,
+    "LinearProblem": _product,
+    "ConvProblem": _convolution,
+    "RnnProblem": lambda p: "one" if p.batch == 1 else "many",
+    "AttentionProblem": lambda p: "causal" if p.is_causal else "",
+    "FftProblem": _transform,
+}
 
 
 @lru_cache(maxsize=512)
@@ -56,22 +84,68 @@ def _entry(op: str, dtype: str, kind: str, size: float) -> dict[str, Any] | None
 
 
 def _find(problem: Problem) -> dict[str, Any] | None:
+    if problem.device != "cpu":
+        return None
     size = round(math.log2(max(problem.flops, 1.0)))
     return _entry(problem.op, short(problem.dtype), shape_class(problem), float(size))
 
 
 def sort(problem: Problem, algorithms: list[Algorithm]) -> list[Algorithm]:
     """The algorithms in ranked order."""
+    order = _order(problem)
+    return sorted(algorithms, key=lambda a: _rank(a, order, problem))
+
+
+def _order(problem: Problem) -> list[str]:
     entry = _find(problem)
-    order = entry["order"] if entry else []
+    return entry["order"] if entry else []
 
-    def rank(a: Algorithm) -> tuple[int, bool, int]:
-        # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
-        known = -1 if a.name == "jit" else order.index(a.key) if a.key in order else len(order)
-        library = LIBRARIES.index(a.library) if a.library in LIBRARIES else len(LIBRARIES)
-        return known, not a.scaled and problem.flops >= 1e6, library
 
-    return sorted(algorithms, key=rank)
+def _rank(a: Algorithm, order: list[str], problem: Problem) -> tuple[int, bool, int]:
+    # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
+    leads = a.name == "jit" or a.library == _packs(problem)
+    known = -1 if leads else order.index(a.key) if a.key in order else len(order)
+    return known, not a.scaled and problem.flops >= 1e6, _place(a.library)
+
+
+def _place(library: str) -> int:
+    return LIBRARIES.index(library) if library in LIBRARIES else len(LIBRARIES)
+
+
+def sooner(problem: Problem, chosen: Algorithm, names: Collection[str]) -> str:
+    """The first of some libraries that may have what comes before `chosen`, or an empty string.
+
+    What a library has is not known before it is asked: one that the entry does not name is taken to have what comes first of all
+    that is not named.
+    """
+    order = _order(problem)
+    compiled = "mkl" if chosen.name != "jit" and _compiles(problem) else ""
+    packs = _packs(problem)
+
+    def best(name: str) -> tuple[int, bool, int]:
+        named = next((i for i, key in enumerate(order) if key.partition(".")[0] == name), len(order))
+        return -1 if name in (compiled, packs) else named, False, _place(name)
+
+    first = min(names, key=best)
+    return first if best(first) < _rank(chosen, order, problem) else ""
+
+
+def _packs(problem: Problem) -> str:
+    """The library to which packed weights are worth the most: in products with several rows that are not small, oneDNN."""
+    rows = getattr(problem, "m", 0)
+    return "onednn" if problem.packed and rows > 1 and problem.dtype.name == "float32" and problem.flops >= PACKED_FLOPS else ""
+
+
+@lru_cache(maxsize=1)
+def _intel() -> bool:
+    from ..libraries.machine import machine
+
+    return machine().cpu.vendor == "GenuineIntel"
+
+
+def _compiles(problem: Problem) -> bool:
+    """Whether MKL may have a kernel compiled for the shape: the only reason to load it for small products."""
+    return problem.op == "matmul" and max(getattr(problem, side) for side in "mnk") <= 64 and _intel()
 
 
 def describe(problem: Problem) -> str:

@@ -32,6 +32,9 @@ CLASSES = {
     "NeuralProblem": "backline.problems.neural",
     "LinearProblem": "backline.problems.linear",
     "AttentionProblem": "backline.problems.attention",
+    "RnnProblem": "backline.problems.rnn",
+    "FftProblem": "backline.problems.fft",
+    "MultiHeadProblem": "backline.problems.multi_head",
 }
 COMMON = {field.name for field in fields(Problem)}
 
@@ -96,7 +99,8 @@ class Recorder:
     def entries(self) -> list[dict[str, Any]]:
         """What was seen: one entry for each Problem, algorithm and number of threads."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for _, choice, op, count, nanoseconds in self.seen.values():
+        parts = [part for seen in self.seen.values() for part in _steps(*seen[1:])]
+        for choice, op, count, nanoseconds in parts:
             chosen = choice.chosen
             name = (choice.problem.key, chosen.key, choice.threads, op)
             entry = found.get(name)
@@ -109,6 +113,15 @@ class Recorder:
             entry["count"] += count
             entry["seconds"] += nanoseconds * 1e-9
         return list(found.values())
+
+
+def _steps(choice: Any, op: str, count: int, nanoseconds: float) -> list[tuple[Any, str, int, float]]:
+    """What ran as it can be measured: the steps of a contraction, each with its share of the time by its operations."""
+    inner = [step.choice for step in getattr(choice, "steps", ()) if step.choice is not None and step.choice.chosen is not None]
+    if not inner:
+        return [(choice, op, count, nanoseconds)]
+    total = sum(max(each.problem.flops, 1.0) for each in inner)
+    return [(each, op, count, nanoseconds * max(each.problem.flops, 1.0) / total) for each in inner]
 
 
 def main(output: str, script: str, arguments: list[str]) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from typing import NamedTuple
 
 from .base import Algorithm, Library, PythonPlan, Refusal
 
-__all__ = ["Algorithm", "Library", "PythonPlan", "Refusal", "all_libraries", "get", "names", "ready", "register", "unregister"]
+__all__ = [
+    "Algorithm", "Library", "Outline", "PythonPlan", "Refusal", "all_libraries", "get", "names", "outline", "ready", "register",
+    "unregister",
+]  # fmt: skip
 
 # name -> where its class is. The order is the order in which candidates are listed; plug-ins are added at the end.
 _WHERE: dict[str, str] = {
@@ -19,11 +23,58 @@ _WHERE: dict[str, str] = {
     "openblas": "backline.libraries.cpu.openblas:OpenBLAS",
     "blis": "backline.libraries.cpu.blis:BLIS",
     "onednn": "backline.libraries.cpu.onednn.library:OneDNN",
+    "xnnpack": "backline.libraries.cpu.xnnpack.library:XNNPACK",
+    "nnpack": "backline.libraries.cpu.nnpack.library:NNPACK",
     "python_native": "backline.libraries.python_kernels:PythonKernels",
+    "fftw": "backline.libraries.cpu.fftw.library:FFTW",
+    "scipy": "backline.libraries.cpu.scipy_fft:SciPy",
     "numpy": "backline.libraries.cpu.numpy:NumPy",
+    "cublas": "backline.libraries.cuda.cublas:CuBLAS",
+    "cublaslt": "backline.libraries.cuda.cublaslt:CuBLASLt",
+    "cufft": "backline.libraries.cuda.cufft:CuFFT",
     "emulated": "backline.libraries.cpu.emulated:Emulated",
+    "mlx": "backline.libraries.apple.mlx:MLX",
 }
 _BUILT_IN = frozenset(_WHERE)
+
+
+class Outline(NamedTuple):
+    """What decides whether a library is asked at all; the class says the same, but has to be imported for it.
+
+    Attributes
+    ----------
+    families
+        Op families it may have something for; empty for any.
+    devices
+        Kinds of device whose arrays it takes.
+    switch
+        The switch that allows it.
+    loaded
+        Whether asking it anything costs no more than the answer.
+    """
+
+    families: tuple[str, ...]
+    devices: tuple[str, ...]
+    switch: str
+    loaded: bool
+
+
+# Those that most calls have no use for; a test holds the rows against the classes.
+_OUTLINES = {
+    "mkl": Outline((), ("cpu",), "mkl.enabled", False),
+    "openblas": Outline((), ("cpu",), "openblas.enabled", False),
+    "blis": Outline((), ("cpu",), "blis.enabled", False),
+    "onednn": Outline(("matmul", "conv", "neural", "rnn", "quantized"), ("cpu",), "mkldnn.enabled", False),
+    "xnnpack": Outline(("matmul", "conv"), ("cpu",), "xnnpack.enabled", False),
+    "nnpack": Outline(("conv",), ("cpu",), "nnpack.enabled", False),
+    "fftw": Outline(("fft",), ("cpu",), "fftw.enabled", False),
+    "scipy": Outline(("fft",), ("cpu",), "scipy.enabled", True),
+    "emulated": Outline(("matmul",), ("cpu",), "emulate", True),
+    "cublas": Outline(("matmul",), ("cuda",), "cublas.enabled", True),
+    "cublaslt": Outline(("matmul",), ("cuda",), "cublaslt.enabled", True),
+    "cufft": Outline(("fft",), ("cuda",), "cufft.enabled", True),
+    "mlx": Outline((), ("mps",), "mps.enabled", True),
+}
 _MADE: dict[str, Library] = {}
 
 
@@ -134,6 +185,18 @@ def unregister(name: str) -> None:
     elif name not in _BUILT_IN:
         del _WHERE[name]
     _core.memo_clear()
+
+
+def outline(name: str) -> Outline:
+    """What decides whether a library is asked: known of many without importing them.
+
+    >>> outline("fftw").families, outline("numpy").devices
+    (('fft',), ('cpu',))
+    """
+    if name in _OUTLINES and name not in _MADE:
+        return _OUTLINES[name]
+    library = get(name)
+    return Outline(library.families, library.devices, library.switch, library.loaded())
 
 
 def all_libraries() -> Iterator[Library]:
