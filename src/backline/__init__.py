@@ -35,24 +35,26 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
-    from . import linalg, nn, quantized, utils
+    from . import fft, interop, linalg, nn, quantized, utils
+    from .ops.einsum import einsum
     from .ops.solve import cholesky_inverse, cholesky_solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "addmm", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "chain_matmul", "cholesky_inverse",
-    "cholesky_solve", "dot", "empty", "errors", "explain", "get_deterministic_debug_mode", "get_float32_matmul_precision",
-    "get_num_interop_threads", "get_num_threads", "is_deterministic_algorithms_warn_only_enabled", "linalg", "matmul", "mm", "mv",
-    "nn", "num_threads", "outer", "prepack", "quantized", "set_deterministic_debug_mode", "set_float32_matmul_precision",
-    "set_flush_denormal", "set_num_interop_threads", "set_num_threads", "tensordot", "trace", "use",
-    "use_deterministic_algorithms", "utils", "vdot",
+    "cholesky_solve", "dot", "einsum", "empty", "errors", "explain", "fft", "get_deterministic_debug_mode",
+    "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "interop",
+    "is_deterministic_algorithms_warn_only_enabled", "linalg", "matmul", "mm", "mv", "nn", "num_threads", "outer", "prepack",
+    "quantized", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
+    "set_num_threads", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vdot",
 ]  # fmt: skip
 
 # Parts that few programs need at once are imported when they are asked for.
-_LATER = dict.fromkeys(("__config__", "linalg", "nn", "quantized", "utils"), "")
-later += ["backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.quantized"]
-_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve")
+_LATER = dict.fromkeys(("__config__", "fft", "interop", "linalg", "nn", "quantized", "utils"), "")
+later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum"]
+later += ["backline.quantized"]
+_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve") | {"einsum": "ops.einsum"}
 
 
 def __getattr__(name: str) -> Any:

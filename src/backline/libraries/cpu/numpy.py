@@ -15,17 +15,30 @@ from ...errors import LinAlgError, refuse_overlap
 from ...problems import Problem
 from ...problems.attention import AttentionProblem
 from ...problems.conv import ConvProblem
+from ...problems.einsum import EinsumProblem
+from ...problems.fft import FftProblem
 from ...problems.linalg import LinalgProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
+from ...problems.multi_head import MultiHeadProblem
 from ...problems.neural import NeuralProblem
 from ...problems.quantized import QuantizedProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
 from ...problems.rnn import RnnProblem
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..build import same_place
-from . import math_attention, reference, reference_conv, reference_neural, reference_quantized, reference_rnn
+from . import (
+    math_attention,
+    reference,
+    reference_conv,
+    reference_einsum,
+    reference_fft,
+    reference_neural,
+    reference_quantized,
+    reference_rnn,
+)
 from .epilogue import linear_algorithms, prepare_linear
+from .multi_head import composed_algorithms, prepare_composed
 
 __all__ = ["NumPy"]
 
@@ -83,15 +96,21 @@ class NumPy(Library):
         elif isinstance(problem, LinearProblem):
             yield from linear_algorithms(self, problem, threads)
         elif isinstance(problem, NeuralProblem):
-            yield from reference_neural.algorithms(problem)
+            yield from reference_neural.algorithms(problem, threads)
         elif isinstance(problem, AttentionProblem):
             yield from math_attention.algorithms(self.name, problem, threads)
+        elif isinstance(problem, MultiHeadProblem):
+            yield from composed_algorithms(problem)
         elif isinstance(problem, ConvProblem):
             yield from reference_conv.algorithms(problem, threads)
         elif isinstance(problem, RnnProblem):
             yield from reference_rnn.algorithms(problem, threads)
         elif isinstance(problem, QuantizedProblem):
             yield from reference_quantized.algorithms(problem, threads)
+        elif isinstance(problem, EinsumProblem):
+            yield from reference_einsum.algorithms(self.name, problem)
+        elif isinstance(problem, FftProblem):
+            yield from reference_fft.algorithms(problem)
         else:
             yield Refusal(self.name, "", f"NumPy has no {problem.op}")
 
@@ -99,9 +118,15 @@ class NumPy(Library):
         if isinstance(problem, LinearProblem):
             return prepare_linear(self, problem, algorithm)
         if isinstance(problem, NeuralProblem):
-            return PythonPlan(reference_neural.plan(problem))
+            return reference_neural.prepare(problem, algorithm)
         if isinstance(problem, AttentionProblem):
             return PythonPlan(math_attention.plan(problem))
+        if isinstance(problem, EinsumProblem):
+            return PythonPlan(reference_einsum.plan(problem))
+        if isinstance(problem, FftProblem):
+            return reference_fft.plan(problem)
+        if isinstance(problem, MultiHeadProblem):
+            return prepare_composed(problem)
         if isinstance(problem, QuantizedProblem):
             return PythonPlan(reference_quantized.plan(problem, loops=algorithm.name == "loops"))
         return reference_plan(problem, loops=algorithm.name == "loops")
