@@ -95,6 +95,17 @@ def test_explain_knows_only_the_libraries_of_the_device() -> None:
     assert "no entry" in choice.basis  # what was measured on a CPU says nothing here
 
 
+def test_nothing_is_measured_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(self: StandIn, problem: Problem, threads: int) -> Iterator[Algorithm]:
+        yield from (Algorithm(self.name, "product"), Algorithm(self.name, "other"))
+
+    monkeypatch.setattr(StandIn, "algorithms", listed)
+    with backline.backends.flags(benchmark=True):
+        result = backline.matmul(ndarray(A), ndarray(B))
+        assert "times calls on NumPy arrays only" in backline.explain().basis
+    assert np.array_equal(result.values, A @ B)
+
+
 def test_a_plan_is_made_once_for_arrays_that_are_alike() -> None:
     for _ in range(3):
         backline.matmul(ndarray(A), ndarray(B))

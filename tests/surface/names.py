@@ -169,6 +169,7 @@ PER_MODULE = {"": 7, "cpu": 1, "cuda": 30, "cuda.matmul": 7, "cuda.cufft_plan_ca
 _FLAGS = "flags function (...)\n set_flags function (...)\n"
 _UNIFORM = "is_available function ()\n version function ()\n enabled switch\n is_enabled function ()\n" + _FLAGS
 _PLANS = "plan_cache handle\n"
+_TRANSFORMS = "fft_plan_cache handle\n"
 OWN = {
     "": """
         fallback switch
@@ -199,7 +200,13 @@ OWN = {
     "cudnn.conv": "flags function (fp32_precision=None)",
     "cudnn.rnn": "flags function (fp32_precision=None)\n set_flags function (_fp32_precision=None)",
     "mha": _FLAGS,
-    "mkl": _UNIFORM + _PLANS,
+    "mkl": _UNIFORM + _PLANS + _TRANSFORMS,
+    "fftw": _UNIFORM + _TRANSFORMS + """
+        planning switch
+        plan_time_limit switch
+        export_wisdom function (path)
+        import_wisdom function (path)
+    """,
     "mkldnn": _UNIFORM,
     **dict.fromkeys(("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"), "flags function (fp32_precision=None)"),
     "openmp": _UNIFORM + "runtimes function ()\n num_threads function (n)",
@@ -217,7 +224,9 @@ OWN = {
     "xeon": "run_cpu module",
     "xeon.run_cpu": "CPUInfo class (text=None, ...)",
     **dict.fromkeys(("cusparselt", "kleidiai", "miopen", "mps", "nnpack", "opt_einsum", "xnnpack"), _UNIFORM),
-    **dict.fromkeys(("numpy", "openblas", "blis"), _UNIFORM + _PLANS),
+    "numpy": _UNIFORM + _PLANS + _TRANSFORMS,
+    "scipy": _UNIFORM + _TRANSFORMS,
+    **dict.fromkeys(("openblas", "blis"), _UNIFORM + _PLANS),
 }  # fmt: skip
 MODULES = sorted({path.partition(".")[0] for path in (*MODEL, *OWN)} - {""})
 
@@ -322,7 +331,9 @@ SETTINGS: dict[str, Setting] = {
         bool, True, ON_OFF, read="backline.utils.deterministic.fill_uninitialized_memory", flags="-", set_flags="-"),
     **dict.fromkeys(
         (f"{name}.enabled" for name in ("numpy", "openblas", "mkl", "blis", "mkldnn", "nnpack", "xnnpack", "kleidiai", "openmp",
-                                         "opt_einsum", "cudnn", "cusparselt", "miopen", "mps")), _ENABLED),
+                                         "opt_einsum", "cudnn", "cusparselt", "miopen", "mps", "fftw", "scipy")), _ENABLED),
+    "fftw.planning": Setting(str, "estimate", ("estimate", "measure", "patient")),
+    "fftw.plan_time_limit": Setting(float, 10.0, (0.0, 2.5, math.inf), ((3, 3.0),), (-1.0, math.nan), least=0),
     **_only_by_name("mkl.verbose_level", int, 0, (0, 1, 2), bad=(3, -1)),
     **_only_by_name("mkldnn.verbose_level", int, 0, (0, 1, 2), bad=(3, -1)),
     **_by_function("cpu", "capability", "get_cpu_capability()", "set_flags(v)", str, DETECTED, (), (("default", "DEFAULT"),), ("avx9",)),

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from fakes.cupy_standin import CuPy
+from fakes.insert import inserted
 from names import SETTINGS, everything_is_there
 
 import backline
@@ -25,6 +28,7 @@ from backline.libraries import overrides
 from backline.libraries.base import Algorithm, Library, PythonPlan
 from backline.libraries.cpu.fftw import library as fftw_library
 from backline.libraries.cpu.fftw.library import FFTW
+from backline.libraries.cuda import cublas
 from backline.problems import Operand, Problem
 from backline.problems.fft import FftProblem
 from backline.problems.matmul import MatmulProblem
@@ -203,6 +207,21 @@ def permits(switch: str, change: Any, trait: str, family: str = "matmul", librar
     return {switch: choosing(change, Trial(library, *with_trait(trait)), family=family, **more)}
 
 
+def on_a_gpu(change: Any, dtype: str, *also: str) -> Case:
+    """Products by the libraries themselves, on a device that has everything: what they list, and with how much workspace."""
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    operands = tuple(Operand(role, kind, (64, 64), (64 * kind.itemsize, kind.itemsize)) for role in "ab")
+    asked = MatmulProblem("matmul", operands, (), "matmul", m=64, n=64, k=64, result=(64, 64), device="cuda:0")
+
+    def see() -> Any:
+        with inserted(cupy=CuPy(), cublas=object(), cublasLt=object()):
+            found = verdicts([libraries.get("cublas"), libraries.get("cublaslt")], asked)
+        return found, [cublas.workspace_bytes(name, switches.current(), (9, 0)) for name in ("cublas", "cublaslt")]
+
+    said = ("only", "prefer", "cuda.preferred_blas_library", "cuda.cublas_workspace_size", "cuda.cublaslt_workspace_size")
+    return Case(change, see, (*said, *also), {}, "matmul")
+
+
 CUDA_MATMUL = ("fp32_precision", "cudnn.fp32_precision", "cuda.matmul.fp32_precision", "cuda.matmul.allow_tf32", "float32_matmul_precision")
 CPU_MATMUL = ("fp32_precision", "mkldnn.fp32_precision", "mkldnn.matmul.fp32_precision", "mkldnn.allow_tf32", "float32_matmul_precision")
 
@@ -282,7 +301,7 @@ CASES: dict[str, Case] = {
     **enabled("numpy.enabled", "numpy"), **enabled("openblas.enabled", "openblas"), **enabled("mkl.enabled", "mkl"),
     **enabled("blis.enabled", "blis"), **enabled("mkldnn.enabled", "onednn"), **enabled("nnpack.enabled", "nnpack"),
     **enabled("xnnpack.enabled", "xnnpack"), **enabled("kleidiai.enabled", "kleidiai"), **enabled("cudnn.enabled", "cudnn"),
-    **enabled("cusparselt.enabled", "cusparselt"), **enabled("mps.enabled", "mlx", "mps"),
+    **enabled("cusparselt.enabled", "cusparselt"), **permits("mps.enabled", False, "metal", library="mlx", device="mps"),
     **enabled("miopen.enabled", "miopen", "rocm:0", also=("cudnn.enabled",)),
     **enabled("fftw.enabled", "fftw"), **enabled("scipy.enabled", "scipy"),
     "fftw.planning": Case("measure", planned, ("fftw.plan_time_limit",)),
@@ -303,11 +322,11 @@ CASES: dict[str, Case] = {
     **permits("mha.fastpath", False, "fused", "attention"),
     **permits("quantized.engine", "onednn", "engine x86", "quantized", given={"quantized.engine": "x86"}),
     "cuda.preferred_linalg_library": choosing("magma", Trial("cusolver", PLAIN), Trial("magma", PLAIN), family="linalg", also=("prefer",)),
-    "cuda.preferred_blas_library": choosing("cublaslt", Trial("cublas", PLAIN), Trial("cublaslt", PLAIN), also=("prefer",)),
+    "cuda.preferred_blas_library": on_a_gpu("cublaslt", "float64"),
     "cuda.preferred_rocm_fa_library": choosing(
         "ck", Trial("aotriton", PLAIN), Trial("composable_kernel", PLAIN), family="attention", device="rocm:0"),
-    **permits("cuda.cublas_workspace_size", 1000, "workspace 2000", library="cublas"),
-    **permits("cuda.cublaslt_workspace_size", 1000, "workspace 2000", library="cublaslt", also=("cuda.cublas_workspace_size",)),
+    "cuda.cublas_workspace_size": on_a_gpu(1000, "float64"),
+    "cuda.cublaslt_workspace_size": on_a_gpu(1000, "float64"),
     **permits("cuda.flash_sdp", False, "flash_attention", "attention", also=("sdp_priority",)),
     **permits("cuda.mem_efficient_sdp", False, "efficient_attention", "attention", also=("sdp_priority",)),
     **permits("cuda.math_sdp", False, "math", "attention", also=("sdp_priority",)),
@@ -315,10 +334,10 @@ CASES: dict[str, Case] = {
     **permits("cuda.overrideable_sdp", False, "overrideable", "attention", also=("sdp_priority",)),
     **permits("cuda.fp16_bf16_reduction_math_sdp", True, "half math", "attention"),
     "cuda.matmul.allow_tf32": precision(True, "matmul", "cuda:0", CUDA_MATMUL),
-    **permits("cuda.matmul.allow_fp16_reduced_precision_reduction", False, "fp16 reduction"),
-    **permits("cuda.matmul.allow_bf16_reduced_precision_reduction", (False, False), "bf16 split-k"),
-    **permits("cuda.matmul.allow_fp16_accumulation", True, "fp16 accumulation"),
-    "cuda.matmul.fp32_precision": precision("tf32", "matmul", "cuda:0", CUDA_MATMUL),
+    "cuda.matmul.allow_fp16_reduced_precision_reduction": on_a_gpu(False, "float16", "cuda.matmul.allow_fp16_accumulation"),
+    "cuda.matmul.allow_bf16_reduced_precision_reduction": on_a_gpu((False, False), "bfloat16"),
+    "cuda.matmul.allow_fp16_accumulation": on_a_gpu(True, "float16", "cuda.matmul.allow_fp16_reduced_precision_reduction"),
+    "cuda.matmul.fp32_precision": on_a_gpu("tf32", "float32", *CUDA_MATMUL),
     "cuda.cufft_plan_cache.max_size": Case(10, plans_kept, given={CUFFT: 20}),
     "cuda.cufft_plan_cache.by_device": Case(("3=7",), plans_kept, (CUFFT,), {CUFFT: 20}),
     "cudnn.benchmark": choosing(True, Trial("trial", *TWELVE), family="conv", see=timed, also=("benchmark",)),

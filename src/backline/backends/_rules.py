@@ -45,9 +45,8 @@ def _there(name: str) -> bool:
     from .. import libraries
     from ..libraries.presence import presence
 
-    if name in libraries.names():
-        return bool(libraries.get(name).available())
-    return bool(presence(name).available())
+    # A preference may be stated where there is no device yet; what the library lacks for a call is said then.
+    return bool(presence(name).available()) or (name in libraries.names() and bool(libraries.get(name).available()))
 
 
 for _name in ("linalg", "blas", "rocm_fa"):

@@ -111,7 +111,8 @@ def _choose(
         raise _no_kernel(problem, refused)
     home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
     timed, limit = permits.benchmarks(problem, snapshot)
-    if level == "off" and record is None and measure and timed and len(conforming) > 1:
+    measured = measure and timed and problem.device == "cpu"
+    if level == "off" and record is None and measured and len(conforming) > 1:
         from .measure import measure_once
 
         limit = limit or len(conforming)
@@ -124,6 +125,8 @@ def _choose(
         basis = record.describe()
     else:
         basis = ranking.describe(problem)
+        if timed and problem.device != "cpu":
+            basis += "; `benchmark` times calls on NumPy arrays only"
     order = ranking.sort(problem, conforming)
     if level == "off" and record is not None:
         order = records.arrange(order, record, home)

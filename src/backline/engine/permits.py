@@ -112,6 +112,8 @@ def determinism(algorithm: Algorithm, problem: Problem, level: str, snapshot: An
 
 def benchmarks(problem: Problem, snapshot: Any) -> tuple[bool, int]:
     """Whether candidates are timed, and how many at most (0: all)."""
+    if _kind(problem) == "mps":  # operands that are made for a measurement are not MLX's, which would be lazy too
+        return False, 0
     switch, bound = BENCHMARKS.get((_kind(problem), problem.family), ("", ""))
     if snapshot["benchmark"]:
         return True, snapshot["benchmark_limit"]

@@ -33,6 +33,7 @@ _WHERE: dict[str, str] = {
     "cublaslt": "backline.libraries.cuda.cublaslt:CuBLASLt",
     "cufft": "backline.libraries.cuda.cufft:CuFFT",
     "emulated": "backline.libraries.cpu.emulated:Emulated",
+    "cusolver": "backline.libraries.cuda.cusolver:CuSOLVER",
     "mlx": "backline.libraries.apple.mlx:MLX",
 }
 _BUILT_IN = frozenset(_WHERE)
@@ -73,7 +74,8 @@ _OUTLINES = {
     "cublas": Outline(("matmul",), ("cuda",), "cublas.enabled", True),
     "cublaslt": Outline(("matmul",), ("cuda",), "cublaslt.enabled", True),
     "cufft": Outline(("fft",), ("cuda",), "cufft.enabled", True),
-    "mlx": Outline((), ("mps",), "mps.enabled", True),
+    "cusolver": Outline(("linalg",), ("cuda",), "cusolver.enabled", True),
+    "mlx": Outline((), ("mps",), "mlx.enabled", True),
 }
 _MADE: dict[str, Library] = {}
 

@@ -1,0 +1,184 @@
+"""Bindings that compute: they do with NumPy what the true library would do with the very arguments of a call.
+
+Addresses, leading dimensions, operations, steps and scalars are taken as they come, so a wrong one gives a wrong result, or the
+error that the library would return.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from fakes.recording import Recording, error
+
+TYPES = {2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16), 0: np.dtype(np.float32), 1: np.dtype(np.float64),
+         4: np.dtype(np.complex64), 5: np.dtype(np.complex128)}  # fmt: skip
+ALLOWED = {64: {2}, 68: {2, 14, 0, 4}, 77: {0, 4}, 78: {0}, 70: {1, 5}}  # compute type -> types of matrices
+
+
+def memory(address: int, nbytes: int) -> Any:
+    return (ctypes.c_char * nbytes).from_address(address)
+
+
+def matrix(address: int, rows: int, cols: int, ld: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Memory as a matrix whose columns are contiguous."""
+    size = dtype.itemsize
+    return np.ndarray((rows, cols), dtype, memory(address, ((cols - 1) * ld + rows) * size), strides=(size, ld * size))
+
+
+def scalar(address: int, compute: int, kind: int) -> Any:
+    """alpha or beta: its type follows the compute type, and whether the matrices are complex."""
+    dtype = np.dtype(np.float16) if compute == 64 else TYPES[kind] if kind in (1, 4, 5) else np.dtype(np.float32)
+    return np.frombuffer(memory(address, dtype.itemsize), dtype)[0]
+
+
+def wide(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def applied(op: int, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return wide(x) if op == 0 else wide(x).T if op == 1 else wide(x).conj().T
+
+
+def product(op_a: int, a: Any, op_b: int, b: Any, alpha: Any, beta: Any, c: Any) -> np.ndarray[Any, Any]:
+    total = alpha * (applied(op_a, a) @ applied(op_b, b))
+    return total + beta * wide(c) if beta != 0 else total  # what C holds does not count then, be it NaN
+
+
+class Blas(Recording):
+    """``nvmath.bindings.cublas``: the gemm routines compute; handles, streams, workspaces and modes are looked after."""
+
+    def __init__(self, module: Any, **more: Any) -> None:
+        super().__init__(module, **more)
+        self.state: dict[int, dict[str, Any]] = {}
+        for bits in ("", "_64"):
+            self.answers[f"gemm_ex{bits}"] = self.gemm
+            self.answers[f"gemm_strided_batched_ex{bits}"] = self.strided
+            self.answers[f"gemm_batched_ex{bits}"] = self.pointers
+        self.answers |= {
+            "create": self.made, "set_stream": self.stream, "set_workspace": self.workspace,
+            "set_math_mode": lambda handle, mode: self.state[handle].update(mode=mode),
+            "set_emulation_strategy": lambda handle, emulation_strategy: self.state[handle].update(strategy=emulation_strategy),
+            "set_atomics_mode": lambda handle, mode: self.state[handle].update(atomics=mode),
+        }  # fmt: skip
+
+    def made(self) -> int:
+        handle = 0x100 + len(self.state)
+        self.state[handle] = {"mode": 0, "strategy": 0}
+        return handle
+
+    def stream(self, handle: int, stream_id: int) -> None:
+        self.state[handle].update(stream=stream_id, workspace=None)
+
+    def workspace(self, handle: int, workspace: int, workspace_size_in_bytes: int) -> None:
+        if workspace % 256:
+            raise error(self.module.cuBLASError, "INVALID_VALUE (7)")
+        self.state[handle]["workspace"] = workspace, workspace_size_in_bytes
+
+    def gemm(self, **given: Any) -> None:
+        self.one(given, given["a"], given["b"], given["c"])
+
+    def strided(self, **given: Any) -> None:
+        sizes = {each: TYPES[given[f"{each}type"]].itemsize for each in "abc"}
+        for i in range(given["batch_count"]):
+            self.one(given, *(given[each] + i * given[f"stride_{each}"] * sizes[each] for each in "abc"))
+
+    def pointers(self, **given: Any) -> None:
+        tables = [np.frombuffer(memory(given[f"{each}array"], 8 * given["batch_count"]), np.int64) for each in "abc"]
+        for addresses in zip(*tables, strict=True):
+            self.one(given, *map(int, addresses))
+
+    def one(self, g: dict[str, Any], a: int, b: int, c: int) -> None:
+        state = self.state[g["handle"]]
+        assert state["workspace"] is not None, "setting the stream took the workspace away"
+        m, n, k = g["m"], g["n"], g["k"]
+        shape_a, shape_b = ((m, k) if g["transa"] == 0 else (k, m)), ((k, n) if g["transb"] == 0 else (n, k))
+        if min(m, n, k) < 0 or g["lda"] < shape_a[0] or g["ldb"] < shape_b[0] or g["ldc"] < m:
+            raise error(self.module.cuBLASError, "INVALID_VALUE (7)")
+        compute, kind = g["compute_type"], g["ctype"]
+        if not {g["atype"], g["btype"], kind} <= ALLOWED[compute] or len({g["atype"], g["btype"], kind}) > 1:
+            raise error(self.module.cuBLASError, "NOT_SUPPORTED (15)")
+        dtype = TYPES[kind]
+        out = matrix(c, m, n, g["ldc"], dtype)
+        left, right = matrix(a, *shape_a, g["lda"], dtype), matrix(b, *shape_b, g["ldb"], dtype)
+        alpha, beta = (scalar(g[each], compute, kind) for each in ("alpha", "beta"))
+        out[...] = product(g["transa"], left, g["transb"], right, alpha, beta, out).astype(dtype)
+
+
+class Lt(Recording):
+    """``nvmath.bindings.cublasLt``: descriptions keep what is set, the heuristics name one algorithm, and `matmul` computes.
+
+    Attributes
+    ----------
+    refuses
+        State of the first algorithms that the heuristics name; the last one works. With None it names none.
+    """
+
+    def __init__(self, module: Any, **more: Any) -> None:
+        super().__init__(module, **more)
+        self.refuses: list[int] | None = []
+        self.workspace = 4096
+        self.things: dict[int, dict[int, Any]] = {}
+        self.asked: list[dict[str, int]] = []
+        made = ("matmul_desc_create", "matrix_layout_create", "matmul_preference_create")
+        self.answers |= dict.fromkeys(made, self.thing)
+        self.answers |= {"create": lambda: 0x77, "matmul": self.multiply, "matmul_algo_get_heuristic": self.heuristic}
+        self.answers["matmul_desc_set_attribute"] = lambda **g: self.keep(g["matmul_desc"], self.module.get_matmul_desc_attribute_dtype, **g)
+        self.answers["matrix_layout_set_attribute"] = lambda **g: self.keep(g["mat_layout"], self.module.get_matrix_layout_attribute_dtype, **g)
+        self.answers["matmul_preference_set_attribute"] = lambda **g: self.keep(
+            g["pref"], self.module.get_matmul_preference_attribute_dtype, **g
+        )
+        for name in ("matmul_desc_destroy", "matrix_layout_destroy", "matmul_preference_destroy"):
+            self.answers[name] = lambda **g: self.things.pop(*g.values())
+
+    def thing(self, **given: Any) -> int:
+        number = 0x200 + len(self.log)
+        self.things[number] = {"made": given}
+        return number
+
+    def keep(self, of: int, kind: Any, attr: int, buf: int, size_in_bytes: int, **_: Any) -> None:
+        dtype = np.dtype(kind(attr))
+        assert size_in_bytes == dtype.itemsize, "the size that the attribute has"
+        self.things[of][int(attr)] = np.frombuffer(memory(buf, size_in_bytes), dtype)[0].item()
+
+    def heuristic(self, preference: int, heuristic_results_array: int, return_algo_count: int, requested_algo_count: int, **_: Any) -> None:
+        states = [] if self.refuses is None else [*self.refuses, 0]
+        assert len(states) <= requested_algo_count
+        dtype = self.module.matmul_heuristic_result_dtype
+        results = np.frombuffer(memory(heuristic_results_array, len(states) * dtype.itemsize), dtype) if states else []
+        for i, state in enumerate(states):
+            results[i]["algo"]["data_"] = i + 1
+            results[i]["workspace_size"], results[i]["state"] = self.workspace, state
+        np.frombuffer(memory(return_algo_count, 4), np.int32)[0] = len(states)
+        names = {int(value): name for name, value in self.module.MatmulPreferenceAttribute.__members__.items()}
+        self.asked.append({names[at]: value for at, value in self.things[preference].items() if isinstance(at, int)})
+
+    def multiply(self, **g: Any) -> None:
+        attribute, layout = self.module.MatmulDescAttribute, self.module.MatrixLayoutAttribute
+        description = self.things[g["compute_desc"]]
+        compute = description["made"]["compute_type"]
+        parts = {each: self.things[g[f"{each}desc"]] for each in "abd"}
+        kind = parts["d"]["made"]["type"]
+        dtype = TYPES[kind]
+        scale = TYPES[description["made"]["scale_type"]]
+        alpha, beta = (np.frombuffer(memory(g[each], scale.itemsize), scale)[0] for each in ("alpha", "beta"))
+        assert kind in ALLOWED[compute] and scale == (np.float16 if compute == 64 else dtype if kind in (1, 4, 5) else np.float32)
+        state = np.frombuffer(memory(g["algo"], 80), np.uint8)
+        assert state[72:76].view(np.int32)[0] == 0 and state[:8].view(np.uint64)[0] > 0, "an algorithm that works"
+        for i in range(parts["d"].get(int(layout.BATCH_COUNT), 1)):
+            matrices = {}
+            for each, part in parts.items():
+                made, step = part["made"], part.get(int(layout.STRIDED_BATCH_OFFSET), 0)
+                assert made["ld"] >= made["rows"]
+                matrices[each] = matrix(g[each] + i * step * dtype.itemsize, made["rows"], made["cols"], made["ld"], dtype)
+            op_a, op_b = (description.get(int(getattr(attribute, f"TRANS{each}")), 0) for each in "AB")
+            total = product(op_a, matrices["a"], op_b, matrices["b"], alpha, beta, matrices["d"])
+            epilogue = description.get(int(attribute.EPILOGUE), 1)
+            if epilogue & 4:
+                address = description[int(attribute.BIAS_POINTER)]
+                total = total + wide(np.frombuffer(memory(address, total.shape[0] * dtype.itemsize), dtype))[:, None]
+            if epilogue & 2:
+                total = np.maximum(total, 0)
+            matrices["d"][...] = total.astype(dtype)

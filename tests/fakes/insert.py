@@ -1,0 +1,27 @@
+"""Put fakes in the place of the modules that libraries for CUDA arrays use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from backline.engine import plans
+from backline.libraries.cuda import _bindings
+
+
+@contextmanager
+def inserted(**modules: Any) -> Iterator[None]:
+    """While it is open, ``inserted(cupy=CuPy(), cublas=Recording(...))`` is what the libraries find; plans are made anew.
+
+    A module that is in place counts as there: no package, no library's file and no device is asked for.
+    """
+    before = dict(_bindings.inserted)
+    _bindings.inserted.update(modules)
+    plans.clear()
+    try:
+        yield
+    finally:
+        _bindings.inserted.clear()
+        _bindings.inserted.update(before)
+        plans.clear()

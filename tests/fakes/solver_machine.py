@@ -1,0 +1,98 @@
+"""A machine for linear algebra on CUDA arrays: the true bindings' names, LAPACK's numbers, and kernels compiled as plain C."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backline import libraries
+from backline.engine.explain import problem_builders
+from fakes.cupy_standin import H100, CuPy
+from fakes.lapack_numbers import Numbers
+from fakes.recording import Recording
+from stand_ins import compiled
+
+_AS_C = r"""
+static struct { unsigned x; } blockIdx, threadIdx, blockDim = {1};
+static int shared[1 << 16];
+#define __global__
+#define __syncthreads()
+SOURCE
+void launch(unsigned blocks, const int *pivots, int *order, int n, int count, int backwards, int room) {
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) interchanges(pivots, order, n, count, backwards, room);
+}
+"""
+_compiled: dict[str, Any] = {}
+
+
+class _Kernel:
+    """One thread in each block, one block after another."""
+
+    def __init__(self, source: str, folder: Path, log: list[Any]) -> None:
+        if source not in _compiled:
+            text = source.replace('extern "C"', "").replace("extern __shared__ int shared[];", "")
+            _compiled[source] = ctypes.CDLL(str(compiled(folder, "interchanges.so", _AS_C.replace("SOURCE", text))))
+        self.launch, self.log = _compiled[source].launch, log
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0) -> None:
+        pivots, order, *sizes = args
+        assert shared_mem <= 48 * 1024 and block[0] <= 1024 and all(size.dtype == "int32" for size in sizes)
+        assert pivots.dtype == order.dtype == "int32" and pivots.flags.c_contiguous and order.flags.c_contiguous
+        self.log.append(("interchanges", {"grid": grid}))
+        self.launch(grid[0], *(ctypes.c_void_p(a.data.ptr) for a in (pivots, order)), *map(int, sizes))
+
+
+class _CuPy(CuPy):
+    def __init__(self, folder: Path, log: list[Any]) -> None:
+        super().__init__(H100, H100, log=log)
+        self._folder = folder
+
+    def RawKernel(self, source: str, name: str) -> _Kernel:
+        return _Kernel(source, self._folder, self.log)
+
+
+def real_types() -> None:
+    """Leave the tests of a module out where the bindings are not installed."""
+    pytest.importorskip("nvmath.bindings.cusolverDn")
+
+
+class SolverMachine:
+    """Fakes that share one log.
+
+    Attributes
+    ----------
+    numbers
+        What computes.
+    log
+        Calls, as pairs of name and arguments.
+    """
+
+    def __init__(self, folder: Path, version: str | None = None) -> None:
+        from nvmath.bindings import cublas, cusolver, cusolverDn
+
+        self.numbers = Numbers()
+        self.log: list[tuple[str, dict[str, Any]]] = []
+        self.cupy = _CuPy(folder, self.log)
+        self.solver = Recording(cusolverDn, self.numbers.solver, self.log)
+        self.blas = Recording(cublas, self.numbers.blas, self.log)
+        self.cusolver = cusolver
+
+    def modules(self) -> dict[str, Any]:
+        return {"cupy": self.cupy, "cublas": self.blas, "cusolverDn": self.solver, "cusolver": self.cusolver}
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.log if name != "alloc"]
+
+    def forget(self) -> None:
+        self.log.clear()
+
+    def run(self, algorithm: str, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """An operation by a certain Algorithm."""
+        library = libraries.get("cusolver")
+        problem = problem_builders[f"{op.__module__}.{op.__qualname__}".removeprefix("backline.")](*args, **kwargs)
+        chosen = next(a for a in library.algorithms(problem, 1) if getattr(a, "level", "") and a.name == algorithm)
+        arrays = [a for a in (*args, *kwargs.values()) if hasattr(a, "host")]
+        return library.prepare(problem, chosen)(*arrays)
