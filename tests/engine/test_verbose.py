@@ -427,12 +427,13 @@ def test_a_forked_child_speaks_for_itself() -> None:
         warnings.simplefilter("ignore")
         a = np.ones((200, 200), np.float32)
         with backline.use("mkl", only=True):
-            stop = threading.Event()
+            stop, busy = threading.Event(), threading.Event()
             def work():
                 with backline.use("mkl", only=True), mkl.verbose(1):
-                    while not stop.is_set(): backline.mm(a, a)
+                    while not stop.is_set(): backline.mm(a, a), busy.set()
             t = threading.Thread(target=work); t.start()
-            time.sleep(0.8)
+            busy.wait()  # its first call imports modules, and a child that is made meanwhile would wait for them for ever
+            time.sleep(0.3)
             child = os.fork()
             if child == 0:
                 with mkl.verbose(1) as log:

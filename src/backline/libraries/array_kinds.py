@@ -65,7 +65,8 @@ def _mlx_dtype(array: Any) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        half: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return half
     return np.dtype("bool" if name == "bool_" else name)
 
 

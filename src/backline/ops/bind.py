@@ -14,6 +14,7 @@ from ..engine import fft_plans
 from ..engine.choose import plan_for
 from ..engine.explain import composites, operation_families, problem_builders
 from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from . import elsewhere
 
@@ -101,8 +102,9 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
         For anything else; the message says what to do about it.
     """
     if not isinstance(value, np.ndarray):
+        kind = kind_of(value)
         raise BadType(
-            f"{where} must be a NumPy array, not {type(value).__name__}",
+            f"{where} must be a NumPy array, not {f'one of {kind.title}' if kind else type(value).__name__}",
             remedy="np.asarray(x), or np.from_dlpack(x) without a copy",
         )
     if isinstance(value, (np.ma.MaskedArray, np.matrix)):

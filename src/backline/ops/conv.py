@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..libraries.array_kinds import kind_of
 from ..problems.conv import ConvProblem
 from .bind import operation
 from .conv_checks import Array, Sizes, conv_problem, transpose_problem
@@ -44,8 +45,8 @@ def _convolution(name: str, rank: int) -> Callable[[Callable[..., ConvProblem]],
         signature = inspect.signature(batched)
 
         def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            given = args[0] if args else kwargs.get("input")
-            return isinstance(given, np.ndarray) and given.ndim == rank + 1
+            given: Any = args[0] if args else kwargs.get("input")
+            return _is_array(given) and given.ndim == rank + 1
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             plan = batched.resolve(args, kwargs)
@@ -56,7 +57,7 @@ def _convolution(name: str, rank: int) -> Callable[[Callable[..., ConvProblem]],
                 return batched.general(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
             for role in ("input", "residual", "out"):
-                if isinstance(given.get(role), np.ndarray):
+                if _is_array(given.get(role)):
                     given[role] = given[role][None]
             result = op(**given)
             return result[0] if given.get("out") is None else kwargs["out"]
@@ -67,6 +68,10 @@ def _convolution(name: str, rank: int) -> Callable[[Callable[..., ConvProblem]],
         return op
 
     return make
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or kind_of(value) is not None
 
 
 def _arrays(input: Any, weight: Any, bias: Any, residual: Any, out: Any) -> dict[str, Any]:
