@@ -529,7 +529,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fused]:
     """The only library there is."""
     library = Fused()
     libraries.register(library)
-    monkeypatch.setattr(libraries, "all_libraries", lambda: iter([library]))
+    monkeypatch.setattr(libraries, "names", lambda: (library.name,))
     yield library
     libraries.unregister("fused_kernels")
 

@@ -55,7 +55,7 @@ def five(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A library with all five kernels, and no other beside it."""
     library = Kernels()
     libraries.register(library)
-    monkeypatch.setattr(libraries, "all_libraries", lambda: [library])
+    monkeypatch.setattr(libraries, "names", lambda: (library.name,))
     yield
     libraries.unregister("five_kernels")
 
