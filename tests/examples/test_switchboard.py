@@ -30,6 +30,8 @@ SHOWS = {
     "use_cusparselt": r"inside the block: enabled False",
     "use_determinism": r"on: True, debug mode 2\n(?s:.*)warn only: True, mode 1\n.*same bits for any thread count(?s:.*)\[nan nan nan\], \[127 127 127\]",
     "use_float32_matmul_precision": r"high +tf32 +tf32.*\n +medium +bf16 +bf16",
+    "use_fftw": r"refused: fftw.planning = 'thorough' is not a legal value(?s:.*)\nWithout FFTW a transform runs on (?!fftw)\w+",
+    "use_scipy": r"\nWithout SciPy a cosine transform runs on (?!scipy)\w+",
     "use_kleidiai": r"inside the block: enabled False\nafter it: enabled True",
     "use_mha": r"fused: True\n.*: False\ninside the block: True\nrefused: mha.fastpath takes a bool",
     "use_miopen": r"returned \(False,\); immediate mode: True",

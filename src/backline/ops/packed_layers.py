@@ -297,7 +297,16 @@ def prepack_conv1d(
     activation: str | None = None,
     max_plans: int = MAX_PLANS,
 ) -> PackedLayer:
-    """A convolution of signals with weights of its own, as `conv1d`; the rest as `prepack_conv2d`."""
+    """A convolution of signals with weights of its own, as `conv1d`; the rest as `prepack_conv2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.nn import functional
+    >>> layer = functional.prepack_conv1d(np.ones((2, 3, 5), np.float32), padding=2)
+    >>> layer(np.ones((1, 3, 8), np.float32)).shape
+    (1, 2, 8)
+    """
     return _prepacked("conv1d", 1, locals(), prepack_conv1d)
 
 
@@ -358,7 +367,16 @@ def prepack_conv3d(
     activation: str | None = None,
     max_plans: int = MAX_PLANS,
 ) -> PackedLayer:
-    """A convolution of volumes with weights of its own, as `conv3d`; the rest as `prepack_conv2d`."""
+    """A convolution of volumes with weights of its own, as `conv3d`; the rest as `prepack_conv2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.nn import functional
+    >>> layer = functional.prepack_conv3d(np.ones((2, 3, 3, 3, 3), np.float32), padding=1)
+    >>> layer(np.ones((1, 3, 4, 4, 4), np.float32)).shape
+    (1, 2, 4, 4, 4)
+    """
     return _prepacked("conv3d", 3, locals(), prepack_conv3d)
 
 
@@ -374,7 +392,16 @@ def prepack_conv_transpose1d(
     activation: str | None = None,
     max_plans: int = MAX_PLANS,
 ) -> PackedLayer:
-    """A transposed convolution of signals with weights of its own, as `conv_transpose1d`; the rest as `prepack_conv2d`."""
+    """A transposed convolution of signals with weights of its own, as `conv_transpose1d`; the rest as `prepack_conv2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.nn import functional
+    >>> layer = functional.prepack_conv_transpose1d(np.ones((3, 2, 4), np.float32), stride=2, padding=1)
+    >>> layer(np.ones((1, 3, 8), np.float32)).shape
+    (1, 2, 16)
+    """
     return _prepacked("conv_transpose1d", 1, locals(), prepack_conv_transpose1d)
 
 
@@ -390,7 +417,16 @@ def prepack_conv_transpose2d(
     activation: str | None = None,
     max_plans: int = MAX_PLANS,
 ) -> PackedLayer:
-    """A transposed convolution of images with weights of its own, as `conv_transpose2d`; the rest as `prepack_conv2d`."""
+    """A transposed convolution of images with weights of its own, as `conv_transpose2d`; the rest as `prepack_conv2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.nn import functional
+    >>> layer = functional.prepack_conv_transpose2d(np.ones((3, 2, 4, 4), np.float32), stride=2, padding=1)
+    >>> layer(np.ones((1, 3, 8, 8), np.float32)).shape
+    (1, 2, 16, 16)
+    """
     return _prepacked("conv_transpose2d", 2, locals(), prepack_conv_transpose2d)
 
 
@@ -406,5 +442,21 @@ def prepack_conv_transpose3d(
     activation: str | None = None,
     max_plans: int = MAX_PLANS,
 ) -> PackedLayer:
-    """A transposed convolution of volumes with weights of its own, as `conv_transpose3d`; the rest as `prepack_conv2d`."""
+    """A transposed convolution of volumes with weights of its own, as `conv_transpose3d`; the rest as `prepack_conv2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from backline.nn import functional
+    >>> layer = functional.prepack_conv_transpose3d(np.ones((3, 2, 4, 4, 4), np.float32), stride=2, padding=1)
+    >>> layer(np.ones((1, 3, 2, 2, 2), np.float32)).shape
+    (1, 2, 4, 4, 4)
+    """
     return _prepacked("conv_transpose3d", 3, locals(), prepack_conv_transpose3d)
+
+
+for _function in (
+    prepack_linear, prepack_conv1d, prepack_conv2d, prepack_conv3d, prepack_conv_transpose1d, prepack_conv_transpose2d,
+    prepack_conv_transpose3d,
+):  # fmt: skip
+    _function.__module__ = "backline.nn.functional"  # the name that users know it by
