@@ -35,7 +35,7 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
-    from . import fft, interop, linalg, nn, quantized, utils
+    from . import fft, interop, linalg, nn, quantized, sparse, utils
     from .ops.einsum import einsum
     from .ops.solve import cholesky_inverse, cholesky_solve
 
@@ -47,13 +47,13 @@ __all__ = [
     "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "interop",
     "is_deterministic_algorithms_warn_only_enabled", "linalg", "matmul", "mm", "mv", "nn", "num_threads", "outer", "prepack",
     "quantized", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
-    "set_num_threads", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vdot",
+    "set_num_threads", "sparse", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vdot",
 ]  # fmt: skip
 
 # Parts that few programs need at once are imported when they are asked for.
-_LATER = dict.fromkeys(("__config__", "fft", "interop", "linalg", "nn", "quantized", "utils"), "")
+_LATER = dict.fromkeys(("__config__", "fft", "interop", "linalg", "nn", "quantized", "sparse", "utils"), "")
 later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum"]
-later += ["backline.quantized"]
+later += ["backline.quantized", "backline.sparse"]
 _LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve") | {"einsum": "ops.einsum"}
 
 

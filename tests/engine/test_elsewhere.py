@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,15 +98,49 @@ def test_explain_knows_only_the_libraries_of_the_device() -> None:
     assert "no entry" in choice.basis  # what was measured on a CPU says nothing here
 
 
-def test_nothing_is_measured_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def listed(self: StandIn, problem: Problem, threads: int) -> Iterator[Algorithm]:
-        yield from (Algorithm(self.name, "product"), Algorithm(self.name, "other"))
+def two_ways(self: StandIn, problem: Problem, threads: int) -> Iterator[Algorithm]:
+    yield from (Algorithm(self.name, "slow"), Algorithm(self.name, "product"))
 
-    monkeypatch.setattr(StandIn, "algorithms", listed)
+
+def test_where_nothing_can_be_measured_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn, "algorithms", two_ways)
     with backline.backends.flags(benchmark=True):
         result = backline.matmul(ndarray(A), ndarray(B))
-        assert "times calls on NumPy arrays only" in backline.explain().basis
+        assert "nothing is measured on this device" in backline.explain().basis
     assert np.array_equal(result.values, A @ B)
+
+
+def test_measuring_puts_arrays_on_the_device_and_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    kind = dataclasses.replace(
+        array_kinds.kind_of(ndarray(A)), kind="cuda", put=lambda a, device: ndarray(a), get=lambda a: a.values, wait=waited.append
+    )
+    array_kinds.register(kind)
+    monkeypatch.setitem(sys.modules, "standin", sys)
+    monkeypatch.setattr(StandIn, "algorithms", two_ways)
+    prepare = StandIn.prepare
+
+    def slow(self: StandIn, problem: Problem, algorithm: Algorithm) -> Any:
+        plan = prepare(self, problem, algorithm)
+        if algorithm.name == "product":
+            return plan
+
+        class Slow:
+            choice: Any = None
+
+            def __call__(self, *arrays: ndarray) -> ndarray:
+                time.sleep(0.002)
+                return plan(*arrays)
+
+        return Slow()
+
+    monkeypatch.setattr(StandIn, "prepare", slow)
+    with backline.backends.flags(benchmark=True):
+        result = backline.matmul(ndarray(A), ndarray(B))
+        choice = backline.explain()
+    assert choice.algorithm == "product" and choice.basis.startswith("measured now")
+    assert {c.algorithm for c in choice.candidates if c.seconds} == {"slow", "product"}
+    assert set(waited) == {"cuda:0"} and np.array_equal(result.values, A @ B)
 
 
 def test_a_plan_is_made_once_for_arrays_that_are_alike() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,11 +89,11 @@ class Numbers:
         sized = {qr: self.orgqr, apply: self.ormqr, ev: self.syevj, f"{ev}_batched": self.syevj, "gesvdj": self.gesvdj,
                  "gesvdj_batched": self.gesvdj, "gesvda_strided_batched": self.gesvda}  # fmt: skip
         for name, function in sized.items():
-            self.solver[t + name] = lambda f=function, **g: f(dtype, **g)
+            self.solver[t + name] = partial(function, dtype)
             self.solver[f"{t}{name}_buffer_size"] = lambda **g: ELEMENTS
-        self.solver[f"{t}potrf_batched"] = lambda **g: self.potrf_batched(dtype, **g)
+        self.solver[f"{t}potrf_batched"] = partial(self.potrf_batched, dtype)
         for name in ("getrf_batched", "getrs_batched", "trsm", "trsm_batched", "geqrf_batched", "gels_batched"):
-            self.blas[t + name] = lambda f=getattr(self, name), **g: f(dtype, **g)
+            self.blas[t + name] = partial(getattr(self, name), dtype)
 
     # --- cuSOLVER, any type
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from backline import libraries
-from backline.engine.explain import problem_builders
 from fakes.cupy_standin import H100, CuPy
 from fakes.lapack_numbers import Numbers
 from fakes.recording import Recording
 from stand_ins import compiled
+
+from backline import libraries
+from backline.engine.explain import problem_builders
+from backline.libraries.base import Algorithm
 
 _AS_C = r"""
 static struct { unsigned x; } blockIdx, threadIdx, blockDim = {1};
@@ -70,7 +71,7 @@ class SolverMachine:
         Calls, as pairs of name and arguments.
     """
 
-    def __init__(self, folder: Path, version: str | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         from nvmath.bindings import cublas, cusolver, cusolverDn
 
         self.numbers = Numbers()
@@ -89,10 +90,18 @@ class SolverMachine:
     def forget(self) -> None:
         self.log.clear()
 
+    def algorithms(self, op: Any, *args: Any, **kwargs: Any) -> list[str]:
+        """Names of what there is for an operation."""
+        return [a.name for a in libraries.get("cusolver").algorithms(self._problem(op, args, kwargs), 1) if isinstance(a, Algorithm)]
+
+    @staticmethod
+    def _problem(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return problem_builders[f"{op.__module__}.{op.__qualname__}".removeprefix("backline.")](*args, **kwargs)
+
     def run(self, algorithm: str, op: Any, *args: Any, **kwargs: Any) -> Any:
         """An operation by a certain Algorithm."""
         library = libraries.get("cusolver")
-        problem = problem_builders[f"{op.__module__}.{op.__qualname__}".removeprefix("backline.")](*args, **kwargs)
-        chosen = next(a for a in library.algorithms(problem, 1) if getattr(a, "level", "") and a.name == algorithm)
+        problem = self._problem(op, args, kwargs)
+        chosen = next(a for a in library.algorithms(problem, 1) if isinstance(a, Algorithm) and a.name == algorithm)
         arrays = [a for a in (*args, *kwargs.values()) if hasattr(a, "host")]
         return library.prepare(problem, chosen)(*arrays)

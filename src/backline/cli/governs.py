@@ -45,8 +45,17 @@ def _heads() -> tuple[Any, ...]:
     return x, x, x, 2, packed, None, out, None
 
 
+def _sparse() -> tuple[Any, ...]:
+    from ..sparse import compress
+
+    x = np.eye(8, dtype=np.float32)
+    return compress(x), x
+
+
 # Operations that no line of text is given for.
-_ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {"nn.functional.multi_head_attention": _heads}
+_ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "nn.functional.multi_head_attention": _heads, "sparse.matmul": _sparse, "sparse.search": _sparse,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=512)

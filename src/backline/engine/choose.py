@@ -18,6 +18,7 @@ from typing import Any
 from .. import libraries, switches
 from ..errors import FallbackRefused, NoKernel, NotDeterministic
 from ..libraries import team
+from ..libraries.array_kinds import measured_by
 from ..libraries.base import Algorithm, Library, Refusal
 from ..problems import Problem
 from . import fft_plans, permits, plans, precision, ranking
@@ -111,7 +112,7 @@ def _choose(
         raise _no_kernel(problem, refused)
     home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
     timed, limit = permits.benchmarks(problem, snapshot)
-    measured = measure and timed and problem.device == "cpu"
+    measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     if level == "off" and record is None and measured and len(conforming) > 1:
         from .measure import measure_once
 
@@ -125,8 +126,8 @@ def _choose(
         basis = record.describe()
     else:
         basis = ranking.describe(problem)
-        if timed and problem.device != "cpu":
-            basis += "; `benchmark` times calls on NumPy arrays only"
+        if timed and not measured and measure:
+            basis += "; nothing is measured on this device"
     order = ranking.sort(problem, conforming)
     if level == "off" and record is not None:
         order = records.arrange(order, record, home)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, libraries
-from ..libraries import machine
+from ..libraries import array_kinds, machine
 from ..libraries.base import Algorithm
 from ..problems import Problem
 from . import accuracy, records, sample
@@ -147,13 +147,28 @@ class _Run:
         self.limit = limit
         self.problem, self.algorithms, self.threads, self.seed = problem, algorithms, threads, seed
         self.progress = progress
-        self.arrays = sample.arrays_for(problem, seed)
+        self.host = sample.arrays_for(problem, seed)
+        self.kind = array_kinds.measured_by(problem.device) if problem.device != "cpu" else None
+        put = self.kind.put if self.kind else None
+        self.arrays = self.host if put is None else [put(array, problem.device) for array in self.host]
         self.candidates: list[_Candidate] = []
         self.errors: dict[str, float] = {}
         self.rejected: dict[str, str] = {}
         self.last_pool = ""
         l2, l3 = _caches()
         self.flush = min(2 * l3, MAX_FLUSH) if problem.bytes > l2 else 0
+
+    def wait(self) -> None:
+        """On a device a call returns before it has computed: wait for that."""
+        if self.kind is not None and self.kind.wait is not None:
+            self.kind.wait(self.problem.device)
+
+    def back(self, result: Any) -> Any:
+        """The result as NumPy has it."""
+        get = self.kind.get if self.kind else None
+        if get is None:
+            return result
+        return tuple(get(part) for part in result) if isinstance(result, tuple) else get(result)
 
     def settle(self, pool: str) -> None:
         """Before another pool gets to work, let the threads of the last one stop waiting for it."""
@@ -166,7 +181,7 @@ class _Run:
 
     def check(self) -> None:
         """One run of each: does it work, is it right; it warms the candidate up too."""
-        held = accuracy.Reference(self.problem, self.arrays)
+        held = accuracy.Reference(self.problem, self.host)
         best = math.inf
         best_of: dict[tuple[str, str], float] = {}
         for a in self.algorithms:
@@ -182,11 +197,12 @@ class _Run:
                 self.settle(pool)
                 begin = time.perf_counter()
                 result = plan(*self.arrays)
+                self.wait()
                 spent = time.perf_counter() - begin
             except (RuntimeError, ValueError, ArithmeticError, OSError) as error:
                 self.rejected[a.key] = f"it failed: {_line(error)}"
                 continue
-            found = held.error(result)
+            found = held.error(self.back(result))
             most = accuracy.bound(self.problem, a.precision)
             del result
             self.errors[a.key] = found
@@ -236,6 +252,7 @@ class _Run:
     def once(self, c: _Candidate) -> float:
         begin = time.perf_counter()
         c.plan(*self.arrays)
+        self.wait()
         return time.perf_counter() - begin
 
     def batch(self, c: _Candidate) -> int:
@@ -246,6 +263,7 @@ class _Run:
         begin = time.perf_counter()
         for _ in repeat(None, 10):
             c.plan(*self.arrays)
+        self.wait()
         once = max((time.perf_counter() - begin) / 10, 1e-8)
         return max(math.ceil(SAMPLE / once), 1)
 
@@ -266,6 +284,8 @@ class _Run:
                 begin = clock()
                 for _ in repeat(None, calls):
                     plan(*arrays)
+                if self.kind is not None:
+                    self.wait()
                 taken = clock() - begin
                 c.times.append(taken * 1e-9 / calls)
                 spent += taken

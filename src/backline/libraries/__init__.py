@@ -32,8 +32,12 @@ _WHERE: dict[str, str] = {
     "cublas": "backline.libraries.cuda.cublas:CuBLAS",
     "cublaslt": "backline.libraries.cuda.cublaslt:CuBLASLt",
     "cufft": "backline.libraries.cuda.cufft:CuFFT",
+    "cudnn": "backline.libraries.cuda.cudnn:CuDNN",
+    "cusparselt": "backline.libraries.cuda.cusparselt:CuSPARSELt",
     "emulated": "backline.libraries.cpu.emulated:Emulated",
     "cusolver": "backline.libraries.cuda.cusolver:CuSOLVER",
+    "triton": "backline.libraries.cuda.attention:Triton",
+    "magma": "backline.libraries.cuda.magma:MAGMA",
     "mlx": "backline.libraries.apple.mlx:MLX",
 }
 _BUILT_IN = frozenset(_WHERE)
@@ -74,7 +78,11 @@ _OUTLINES = {
     "cublas": Outline(("matmul",), ("cuda",), "cublas.enabled", True),
     "cublaslt": Outline(("matmul",), ("cuda",), "cublaslt.enabled", True),
     "cufft": Outline(("fft",), ("cuda",), "cufft.enabled", True),
+    "cusparselt": Outline(("sparse",), ("cuda",), "cusparselt.enabled", True),
+    "cudnn": Outline(("conv", "attention"), ("cuda",), "cudnn.enabled", True),
     "cusolver": Outline(("linalg",), ("cuda",), "cusolver.enabled", True),
+    "triton": Outline(("attention",), ("cuda",), "python_native.triton.enabled", True),
+    "magma": Outline(("linalg",), ("cuda",), "magma.enabled", True),
     "mlx": Outline((), ("mps",), "mlx.enabled", True),
 }
 _MADE: dict[str, Library] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayKind", "Described", "describe", "kind_of", "likeness", "register", "unregister"]
+__all__ = ["ArrayKind", "Described", "describe", "kind_of", "likeness", "measured_by", "register", "unregister"]
 
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -42,6 +42,11 @@ class ArrayKind:
         Name of the type.
     dtype, strides, device
         Each gives that of an array: a NumPy dtype, bytes, "cuda:0".
+    kind
+        The kind of device: "cuda".
+    put, get, wait
+        What measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until the device has
+        done what it was given. None where nothing is measured.
     """
 
     title: str
@@ -50,6 +55,27 @@ class ArrayKind:
     dtype: Callable[[Any], np.dtype[Any]]
     strides: Callable[[Any], tuple[int, ...]]
     device: Callable[[Any], str]
+    kind: str = ""
+    put: Callable[[np.ndarray[Any, Any], str], Any] | None = None
+    get: Callable[[Any], np.ndarray[Any, Any]] | None = None
+    wait: Callable[[str], None] | None = None
+
+
+def _to_cupy(array: np.ndarray[Any, Any], device: str) -> Any:
+    import ctypes
+
+    cupy = sys.modules["cupy"]
+    low = sum(min((n - 1) * s, 0) for n, s in zip(array.shape, array.strides, strict=True)) if array.size else 0
+    high = sum(max((n - 1) * s, 0) for n, s in zip(array.shape, array.strides, strict=True)) if array.size else 0
+    size = high - low + array.itemsize if array.size else 1
+    there = (ctypes.c_uint8 * size).from_address(array.ctypes.data + low) if array.size else (ctypes.c_uint8 * 1)()
+    with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
+        memory = cupy.asarray(np.frombuffer(there, np.uint8))
+        return cupy.ndarray(array.shape, array.dtype, memory.data - low, array.strides)
+
+
+def _wait_for_cuda(device: str) -> None:
+    sys.modules["cupy"].cuda.Device(int(device.partition(":")[2] or 0)).synchronize()
 
 
 def _row_major(array: Any) -> tuple[int, ...]:
@@ -73,7 +99,10 @@ def _mlx_dtype(array: Any) -> np.dtype[Any]:
 _KINDS: dict[str, ArrayKind] = {
     kind.package: kind
     for kind in (
-        ArrayKind("CuPy", "cupy", "ndarray", lambda a: np.dtype(a.dtype), lambda a: a.strides, lambda a: f"cuda:{a.device.id}"),
+        ArrayKind(
+            "CuPy", "cupy", "ndarray", lambda a: np.dtype(a.dtype), lambda a: a.strides, lambda a: f"cuda:{a.device.id}",
+            "cuda", _to_cupy, lambda a: a.get(), _wait_for_cuda,
+        ),
         # MLX has no strides to show: its arrays are values, row by row for whoever looks.
         ArrayKind("MLX", "mlx", "array", _mlx_dtype, _row_major, lambda a: "mps"),
     )
@@ -100,6 +129,16 @@ def kind_of(value: object) -> ArrayKind | None:
     made = type(value)
     kind = _KINDS.get(made.__module__.partition(".")[0])
     return kind if kind is not None and any(t.__name__ == kind.type_name for t in made.__mro__) else None
+
+
+def measured_by(device: str) -> ArrayKind | None:
+    """The kind whose arrays are made to measure on a device; None where nothing can be, or its package is not imported.
+
+    >>> measured_by("mps") is None
+    True
+    """
+    kinds = (k for k in _KINDS.values() if k.kind == device.partition(":")[0] and k.put is not None and k.package in sys.modules)
+    return next(kinds, None)
 
 
 def describe(array: Any, kind: ArrayKind) -> Described:

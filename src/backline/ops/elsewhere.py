@@ -18,12 +18,14 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import Described, arrays_in, describe, kind_of, likeness
 from ..problems import Problem
 
-__all__ = ["among", "call", "problem_of"]
+__all__ = ["among", "call", "device", "problem_of"]
 
 MOST = 4096
 
 _plans: OrderedDict[Hashable, Any] = OrderedDict()
 _lock = threading.Lock()
+_generation = 0  # of the Memo, when they were made
+_described = threading.local()  # where the arrays are that likenesses stand for, while a Problem is made of them
 
 
 def among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -33,9 +35,17 @@ def among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def problem_of(name: str, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
     """The Problem of a call with such arrays."""
-    device = _device(name, args, kwargs)
-    made = problem(*(_like(v) for v in args), **{k: _like(v) for k, v in kwargs.items()})
+    device = _described.device = _device(name, args, kwargs)
+    try:
+        made = problem(*(_like(v) for v in args), **{k: _like(v) for k, v in kwargs.items()})
+    finally:
+        _described.device = "cpu"
     return replace(made, device=device)
+
+
+def device() -> str:
+    """Where the arrays are of which a Problem is being made: for what is legal on some devices only."""
+    return getattr(_described, "device", "cpu")
 
 
 def call(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -43,23 +53,34 @@ def call(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs
     from ..engine.choose import plan_for
 
     named = tuple((k, _key(v)) for k, v in kwargs.items())
-    key = (op.__module__, op.__qualname__, _core.memo_generation(), switches.current(), tuple(map(_key, args)), named)
+    key = (op.__module__, op.__qualname__, switches.current(), tuple(map(_key, args)), named)
     try:
         hash(key)
     except TypeError:
         problem(*args, **kwargs)  # says what is wrong with an argument
         raise
+    now = _core.memo_generation()
     with _lock:
+        _forget(now)
         plan = _plans.get(key)
         if plan is not None:
             _plans.move_to_end(key)
     if plan is None or getattr(plan, "failed", False):
         plan = plan_for(problem(*args, **kwargs))
         with _lock:
-            _plans[key] = plan
+            if now == _core.memo_generation():  # else it was made of what holds no more
+                _plans[key] = plan
             while len(_plans) > MOST:
                 _plans.popitem(last=False)
     return _core.run(op.__name__, plan, *(array for array, _ in arrays_in(iter((*args, *kwargs.values())))))
+
+
+def _forget(now: int) -> None:
+    """Let go of plans that the Memo would have let go of."""
+    global _generation
+    if now != _generation:
+        _plans.clear()
+        _generation = now
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

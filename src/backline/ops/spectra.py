@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..problems.linalg import LinalgProblem
+from . import elsewhere
 from .bind import operation
 from .checks import Array, flag, matrix, problem, word
 
@@ -243,5 +244,7 @@ def _svd_driver(where: str, driver: Any) -> str | None:
     if driver is None:
         return None
     if driver in ("gesvdj", "gesvda"):
+        if elsewhere.device().startswith("cuda"):
+            return str(driver)
         raise BadValue(f"{where}: driver={driver!r}", cause="cuSOLVER has it, on CUDA arrays only", remedy="gesdd, gesvd or None")
     return word(where, "driver", driver, SVD_DRIVERS)

@@ -20,7 +20,7 @@ from .workspaces import RECOMMENDED, starting_cublas, starting_cublaslt
 
 __all__ = ["FAMILIES", "KERNELS"]
 
-FAMILIES = ("matmul", "conv", "rnn", "attention", "neural", "linalg", "fft", "einsum", "quantized")
+FAMILIES = ("matmul", "conv", "rnn", "attention", "neural", "linalg", "fft", "einsum", "quantized", "sparse")
 KERNELS = ("flash_attention", "efficient_attention", "math", "cudnn_attention", "overrideable")
 """Attention kernels in their standing order, in lower case; enums.SDPBackend has the same names."""
 
@@ -146,8 +146,8 @@ _CUDA = (
               "Sums of float16 products may be reduced in float16.", ("matmul",)),
     Reduction("cuda.matmul.allow_bf16_reduced_precision_reduction", bool, "yes", None,
               "Sums of bfloat16 products may be reduced in bfloat16.", ("matmul",)),
-    Switch("cuda.matmul.allow_fp16_accumulation", bool, False, None, "Products of float16 may accumulate in float16.",
-           ("matmul",)),
+    Switch("cuda.matmul.allow_fp16_accumulation", bool, False, None,
+           "Products and Fourier transforms of float16 may accumulate in float16.", ("matmul", "fft")),
     _precision("cuda.matmul", _MATMUL, "Precision that float32 inputs of products may be reduced to on CUDA arrays.",
                variables={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": {"1": "tf32", "0": "none"}}),
     Switch("cuda.cufft_plan_cache.max_size", int, 4096, AtLeast(0), "Most cuFFT plans kept for each device.", ("fft",)),
@@ -166,7 +166,7 @@ _CUDA = (
                default=FACTORY, unset=FACTORY),
     _precision("cudnn.rnn", ("rnn",), "Precision that float32 inputs of recurrent networks may be reduced to on CUDA arrays.",
                default=FACTORY, unset=FACTORY),
-    _enabled("cusparselt", "cusparselt", ("matmul",), "cuSPARSELt may run products of 2:4 sparse operands."),
+    _enabled("cusparselt", "cusparselt", ("sparse",), "cuSPARSELt may run products of 2:4 sparse operands."),
     Switch("miopen.immediate", bool, False, None, "MIOpen takes its first solution instead of a tuned one.", ("conv",)),
     _enabled("miopen", "miopen", ("conv", "rnn"), "MIOpen may run calls."),
     _enabled("mps", "mlx", FAMILIES, "MLX arrays compute on Metal; off: on MLX's CPU stream."),

@@ -25,6 +25,7 @@ from ...problems.neural import NeuralProblem
 from ...problems.quantized import QuantizedProblem
 from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
 from ...problems.rnn import RnnProblem
+from ...problems.sparse import SparseProblem
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..build import same_place
 from . import (
@@ -36,6 +37,7 @@ from . import (
     reference_neural,
     reference_quantized,
     reference_rnn,
+    reference_sparse,
 )
 from .epilogue import linear_algorithms, prepare_linear
 from .multi_head import composed_algorithms, prepare_composed
@@ -111,6 +113,8 @@ class NumPy(Library):
             yield from reference_einsum.algorithms(self.name, problem)
         elif isinstance(problem, FftProblem):
             yield from reference_fft.algorithms(problem)
+        elif isinstance(problem, SparseProblem):
+            yield from reference_sparse.algorithms(problem)
         else:
             yield Refusal(self.name, "", f"NumPy has no {problem.op}")
 
@@ -125,6 +129,8 @@ class NumPy(Library):
             return PythonPlan(reference_einsum.plan(problem))
         if isinstance(problem, FftProblem):
             return reference_fft.plan(problem)
+        if isinstance(problem, SparseProblem):
+            return PythonPlan(reference_sparse.plan(problem))
         if isinstance(problem, MultiHeadProblem):
             return prepare_composed(problem)
         if isinstance(problem, QuantizedProblem):

@@ -1,0 +1,295 @@
+"""cuDNN's graphs: calls in order, filters, plans that are tried one after another, timing, what is kept, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.cupy_standin import ndarray
+from fakes.graphs import Plan
+from fakes.insert import inserted
+
+from backline import switches
+from backline.errors import BadValue, LibraryFailed, NoKernel
+from backline.libraries.cuda import cudnn_graphs
+from backline.nn import functional, grad
+from support import clean
+
+real = pytest.importorskip("cudnn")
+from fakes.cudnn_machine import Machine, same  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+
+TF32_OFF = {"cudnn.conv.fp32_precision": "ieee"}
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    with inserted(cupy=made.cupy, cudnn=made.cudnn):
+        yield made
+
+
+def test_the_order_of_calls_and_none_of_them_twice(machine: Machine) -> None:
+    x, w = machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3)
+    functional.conv2d(x, w)
+    built = ["pygraph", "conv_fprop", "validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes"]
+    assert machine.names() == ["create_handle", "set_stream", *built, "build", "set_stream", "execute"]
+    functional.conv2d(x, w)
+    assert machine.names() == ["set_stream", "execute"]
+    functional.conv2d(machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3), activation="relu")
+    assert machine.names() == ["set_stream", "execute"], "what comes after the graph is no part of it"
+    with switches.scope({"max_error": 1.0}):
+        functional.conv2d(x, w)
+    assert machine.names() == ["set_stream", "execute"], "another snapshot, the same graph"
+
+
+def test_what_a_graph_is_made_with(machine: Machine) -> None:
+    functional.conv2d(machine.array(2, 4, 6, 6, dtype=np.float16), machine.array(8, 4, 3, 3, dtype=np.float16))
+    (graph,) = machine.cudnn.graphs
+    kinds = real.data_type
+    assert graph.given["sm_version"] == 90
+    assert [graph.given[f"{each}_data_type"] for each in ("io", "intermediate", "compute")] == [kinds.HALF, kinds.FLOAT, kinds.FLOAT]
+    assert graph.heuristics == ["A", "FALLBACK"]
+
+
+@pytest.mark.parametrize(("given", "dropped", "used"), [
+    ({}, ["DOWN_CONVERT_INPUTS"], "plain"),
+    (TF32_OFF, ["DOWN_CONVERT_INPUTS", "TENSOR_CORE"], "exact"),
+    ({"cudnn.deterministic": True}, ["DOWN_CONVERT_INPUTS", "NONDETERMINISTIC"], "steady"),
+    ({**TF32_OFF, "deterministic": True}, ["DOWN_CONVERT_INPUTS", "TENSOR_CORE", "NONDETERMINISTIC"], "both"),
+])  # fmt: skip
+def test_filters_leave_the_first_plan_that_may_run(machine: Machine, given: dict[str, Any], dropped: list[str], used: str) -> None:
+    tensor, loose = "TENSOR_CORE", "NONDETERMINISTIC"
+    machine.cudnn.plans = [
+        Plan("frost", python=True), Plan("narrow", ("DOWN_CONVERT_INPUTS",)), Plan("plain", (tensor, loose)), Plan("exact", (loose,)),
+        Plan("steady", (tensor,)), Plan("both"),
+    ]  # fmt: skip
+    with switches.scope(given):
+        functional.conv2d(machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3))
+    assert [each["notes"] for name, each in machine.log if name == "deselect_numeric_notes"] == [dropped]
+    assert machine.cudnn.used() == [used]
+
+
+def test_no_plan_is_an_error_with_every_reason(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("eng0", ("DOWN_CONVERT_INPUTS",)), Plan("eng7", wrong="No valid engine\nconfigs")]
+    with pytest.raises(NoKernel) as caught:
+        machine.prepared()
+    assert "eng0 (0): dropped by a filter" in str(caught.value) and "eng7 (1): No valid engine configs" in str(caught.value)
+    machine.cudnn.plans = [Plan("eng1")]
+    plan, arrays = machine.prepared()
+    plan(*arrays)
+    assert machine.cudnn.used() == ["eng1"], "a failure is not kept"
+
+
+def test_a_plan_that_fails_makes_room_for_the_next(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("fails", fails=True), Plan("works")]
+    plan, arrays = machine.prepared()
+    plan(*arrays)
+    plan(*arrays)
+    assert machine.cudnn.used() == ["fails", "works", "works"]
+
+
+def test_when_all_fail_the_next_call_builds_anew(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("fails", fails=True)]
+    plan, arrays = machine.prepared()
+    with pytest.raises(LibraryFailed, match="EXECUTION_FAILED"):
+        plan(*arrays)
+    machine.cudnn.plans = [Plan("works")]
+    plan(*arrays)
+    assert machine.cudnn.used() == ["fails", "works"]
+    assert [name for name in machine.names() if name in ("create_handle", "pygraph")] == ["create_handle", "pygraph", "pygraph"]
+
+
+def test_without_memory_for_a_workspace_a_plan_with_a_smaller_one_runs(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("large", workspace=4096), Plan("small", workspace=16)]
+    plan, arrays = machine.prepared()
+    machine.free = 100
+    plan(*arrays)
+    machine.free = 1 << 40
+    plan(*arrays)
+    assert machine.cudnn.used() == ["small", "large"], "memory may be there again"
+    machine.free = 1
+    with pytest.raises(MemoryError):
+        plan(*arrays)
+
+
+def test_benchmark_times_as_many_plans_as_it_may_and_keeps_the_fastest(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan(f"eng{i}", ms=ms) for i, ms in enumerate((3.0, 2.0, 1.0, 0.1))]
+    plan, arrays = machine.prepared(**{"cudnn.benchmark": True, "cudnn.benchmark_limit": 3})
+    assert machine.cudnn.used() == []
+    plan(*arrays)
+    assert {*machine.cudnn.used()} == {"eng0", "eng1", "eng2"} and machine.cudnn.used()[-1] == "eng2"
+    assert machine.cudnn.used().count("eng0") == 1 + cudnn_graphs.LEAST, "one run not counted; then it is too slow"
+    machine.names()
+    plan(*arrays)
+    assert machine.names() == ["set_stream", "execute"]
+    again, _ = machine.prepared(**{"cudnn.benchmark": True, "cudnn.benchmark_limit": 3})
+    again(*arrays)
+    assert machine.names() == ["set_stream", "execute"], "timed once"
+    other, _ = machine.prepared()
+    other(*arrays)
+    assert machine.cudnn.used()[-1] == "eng0", "a choice without timing is another one"
+    unbounded, _ = machine.prepared("conv", **{"cudnn.benchmark": True, "cudnn.benchmark_limit": 0})
+    unbounded(*arrays)
+    assert machine.cudnn.used()[-1] == "eng3"
+
+
+def test_a_call_under_benchmark_is_timed(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("slow", ms=2.0), Plan("fast", ms=1.0)]
+    with switches.scope({"cudnn.benchmark": True}):
+        functional.conv2d(machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3))
+    assert machine.cudnn.used()[-1] == "fast"
+
+
+def test_the_first_plan_stays_unless_another_is_clearly_faster(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("first", ms=1.0), Plan("hardly", ms=0.98)]
+    plan, arrays = machine.prepared(**{"cudnn.benchmark": True})
+    plan(*arrays)
+    assert machine.cudnn.used()[-1] == "first"
+
+
+def test_a_single_plan_is_not_timed(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("only")]
+    plan, arrays = machine.prepared(**{"cudnn.benchmark": True})
+    plan(*arrays)
+    assert machine.cudnn.used() == ["only", "only"]
+
+
+def test_while_timing_the_bound_on_workspaces_is_halved_when_memory_runs_out(machine: Machine) -> None:
+    free = machine.cupy.cuda.runtime.memGetInfo()[0]
+    machine.cudnn.plans = [
+        Plan("beyond", workspace=free + 1), Plan("out", workspace=free - 1), Plan("half", workspace=free // 2 + 1),
+        Plan("fits", workspace=64, ms=2.0), Plan("none", ms=1.0),
+    ]  # fmt: skip
+    plan, arrays = machine.prepared(**{"cudnn.benchmark": True})
+    machine.free = 1000
+    plan(*arrays)
+    assert {*machine.cudnn.used()} == {"fits", "none"} and machine.cudnn.used()[-1] == "none"
+    plans = plan.function.run.plans
+    reasons = [plans.refused[f"{name} ({i})"] for i, name in enumerate(("beyond", "out", "half"))]
+    assert reasons[0] == "needs more workspace than there may be" and reasons[1] == "there was no memory for its workspace"
+    assert reasons[2].startswith(f"needs more than {free // 2} bytes of workspace")
+    assert ("deselect_workspace_greater_than", {"bytes": free}) in machine.log
+
+
+def test_nothing_is_timed_while_determinism_is_asked_for(machine: Machine) -> None:
+    plan, arrays = machine.prepared("conv_tf32_steady", **{"cudnn.benchmark": True, "deterministic": True})
+    plan(*arrays)
+    assert machine.cudnn.used() == ["eng1"]
+
+
+def test_work_goes_to_the_callers_stream_and_each_thread_has_a_handle(machine: Machine) -> None:
+    import threading
+
+    plan, arrays = machine.prepared()
+    stream = machine.cupy.cuda.Stream()
+    with machine.cupy.cuda.stream(stream):
+        plan(*arrays)
+    plan(*arrays)
+    streams = [given["stream"] for name, given in machine.log if name == "set_stream"]
+    assert streams[-2:] == [stream.ptr, 0]
+    thread = threading.Thread(target=plan, args=arrays)
+    thread.start()
+    thread.join()
+    handles = [given["handle"] for name, given in machine.log if name == "execute"]
+    assert handles[0] is handles[1] is not handles[2]
+
+
+def test_kept_plans_are_bounded_and_the_least_used_goes_first() -> None:
+    class Made:
+        failed = False
+
+    kept = cudnn_graphs.Kept(2)
+    made = {key: kept.get(key, Made) for key in "ab"}
+    assert kept.get("a", Made) is made["a"]
+    kept.get("c", Made)
+    assert kept.size == 2
+    assert kept.get("a", Made) is made["a"] and kept.get("b", Made) is not made["b"]
+    kept.clear()
+    assert kept.size == 0 and kept.get("a", Made) is not made["a"]
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+CASES = [
+    {}, {"stride": 2, "padding": 1}, {"padding": "same", "dilation": 2}, {"groups": 2}, {"groups": 4, "padding": (0, 2)},
+    {"stride": (2, 1), "dilation": (1, 2), "padding": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("given", CASES)
+def test_convolutions_and_their_gradients(machine: Machine, given: dict[str, Any], last: bool) -> None:
+    x, w = machine.array(2, 4, 9, 8, last=last), machine.array(8, 4 // given.get("groups", 1), 3, 3)
+    y = functional.conv2d(x, w, **given)
+    same(y, functional.conv2d(x.host, w.host, **given))
+    assert y.host.transpose(0, 2, 3, 1).flags.c_contiguous is last
+    dy = machine.array(*y.shape, last=last)
+    same(grad.conv2d_input(x.shape, w, dy, **given), grad.conv2d_input(x.shape, w.host, dy.host, **given))
+    same(grad.conv2d_weight(x, w.shape, dy, **given), grad.conv2d_weight(x.host, w.shape, dy.host, **given))
+
+
+def test_an_odd_zero_goes_behind(machine: Machine) -> None:
+    x, w, given = machine.array(2, 4, 6, 7), machine.array(6, 4, 2, 4), {"padding": "same"}
+    y = functional.conv2d(x, w, **given)
+    same(y, functional.conv2d(x.host, w.host, **given))
+    same(grad.conv2d_input(x.shape, w, y, **given), grad.conv2d_input(x.shape, w.host, y.host, **given))
+    same(grad.conv2d_weight(x, w.shape, y, **given), grad.conv2d_weight(x.host, w.shape, y.host, **given))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_one_and_three_dimensions(machine: Machine, rank: int) -> None:
+    x, w = machine.array(2, 3, *(7, 6, 5)[:rank]), machine.array(4, 3, *(3, 2, 3)[:rank])
+    plain, back = getattr(functional, f"conv{rank}d"), getattr(functional, f"conv_transpose{rank}d")
+    y = plain(x, w, stride=2, padding=1)
+    same(y, plain(x.host, w.host, stride=2, padding=1))
+    same(back(y, w, stride=2, padding=1), back(y.host, w.host, stride=2, padding=1))
+
+
+@pytest.mark.parametrize("given", [{}, {"stride": 2, "output_padding": 1, "padding": 1}, {"groups": 2, "dilation": 2}])
+def test_transposed(machine: Machine, given: dict[str, Any]) -> None:
+    x, w = machine.array(2, 4, 5, 6), machine.array(4, 3, 3, 3)
+    same(functional.conv_transpose2d(x, w, **given), functional.conv_transpose2d(x.host, w.host, **given))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_bias_residual_activation_and_out(machine: Machine, dtype: Any) -> None:
+    x, w, b = machine.array(2, 4, 6, 6, dtype=dtype), machine.array(8, 4, 3, 3, dtype=dtype), machine.array(8, dtype=dtype)
+    residual = machine.array(2, 8, 4, 4, dtype=dtype)
+    host = functional.conv2d(x.host, w.host, b.host, residual=residual.host, activation="relu")
+    same(functional.conv2d(x, w, b, residual=residual, activation="relu"), host, dtype)
+    assert functional.conv2d(x, w, b, residual=residual, activation="relu", out=residual) is residual
+    same(residual, host, dtype)
+    out = machine.array(2, 8, 4, 4, dtype=dtype)
+    assert functional.conv2d(x, w, b, out=out) is out
+    same(out, functional.conv2d(x.host, w.host, b.host), dtype)
+    pack = next(given["pack"] for name, given in reversed(machine.log) if name == "execute")
+    assert out.data.ptr in pack.values(), "the graph writes to it"
+    with pytest.raises(BadValue, match="overlap"):
+        functional.conv2d(x, w[:4], padding=1, out=x)
+
+
+def test_operands_that_lie_otherwise_are_copied(machine: Machine) -> None:
+    wide = machine.array(2, 4, 12, 6)
+    x, w = wide[:, :, ::2], machine.array(8, 4, 3, 4)[:, :, :, :3]
+    same(functional.conv2d(x, w), functional.conv2d(x.host, w.host))
+    flat = machine.array(1 + 2 * 4 * 6 * 6)
+    odd = ndarray(flat.host[1:].reshape(2, 4, 6, 6))
+    assert odd.data.ptr % 16 == 4
+    same(functional.conv2d(odd, w), functional.conv2d(odd.host, w.host))
+    target = ndarray(machine.array(1 + 2 * 8 * 4 * 4).host[1:].reshape(2, 8, 4, 4))
+    same(functional.conv2d(odd, w, out=target), functional.conv2d(odd.host, w.host))
+    strided = ndarray(machine.array(2, 8, 4, 8).host[..., ::2])
+    same(functional.conv2d(odd, w, out=strided), functional.conv2d(odd.host, w.host))
+
+
+def test_without_anything_to_sum_nothing_is_called(machine: Machine) -> None:
+    x, w, b = machine.array(2, 0, 6, 6), machine.array(8, 0, 3, 3), machine.array(8)
+    same(functional.conv2d(x, w, b), functional.conv2d(x.host, w.host, b.host))
+    assert functional.conv2d(machine.array(0, 4, 6, 6), machine.array(8, 4, 3, 3)).shape == (0, 8, 4, 4)
+    assert not machine.cudnn.graphs
