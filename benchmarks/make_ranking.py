@@ -1,7 +1,7 @@
 """Makes ``src/backline/engine/ranking.json``: the order of algorithms on a machine nobody tuned. About 20 minutes.
 
-``python benchmarks/make_ranking.py [products] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every algorithm
-on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they are. Run it
+``python benchmarks/make_ranking.py [products] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
+algorithm on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they are. Run it
 where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from convolutions import CASES, IMAGES, exact_conv, some_layouts
-from stand_ins import NNPACK_SOURCE, compiled
 
 import backline
 from backline import libraries, switches
@@ -24,6 +23,7 @@ from backline.libraries import team
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cpu.nnpack.library import NNPACK
 from backline.nn import functional as F
+from stand_ins import NNPACK_SOURCE, compiled
 from support import arrays_in, clean, misaligned, problem_of, python, random_array, rng, seed
 
 assert clean and rng and seed  # fixtures: imported to be found by pytest

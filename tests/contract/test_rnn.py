@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recurrent import MODES, compare, make, oracle
 
 import backline
 from backline import _core, nn
 from backline.errors import BadType, BadValue
 from backline.libraries.capability import reachables
+from recurrent import MODES, compare, make, oracle
 from support import HALVES, clean, dtype_of, misaligned, problem_of, rng, run_each, seed
 
 __all__ = ["clean", "rng", "seed"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recurrent import MODES, make, tolerance
 
 from backline import nn
 from backline.errors import BadType, BadValue
 from backline.nn import grad as nn_grad
+from recurrent import MODES, make, tolerance
 from support import HALVES, clean, dtype_of, rng, run_each, seed
 
 __all__ = ["clean", "rng", "seed"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recurrent import compare, make, oracle
 
 import backline
 from backline import backends, libraries, nn
 from backline.libraries.base import Algorithm, Refusal
+from recurrent import compare, make, oracle
 from support import BFLOAT16, THREADS, arrays_in, clean, misaligned, need, problem_of, rng, seed
 
 __all__ = ["clean", "rng", "seed"]

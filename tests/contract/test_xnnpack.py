@@ -17,7 +17,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from convolutions import CASES, IMAGES, exact_conv, some_layouts
-from stand_ins import XNNPACK_SOURCE, compiled
 
 import backline
 from backline import libraries
@@ -26,6 +25,7 @@ from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cpu.xnnpack.interface import EXTRA, PAGE, Interface, has_slack
 from backline.libraries.cpu.xnnpack.library import XNNPACK
 from backline.nn import functional as F
+from stand_ins import XNNPACK_SOURCE, compiled
 from support import (
     LAYOUTS,
     arrays_in,

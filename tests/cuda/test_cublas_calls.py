@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.computing import Blas, Lt
-from fakes.cupy_standin import H100, T4, CuPy, ndarray
-from fakes.insert import inserted
-from fakes.recording import error
 
 import backline
 from backline import libraries, switches
 from backline.errors import BackendUnavailable, BadValue, LibraryFailed
 from backline.libraries.base import Algorithm
 from backline.libraries.cuda import _bindings, _device, _plan
+from fakes.computing import Blas, Lt
+from fakes.cupy_standin import H100, T4, CuPy, ndarray
+from fakes.insert import inserted
+from fakes.recording import error
 from support import clean
 
 real = pytest.importorskip("nvmath.bindings.cublas")

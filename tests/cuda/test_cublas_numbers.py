@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.computing import Blas, Lt
-from fakes.cupy_standin import H100, CuPy, ndarray
-from fakes.insert import inserted
 
 from backline import libraries
 from backline.engine import accuracy
 from backline.engine.explain import problem_builders
 from backline.libraries.base import Algorithm
+from fakes.computing import Blas, Lt
+from fakes.cupy_standin import H100, CuPy, ndarray
+from fakes.insert import inserted
 from support import LAYOUTS, clean, dtype_of, new_seed, random_array, spread
 
 real = pytest.importorskip("nvmath.bindings.cublas")

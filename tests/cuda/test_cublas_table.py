@@ -8,8 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fakes.cupy_standin import A100, H100, T4, CuPy
-from fakes.insert import inserted
 
 from backline import libraries, switches
 from backline.backends import _rules, cuda
@@ -21,6 +19,8 @@ from backline.problems import Operand, Problem
 from backline.problems.linear import LinearProblem
 from backline.problems.matmul import MatmulProblem
 from backline.switches import store
+from fakes.cupy_standin import A100, H100, T4, CuPy
+from fakes.insert import inserted
 from support import clean
 
 pytestmark = pytest.mark.usefixtures("clean", "device")

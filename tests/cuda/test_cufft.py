@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.cupy_standin import H100, CuPy, ndarray
-from fakes.insert import inserted
-from fakes.transforms import Transforms
 from fft_cases import DTYPES, SHAPES, allowed, arrays_like, error, problem, wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +26,9 @@ from backline.libraries import devices
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cuda import _fft_plans, kept
 from backline.libraries.cuda._fft_recipe import Exec, PlanKey, Side, half_refusal, recipe, refusal
+from fakes.cupy_standin import H100, CuPy, ndarray
+from fakes.insert import inserted
+from fakes.transforms import Transforms
 from support import BFLOAT16, clean
 
 real = pytest.importorskip("nvmath.bindings.cufft")

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.cupy_standin import Stream, ndarray
-from fakes.insert import inserted
-from fakes.matrices import numbers, positive, there, well
-from fakes.recording import error
-from fakes.solver_machine import SolverMachine, real_types
 
 import backline
 from backline import libraries, linalg, switches
 from backline.errors import BackendUnavailable, LibraryFailed, LinAlgError, NoKernel
 from backline.libraries.cuda import _bindings
+from fakes.cupy_standin import Stream, ndarray
+from fakes.insert import inserted
+from fakes.matrices import numbers, positive, there, well
+from fakes.recording import error
+from fakes.solver_machine import SolverMachine, real_types
 from support import clean
 
 real_types()

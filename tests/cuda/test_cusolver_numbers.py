@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.insert import inserted
-from fakes.matrices import FLOATS, h, near, numbers, positive, there, well
-from fakes.solver_machine import SolverMachine, real_types
 
 import backline
 from backline import linalg, switches
 from backline.errors import BadValue, LinAlgError, NoKernel
 from backline.libraries.cuda import _interchanges, cusolver_table
 from backline.libraries.cuda.cusolver import CuSOLVER
+from fakes.insert import inserted
+from fakes.matrices import FLOATS, h, near, numbers, positive, there, well
+from fakes.solver_machine import SolverMachine, real_types
 from support import clean
 
 real_types()

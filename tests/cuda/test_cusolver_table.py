@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.solver_machine import real_types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from backline.libraries.cuda import cusolver_table as table
 from backline.libraries.cuda.cusolver import listed
 from backline.problems import operand
 from backline.problems.linalg import FLOPS, LinalgProblem
+from fakes.solver_machine import real_types
 
 real_types()
 

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.cupy_standin import H100, T4, CuPy, ndarray
-from fakes.insert import inserted
-from fakes.sparsity import Sparsity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +26,9 @@ from backline.ops import elsewhere
 from backline.problems import operand
 from backline.problems.sparse import SparseProblem
 from backline.sparse import CompressedMatrix, ProductWay
+from fakes.cupy_standin import H100, T4, CuPy, ndarray
+from fakes.insert import inserted
+from fakes.sparsity import Sparsity
 from support import BFLOAT16, clean
 
 real = pytest.importorskip("nvmath.bindings.cusparseLt")

@@ -9,11 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.insert import inserted
-from fakes.lapack_numbers import flat, lap, matrix, table
-from fakes.matrices import FLOATS, h, near, numbers, positive, there, well
-from fakes.solver_machine import SolverMachine, real_types
-from stand_ins import compiled
 
 import backline
 from backline import libraries, linalg, switches
@@ -21,6 +16,11 @@ from backline.errors import BackendUnavailable, LibraryFailed, LinAlgError
 from backline.libraries.base import Refusal
 from backline.libraries.cuda.magma import WAYS
 from backline.libraries.presence import presence
+from fakes.insert import inserted
+from fakes.lapack_numbers import flat, lap, matrix, table
+from fakes.matrices import FLOATS, h, near, numbers, positive, there, well
+from fakes.solver_machine import SolverMachine, real_types
+from stand_ins import compiled
 from support import clean
 
 real_types()

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stand_ins import NNPACK_SOURCE, compiled
 
 from backline import libraries
 from backline.errors import LibraryFailed
 from backline.libraries.base import Algorithm
 from backline.libraries.cpu.nnpack import conv
 from backline.libraries.cpu.nnpack.library import NNPACK
+from stand_ins import NNPACK_SOURCE, compiled
 from support import clean, problem_of, python
 
 assert clean  # a fixture: imported to be found by pytest

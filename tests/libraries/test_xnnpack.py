@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stand_ins import XNNPACK_SOURCE, compiled
 
 import backline
 from backline import libraries
@@ -24,6 +23,7 @@ from backline.libraries.cpu.xnnpack.interface import EARLY, LATE, PRODUCT, Inter
 from backline.libraries.cpu.xnnpack.library import RIGHT, XNNPACK, _tried, _try
 from backline.libraries.native import NativeLibrary
 from backline.nn import functional as F
+from stand_ins import XNNPACK_SOURCE, compiled
 from support import clean, problem_of, python
 
 assert clean  # a fixture: imported to be found by pytest

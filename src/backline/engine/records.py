@@ -162,7 +162,7 @@ def sooner(record: TuningRecord, chosen: str, names: Collection[str]) -> str:
         Libraries that are not loaded. Those that the record says are not worth it are left out.
     """
     known = record.seconds(chosen)
-    found = {}
+    found: dict[str, float] = {}
     for key, seconds in record.medians.items():
         name = key.partition(".")[0]
         if name not in names or name in record.left:

@@ -45,8 +45,8 @@ class ArrayKind:
     kind
         The kind of device: "cuda".
     put, get, wait
-        What measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until the device has
-        done what it was given. None where nothing is measured.
+        What measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until the
+        device has done what it was given. None where nothing is measured.
     """
 
     title: str
@@ -70,7 +70,7 @@ def _to_cupy(array: np.ndarray[Any, Any], device: str) -> Any:
     size = high - low + array.itemsize if array.size else 1
     there = (ctypes.c_uint8 * size).from_address(array.ctypes.data + low) if array.size else (ctypes.c_uint8 * 1)()
     with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
-        memory = cupy.asarray(np.frombuffer(there, np.uint8))
+        memory = cupy.asarray(np.frombuffer(memoryview(there), np.uint8))
         return cupy.ndarray(array.shape, array.dtype, memory.data - low, array.strides)
 
 

@@ -89,7 +89,7 @@ _CPU = (
     _enabled("fftw", "fftw", ("fft",), "FFTW may run calls."),
     _enabled("scipy", "scipy", ("fft",), "SciPy's own Fourier transforms may run calls."),
     Switch("fftw.planning", str, "estimate", ("estimate", "measure", "patient"),
-           "How FFTW finds a way: by rules, by timing some, or by timing many, which takes seconds for each signature.", ("fft",)),
+           "How FFTW finds a way: by rules, by timing some, or by timing many, which takes seconds for each one.", ("fft",)),
     Switch("fftw.plan_time_limit", float, 10.0, AtLeast(0),
            "Seconds after which FFTW ends its timing of one signature and takes the best way found so far.", ("fft",)),
     _hidden("cpu.capability", str, starting_capability, UpToDetected(), FAMILIES,

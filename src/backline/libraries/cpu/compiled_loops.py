@@ -46,9 +46,7 @@ def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm]:
     elif p.op in SOFTMAX:
         if not _rows(p):
             return
-    elif p.op not in POOLS or prod(p.result[-len(p.parameter("kernel")) :]) > MOST_POINTS:
-        return
-    elif prod(p.result[: -len(p.parameter("kernel"))]) > MOST_ITEMS:
+    elif p.op not in POOLS or not _indexed(p):
         return
     size, note = max(prod(o.shape) for o in p.operands), "a loop compiled for this"
     if threads > 1 and size >= (RELU_THREADED if p.op in RELU else THREADED):
@@ -94,6 +92,12 @@ def _merged(p: NeuralProblem) -> list[list[int]] | None:
             axes.append(here)
     axes = axes or [[1, *(p.dtype.itemsize for _ in inputs)]]
     return axes if len(axes) <= AXES and (len(axes) == 1 or axes[0][0] <= MOST_ITEMS) else None
+
+
+def _indexed(p: NeuralProblem) -> bool:
+    """Whether the images, and how many there are, can be counted by the loop's integers."""
+    rank = len(p.parameter("kernel"))
+    return prod(p.result[-rank:]) <= MOST_POINTS and prod(p.result[:-rank]) <= MOST_ITEMS
 
 
 def _rows(p: NeuralProblem) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from ... import _core
@@ -179,7 +180,7 @@ class _Fused:
             b.each()
         parts = max(min(self.threads, source.rows), 1)
         starts = [source.rows * i // parts for i in range(parts + 1)]
-        sizes = [to - since for since, to in zip(starts, starts[1:], strict=False)]
+        sizes = [to - since for since, to in pairwise(starts)]
         x = (source.pointer[0], source.pointer[1], tuple(s * source.ld * item for s in starts[:-1]))
         y = (target[0], target[1], tuple(s * ld * item for s in starts[:-1]))
         weight = shift(b.argument(role), start * o.strides[0])
