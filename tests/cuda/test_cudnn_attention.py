@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.cupy_standin import ndarray, unwrap
-from fakes.insert import inserted
 
 import backline
 from backline import libraries, switches
 from backline.libraries.base import Algorithm
 from backline.nn import functional, grad
+from fakes.cupy_standin import ndarray, unwrap
+from fakes.insert import inserted
 from support import clean
 
 pytest.importorskip("cudnn")

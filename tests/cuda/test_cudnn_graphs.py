@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.cupy_standin import ndarray
-from fakes.graphs import Plan
-from fakes.insert import inserted
 
 from backline import switches
 from backline.errors import BadValue, LibraryFailed, NoKernel
 from backline.libraries.cuda import cudnn_graphs
 from backline.nn import functional, grad
+from fakes.cupy_standin import ndarray
+from fakes.graphs import Plan
+from fakes.insert import inserted
 from support import clean
 
 real = pytest.importorskip("cudnn")

@@ -138,6 +138,14 @@ def test_other_dtypes_are_refused(dtype: Any) -> None:
     assert "float16, bfloat16, float32 and float64" in refused(plain(dtype))[""]
 
 
+def test_bfloat16_takes_a_device_that_has_it() -> None:
+    import ml_dtypes
+
+    problem = plain(ml_dtypes.bfloat16)
+    assert not listed(problem, T4) and "8.0" in refused(problem, T4)[""]
+    assert {*listed(problem, (8, 0))} == {"conv", "conv_steady"}
+
+
 @pytest.mark.parametrize(("word", "mode"), [("", "A"), ("0", "A"), ("1", "B")])
 def test_heuristics_are_mode_a_or_b_and_then_the_fallbacks(monkeypatch: pytest.MonkeyPatch, word: str, mode: str) -> None:
     monkeypatch.setenv("TORCH_CUDNN_USE_HEURISTIC_MODE_B", word)

@@ -6,13 +6,13 @@ from typing import Any
 
 import cudnn as real
 import numpy as np
-from fakes.cupy_standin import H100, CuPy, ndarray
-from fakes.graphs import Cudnn, Plan
 
 import backline
 from backline import libraries, switches
 from backline.libraries.base import Algorithm
 from backline.nn import functional
+from fakes.cupy_standin import H100, CuPy, ndarray
+from fakes.graphs import Cudnn, Plan
 
 
 class _Pool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
 from fakes.computing import memory
 from fakes.recording import Recording
 

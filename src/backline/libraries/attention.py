@@ -152,6 +152,13 @@ def _cudnn_dims(p: AttentionProblem, f: Facts) -> bool:
     return (f.capability == (9, 0) or f.capability[0] == 10) and f.cudnn > 92200 and f.frontend >= (1, 24)
 
 
+def _cudnn_backward(p: AttentionProblem, f: Facts) -> bool:
+    if not p.needs_grad or max(p.dims) <= 128 or p.dims == (192, 192, 128):
+        return True
+    blackwell = f.capability is not None and f.capability[0] == 10
+    return p.dims == (256, 256, 256) and not (blackwell and p.dropout)
+
+
 # --- the tables ---------------------------------------------------------------------------------------------------
 
 _FOUR = Rule("query, key and value must be 4-D, not {p.shapes}", lambda p, f: all(len(shape) == 4 for shape in p.shapes))
@@ -238,6 +245,11 @@ _CUDNN_CUDA = (
         "capability 9.0 and 10.0; one above 9.22, with frontend 1.24, has 256 on 9.0 and 10.x; this is cuDNN {f.cudnn}, "
         "frontend {f.frontend}, capability {f.capability}",
         _cudnn_dims,
+    ),
+    Rule(
+        "the backward pass has head dims of at most 128, 192 with 128 for the value, or 256 (on capability 10.x without "
+        "dropout), not {p.dims}",
+        _cudnn_backward,
     ),
     Rule("there must be more than one key", lambda p, f: p.lengths[1] != 1),
 )

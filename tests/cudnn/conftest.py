@@ -1,0 +1,94 @@
+"""cuDNN without a device: its heuristics and filters answer for a card that is described to them.
+
+They run only where the marker is asked for (``make test-cudnn``): a stub of the driver is loaded into the process, which the tests
+of other folders must not find there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+NO_DEVICE = 100
+STUBS = """
+cuInit cuCtxGetCurrent cuCtxGetLimit cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxPopCurrent cuCtxPopCurrent_v2 cuDeviceGet
+cuDeviceGetCount cuModuleLoadData cuModuleUnload cuModuleGetFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
+cuLibraryGetKernel cuKernelGetAttribute cuKernelSetAttribute cuKernelGetFunction cuLinkCreate cuLinkCreate_v2 cuLinkAddData
+cuLinkAddData_v2 cuLinkComplete cuLinkDestroy cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel cuTensorMapEncodeTiled
+cuTensorMapEncodeIm2col cuStreamGetCtx cuStreamGetCtx_v2 cuOccupancyMaxPotentialClusterSize
+"""
+SOURCE = "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in STUBS.split()) + """
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuGetErrorString(int error, const char **text) { *text = "there is no device"; return 0; }
+int cuGetErrorName(int error, const char **text) { *text = "CUDA_ERROR_NO_DEVICE"; return 0; }
+"""
+
+# Of an H100; what other cards have otherwise is below.
+DESCRIPTION = {
+    "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000, "deviceName": "H100", "maxGridSize": [2147483647, 65535, 65535],
+    "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "multiProcessorCount": 132, "smCountOrigin": 0, "warpSize": 32,
+    "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024,
+    "oversizedSharedMemoryPerBlock": 0, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024,
+    "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1, "totalGlobalMem": 85028765696,
+    "smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "memoryBusWidth": 5120, "l2CacheSize": 52428800,
+}  # fmt: skip
+CARDS = {
+    "H100": {}, "A100": {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912},
+    "T4": {"deviceVer": 750, "multiProcessorCount": 40, "maxSharedMemoryPerBlockOptin": 65536},
+    "B200": {"deviceVer": 1000, "multiProcessorCount": 148},
+}  # fmt: skip
+
+
+class Card(NamedTuple):
+    """A card that is not there."""
+
+    capability: tuple[int, int]
+    described: Any
+
+
+class Deviceless(NamedTuple):
+    """cuDNN's frontend, and cards by name."""
+
+    module: Any
+    cards: dict[str, Card]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "cudnn" in (config.option.markexpr or ""):
+        return
+    here, skip = Path(__file__).parent, pytest.mark.skip(reason="make test-cudnn runs it")
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def deviceless(tmp_path_factory: pytest.TempPathFactory) -> Deviceless:
+    """cuDNN, in a process where there is no device: the library of the driver is one that says so, unless there is a true one."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        folder = tmp_path_factory.mktemp("driver")
+        source, library = folder / "stub.c", folder / "libcuda.so.1"
+        source.write_text(SOURCE)
+        compiler = os.environ.get("CC", "gcc")
+        subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    from backline.libraries.cuda import _bindings
+
+    module = _bindings.cudnn()  # which loads cuBLASLt first
+    cards = {}
+    for name, other in CARDS.items():
+        description = {**DESCRIPTION, "deviceName": name, **other}
+        major, minor = divmod(description["deviceVer"] // 10, 10)
+        cards[name] = Card((major, minor), module.create_device_properties(json.dumps(description)))
+    return Deviceless(module, cards)

@@ -1,0 +1,230 @@
+"""What the true cuDNN answers for cards that are described to it: plans, filters, workspaces, and what attention it has.
+
+The numbers of plans differ between versions, so relations between them are asserted. Plans that are compiled at run time stop where
+they would load code, so of attention it is the list of plans that answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from backline import switches
+from backline.errors import NoKernel
+from backline.libraries.attention import Facts
+from backline.libraries.base import Algorithm
+from backline.libraries.cuda import cudnn_graphs
+from backline.libraries.cuda.cudnn_rules import Graph, conv_algorithms, conv_recipe
+from backline.libraries.cuda.cudnn_sdpa import attention_recipe, attention_refusal
+from backline.ops import conv_checks
+from backline.problems import operand
+from backline.problems.attention import AttentionProblem, attention_problem
+from backline.problems.conv import ConvProblem
+
+from .conftest import Deviceless
+
+pytestmark = pytest.mark.cudnn
+SETS = 240
+MIB = 1 << 20
+
+
+def convolution(node: str, dtype: Any = np.float32, last: bool = True, **given: Any) -> ConvProblem:
+    def images(n: int, c: int, *size: int) -> Any:
+        return np.moveaxis(np.zeros((n, *size, c), dtype), -1, 1) if last else np.zeros((n, c, *size), dtype)
+
+    padding, groups = given.get("padding", 1), given.get("groups", 1)
+    x, w, dy = images(16, 64, 56, 56), images(64, 64 // groups, 3, 3), images(16, 64, 56, 56)
+    rest = (given.get("stride", 1), padding, given.get("dilation", 1), groups)
+    none = {"bias": None, "residual": None, "out": None}
+    if node == "fprop":
+        return on_cuda(conv_checks.conv_problem("conv", 2, {"input": x, "weight": w, **none}, *rest, None))
+    if node == "transpose":
+        return on_cuda(conv_checks.transpose_problem("t", 2, {"input": x, "weight": w, **none}, 1, padding, 0, groups, 1, None))
+    if node == "dgrad":
+        return on_cuda(conv_checks.grad_problem("g", 2, "conv_grad_input", {"weight": w, "grad": dy}, x.shape, *rest))
+    return on_cuda(conv_checks.grad_problem("g", 2, "conv_grad_weight", {"input": x, "grad": dy}, w.shape, *rest))
+
+
+def on_cuda(problem: ConvProblem) -> ConvProblem:
+    return replace(problem, device="cuda:0")
+
+
+def graph_of(problem: ConvProblem, name: str = "conv_tf32") -> Graph:
+    graph = conv_recipe(problem, name, switches.current()).graph
+    assert graph is not None
+    return graph
+
+
+def listed(deviceless: Deviceless, graph: Graph, card: str = "H100", **filters: Any) -> list[str]:
+    """Names of the plans that can be built, those that filters leave."""
+    capability, described = deviceless.cards[card]
+    plans = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+    if "bound" in filters:
+        plans.graph.deselect_workspace_greater_than(filters["bound"])
+    while plans._build_next():
+        pass
+    if "bound" in filters:
+        sizes = [plans.graph.get_workspace_size_plan_at_index(index) for index in plans.ready]
+        assert all(size <= filters["bound"] for size in sizes)
+        assert filters["bound"] == 0 or "needs more workspace than there may be" in plans.refused.values()
+    return [f"{plans.name(index)} {index}" for index in plans.ready]
+
+
+@pytest.fixture(scope="module")
+def version(deviceless: Deviceless) -> Facts:
+    frontend = tuple(int(part) for part in deviceless.module.__version__.split(".") if part.isdecimal())
+    return Facts((9, 0), deviceless.module.backend_version(), frontend)
+
+
+@pytest.mark.parametrize("node", ["fprop", "dgrad", "wgrad"])
+def test_filters_leave_parts_of_the_list(deviceless: Deviceless, node: str) -> None:
+    graph = graph_of(convolution(node))
+    every = listed(deviceless, replace(graph, without=()))
+    narrow = listed(deviceless, graph)
+    exact = listed(deviceless, graph_of(convolution(node), "conv"))
+    steady = listed(deviceless, graph_of(convolution(node), "conv_tf32_steady"))
+    both = listed(deviceless, graph_of(convolution(node), "conv_steady"))
+    assert every == narrow, "nothing here makes its inputs narrower"
+    assert {*exact} < {*every} and {*steady} <= {*every} and {*both} <= {*exact} & {*steady}
+    assert exact and steady and both
+    if node != "fprop":
+        assert {*steady} < {*every}
+
+
+def test_a_bound_on_workspace_leaves_some(deviceless: Deviceless) -> None:
+    graph = graph_of(convolution("fprop"))
+    every, some = listed(deviceless, graph), listed(deviceless, graph, bound=MIB)
+    assert 0 < len(some) < len(every)
+
+
+@pytest.mark.parametrize("card", ["H100", "A100", "T4", "B200"])
+@pytest.mark.parametrize("node", ["fprop", "dgrad", "wgrad", "transpose"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_every_convolution_that_is_listed_has_a_plan(deviceless: Deviceless, card: str, node: str, dtype: str) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    for last in (False, True):
+        problem = convolution(node, kind, last)
+        ours = [a for a in conv_algorithms(problem, deviceless.cards[card].capability) if isinstance(a, Algorithm)]
+        for algorithm in ours:
+            assert listed(deviceless, graph_of(problem, algorithm.name), card), (algorithm.name, last)
+        if not ours:
+            with pytest.raises(NoKernel):
+                listed(deviceless, graph_of(problem, "conv"), card)
+
+
+@pytest.mark.parametrize("given", [{"groups": 64}, {"groups": 4}, {"stride": 2, "padding": 1, "node": "fprop"}, {"dilation": 2, "padding": 2}])
+def test_groups_strides_and_dilation(deviceless: Deviceless, given: dict[str, Any]) -> None:
+    given = dict(given)
+    for node in [given.pop("node")] if "node" in given else ["fprop", "dgrad", "wgrad"]:
+        assert listed(deviceless, graph_of(convolution(node, **given), "conv"))
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def attend(q: Any, k: Any, v: Any, dtype: Any = np.float16, mask: Any = None, backward: bool = False, **given: Any) -> AttentionProblem:
+    arrays = [np.empty(shape, dtype) for shape in (q, k, v)]
+    problem = replace(attention_problem(*arrays, mask, **given), device="cuda:0")
+    parameters = dict(problem.parameters)
+    if problem.dropout:
+        parameters["seed"] = 3
+    if backward:
+        parameters["needs_grad"] = True
+        problem = replace(problem, operands=(*problem.operands, operand("grad", np.empty((*q[:3], v[3]), dtype))))
+    return replace(problem, parameters=tuple(sorted(parameters.items())))
+
+
+def answers(deviceless: Deviceless, problem: AttentionProblem, card: str, name: str = "") -> str:
+    """Why cuDNN has no plan for a Problem; empty if it has some for every graph."""
+    made = attention_recipe(problem, name or ("sdpa_backward" if problem.get("grad") else "sdpa"))
+    capability, described = deviceless.cards[card]
+    for graph in (made.forward, made.backward):
+        if graph is not None:
+            try:
+                plans = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+            except NoKernel as error:
+                return f"{graph.node}: {error.cause}"
+            if not plans.waiting:
+                return f"{graph.node}: no plan"
+    return ""
+
+
+def square(dim: int, value: int = 0) -> tuple[tuple[int, ...], ...]:
+    return (2, 8, 128, dim), (2, 8, 128, dim), (2, 8, 128, value or dim)
+
+
+@pytest.mark.parametrize(("card", "shapes", "given", "has"), [
+    ("H100", square(64), {}, True), ("H100", square(256), {}, True), ("H100", square(60), {}, False),
+    ("H100", square(192, 128), {}, True), ("H100", square(128), {"is_causal": True}, True),
+    ("H100", square(64), {"dropout_p": 0.25}, True), ("H100", square(64), {"mask": np.empty((128, 128), bool)}, True),
+    ("H100", square(64), {"mask": np.empty((2, 8, 128, 128), np.float32)}, True),
+    ("H100", ((2, 8, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64)), {"enable_gqa": True}, True),
+    ("H100", ((2, 8, 1, 64), (2, 8, 128, 64), (2, 8, 128, 64)), {}, True),
+    ("H100", ((2, 8, 500, 64), (2, 8, 333, 64), (2, 8, 333, 64)), {}, True),
+    ("H100", square(64), {"backward": True}, True), ("H100", square(256), {"backward": True}, True),
+    ("A100", square(256), {}, True), ("A100", square(128), {"backward": True}, True), ("A100", square(256), {"backward": True}, False),
+    ("T4", square(64), {}, False),
+])  # fmt: skip
+def test_what_attention_there_is(deviceless: Deviceless, card: str, shapes: Any, given: dict[str, Any], has: bool) -> None:
+    assert (answers(deviceless, attend(*shapes, **given), card) == "") is has
+
+
+def test_fewer_plans_give_gradients_with_the_same_bits(deviceless: Deviceless) -> None:
+    capability, described = deviceless.cards["H100"]
+    counts = []
+    for name in ("sdpa_backward", "sdpa_backward_steady"):
+        graph = attention_recipe(attend(*square(64), backward=True), name).backward
+        assert graph is not None
+        counts.append(len(cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described).waiting))
+    assert 0 < counts[1] < counts[0]
+
+
+def random_problems() -> Iterator[tuple[str, AttentionProblem]]:
+    rng = random.Random(5)
+    for _ in range(SETS):
+        card = rng.choice(["H100", "H100", "A100", "B200", "T4"])
+        batch, heads = rng.randint(1, 3), rng.choice([1, 2, 4, 8])
+        queries, keys = rng.choice([1, 7, 64, 100, 333]), rng.choice([1, 2, 64, 77, 500])
+        dim = rng.choice([8, 16, 40, 60, 64, 96, 128, 160, 192, 256, 512])
+        value = 128 if dim == 192 and rng.random() < 0.7 else rng.choice([dim, dim, dim, 64])
+        shared = rng.choice([n for n in (1, 2, 4, 8) if heads % n == 0])
+        gqa = rng.random() < 0.3
+        others = shared if gqa else heads
+        dtype = rng.choice([np.float16, np.dtype(ml_dtypes.bfloat16), np.float16, np.float32])
+        given: dict[str, Any] = {"enable_gqa": gqa, "backward": rng.random() < 0.4}
+        kind = rng.choice(["", "", "causal", "bool", "added", "wide"])
+        if kind == "causal":
+            given["is_causal"] = True
+        elif kind:
+            lead = rng.choice([(), (rng.choice([1, batch]), rng.choice([1, heads]))])
+            shape = (*lead, rng.choice([1, queries]), rng.choice([1, keys]))
+            kinds = {"bool": np.dtype(bool), "added": np.dtype(dtype), "wide": np.dtype(np.float32)}
+            given["mask"] = np.empty(shape, kinds[kind])
+        given["dropout_p"] = rng.choice([0.0, 0.0, 0.0, 0.25, 0.5])
+        shapes = (batch, heads, queries, dim), (batch, others, keys, dim), (batch, others, keys, value)
+        yield card, attend(*shapes, dtype=dtype, **given)
+
+
+def test_what_the_rules_let_through_cudnn_has(deviceless: Deviceless, version: Facts, record_property: Any) -> None:
+    """The rules may be stricter than the library, never the other way round."""
+    wrong, agreed, stricter = [], {True: 0, False: 0}, 0
+    for card, problem in random_problems():
+        facts = replace(version, capability=deviceless.cards[card].capability)
+        ours, theirs = attention_refusal(problem, facts), answers(deviceless, problem, card)
+        if not ours and theirs:
+            wrong.append(f"{card} {problem.key}: {theirs}")
+        elif bool(ours) == bool(theirs):
+            agreed[not ours] += 1
+        else:
+            stricter += 1
+    text = f"{SETS} sets: both have {agreed[True]}, neither {agreed[False]}, cuDNN alone {stricter}"
+    record_property("agreement", text)
+    print(text)
+    assert not wrong, "\n".join(wrong)
+    assert agreed[True] >= 40 and agreed[False] >= 20
