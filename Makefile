@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test lint types bench ranking clean
+.PHONY: demo demo-cnn test test-triton test-cudnn lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -29,6 +29,15 @@ demo-cnn: $(VENV)/demo $(VENV)/mkl
 
 test: $(VENV)/test $(VENV)/mkl $(VENV)/devices
 	$(BIN)/python -m pytest $(ARGS)
+
+# The kernels in Triton, compiled for several devices and run in its interpreter; Triton is 272 MB.
+test-triton: $(VENV)/test
+	@$(PIP) install 'triton>=3.8'
+	$(BIN)/python -m pytest -m triton tests/triton_kernels $(ARGS)
+
+# What the true cuDNN answers for GPUs that are described to it: 1 GB is downloaded, a C compiler is needed, a GPU is not.
+test-cudnn: $(VENV)/test $(VENV)/cudnn
+	$(BIN)/python -m pytest -m cudnn tests/cudnn $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -73,6 +82,11 @@ $(VENV)/demo $(VENV)/test $(VENV)/dev: $(VENV)/%: $(VENV)/core
 $(VENV)/devices: $(VENV)/core
 	@echo "installing what tests of GPU libraries are checked against"
 	@$(PIP) install 'backline[devices]' || echo "not all of it can be installed here: the tests that want it are skipped"
+	@touch $@
+
+$(VENV)/cudnn: $(VENV)/core
+	@echo "installing cuDNN, which is large"
+	@$(PIP) install nvidia-cudnn-cu13 'nvidia-cudnn-frontend>=1.23,<1.29' cuda-pathfinder
 	@touch $@
 
 # Everything works without MKL, on fewer libraries.

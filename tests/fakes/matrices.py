@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from fakes.cupy_standin import ndarray
 
 FLOATS = ("float32", "float64", "complex64", "complex128")

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.cupy_standin import H100, CuPy
-from fakes.lapack_numbers import Numbers
-from fakes.recording import Recording
-from stand_ins import compiled
 
 from backline import libraries
 from backline.engine.explain import problem_builders
 from backline.libraries.base import Algorithm
+from fakes.cupy_standin import H100, CuPy
+from fakes.lapack_numbers import Numbers
+from fakes.recording import Recording
+from stand_ins import compiled
 
 _AS_C = r"""
 static struct { unsigned x; } blockIdx, threadIdx, blockDim = {1};

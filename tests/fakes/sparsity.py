@@ -8,11 +8,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from fakes.recording import Recording, error
 
 from backline.libraries.cpu import reference_sparse
 from backline.problems import Operand
 from backline.problems.sparse import SparseProblem
+from fakes.recording import Recording, error
 
 TYPES = {2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16), 3: np.dtype(np.int8), 10: np.dtype(np.int32)}
 SPARSE = {2: 16, 14: 16, 3: 32}

@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+
 from fakes.recording import Recording, error
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}

@@ -16,8 +16,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fakes.cupy_standin import CuPy
-from fakes.insert import inserted
 from names import SETTINGS, everything_is_there
 
 import backline
@@ -33,6 +31,8 @@ from backline.problems import Operand, Problem
 from backline.problems.fft import FftProblem
 from backline.problems.matmul import MatmulProblem
 from backline.switches import capability, store
+from fakes.cupy_standin import CuPy
+from fakes.insert import inserted
 from support import clean
 
 pytestmark = pytest.mark.usefixtures("clean", "everything_is_there", "an_avx512_machine")
