@@ -11,6 +11,9 @@ import pytest
 import backline
 from backline import libraries
 from backline.engine import accuracy, accuracy_layers, sample
+from backline.engine.choose import eligible
+from backline.engine.explain import problem_builders
+from backline.engine.measure import measure_problem
 from support import THREADS, algorithms, clean, problem_of
 
 Array = Any
@@ -115,3 +118,13 @@ def test_variances_are_positive() -> None:
 def test_nothing_is_compared_where_there_is_nothing() -> None:
     empty = problem_of(F + "relu", X[:0])
     assert accuracy.error(empty, [X[:0]], X[:0]) == 0.0
+
+
+def test_multi_head_attention_is_measured_like_any_layer() -> None:
+    """Its last weights are no output of the call, and random weights do not make a choice of one of softmax."""
+    x, packed, last = (np.zeros(shape, np.float32) for shape in ((2, 16, 32), (96, 32), (32, 32)))
+    problem = problem_builders["nn.functional.multi_head_attention"](x, x, x, 4, packed, None, last, None)
+    able = eligible(problem, 2)
+    record = measure_problem(problem, able, 2, timing=False, seed=1)
+    assert len(able) >= 2 and not record.rejected, record.rejected
+    assert set(record.errors) == {a.key for a in able}

@@ -19,6 +19,7 @@ from ..problems.attention import AttentionProblem
 from ..problems.conv import ConvProblem
 from ..problems.fft import FftProblem
 from ..problems.linear import LinearProblem
+from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
 
 __all__ = ["Part", "parts", "terms"]
@@ -87,6 +88,8 @@ def terms(p: Problem) -> int:
         return max(math.prod(kernel) if axis is None else shape[axis], 1)
     if isinstance(p, FftProblem):
         return max(math.ceil(math.log2(max(p.points, 2))), 1)
+    if isinstance(p, MultiHeadProblem):
+        return max(p.embedding + p.inner.lengths[1], 1)
     k: int = getattr(p, "k", 1)
     return max(k, 1)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..problems import Operand, Problem
 from ..problems.linalg import LinalgProblem
+from ..problems.multi_head import MultiHeadProblem
 from ..problems.rnn import RnnProblem
 
 __all__ = ["arrays_for"]
@@ -66,6 +67,9 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
                 _shape(rng, array, kind, bool(problem.parameter("upper", False)))
             elif o.role == "variance":
                 array[...] = np.abs(array) + array.dtype.type(0.5)
+            elif isinstance(problem, MultiHeadProblem) and o.role.endswith("weight"):
+                # Scores far apart make of softmax a choice of one, and of small errors large ones.
+                array *= array.dtype.type(1 / array.shape[-1] ** 0.5)
             elif isinstance(problem, RnnProblem) and o.role == "lengths":
                 array[...] = rng.integers(0, problem.steps + 1, array.shape)
             elif isinstance(problem, RnnProblem) and o.role.startswith("p") and array.ndim == 2:

@@ -21,7 +21,7 @@ from .neural import dropout, softmax
 __all__ = ["MultiHeadAttention", "multi_head_attention", "multi_head_attention_forward"]
 
 ROLES = (
-    "query", "key", "value", "weight", "q_weight", "k_weight", "v_weight", "bias", "out_weight", "out_bias", "mask", "bias_k",
+    "query", "key", "value", "weight", "q_weight", "k_weight", "v_weight", "bias", "final_weight", "final_bias", "mask", "bias_k",
     "bias_v", "static_k", "static_v",
 )  # fmt: skip
 WHERE = "multi_head_attention"
@@ -428,7 +428,7 @@ def _composed(p: MultiHeadProblem, arrays: dict[str, Array]) -> Any:
     if p.parameter("dropout_p"):
         weights = dropout(weights, p.parameter("dropout_p"), seed=p.parameter("seed"))
     attended = _weighted(weights, v, taken).transpose(0, 2, 1, 3).reshape(batch, length, size)
-    output = linear(attended, arrays["out_weight"], arrays.get("out_bias"))
+    output = linear(attended, arrays["final_weight"], arrays.get("final_bias"))
     if not p.parameter("need_weights"):
         return output
     return output, weights.mean(1, dtype=np.float64).astype(weights.dtype) if p.parameter("average") else weights

@@ -128,14 +128,14 @@ class _Fused:
         assert rows is not None
         attended = b.work(rows.count * size * self.item, shared=True)
         self.attention(heads, rows, attended)
-        weight = p.get("out_weight")
+        weight = p.get("final_weight")
         assert weight is not None
         width = weight.shape[0]
         shape = (*p.query.shape[:2], width)
         step = width * self.item
         out = b.result(p.dtype, shape, (rows.batch * step, rows.sequence * step, self.item))
         source = _Source(attended, size, rows.count, size)
-        self.product(source, "out_weight", 0, width, ("out_bias", 0) if p.get("out_bias") else None, out, width)
+        self.product(source, "final_weight", 0, width, ("final_bias", 0) if p.get("final_bias") else None, out, width)
         gated = p.flops >= self.blas.gated_from(vector=False)
         gate = self.blas.gate if gated else None
         return b.plan(out, gate=gate, gate_threads=1, release_gil=gated)
