@@ -1,8 +1,8 @@
 """Makes ``src/backline/engine/ranking.json``: the order of algorithms on a machine nobody tuned. About 20 minutes.
 
 ``python benchmarks/make_ranking.py [products] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
-algorithm on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they are. Run it
-where nothing else runs, and without OPENBLAS_CORETYPE.
+algorithm on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they
+are. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def images(batch, channels, size, dtype, last=False):
 def layers(dtype):
     f = "nn.functional."
     convolutions = [  # channels, features, image, kernel, stride, padding, groups
-        (8, 8, (8, 8), 3, 1, 1, 1), (64, 64, (56, 56), 3, 1, 1, 1), (256, 256, (14, 14), 3, 1, 1, 1),
+        (8, 8, (8, 8), 3, 1, 1, 1), (32, 32, (12, 12), 3, 1, 1, 1), (64, 64, (56, 56), 3, 1, 1, 1),
+        (256, 256, (14, 14), 3, 1, 1, 1),
         (3, 64, (224, 224), 7, 2, 3, 1), (64, 64, (56, 56), 5, 1, 2, 1),
         (16, 16, (28, 28), 5, 1, 2, 1), (256, 1024, (14, 14), 1, 1, 0, 1),
         (64, 64, (56, 56), 1, 1, 0, 1), (32, 32, (112, 112), 3, 1, 1, 32), (128, 128, (28, 28), 3, 1, 1, 32),

@@ -106,7 +106,8 @@ def test_a_result_keeps_the_order_of_axes(layout: str, dtype: str, rng: np.rando
         result = getattr(F, name)(x, *more)
         assert order(result) == order(x), name
         assert abs(np.array(result.strides)).min() == x.itemsize, f"{name} is not dense"
-        near(result, getattr(F, name)(plain, *more), dtype, name)
+        # Another order may be another library's, and their logarithms differ.
+        assert_near(result, wide(getattr(F, name)(plain, *more)), dtype, name, 32 if name == "log_softmax" else 8, 1.0)
     result = F.batch_norm(x, w, np.abs(w) + w.dtype.type(1), w, w)
     assert order(result) == order(x)
     near(result, F.batch_norm(plain, w, np.abs(w) + w.dtype.type(1), w, w), dtype, "batch_norm")

@@ -62,7 +62,11 @@ def export_wisdom(path: str | os.PathLike[str]) -> None:
 
     Examples
     --------
-    >>> backline.backends.fftw.export_wisdom("fftw.wisdom")  # doctest: +SKIP
+    >>> import backline
+    >>> backline.backends.fftw.export_wisdom(3)
+    Traceback (most recent call last):
+    ...
+    backline.errors.BadType: ...
     """
     from ..errors import BadValue
     from ..libraries.cpu.fftw.wisdom import write
@@ -99,7 +103,11 @@ def import_wisdom(path: str | os.PathLike[str]) -> None:
 
     Examples
     --------
-    >>> backline.backends.fftw.import_wisdom("fftw.wisdom")  # doctest: +SKIP
+    >>> import backline
+    >>> backline.backends.fftw.import_wisdom(3)
+    Traceback (most recent call last):
+    ...
+    backline.errors.BadType: ...
     """
     from ..libraries.cpu.fftw.wisdom import read
 

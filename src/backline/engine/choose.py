@@ -64,7 +64,8 @@ def choose(
             waiting = set()  # what is not loaded yet may help
             continue
         assert choice.chosen is not None
-        first = _worth_loading(problem, choice, waiting)
+        preferred = choice.library in permits.preferred(problem, snapshot)[0]
+        first = "" if preferred else _worth_loading(problem, choice, waiting)
         if not first:
             return choice
         waiting.discard(first)

@@ -20,7 +20,7 @@ class MultiHeadProblem(Problem):
 
     Roles: ``query`` (N, L, E); ``key`` (N, S, ...), absent where it is the query; ``value`` (N, S, ...), absent where it is the
     key. ``weight`` (3E, E), or ``q_weight``, ``k_weight``, ``v_weight``, and ``bias`` (3E,), project them; ``final_weight`` and
-    ``final_bias`` the result. ``mask`` as that of attention, with all axes: bool where a key takes part, or a float that is added.
+    ``final_bias`` the result. ``mask`` as that of attention, with all axes: bool where a key takes part, or a float to be added.
     ``bias_k`` and ``bias_v`` are appended to keys and values; ``static_k`` and ``static_v`` (N, heads, S, E / heads) stand in the
     place of them, projected.
 

@@ -54,8 +54,8 @@ class _Live(Mapping[str, S]):
 
 _EVERY, _STORED, _VIEWS = _Live(lambda: _every), _Live(lambda: _stored), _Live(lambda: _views)
 
-# Libraries that no switch turns off, but that may be preferred.
-_UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft")
+# Libraries that no switch of their name turns off, but that may be preferred.
+_UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft", "triton")
 
 
 def declared() -> Mapping[str, Switch]:
