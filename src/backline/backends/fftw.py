@@ -14,6 +14,8 @@ from . import _uniform
 if TYPE_CHECKING:
     import os
 
+    from ..libraries.cpu.fftw.library import FFTW
+
 __all__ = [
     "enabled", "export_wisdom", "fft_plan_cache", "flags", "import_wisdom", "is_available", "is_enabled", "plan_time_limit",
     "planning", "set_flags", "version",
@@ -129,10 +131,12 @@ def _path(path: object, function: str) -> str:
     return str(name)
 
 
-def _library(function: str):  # type: ignore[no-untyped-def]
+def _library(function: str) -> FFTW:
+    from typing import cast
+
     from .. import libraries
 
-    library = libraries.get("fftw")
+    library = cast("FFTW", libraries.get("fftw"))
     if not library.available():
         raise _uniform.unavailable("fftw", f"fftw.{function}()")
     return library

@@ -91,6 +91,28 @@ nothing yet that they would act on. These are {waiting} of {count} switches, and
 """
 
 
+_UNSEEN = """
+## What has not been seen to run
+
+These libraries are driven, and the switches about them decide; but they were not seen to run where they are meant to, or in part
+only. What has been run:
+
+| library | arrays | run so far |
+|---|---|---|
+"""
+
+# What was run of a library that was not run where it is meant to be: of those with a name here, else by the kind of its arrays.
+_RUN = {
+    "cudnn": "its decisions; its graphs as recorded calls; by hand, the plans that cuDNN 9.28 lists without a device (the tests of `make test-cudnn`)",
+    "triton": "its decisions and launches as recorded calls; by hand, the kernels in Triton's interpreter, and compiled for sm_75 to "
+    "sm_120 (the tests of `make test-triton`)",
+    "magma": "a stand-in compiled in the tests; no MAGMA",
+    "nnpack": "a stand-in compiled in the tests; by hand, the copy inside PyTorch",
+    "cuda": "its decisions; its calls against the signatures of the real bindings, with NumPy in place of the GPU",
+    "mps": "on MLX's own CPU under Linux; nothing on Metal",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """Something declared that this build has nothing for yet.
@@ -235,6 +257,12 @@ def status() -> str:
         by_reason.setdefault(each.why, []).append(each.name)
     text += "\n| what is missing | switches that wait for it |\n|---|---|\n"
     text += "".join(_row(why, _names(names)) for why, names in by_reason.items()) or _row("nothing", "none")
+    text += _UNSEEN
+    for name in libraries.names():
+        kind = libraries.outline(name).devices[0]
+        run = _RUN.get(name) or _RUN.get(kind)
+        if run:
+            text += _row(f"`{name}`", {"cuda": "CuPy", "mps": "MLX"}.get(kind, "NumPy"), run)
     return text
 
 
