@@ -30,6 +30,7 @@ int add_team_types(PyObject *module);
 int add_door_type(PyObject *module);
 int add_pool(PyObject *module);
 int add_memo(PyObject *module);
+int add_kinds(PyObject *module);
 int add_attention(PyObject *module);
 int add_columns(PyObject *module);
 int add_gates(PyObject *module);

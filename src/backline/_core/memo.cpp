@@ -1,4 +1,4 @@
-#include "memo.hpp"
+#include "kinds.hpp"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ size_t entries = 0, max_entries = 4096;
 uint64_t clock_ = 0, misses = 0;
 uint64_t generation = 0;  // how often it was emptied
 
-enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple };
+enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple, kForeign };
 
 void release(Entry &e, std::vector<PyObject *> &garbage) {
     for (PyObject *o : {e.plan, e.operation, e.snapshot}) garbage.push_back(o);
@@ -64,10 +64,7 @@ PyObject *memo_info(PyObject *, PyObject *) {
 PyObject *memo_generation(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(generation); }
 
 PyObject *memo_clear(PyObject *, PyObject *) {
-    std::vector<PyObject *> garbage;
-    ++generation;
-    rebuild(0, garbage);
-    drop(garbage);
+    memo_empty();
     Py_RETURN_NONE;
 }
 
@@ -110,7 +107,17 @@ void Signature::put_argument(PyObject *value, int depth) {
         const npy_intp *shape = PyArray_DIMS(a), *strides = PyArray_STRIDES(a);
         for (int d = 0; d < nd; ++d) words[count++] = shape[d];
         for (int d = 0; d < nd; ++d) words[count++] = strides[d];
-    } else if (value == Py_None) {
+    } else if (PyTuple_CheckExact(value) && depth < 2) {
+        put(kTuple | int64_t(PyTuple_GET_SIZE(value)) << 8);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && memoizable; ++i)
+            put_argument(PyTuple_GET_ITEM(value, i), depth + 1);
+    } else if (!put_value(value) && !put_foreign(value)) {
+        memoizable = false;
+    }
+}
+
+bool Signature::put_value(PyObject *value) {
+    if (value == Py_None) {
         put(kNone);
     } else if (value == Py_True || value == Py_False) {
         put(kBool | int64_t(value == Py_True) << 8);
@@ -141,14 +148,27 @@ void Signature::put_argument(PyObject *value, int depth) {
         std::memcpy(bits, text, 32);
         put(kText | length << 8);
         for (int i = 0; i < (length + 7) / 8; ++i) put(bits[i]);
-    } else if (PyTuple_CheckExact(value) && depth < 2) {
-        put(kTuple | int64_t(PyTuple_GET_SIZE(value)) << 8);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && memoizable; ++i)
-            put_argument(PyTuple_GET_ITEM(value, i), depth + 1);
     } else {
-        memoizable = false;
+        return false;
     }
+    return true;
 }
+
+bool Signature::put_foreign(PyObject *array) {
+    if (!takes_foreign || array_count == kArrays) return false;
+    put(kForeign);
+    arrays[array_count++] = array;
+    return foreign = put_described(*this, array);
+}
+
+void memo_empty() {
+    std::vector<PyObject *> garbage;
+    ++generation;
+    rebuild(0, garbage);
+    drop(garbage);
+}
+
+uint64_t memo_age() { return generation; }
 
 uint64_t Signature::hash() const {
     uint64_t h = 0x9e3779b97f4a7c15u;

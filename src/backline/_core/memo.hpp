@@ -12,15 +12,20 @@ struct Signature {
     PyObject *arrays[kArrays];
     int array_count = 0;
     bool memoizable = true;
+    bool takes_foreign = false, foreign = false;  // arrays that are not NumPy's: whether they may, and do, belong to the call
 
     void put(int64_t word) {
         if (count < kWords) words[count++] = word;
         else memoizable = false;
     }
     void put_argument(PyObject *value, int depth = 0);
+    bool put_value(PyObject *value);  // a number or a short text; false for anything else
+    bool put_foreign(PyObject *array);  // may run Python code
     uint64_t hash() const;
 };
 
+void memo_empty();
+uint64_t memo_age();  // how often it was emptied
 PyObject *memo_find(const Signature &signature, uint64_t hash);  // borrowed, or nullptr
 // Keeps references to the plan, the operation and the Snapshot, so that their addresses in the key stay theirs.
 int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot);

@@ -22,23 +22,74 @@ struct Operation {
     PyObject *weakrefs;
     PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
     OwnMemo *own;        // nullptr, or its plans: those of an Operation with bound arrays live and die with it
+    int foreign;         // whether it takes arrays that are not NumPy's
 };
 
 constexpr Py_ssize_t kMaxBound = 8;
 
-thread_local PyObject *last_plan = nullptr;  // of this thread; one reference is held until the next call
+// The plan that a thread ran last. The thread's own dictionary owns it, so it goes when the thread ends.
+struct LastPlan {
+    PyObject_HEAD
+    PyObject *plan;
+};
 
-void remember(PyObject *plan) {
-    if (plan == last_plan) return;
-    PyObject *old = last_plan;
-    last_plan = Py_NewRef(plan);
-    Py_XDECREF(old);
+thread_local LastPlan *last = nullptr;
+
+bool ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+void last_plan_dealloc(PyObject *raw) {
+    LastPlan *self = reinterpret_cast<LastPlan *>(raw);
+    if (self == last) last = nullptr;  // the thread may go on under another state
+    if (!ending()) Py_CLEAR(self->plan);  // what a plan holds may need Python to be let go
+    PyObject_Free(raw);
+}
+
+PyTypeObject LastPlanType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+bool make_last() {
+    PyObject *mine = PyThreadState_GetDict();
+    Ref made(mine ? _PyObject_New(&LastPlanType) : nullptr);
+    if (!made) return false;
+    reinterpret_cast<LastPlan *>(made.get())->plan = nullptr;
+    if (PyDict_SetItemString(mine, "backline._core.last_plan", made.get()) < 0) return false;
+    last = reinterpret_cast<LastPlan *>(made.get());
+    return true;
+}
+
+bool remember(PyObject *plan) {
+    if (!last && !make_last()) {
+        if (!PyErr_Occurred()) PyErr_NoMemory();
+        return false;
+    }
+    if (plan != last->plan) Py_XSETREF(last->plan, Py_NewRef(plan));
+    return true;
+}
+
+// The plan of arrays that are not NumPy's is given them alone, in the order of the call. One that says it failed is not used
+// again: the Memo is emptied, and the next call asks for another.
+PyObject *run_foreign(PyObject *plan, const Signature &s) {
+    PyObject *result = PyObject_Vectorcall(plan, s.arrays, size_t(s.array_count), nullptr);
+    if (result) return result;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Ref failed(PyObject_GetAttrString(plan, "failed"));
+    if (failed && PyObject_IsTrue(failed.get()) == 1) memo_empty();
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    return nullptr;
 }
 
 PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames,
                    PyObject *bound = nullptr) {
-    remember(plan);
     Ref hold(Py_NewRef(plan));  // the Memo may evict it, and a nested call be remembered, while it runs
+    if (!remember(plan)) return nullptr;
+    if (s.foreign) return run_foreign(plan, s);
     if (is_prepared(plan)) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
     if (!bound) return PyObject_Vectorcall(plan, args, nargs, kwnames);
     Py_ssize_t n = PyTuple_GET_SIZE(bound), given = PyVectorcall_NARGS(nargs), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
@@ -73,6 +124,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     PyObject *snapshot, *tracer;
     if (!current_frame(&snapshot, &tracer)) return nullptr;
     Signature s;
+    s.takes_foreign = self->foreign;
     s.words[s.count++] = reinterpret_cast<int64_t>(self);
     s.words[s.count++] = reinterpret_cast<int64_t>(snapshot);
     if (self->bound)  // always the same: no words of the key
@@ -86,7 +138,12 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         s.put(-1 - position);
         s.put_argument(args[nargs + i]);
     }
+    if (!s.memoizable && PyErr_Occurred()) return nullptr;
     if (!s.memoizable) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
+    if (s.foreign) {  // telling what they are may have run Python code, and that have written switches
+        if (!current_frame(&snapshot, &tracer)) return nullptr;
+        s.words[1] = reinterpret_cast<int64_t>(snapshot);
+    }
     uint64_t hash = s.hash();
     PyObject *plan = self->own ? self->own->find(s, hash) : memo_find(s, hash);
     if (plan) {
@@ -99,28 +156,32 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
     for (Py_ssize_t i = 0; i < named; ++i)
         if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+    uint64_t age = memo_age();
     Ref made(PyObject_CallFunctionObjArgs(self->resolve, positional.get(), keywords.get(), nullptr));
     if (!made) return nullptr;
     // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
     if (PyTuple_CheckExact(made.get()) && PyTuple_GET_SIZE(made.get()) == 1) {
         made.reset(Py_NewRef(PyTuple_GET_ITEM(made.get(), 0)));
     } else {
-        // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot.
+        // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot. If the
+        // Memo was emptied meanwhile, a plan of other arrays may be one that was to go.
         PyObject *now, *ignored;
         if (!current_frame(&now, &ignored)) return nullptr;
         if (now == snapshot && self->own) self->own->put(s, hash, made.get(), snapshot);
-        else if (now == snapshot && memo_put(s, hash, made.get(), raw, snapshot) < 0) return nullptr;
+        else if (now == snapshot && (!s.foreign || age == memo_age()) && memo_put(s, hash, made.get(), raw, snapshot) < 0)
+            return nullptr;
     }
     if (tracer) return traced(self, tracer, made.get(), s, args, nargsf, kwnames);
     return run_plan(made.get(), s, args, nargsf, kwnames, self->bound);
 }
 
 PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", nullptr};
+    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", "foreign", nullptr};
     PyObject *name, *parameters, *resolve, *general, *bound = nullptr;
     Py_ssize_t most = 8;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!n", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
-                                     &resolve, &general, &PyTuple_Type, &bound, &most))
+    int foreign = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!np", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
+                                     &resolve, &general, &PyTuple_Type, &bound, &most, &foreign))
         return nullptr;
     if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound)) {
         PyErr_SetString(PyExc_ValueError, "an Operation keeps one plan or more, and has few bound arrays");
@@ -138,6 +199,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     Operation *self = reinterpret_cast<Operation *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     self->vectorcall = operation_call;
+    self->foreign = foreign;
     self->name = Py_NewRef(name);
     self->resolve = Py_NewRef(resolve);
     self->general = Py_NewRef(general);
@@ -245,7 +307,7 @@ PyType_Spec operation_spec = {"backline._core.Operation", sizeof(Operation), 0,
                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
                               operation_slots};
 
-PyObject *get_last_plan(PyObject *, PyObject *) { return Py_NewRef(last_plan ? last_plan : Py_None); }
+PyObject *get_last_plan(PyObject *, PyObject *) { return Py_NewRef(last && last->plan ? last->plan : Py_None); }
 
 // A call that an Operation did not make itself: seen by explain and trace like any other.
 PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
@@ -257,7 +319,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
     PyObject *snapshot, *tracer;
     if (!current_frame(&snapshot, &tracer)) return nullptr;
     Ref hold_tracer(Py_XNewRef(tracer)), plan(Py_NewRef(args[1]));
-    remember(plan.get());
+    if (!remember(plan.get())) return nullptr;
     auto start = Clock::now();
     Ref result(PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr));
     auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
@@ -273,8 +335,12 @@ PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(run_named), METH_
 }  // namespace
 
 int add_operation_types(PyObject *module) {
+    LastPlanType.tp_name = "backline._core.LastPlan";
+    LastPlanType.tp_basicsize = sizeof(LastPlan);
+    LastPlanType.tp_flags = Py_TPFLAGS_DEFAULT;
+    LastPlanType.tp_dealloc = last_plan_dealloc;
     Ref type(PyType_FromSpec(&operation_spec));
-    if (!type || PyModule_AddFunctions(module, methods) < 0) return -1;
+    if (!type || PyType_Ready(&LastPlanType) < 0 || PyModule_AddFunctions(module, methods) < 0) return -1;
     return PyModule_AddObjectRef(module, "Operation", type.get());
 }
 

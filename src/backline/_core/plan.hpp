@@ -9,6 +9,8 @@
 
 namespace backline {
 
+constexpr int kMaxBuffers = 24;
+
 enum class BufferKind { argument, result, work, constant, kept };
 
 struct Buffer {

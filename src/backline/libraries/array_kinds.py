@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayKind", "Described", "describe", "kind_of", "likeness", "measured_by", "register", "unregister"]
+from .. import _core
+
+__all__ = [
+    "ArrayKind", "Described", "arrays_in", "describe", "kind_of", "learn", "likeness", "measured_by", "register", "unregister",
+]  # fmt: skip
 
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -47,6 +51,9 @@ class ArrayKind:
     put, get, wait
         What measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until the
         device has done what it was given. None where nothing is measured.
+    reads
+        The attributes that say what `Described` says, and are numbers, short texts, NumPy dtypes and tuples of them: the compiled
+        Memo reads them itself. Without them it calls for a description, which is slower.
     """
 
     title: str
@@ -59,6 +66,7 @@ class ArrayKind:
     put: Callable[[np.ndarray[Any, Any], str], Any] | None = None
     get: Callable[[Any], np.ndarray[Any, Any]] | None = None
     wait: Callable[[str], None] | None = None
+    reads: tuple[str, ...] = ()
 
 
 def _to_cupy(array: np.ndarray[Any, Any], device: str) -> Any:
@@ -101,7 +109,7 @@ _KINDS: dict[str, ArrayKind] = {
     for kind in (
         ArrayKind(
             "CuPy", "cupy", "ndarray", lambda a: np.dtype(a.dtype), lambda a: a.strides, lambda a: f"cuda:{a.device.id}",
-            "cuda", _to_cupy, lambda a: a.get(), _wait_for_cuda,
+            "cuda", _to_cupy, lambda a: a.get(), _wait_for_cuda, ("dtype", "shape", "strides", "data.device_id"),
         ),
         # MLX has no strides to show: its arrays are values, row by row for whoever looks.
         ArrayKind("MLX", "mlx", "array", _mlx_dtype, _row_major, lambda a: "mps"),
@@ -112,11 +120,13 @@ _KINDS: dict[str, ArrayKind] = {
 def register(kind: ArrayKind) -> None:
     """Know a further kind of array, or another way to describe one."""
     _KINDS[kind.package] = kind
+    _core.forget_arrays()
 
 
 def unregister(package: str) -> None:
     """Forget a kind that was registered."""
     del _KINDS[package]
+    _core.forget_arrays()
 
 
 def kind_of(value: object) -> ArrayKind | None:
@@ -139,6 +149,18 @@ def measured_by(device: str) -> ArrayKind | None:
     """
     kinds = (k for k in _KINDS.values() if k.kind == device.partition(":")[0] and k.put is not None and k.package in sys.modules)
     return next(kinds, None)
+
+
+def learn(array: Any, kind: ArrayKind) -> bool:
+    """Let the Memo know arrays of this one's type from now on. False if it did, and cannot make a key of this one."""
+    if kind.reads:
+        return bool(_core.know_arrays(type(array), tuple(tuple(path.split(".")) for path in kind.reads)))
+
+    def told(array: Any) -> tuple[Any, ...]:
+        of = describe(array, kind)
+        return of.dtype, of.shape, of.strides, of.device
+
+    return bool(_core.know_arrays(type(array), told))
 
 
 def describe(array: Any, kind: ArrayKind) -> Described:

@@ -50,7 +50,7 @@ def operation(name: str, *, module: str = "backline", family: str = "") -> Calla
                 return elsewhere.call(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
-        op = _core.Operation(name.rpartition(".")[2], parameters, resolve, general)
+        op = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
         op.__doc__ = function.__doc__
         op.__module__ = module
         op.__qualname__ = name.rpartition(".")[2]
@@ -103,8 +103,13 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
     """
     if not isinstance(value, np.ndarray):
         kind = kind_of(value)
+        if kind is not None:
+            raise BadType(
+                f"{where} must be a NumPy array, not one of {kind.title}", cause="this is computed on the host alone",
+                remedy="a copy on the host, which the program makes: nothing is copied behind your back",
+            )  # fmt: skip
         raise BadType(
-            f"{where} must be a NumPy array, not {f'one of {kind.title}' if kind else type(value).__name__}",
+            f"{where} must be a NumPy array, not {type(value).__name__}",
             remedy="np.asarray(x), or np.from_dlpack(x) without a copy",
         )
     if isinstance(value, (np.ma.MaskedArray, np.matrix)):

@@ -1,30 +1,29 @@
 """Operations on arrays that are not NumPy's: the same operation on their likenesses says what the Problem is.
 
-A call is remembered by what its arrays are like, as the compiled Memo does for NumPy's; its Plan is given the arrays themselves.
+The compiled Memo tells such arrays apart by their type, shape, strides, dtype and device, so a call that is like an earlier one
+comes by here no more; its Plan is given the arrays themselves, in the order of the call.
+
+Work goes to the stream that the arrays' own library has as its current one, for this thread and device. As there, a result is
+ready for later work on that stream; who uses it on another one, or frees it while another one reads it, has the streams wait for
+each other.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .. import _core, switches
+from .. import _core
 from ..errors import BadType, BadValue
-from ..libraries.array_kinds import Described, arrays_in, describe, kind_of, likeness
+from ..libraries.array_kinds import arrays_in, describe, kind_of, learn, likeness
 from ..problems import Problem
 
 __all__ = ["among", "call", "device", "problem_of"]
 
-MOST = 4096
-
-_plans: OrderedDict[Hashable, Any] = OrderedDict()
-_lock = threading.Lock()
-_generation = 0  # of the Memo, when they were made
 _described = threading.local()  # where the arrays are that likenesses stand for, while a Problem is made of them
 
 
@@ -49,38 +48,13 @@ def device() -> str:
 
 
 def call(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation on such arrays."""
+    """Run an operation whose call the Memo has no key for: mostly because it has not seen arrays of this type yet."""
     from ..engine.choose import plan_for
 
-    named = tuple((k, _key(v)) for k, v in kwargs.items())
-    key = (op.__module__, op.__qualname__, switches.current(), tuple(map(_key, args)), named)
-    try:
-        hash(key)
-    except TypeError:
-        problem(*args, **kwargs)  # says what is wrong with an argument
-        raise
-    now = _core.memo_generation()
-    with _lock:
-        _forget(now)
-        plan = _plans.get(key)
-        if plan is not None:
-            _plans.move_to_end(key)
-    if plan is None or getattr(plan, "failed", False):
-        plan = plan_for(problem(*args, **kwargs))
-        with _lock:
-            if now == _core.memo_generation():  # else it was made of what holds no more
-                _plans[key] = plan
-            while len(_plans) > MOST:
-                _plans.popitem(last=False)
-    return _core.run(op.__name__, plan, *(array for array, _ in arrays_in(iter((*args, *kwargs.values())))))
-
-
-def _forget(now: int) -> None:
-    """Let go of plans that the Memo would have let go of."""
-    global _generation
-    if now != _generation:
-        _plans.clear()
-        _generation = now
+    found = tuple(arrays_in(iter((*args, *kwargs.values()))))
+    if any(learn(array, kind) for array, kind in found):
+        return op(*args, **kwargs)
+    return _core.run(op.__name__, plan_for(problem(*args, **kwargs)), *(array for array, _ in found))
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -113,15 +87,10 @@ def _like(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_like(v) for v in value)
     kind = kind_of(value)
-    return value if kind is None else likeness(describe(value, kind))
-
-
-def _key(value: Any) -> Hashable:
-    if isinstance(value, tuple):
-        return tuple(_key(v) for v in value)
-    kind = kind_of(value)
     if kind is None:
-        # 1, 1.0 and True are equal, and not the same argument.
-        return type(value), value
-    made: Described = describe(value, kind)
-    return made
+        return value
+    described = describe(value, kind)
+    if not described.dtype.isnative:
+        what = f"an operand has dtype {described.dtype.str}, whose bytes are in the other order"
+        raise BadType(what, remedy="convert it first: x.astype(x.dtype.newbyteorder('='))")
+    return likeness(described)

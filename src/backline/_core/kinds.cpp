@@ -1,0 +1,108 @@
+#include "kinds.hpp"
+
+namespace backline {
+namespace {
+
+// A type, and how its arrays are told apart: a tuple of paths (tuples of attribute names), or a function of the array that
+// returns a tuple. The type is kept, so that its address in keys stays its own.
+struct Known {
+    PyTypeObject *type;
+    PyObject *how;
+};
+
+std::vector<Known> known;  // one or two; under the GIL
+
+bool is_path(PyObject *path) {
+    if (!PyTuple_CheckExact(path) || !PyTuple_GET_SIZE(path)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(path); ++i)
+        if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(path, i))) return false;
+    return true;
+}
+
+PyObject *know_arrays(PyObject *, PyObject *args) {
+    PyObject *type, *how;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &how)) return nullptr;
+    bool usable = PyCallable_Check(how);
+    if (PyTuple_CheckExact(how)) {
+        usable = true;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(how); ++i) usable = usable && is_path(PyTuple_GET_ITEM(how, i));
+    }
+    if (!usable) {
+        PyErr_SetString(PyExc_TypeError, "arrays are described by a tuple of paths of attributes, or by a function");
+        return nullptr;
+    }
+    for (const Known &k : known)
+        if (k.type == reinterpret_cast<PyTypeObject *>(type)) Py_RETURN_FALSE;
+    known.push_back({reinterpret_cast<PyTypeObject *>(Py_NewRef(type)), Py_NewRef(how)});
+    Py_RETURN_TRUE;
+}
+
+PyObject *forget_arrays(PyObject *, PyObject *) {
+    std::vector<Known> old;
+    old.swap(known);
+    memo_empty();  // keys hold the addresses of the types
+    for (const Known &k : old) {
+        Py_DECREF(k.type);
+        Py_DECREF(k.how);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *at_path(PyObject *array, PyObject *path) {
+    Ref found(Py_NewRef(array));
+    for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(path); ++i)
+        found.reset(PyObject_GetAttr(found.get(), PyTuple_GET_ITEM(path, i)));
+    return found.release();
+}
+
+enum Part : int64_t { kParts = -1, kDtype = -2 };  // values have tags above 0
+
+// False for what no key is made of.
+bool put_part(Signature &signature, PyObject *part) {
+    if (PyTuple_CheckExact(part)) {
+        signature.put(kParts);
+        signature.put(PyTuple_GET_SIZE(part));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(part); ++i)
+            if (!signature.put_value(PyTuple_GET_ITEM(part, i))) return false;
+        return signature.memoizable;
+    }
+    if (!PyArray_DescrCheck(part)) return signature.put_value(part) && signature.memoizable;
+    PyArray_Descr *dtype = reinterpret_cast<PyArray_Descr *>(part);
+    int number = dtype->type_num;  // tells dtypes apart that have no size, unit or fields to choose
+    signature.put(kDtype);
+    signature.put(number);
+    return number >= 0 && !PyTypeNum_ISFLEXIBLE(number) && !PyTypeNum_ISDATETIME(number) && PyArray_ISNBO(dtype->byteorder);
+}
+
+PyMethodDef methods[] = {
+    {"know_arrays", know_arrays, METH_VARARGS,
+     "know_arrays(type, how): let the Memo know arrays of a type by attributes (a tuple of paths, each a tuple of names) or\n"
+     "by what a function says of one. False if it knew them."},
+    {"forget_arrays", forget_arrays, METH_NOARGS, "Forget every such type, and every Plan."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+bool put_described(Signature &signature, PyObject *array) {
+    PyTypeObject *type = Py_TYPE(array);
+    size_t at = 0;
+    while (at < known.size() && known[at].type != type) ++at;
+    if (at == known.size()) return false;
+    Ref how(Py_NewRef(known[at].how));  // what it runs may forget it
+    signature.put(reinterpret_cast<int64_t>(type));
+    bool paths = PyTuple_CheckExact(how.get());
+    Ref told(paths ? Py_NewRef(how.get()) : PyObject_CallOneArg(how.get(), array));
+    bool good = told && PyTuple_CheckExact(told.get());
+    for (Py_ssize_t i = 0; good && i < PyTuple_GET_SIZE(told.get()); ++i) {
+        PyObject *item = PyTuple_GET_ITEM(told.get(), i);
+        Ref part(paths ? at_path(array, item) : Py_NewRef(item));
+        good = part && put_part(signature, part.get());
+    }
+    // The slow way asks again, and then it is raised; an interrupt is not to be lost.
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+    return good;
+}
+
+int add_kinds(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline

@@ -1,0 +1,185 @@
+// The Python type of a PreparedCall: made, called, looked at, freed.
+#include "plan_parse.hpp"
+
+#include <structmember.h>
+
+namespace backline {
+namespace {
+
+PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static const char *names[] = {"arguments", "buffers", "groups", "results", "overlaps", "wrap", "info",
+                                  "on_info", "gate", "threads", "release_gil", "keep", "serial", "first", nullptr};
+    int arguments, threads = 0, release_gil = 0, serial = 0;
+    PyObject *buffers, *groups, *results, *overlaps, *wrap = Py_None, *info = Py_None, *on_info = Py_None, *gate = Py_None,
+                                                     *keep = Py_None, *first = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOO|$OOOOipOpO", const_cast<char **>(names), &arguments, &buffers, &groups,
+                                     &results, &overlaps, &wrap, &info, &on_info, &gate, &threads, &release_gil, &keep, &serial,
+                                     &first))
+        return nullptr;
+    if (gate != Py_None && Py_TYPE(gate) != &GateType) {
+        PyErr_SetString(PyExc_TypeError, "gate must be a Gate or None");
+        return nullptr;
+    }
+    PreparedCall *self = reinterpret_cast<PreparedCall *>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    Ref guard(reinterpret_cast<PyObject *>(self));
+    self->buffers = new std::vector<Buffer>;
+    self->groups = new std::vector<Group>;
+    self->first = new std::vector<Group>;
+    self->overlaps = new std::vector<Overlap>;
+    self->tables = new std::vector<std::vector<int64_t>>;
+    self->results = new std::vector<int>;
+    self->arguments = arguments;
+    self->wrap = Py_NewRef(wrap);
+    self->on_info = Py_NewRef(on_info);
+    self->choice = Py_NewRef(Py_None);
+    self->keep = Py_NewRef(keep);
+    self->gate = gate == Py_None ? nullptr : reinterpret_cast<Gate *>(Py_NewRef(gate));
+    self->threads = threads;
+    self->release_gil = release_gil != 0;
+    if (serial) {
+        self->turn = new std::mutex;
+        self->turn_forks = forks;
+    }
+    self->info_buffer = -1;
+    if (info != Py_None) {
+        long long count;
+        if (!PyArg_ParseTuple(info, "iiL", &self->info_buffer, &self->info_size, &count)) return nullptr;
+        self->info_count = count;
+    }
+    if (!parse_plan(self, buffers, groups, results, overlaps)) return nullptr;
+    if (first && first != Py_None && !parse_groups(self, first, self->first)) return nullptr;
+    if (!self->first->empty()) {
+        self->once = new std::mutex;
+        self->once_forks = forks;
+    }
+    if (self->info_buffer >= int(self->buffers->size()) || (self->gate && threads < 1)) {
+        fail("info names a buffer that is not there, or a gate comes without a thread count");
+        return nullptr;
+    }
+    bool works = false;
+    for (const Buffer &b : *self->buffers) works |= b.kind == BufferKind::work;
+    self->simple = !works && !self->gate && !self->turn && !self->release_gil && self->info_buffer < 0 && self->first->empty() &&
+                   self->groups->size() == 1 &&
+                   self->groups->front().count == 1 && self->groups->front().steps.size() == 1;
+    return guard.release();
+}
+
+void plan_dealloc(PyObject *raw) {
+    PyObject_GC_UnTrack(raw);
+    PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
+    if (self->buffers)
+        for (Buffer &b : *self->buffers) Py_XDECREF(b.descr);
+    delete self->buffers;
+    delete self->groups;
+    delete self->first;
+    delete self->once;
+    delete self->overlaps;
+    delete self->tables;
+    delete self->results;
+    Py_XDECREF(self->wrap);
+    Py_XDECREF(self->on_info);
+    Py_XDECREF(self->choice);
+    Py_XDECREF(self->keep);
+    Py_XDECREF(reinterpret_cast<PyObject *>(self->gate));
+    Py_XDECREF(reinterpret_cast<PyObject *>(self->door));
+    delete self->turn;
+    Py_TYPE(raw)->tp_free(raw);
+}
+
+int plan_traverse(PyObject *raw, visitproc visit, void *arg) {
+    PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
+    Py_VISIT(self->wrap);
+    Py_VISIT(self->on_info);
+    Py_VISIT(self->choice);
+    Py_VISIT(self->keep);
+    return 0;
+}
+
+int plan_clear(PyObject *raw) {
+    PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
+    for (PyObject **slot : {&self->wrap, &self->on_info, &self->choice, &self->keep}) {
+        PyObject *old = *slot;
+        *slot = Py_NewRef(Py_None);
+        Py_XDECREF(old);
+    }
+    return 0;
+}
+
+PyObject *plan_call(PyObject *raw, PyObject *args, PyObject *kwargs) {
+    if (kwargs && PyDict_GET_SIZE(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "a plan takes arrays by position only");
+        return nullptr;
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(args);
+    std::vector<PyObject *> arrays;
+    for (Py_ssize_t i = 0; i < n; ++i) {
+        if (!PyArray_Check(PyTuple_GET_ITEM(args, i))) {
+            PyErr_SetString(PyExc_TypeError, "a plan takes NumPy arrays");
+            return nullptr;
+        }
+        arrays.push_back(PyTuple_GET_ITEM(args, i));
+    }
+    return run_prepared(reinterpret_cast<PreparedCall *>(raw), arrays.data(), int(n));
+}
+
+PyObject *plan_get_door(PyObject *raw, void *) {
+    Door *door = reinterpret_cast<PreparedCall *>(raw)->door;
+    return Py_NewRef(door ? reinterpret_cast<PyObject *>(door) : Py_None);
+}
+
+int plan_set_door(PyObject *raw, PyObject *value, void *) {
+    if (!value || (value != Py_None && Py_TYPE(value) != &DoorType)) {
+        PyErr_SetString(PyExc_TypeError, "door must be a Door or None");
+        return -1;
+    }
+    PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
+    PyObject *old = reinterpret_cast<PyObject *>(self->door);
+    self->door = value == Py_None ? nullptr : reinterpret_cast<Door *>(Py_NewRef(value));
+    Py_XDECREF(old);
+    return 0;
+}
+
+PyObject *plan_get_kept_bytes(PyObject *raw, void *) {
+    size_t sum = 0;
+    for (const Buffer &b : *reinterpret_cast<PreparedCall *>(raw)->buffers) sum += b.kind == BufferKind::kept ? b.bytes : 0;
+    return PyLong_FromSize_t(sum);
+}
+
+PyGetSetDef plan_getset[] = {{"kept_bytes", plan_get_kept_bytes, nullptr, "bytes it keeps between calls: packed weights", nullptr},
+                             {"door", plan_get_door, plan_set_door, "the Door of its library, or None", nullptr},
+                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMemberDef plan_members[] = {
+    {"failed", T_BOOL, offsetof(PreparedCall, failed), 0, "whether its library failed to run it: it is not to be used again"},
+    {"runs", T_ULONGLONG, offsetof(PreparedCall, runs), READONLY, "how often it ran"},
+    {"used", T_ULONGLONG, offsetof(PreparedCall, used), READONLY, "when it ran last, on a clock that every run of a plan moves"},
+    {"choice", T_OBJECT, offsetof(PreparedCall, choice), 0, "the Choice this plan carries out"},
+    {"keep", T_OBJECT, offsetof(PreparedCall, keep), READONLY, "objects that live as long as the plan"},
+    {"threads", T_INT, offsetof(PreparedCall, threads), READONLY, "threads its library is given"},
+    {"arguments", T_INT, offsetof(PreparedCall, arguments), READONLY, "arrays a call has"},
+    {nullptr, 0, 0, 0, nullptr}};
+
+}  // namespace
+
+PyTypeObject PreparedCallType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+int add_plan_types(PyObject *module) {
+    PreparedCallType.tp_name = "backline._core.PreparedCall";
+    PreparedCallType.tp_basicsize = sizeof(PreparedCall);
+    PreparedCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+    PreparedCallType.tp_doc =
+        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep, serial, first)\n\n"
+        "Native calls, copies and triangles over buffers, ready to run on arrays of one layout. The arrays must have the shape,\n"
+        "strides and dtype it was prepared for: the Memo sees to that.";
+    PreparedCallType.tp_new = plan_new;
+    PreparedCallType.tp_dealloc = plan_dealloc;
+    PreparedCallType.tp_traverse = plan_traverse;
+    PreparedCallType.tp_clear = plan_clear;
+    PreparedCallType.tp_call = plan_call;
+    PreparedCallType.tp_members = plan_members;
+    PreparedCallType.tp_getset = plan_getset;
+    return PyModule_AddType(module, &PreparedCallType);
+}
+
+}  // namespace backline
