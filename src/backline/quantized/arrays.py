@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,12 @@ from ..errors import BadType, BadValue
 from ..libraries import team
 from ..libraries.cpu.reference_quantized import Factor, to_integers
 from ..ops.bind import check_array
+from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
-__all__ = [
-    "LEAST", "MOST", "Array", "QArray", "check_floats", "check_kind", "check_quantized", "dequantize", "extremes",
-    "integer_dtype", "integers", "one_of_each", "quantize", "requantize", "scales", "zero_points",
-]  # fmt: skip
-
-Array = np.ndarray[Any, Any]
+__all__ = ["QArray", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize"]
 
 F32 = np.dtype(np.float32)
 MANY = 1 << 16  # elements that may be worth more than one thread
-LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class QArray:
@@ -75,7 +69,7 @@ class QArray:
         array = check_array(int_repr, "QArray: int_repr")
         integer_dtype("QArray: int_repr", array.dtype)
         self._int_repr = array
-        self._axis = _axis("QArray", axis, array.shape)
+        self._axis = axis_of("QArray", axis, array.shape)
         size = None if self._axis is None else array.shape[self._axis]
         self._scales = scales("QArray", scale, size).reshape(-1)
         self._zero_points = zero_points("QArray", zero_point, size, array.dtype).reshape(-1)
@@ -187,7 +181,7 @@ def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", ax
     """
     array = check_floats("quantize", x)
     kind = integer_dtype("quantize: dtype", dtype)
-    along = _axis("quantize", axis, array.shape)
+    along = axis_of("quantize", axis, array.shape)
     if along is None:
         steps, zeros = one_of_each("quantize", scale, zero_point, kind)
     else:
@@ -351,39 +345,6 @@ def check_floats(where: str, value: Any) -> Array:
     return array
 
 
-def check_kind(where: str, value: Any) -> Array:
-    """The value if it is an array of real numbers."""
-    array = check_array(value, f"{where}: x")
-    if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise BadType(
-            f"{where}: x has dtype {array.dtype}",
-            cause="float16, bfloat16, float32 and float64 are quantized",
-            remedy="x.astype(np.float32)",
-        )
-    return array
-
-
-def integer_dtype(where: str, dtype: Any) -> np.dtype[Any]:
-    """uint8 or int8."""
-    try:
-        found: np.dtype[Any] = np.dtype(dtype)
-    except TypeError:
-        raise BadType(f"{where}={dtype!r} is no dtype", remedy="np.uint8 or np.int8") from None
-    if dtype is None or found.name not in ("uint8", "int8"):
-        raise BadType(f"{where} is {'None' if dtype is None else found}", remedy="np.uint8 or np.int8")
-    return found
-
-
-def _axis(where: str, axis: Any, shape: tuple[int, ...]) -> int | None:
-    if axis is None:
-        return None
-    if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
-        raise BadType(f"{where}: axis={axis!r} is not an int or None")
-    if not -len(shape) <= axis < len(shape):
-        raise BadValue(f"{where}: axis={axis}", cause=f"the array has shape {shape}, {len(shape)} axes")
-    return int(axis) % len(shape)
-
-
 def _along(values: Array, axis: int | None, ndim: int) -> Array:
     """Brought to a shape that broadcasts along the axis."""
     if axis is None:
@@ -391,63 +352,3 @@ def _along(values: Array, axis: int | None, ndim: int) -> Array:
     shape = [1] * ndim
     shape[axis] = -1
     return values.reshape(shape)
-
-
-def _numbers(where: str, name: str, value: Any, size: int | None, kinds: str, what: str) -> Array:
-    """One number, or where there is an axis one for each index of it."""
-    try:
-        given = np.asarray(value)
-    except (TypeError, ValueError):
-        given = np.asarray(None)
-    if given.dtype.kind not in kinds and not (given.size == 0 and given.ndim == 1):
-        raise BadType(f"{where}: {name}={value!r} is not {what}")
-    if size is None and given.ndim:
-        raise BadValue(
-            f"{where}: {name} has shape {given.shape}", cause="without an axis there is one", remedy="a number, or axis=..."
-        )
-    if size is not None and given.shape not in ((), (size,)):
-        raise BadValue(f"{where}: {name} has shape {given.shape}, the array has {size} along the axis")
-    return given if size is None else np.broadcast_to(given, (size,))
-
-
-def scales(where: str, value: Any, size: int | None) -> Array:
-    """Scales as a read-only float32 array without axes, or of one for each index."""
-    given = _numbers(where, "scale", value, size, "iuf", "a number" if size is None else "numbers")
-    wide = given.astype(np.float64)
-    wrong = wide[~(np.isfinite(wide) & (wide > 0))]
-    if wrong.size:
-        raise BadValue(f"{where}: scale={wrong.flat[0].item()!r}", cause="a scale is finite and positive")
-    wrong = wide[(wide < LEAST) | (wide > MOST)]
-    if wrong.size:
-        raise BadValue(
-            f"{where}: scale={wrong.flat[0].item()!r}", cause=f"float32 keeps numbers from {LEAST:.4g} to {MOST:.4g} in full"
-        )
-    made = wide.astype(np.float32)
-    made.flags.writeable = False
-    return made
-
-
-def zero_points(where: str, value: Any, size: int | None, dtype: np.dtype[Any]) -> Array:
-    """Zero points as a read-only int32 array, likewise."""
-    given = _numbers(where, "zero_point", value, size, "iu", "an integer" if size is None else "integers")
-    limits = np.iinfo(dtype)
-    wrong = given[(given < limits.min) | (given > limits.max)]
-    if wrong.size:
-        raise BadValue(
-            f"{where}: zero_point={wrong.flat[0].item()}", cause=f"zero points of {dtype} are from {limits.min} to {limits.max}"
-        )
-    made = given.astype(np.int32)
-    made.flags.writeable = False
-    return made
-
-
-def one_of_each(where: str, scale: Any, zero_point: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """One scale and one zero point, each as a read-only vector of one element."""
-    if type(scale) is float and type(zero_point) is int:  # as nearly always: then they are known from the last time
-        return _known(where, scale, zero_point, dtype)
-    return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, dtype).reshape(1)
-
-
-@lru_cache(maxsize=4096)
-def _known(where: str, scale: float, zero_point: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, dtype).reshape(1)

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..ops.checks import flag
-from .arrays import LEAST, MOST, Array, QArray, check_floats, integer_dtype, quantize
+from .arrays import QArray, check_floats, quantize
+from .checks import LEAST, MOST, Array, integer_dtype
 from .schemes import scheme
 
 __all__ = ["HistogramObserver", "MinMaxObserver", "parameters", "parameters_of_one", "quantize_weights"]

@@ -13,7 +13,8 @@ from ..ops.bind import operation
 from ..ops.conv_checks import points_of, possible
 from ..problems import operand
 from ..problems.quantized import QuantizedProblem
-from .arrays import Array, QArray, check_kind, check_quantized, extremes, integers, one_of_each
+from .arrays import QArray, check_quantized, extremes, integers
+from .checks import Array, check_kind, one_of_each
 from .observers import parameters_of_one
 from .packing import Packed, PackedConv2d, PackedLinear
 from .schemes import scheme

@@ -13,7 +13,8 @@ from ..libraries.cpu.reference_quantized import ENGINE
 from ..ops.bind import check_array
 from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers
 from ..problems.quantized import QuantizedProblem
-from .arrays import Array, QArray, check_quantized
+from .arrays import QArray, check_quantized
+from .checks import Array
 from .schemes import SCHEMES, current_engine
 
 __all__ = ["Packed", "PackedConv2d", "PackedLinear", "conv2d_prepack", "linear_prepack"]
