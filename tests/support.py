@@ -6,6 +6,7 @@ Test modules import it by path (``from support import ...``): each folder's conf
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -258,14 +259,20 @@ def clean() -> Iterator[None]:
     assert not leaked, f"the test left scopes open: {[layer[0] for layer in leaked]}"
 
 
+@functools.cache
+def _openblas_of_numpy() -> Any:
+    """NumPy maps its BLAS when it is imported; the list of what is mapped is long, and read for this once."""
+    path = next((f.path for f in mapped_files() if "numpy.libs" in f.path and "openblas" in f.path), None)
+    return ctypes.CDLL(path) if path else None
+
+
 @pytest.fixture
 def numpy_on_one_thread() -> Iterator[None]:
     """NumPy's own BLAS on one thread, where it is the OpenBLAS of a wheel: references must not fight the tests for cores."""
-    path = next((f.path for f in mapped_files() if "numpy.libs" in f.path and "openblas" in f.path), None)
-    if path is None:
+    library = _openblas_of_numpy()
+    if library is None:
         yield
         return
-    library = ctypes.CDLL(path)
     before = library.scipy_openblas_get_num_threads64_()
     library.scipy_openblas_set_num_threads64_(1)
     yield

@@ -1,7 +1,7 @@
 """Convolutions and their gradients: every library, every algorithm it lists, every dtype and layout, against direct loops.
 
-The reference goes through every place of the kernel and every one of its elements, and adds products in the widest type that
-NumPy has. Bounds are componentwise: gamma_n times the sum of absolute products, plus one rounding into the result's dtype.
+The reference goes through the elements of the kernel, and adds its products, at all places at once, in the widest type that NumPy
+has. Bounds are componentwise: gamma_n times the sum of absolute products, plus one rounding into the result's dtype.
 """
 
 from __future__ import annotations
@@ -70,12 +70,15 @@ def tuples(rank: int, kwargs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[in
 def pairs(
     points: tuple[int, ...], image: tuple[int, ...], kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any
 ) -> Any:
-    """Every place of the kernel, every element of it, and what element of the image the two meet at, where they meet one."""
-    for point in np.ndindex(points):
-        for tap in np.ndindex(kernel):
-            at = tuple(p * s - b + t * d for p, s, b, t, d in zip(point, stride, padding, tap, dilation, strict=True))
-            if all(0 <= i < n for i, n in zip(at, image, strict=True)):
-                yield point, tap, at
+    """Every element of the kernel; the places where it meets an element of the image, and those elements."""
+    for tap in np.ndindex(kernel):
+        places, elements = [], []
+        for n, size, s, b, t, d in zip(points, image, stride, padding, tap, dilation, strict=True):
+            at = np.arange(n) * s - b + t * d
+            inside = (at >= 0) & (at < size)
+            places.append(np.flatnonzero(inside))
+            elements.append(at[inside])
+        yield np.ix_(*places), tap, np.ix_(*elements)
 
 
 def out_points(image: tuple[int, ...], kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
@@ -94,9 +97,9 @@ class Exact:
     def __init__(self, shape: tuple[int, ...], kind: Any) -> None:
         self.value, self.size, self.terms = np.zeros(shape, kind), np.zeros(shape, np.longdouble), 1
 
-    def add(self, where: Any, a: Array, b: Array) -> None:
-        self.value[where] += a @ b
-        self.size[where] += np.abs(a) @ np.abs(b)
+    def add(self, where: Any, rule: str, a: Array, b: Array) -> None:
+        self.value[where] += np.einsum(rule, a, b)
+        self.size[where] += np.einsum(rule, np.abs(a), np.abs(b))
 
     def bound(self, dtype: np.dtype[Any]) -> Array:
         if dtype.kind in "iu":
@@ -128,9 +131,9 @@ def exact_conv(x: Array, w: Array, **kwargs: Any) -> Exact:
     x, w = wide(x), wide(w)
     e = Exact((len(x), len(w), *points), x.dtype)
     e.terms = w[0].size
-    for point, tap, at in pairs(points, x.shape[2:], w.shape[2:], stride, padding, dilation):
+    for place, tap, at in pairs(points, x.shape[2:], w.shape[2:], stride, padding, dilation):
         for c, o in in_groups(groups, x.shape[1], len(w)):
-            e.add((slice(None), o, *point), x[(slice(None), c, *at)], w[(o, slice(None), *tap)].T)
+            e.add((slice(None), o, *place), "nc...,oc->no...", x[(slice(None), c, *at)], w[(o, slice(None), *tap)])
     return e
 
 
@@ -147,7 +150,7 @@ def exact_transposed(x: Array, w: Array, *, output_padding: Any = 0, size: Any =
     e.terms = max(x.shape[1] * prod(w.shape[2:]), 1)
     for place, tap, at in pairs(x.shape[2:], size, w.shape[2:], stride, padding, dilation):
         for c, o in in_groups(groups, x.shape[1], features):
-            e.add((slice(None), o, *at), x[(slice(None), c, *place)], w[(c, slice(None), *tap)])
+            e.add((slice(None), o, *at), "nc...,co->no...", x[(slice(None), c, *place)], w[(c, slice(None), *tap)])
     return e
 
 
@@ -156,9 +159,10 @@ def exact_by_weight(x: Array, size: tuple[int, ...], grad: Array, **kwargs: Any)
     x, grad = wide(x).conj(), wide(grad)
     e = Exact(size, x.dtype)
     e.terms = max(len(x) * prod(grad.shape[2:]), 1)
-    for point, tap, at in pairs(grad.shape[2:], x.shape[2:], size[2:], stride, padding, dilation):
+    for place, tap, at in pairs(grad.shape[2:], x.shape[2:], size[2:], stride, padding, dilation):
         for c, o in in_groups(groups, x.shape[1], size[0]):
-            e.add((o, slice(None), *tap), grad[(slice(None), o, *point)].T, x[(slice(None), c, *at)])
+            g, images = (a.reshape(*a.shape[:2], prod(a.shape[2:])) for a in (grad[(slice(None), o, *place)], x[(slice(None), c, *at)]))
+            e.add((o, slice(None), *tap), "nop,ncp->oc", g, images)
     return e
 
 

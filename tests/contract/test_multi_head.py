@@ -78,9 +78,9 @@ def by_each(*args: Any, op: str = NAME, **kwargs: Any) -> dict[str, Any]:
 
 
 def builder(op: str) -> Any:
-    from backline.ops import multi_head
+    from backline.ops import multi_head_checks
 
-    return multi_head._torch_arguments if op.endswith("_forward") else multi_head._arguments
+    return multi_head_checks.checked_as_torch if op.endswith("_forward") else multi_head_checks.checked
 
 
 def near(result: Array, wanted: Array, dtype: str, what: str) -> None:

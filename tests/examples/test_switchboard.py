@@ -24,7 +24,7 @@ SHOWS = {
     "use_backends": r"set_flags\('ieee'\) returned \('tf32',\)\n  inside the block +none\n  after it +ieee\n(?s:.*)was refused: the base is frozen"
     r"(?s:.*)inside a block +tf32, frozen: True",
     "use_cpu": r"capped, for a block: DEFAULT\n(?s:.*)cpu.capability = '\w+' is not a legal value",
-    "use_cuda": r"allow_tf32 True, so fp32_precision tf32\n(?s:.*)sdpa_kernel\(MATH\) +math\n(?s:.*)after the blocks +memory-efficient, math, cuDNN\n",
+    "use_cuda": r"allow_tf32 True, so fp32_precision tf32\n(?s:.*)highest .* \de-0[67]\n +high .*tf32.* \de-04\n(?s:.*)sdpa_kernel\(MATH\) +math\n(?s:.*)after the blocks +memory-efficient, math, cuDNN\n",
     "use_cudnn": r"inside flags\(...\) +enabled=True, benchmark=True, deterministic=True, allow_tf32=False\n"
     r" +after the block +enabled=True, benchmark=True, deterministic=False, allow_tf32=True\n",
     "use_cusparselt": r"inside the block: enabled False",

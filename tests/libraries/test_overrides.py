@@ -14,6 +14,7 @@ from backline.libraries import overrides
 from backline.libraries.overrides import Override, active, considered, operations, register, unregister
 
 OP = "example.op"
+ATTENTION = ("nn.functional.scaled_dot_product_attention", "nn.grad.scaled_dot_product_attention_backward")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,8 @@ def add(language: str = "triton", key: str = "CPU", condition: object = None) ->
 
 
 def test_without_an_override_there_is_none():
-    assert active(OP, "CPU") is None and considered(OP, "CPU") == [] and operations("triton") == []
+    assert active(OP, "CPU") is None and considered(OP, "CPU") == [] and operations("cutedsl") == []
+    assert tuple(operations("triton")) == ATTENTION, "kernels of our own"
 
 
 def test_an_override_is_for_its_operation_and_key():
@@ -81,7 +83,7 @@ def test_operations_are_sorted_and_named_once():
         register("triton", op, "CPU", print)
     register("triton", "b", "CUDA", print)
     register("cutedsl", "c", "MPS", print)
-    assert operations("triton") == ["a", "b"] and operations("cutedsl") == ["c"] and operations("fortran") == []
+    assert operations("triton") == ["a", "b", *ATTENTION] and operations("cutedsl") == ["c"] and operations("fortran") == []
 
 
 def test_taking_out_what_is_not_there_is_no_error():
@@ -105,7 +107,7 @@ def test_taking_out_what_is_not_there_is_no_error():
 def test_what_cannot_be_registered_is_refused(args, error, text):
     with pytest.raises(error, match=text):
         register(*args)
-    assert operations("triton") == []
+    assert tuple(operations("triton")) == ATTENTION
 
 
 @settings(max_examples=200, deadline=None)

@@ -68,8 +68,8 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
     "cudart": (CUDART.format(status=0), 13000, CUDART.format(status=35), "status 35"),
     "cublas": (properties("cublasGetProperty"), "13.1.2", properties("cublasGetProperty", 7), "status 7"),
     "cublaslt": (properties("cublasLtGetProperty"), "13.1.2", properties("cublasLtGetProperty", 7), "status 7"),
-    "cusolver": (properties("cusolverGetProperty"), "13.1.2", properties("cusolverGetProperty", 7), "status 7"),
-    "cufft": (properties("cufftGetProperty"), "13.1.2", properties("cufftGetProperty", 7), "status 7"),
+    "cusolver": (properties("cusolverGetProperty", numbers="12, 1, 2"), "12.1.2", properties("cusolverGetProperty", 7), "status 7"),
+    "cufft": (properties("cufftGetProperty", numbers="12, 1, 2"), "12.1.2", properties("cufftGetProperty", 7), "status 7"),
     "cudnn": (returning("cudnnGetVersion", 91500), 91500, returning("cudnnGetVersion", 8907), "is cuDNN 8.9.7; 9 is needed"),
     "cusparselt": (properties("cusparseLtGetProperty", numbers="0, 6, 0"), 600, properties("cusparseLtGetProperty", 1), "status 1"),
     "magma": (MAGMA, "2.9.0", MAGMA + "__attribute__((constructor)) static void f(void) { __builtin_trap(); }", "crashes when"),
@@ -381,8 +381,8 @@ def test_arm_compute_library(build: Build, monkeypatch: pytest.MonkeyPatch, nowh
 def test_words_across_two_pieces_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "big"
     file.write_bytes(b"x" * ((1 << 20) - 4) + b"arm_compute")
-    assert presence._mentions(str(file), b"arm_compute")
-    assert not presence._mentions(str(file), b"arm_computer")
+    assert presence.mentions(str(file), b"arm_compute")
+    assert not presence.mentions(str(file), b"arm_computer")
 
 
 def test_nnpack_inside_another_package_that_is_loaded(build: Build, nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
