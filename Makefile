@@ -7,17 +7,20 @@
 # an edited C++ file is compiled by the next command.
 
 PYTHON ?= python3
+# Processes that run tests; 0: the tests run in the process that was started (for a debugger).
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard src/backline/_core/*.cpp src/backline/_core/*.hpp)
 
+MACHINES_PATH := $(PATH)
 # The tools that the command line of Backline finds, and those of the environment before others.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-triton test-cudnn lint types bench ranking clean
+.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -28,7 +31,16 @@ demo-cnn: $(VENV)/demo $(VENV)/mkl
 	$(BIN)/python examples/photo_filters.py
 
 test: $(VENV)/test $(VENV)/mkl $(VENV)/devices
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# The rows that only an NVIDIA GPU can prove, by the machine's own Python: nothing is installed, and no network is needed.
+gpu-check:
+	env -u VIRTUAL_ENV PATH="$(MACHINES_PATH)" $(PYTHON) -m pytest -m gpu $(ARGS)
+
+# What such a machine may lack, to be carried there: 17 MB. A newer frontend names packages that are not needed, so none are followed.
+wheelhouse:
+	$(PYTHON) -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
+	  --dest wheelhouse nvidia-cudnn-frontend==1.32.0 nvmath-python==1.0.0 opt_einsum platformdirs
 
 # The kernels in Triton, compiled for several devices and run in its interpreter; Triton is 272 MB.
 test-triton: $(VENV)/test

@@ -6,10 +6,14 @@ unless the test carries one of the markers in `MAY_SKIP`. The reason "MKL is not
 
 from __future__ import annotations
 
+import compileall
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +32,7 @@ _folder = tempfile.mkdtemp(prefix="backline-tests-")
 
 # At import, so that nothing of Backline can have read them yet; child processes inherit them.
 for _name in [*os.environ]:
-    if _name.startswith("BACKLINE_") and not _name.endswith("_LIBRARY"):
+    if _name.startswith("BACKLINE_") and not _name.startswith("BACKLINE_TEST_") and not _name.endswith("_LIBRARY"):
         del os.environ[_name]
 os.environ |= {
     "BACKLINE_CONFIG": "",
@@ -38,12 +42,54 @@ os.environ |= {
 }
 
 
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # With "=" between them: what follows a blank may be taken for a folder of tests before this file is found.
+    group = parser.getgroup("gpu", "the check on a GPU: python -m pytest -m gpu --gpu-out=FOLDER")
+    group.addoption("--gpu-out", metavar="FOLDER", help="the folder that all its files go to")
+    group.addoption("--gpu-deadline", metavar="SECONDS", default=340.0, type=float, help="rows later than this are not reached")
+    group.addoption("--gpu-rows", metavar="IDS", default="", help="run these alone: 'BLAS-1,FFT-2'; the others count as not reached")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker, why in MAY_SKIP.items():
         config.addinivalue_line("markers", f"{marker}: {why}")
+    if on_gpu(config):
+        _check_on_gpu(config)
     if os.environ.get("CI", "").lower() in ("true", "1"):
         # As a plugin of its own: hooks of this file would see the tests below this folder only, not the package's doctests.
         config.pluginmanager.register(_NoSkips())
+
+
+def on_gpu(config: pytest.Config) -> bool:
+    """Whether this run is the check on a GPU: ``-m gpu`` and nothing else."""
+    return bool(config.option.markexpr.strip() == "gpu")
+
+
+def _check_on_gpu(config: pytest.Config) -> None:
+    """Nothing but the folder of these tests is collected; they need a machine that is ready."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args[:] = [str(GPU_TESTS)]
+    sys.path.insert(0, str(GPU_TESTS.parent))
+    from gpu.check import Check
+
+    check = Check(config)
+    config.pluginmanager.register(check, "gpu-check")
+    check.begin()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Any other run leaves them alone."""
+    return True if collection_path == GPU_TESTS and not on_gpu(config) else None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compiled to bytecode once: hundreds of tests start an interpreter, and where PYTHONDONTWRITEBYTECODE is set each would compile."""
+    package = importlib.util.find_spec("backline")
+    if package is not None and package.origin and not hasattr(session.config, "workerinput"):
+        compileall.compile_dir(os.path.dirname(package.origin), quiet=2)
 
 
 def pytest_unconfigure() -> None:

@@ -7,6 +7,7 @@ error that the library would return.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -43,8 +44,25 @@ def applied(op: int, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return wide(x) if op == 0 else wide(x).T if op == 1 else wide(x).conj().T
 
 
-def product(op_a: int, a: Any, op_b: int, b: Any, alpha: Any, beta: Any, c: Any) -> np.ndarray[Any, Any]:
-    total = alpha * (applied(op_a, a) @ applied(op_b, b))
+def tf32(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """float32, or its pairs, rounded to the 10 bits of mantissa that tensor cores read."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(x.dtype)
+
+
+def sums_in_half(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], block: int = 16) -> np.ndarray[Any, Any]:
+    """A product whose sums are rounded to float16 after every `block` terms."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float16)
+    for k in range(0, a.shape[1], block):
+        total = (total + a[:, k : k + block] @ b[k : k + block]).astype(np.float16)
+    return total.astype(np.float64)
+
+
+def product(op_a: int, a: Any, op_b: int, b: Any, alpha: Any, beta: Any, c: Any, precision: str = "") -> np.ndarray[Any, Any]:
+    if precision == "tf32":
+        a, b = tf32(a), tf32(b)
+    left, right = applied(op_a, a), applied(op_b, b)
+    total = alpha * (sums_in_half(left, right) if precision == "f16" else left @ right)
     return total + beta * wide(c) if beta != 0 else total  # what C holds does not count then, be it NaN
 
 
@@ -54,6 +72,7 @@ class Blas(Recording):
     def __init__(self, module: Any, **more: Any) -> None:
         super().__init__(module, **more)
         self.state: dict[int, dict[str, Any]] = {}
+        self._numbers = itertools.count(0x100)
         for bits in ("", "_64"):
             self.answers[f"gemm_ex{bits}"] = self.gemm
             self.answers[f"gemm_strided_batched_ex{bits}"] = self.strided
@@ -61,12 +80,14 @@ class Blas(Recording):
         self.answers |= {
             "create": self.made, "set_stream": self.stream, "set_workspace": self.workspace,
             "set_math_mode": lambda handle, mode: self.state[handle].update(mode=mode),
+            "get_math_mode": lambda handle: self.state[handle]["mode"], "destroy": lambda handle: self.state.pop(handle, None),
             "set_emulation_strategy": lambda handle, emulation_strategy: self.state[handle].update(strategy=emulation_strategy),
             "set_atomics_mode": lambda handle, mode: self.state[handle].update(atomics=mode),
+            "get_atomics_mode": lambda handle: self.state[handle].get("atomics", 0),
         }  # fmt: skip
 
     def made(self) -> int:
-        handle = 0x100 + len(self.state)
+        handle = next(self._numbers)
         self.state[handle] = {"mode": 0, "strategy": 0}
         return handle
 
@@ -94,6 +115,8 @@ class Blas(Recording):
     def one(self, g: dict[str, Any], a: int, b: int, c: int) -> None:
         state = self.state[g["handle"]]
         assert state["workspace"] is not None, "setting the stream took the workspace away"
+        if state["workspace"][1]:
+            memory(*state["workspace"])[: min(state["workspace"][1], 64)] = b"\xa5" * min(state["workspace"][1], 64)
         m, n, k = g["m"], g["n"], g["k"]
         shape_a, shape_b = ((m, k) if g["transa"] == 0 else (k, m)), ((k, n) if g["transb"] == 0 else (n, k))
         if min(m, n, k) < 0 or g["lda"] < shape_a[0] or g["ldb"] < shape_b[0] or g["ldc"] < m:
@@ -105,7 +128,8 @@ class Blas(Recording):
         out = matrix(c, m, n, g["ldc"], dtype)
         left, right = matrix(a, *shape_a, g["lda"], dtype), matrix(b, *shape_b, g["ldb"], dtype)
         alpha, beta = (scalar(g[each], compute, kind) for each in ("alpha", "beta"))
-        out[...] = product(g["transa"], left, g["transb"], right, alpha, beta, out).astype(dtype)
+        precision = "tf32" if state["mode"] == 3 and kind in (0, 4) else "f16" if compute == 64 else ""
+        out[...] = product(g["transa"], left, g["transb"], right, alpha, beta, out, precision).astype(dtype)
 
 
 class Lt(Recording):
@@ -125,7 +149,8 @@ class Lt(Recording):
         self.asked: list[dict[str, int]] = []
         made = ("matmul_desc_create", "matrix_layout_create", "matmul_preference_create")
         self.answers |= dict.fromkeys(made, self.thing)
-        self.answers |= {"create": lambda: 0x77, "matmul": self.multiply, "matmul_algo_get_heuristic": self.heuristic}
+        self.answers |= {"create": lambda: 0x77, "matmul": self.multiply, "matmul_algo_get_heuristic": self.heuristic,
+                         "matmul_algo_config_get_attribute": self.configured}  # fmt: skip
         self.answers["matmul_desc_set_attribute"] = lambda **g: self.keep(g["matmul_desc"], self.module.get_matmul_desc_attribute_dtype, **g)
         self.answers["matrix_layout_set_attribute"] = lambda **g: self.keep(g["mat_layout"], self.module.get_matrix_layout_attribute_dtype, **g)
         self.answers["matmul_preference_set_attribute"] = lambda **g: self.keep(
@@ -148,13 +173,21 @@ class Lt(Recording):
         states = [] if self.refuses is None else [*self.refuses, 0]
         assert len(states) <= requested_algo_count
         dtype = self.module.matmul_heuristic_result_dtype
+        mask = self.things[preference].get(int(self.module.MatmulPreferenceAttribute.REDUCTION_SCHEME_MASK), 7)
         results = np.frombuffer(memory(heuristic_results_array, len(states) * dtype.itemsize), dtype) if states else []
         for i, state in enumerate(states):
-            results[i]["algo"]["data_"] = i + 1
+            results[i]["algo"]["data_"] = i + 1, 2 if mask else 1, mask & 2, 0, 0, 0, 0, 0
             results[i]["workspace_size"], results[i]["state"] = self.workspace, state
         np.frombuffer(memory(return_algo_count, 4), np.int32)[0] = len(states)
         names = {int(value): name for name, value in self.module.MatmulPreferenceAttribute.__members__.items()}
         self.asked.append({names[at]: value for at, value in self.things[preference].items() if isinstance(at, int)})
+
+    def configured(self, algo: int, attr: int, buf: int, size_in_bytes: int, size_written: int) -> None:
+        """How often an algorithm splits k, and how it adds up the parts: as far as the preference let it."""
+        kind = self.module.MatmulAlgoConfigAttribute
+        data = np.frombuffer(memory(algo, 64), np.uint64)
+        np.frombuffer(memory(buf, size_in_bytes), np.uint32)[0] = data[{kind.SPLITK_NUM: 1, kind.REDUCTION_SCHEME: 2}[kind(attr)]]
+        np.frombuffer(memory(size_written, 8), np.uint64)[0] = size_in_bytes
 
     def multiply(self, **g: Any) -> None:
         attribute, layout = self.module.MatmulDescAttribute, self.module.MatrixLayoutAttribute
@@ -175,7 +208,8 @@ class Lt(Recording):
                 assert made["ld"] >= made["rows"]
                 matrices[each] = matrix(g[each] + i * step * dtype.itemsize, made["rows"], made["cols"], made["ld"], dtype)
             op_a, op_b = (description.get(int(getattr(attribute, f"TRANS{each}")), 0) for each in "AB")
-            total = product(op_a, matrices["a"], op_b, matrices["b"], alpha, beta, matrices["d"])
+            precision = {77: "tf32", 64: "f16"}.get(compute, "")
+            total = product(op_a, matrices["a"], op_b, matrices["b"], alpha, beta, matrices["d"], precision)
             epilogue = description.get(int(attribute.EPILOGUE), 1)
             if epilogue & 4:
                 address = description[int(attribute.BIAS_POINTER)]

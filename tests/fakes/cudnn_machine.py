@@ -15,18 +15,12 @@ from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.graphs import Cudnn, Plan
 
 
-class _Pool:
-    def free_bytes(self) -> int:
-        return 0
-
-
 class Machine:
     """Fakes that share one log."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.cupy, self.cudnn = CuPy(H100, log=self.log), Cudnn(real, self.log)
-        self.cupy.get_default_memory_pool = _Pool
         self.free, self.rng = 1 << 40, np.random.default_rng(0)
         alloc = self.cupy.cuda.alloc
 

@@ -7,6 +7,7 @@ NumPy's function of that name, with arrays wrapped: elementwise work, reductions
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -114,7 +115,8 @@ ndarray.__module__ = "cupy"
 def _wrapped(function: Callable[..., Any], device: int | None = None, current: Callable[[], int] = lambda: 0) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         where = device if device is not None else _device_of([*args, *kwargs.values()])
-        made = function(*unwrap(args), **{k: unwrap(v) for k, v in kwargs.items()})
+        with np.errstate(all="ignore"):  # a device warns of nothing
+            made = function(*unwrap(args), **{k: unwrap(v) for k, v in kwargs.items()})
         out = kwargs.get("out")
         return out if isinstance(out, ndarray) else wrap(made, current() if where is None else where)
 
@@ -123,7 +125,8 @@ def _wrapped(function: Callable[..., Any], device: int | None = None, current: C
 
 def _operator(name: str) -> Callable[..., Any]:
     def operate(self: ndarray, *others: Any) -> Any:
-        made = getattr(self.host, name)(*(unwrap(o) for o in others))
+        with np.errstate(all="ignore"):
+            made = getattr(self.host, name)(*(unwrap(o) for o in others))
         return self if made is self.host else wrap(made, self.device.id)
 
     return operate
@@ -155,8 +158,9 @@ class CuPy:
     """
 
     def __init__(self, *properties: dict[str, Any], log: list[tuple[str, dict[str, Any]]] | None = None) -> None:
-        self.log = [] if log is None else log
+        self.written = [] if log is None else log
         self.ndarray = ndarray
+        self.pool = MemoryPool()
         self.cuda = _Cuda(self, list(properties or (H100,)))
 
     def _here(self) -> int:
@@ -167,7 +171,15 @@ class CuPy:
             return value
         return ndarray(np.array(unwrap(value), dtype), self._here())
 
-    array = asarray
+    def array(self, value: Any, dtype: Any = None) -> ndarray:
+        if isinstance(value, ndarray):
+            return ndarray(np.array(value.host, dtype), value.device.id)
+        return self.asarray(value, dtype)
+
+    def ElementwiseKernel(self, *args: Any, **kwargs: Any) -> Any:
+        from fakes.elementwise import ElementwiseKernel
+
+        return ElementwiseKernel(self, *args, **kwargs)
 
     def asnumpy(self, value: Any) -> Any:
         return value.get() if isinstance(value, ndarray) else np.asarray(value)
@@ -178,6 +190,9 @@ class CuPy:
         if made.dtype.kind in "fcV":
             made.fill(np.nan)
         return ndarray(made, self._here())
+
+    def get_default_memory_pool(self) -> MemoryPool:
+        return self.pool
 
     def get_array_module(self, *args: Any) -> Any:
         return self if _device_of(args) is not None else np
@@ -198,19 +213,52 @@ class _Namespace:
         self.__dict__.update(names)
 
 
+class MemoryPool:
+    """A pool that keeps nothing, and counts how often it was asked to give it back."""
+
+    freed = 0
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        self.freed += 1
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def used_bytes(self) -> int:
+        return 0
+
+
 class Stream:
     """A stream: work given to it is done at once. `ptr` tells it from others."""
 
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
+    done = True
+
+    def __init__(self, ptr: int, cuda: Any = None) -> None:
+        self.ptr, self._cuda = ptr, cuda
         self.synchronized = 0
 
     def synchronize(self) -> None:
         self.synchronized += 1
 
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record(self, event: Any = None) -> Any:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Stream:
+        self._cuda._entered().append(self._cuda.get_current_stream())
+        self._cuda._state.stream = self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._cuda._state.stream = self._cuda._entered().pop()
+
 
 class Event:
-    """A moment; none passes between two."""
+    """A moment, by the host's clock: work given to a stream is done at once."""
 
     ptr = 1
     done = True
@@ -219,7 +267,7 @@ class Event:
         pass
 
     def record(self, stream: Any = None) -> None:
-        pass
+        self.at = time.perf_counter()
 
     def synchronize(self) -> None:
         pass
@@ -232,11 +280,11 @@ class _Cuda:
 
     def __init__(self, cupy: CuPy, properties: list[dict[str, Any]]) -> None:
         self._cupy, self._state, self._streams = cupy, threading.local(), 0
-        self.null_stream = Stream(0)
+        self.null_stream = Stream(0, self)
         self.runtime = _Namespace(
             getDevice=lambda: getattr(self._state, "device", 0), setDevice=self._use, getDeviceCount=lambda: len(properties),
-            getDeviceProperties=lambda index: properties[index], memGetInfo=lambda: (1 << 34, 1 << 35),
-            CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
+            getDeviceProperties=lambda index: properties[index], deviceSynchronize=lambda: None, memGetInfo=lambda: (1 << 34, 1 << 35),
+            driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000, CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         )  # fmt: skip
 
     def _use(self, index: int) -> None:
@@ -275,14 +323,21 @@ class _Cuda:
 
     def Stream(self, *args: Any, **kwargs: Any) -> Stream:
         self._streams += 1
-        return Stream(0x1000 * self._streams)
+        return Stream(0x1000 * self._streams, self)
+
+    def _entered(self) -> list[Stream]:
+        """Streams that were current where this thread entered others."""
+        if not hasattr(self._state, "entered"):
+            self._state.entered = []
+        found: list[Stream] = self._state.entered
+        return found
 
     def get_elapsed_time(self, start: Event, end: Event) -> float:
-        return 0.0
+        return 1000.0 * (end.at - start.at)
 
     def alloc(self, size: int) -> _Pointer:
         """Raw memory, aligned as that of CuPy's pool."""
         block = np.empty(size + 512, np.uint8)
         made = _Pointer(-(-block.ctypes.data // 512) * 512 if size else 0, block)
-        self._cupy.log.append(("alloc", {"size": size, "ptr": made.ptr}))
+        self._cupy.written.append(("alloc", {"size": size, "ptr": made.ptr}))
         return made

@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fakes.computing import memory
+from fakes.computing import memory, tf32
 from fakes.recording import Recording
 
 DTYPES = {"HALF": np.float16, "BFLOAT16": ml_dtypes.bfloat16, "FLOAT": np.float32, "DOUBLE": np.float64, "INT64": np.int64}
@@ -35,14 +35,31 @@ class Plan:
     cpp_index: int | None = None
 
 
+# What a device has, in small: plans on tensor cores first, some that add up in any order, one too large, one that cannot be built.
+USUAL = (
+    Plan("eng67_k2=5", ("TENSOR_CORE",)), Plan("eng61_k2=4", ("TENSOR_CORE", "NONDETERMINISTIC"), workspace=4096),
+    Plan("eng12", ("DOWN_CONVERT_INPUTS", "TENSOR_CORE")), Plan("eng4_k2=1", ("NONDETERMINISTIC",), workspace=1 << 21),
+    Plan("eng9", workspace=1 << 60), Plan("eng33", wrong="No valid engine configs"), Plan("eng0", workspace=2 << 20), Plan("eng1_k2=2"),
+    Plan("eng48", ("TENSOR_CORE",), workspace=256),
+)  # fmt: skip
+
+
 class Cudnn(Recording):
-    """The module ``cudnn``. `plans` is what every graph gets; `graphs` are those that were made."""
+    """The module ``cudnn``. `plans` is what every graph gets; `graphs` are those that were made.
+
+    Plans noted TENSOR_CORE read float32 as tf32, those noted NONDETERMINISTIC never give the same bits twice.
+    """
 
     def __init__(self, module: Any, log: list[tuple[str, dict[str, Any]]]) -> None:
         super().__init__(module, log=log)
         self.plans = [Plan("eng1"), Plan("eng2")]
         self.graphs: list[Graph] = []
+        self.version = 91900
+        self.runs = 0
         self.answers = {"create_handle": lambda: object()}  # no number, as newer frontends have it
+
+    def backend_version(self) -> int:
+        return self.version
 
     def pygraph(self, **given: Any) -> Graph:
         inspect.signature(self.module.pygraph).bind(**given)
@@ -192,9 +209,15 @@ class Graph:
         results = [each.at(tensor_dict[each.uid]) for each in self.outputs if hasattr(each, "uid")]
         with np.errstate(all="ignore"):
             if self.node.startswith("conv"):
+                if "TENSOR_CORE" in plan.notes:
+                    arrays = {name: tf32(each) if each.dtype == np.float32 else each for name, each in arrays.items()}
                 _convolve(self.node, arrays, results[0], **{k: self.inputs[k] for k in ("padding", "stride", "dilation")})
             else:
                 _attend(arrays, results, self.inputs["attn_scale"], self.inputs["use_causal_mask"])
+        self.module.runs += 1
+        if "NONDETERMINISTIC" in plan.notes and results[0].size:
+            first = (0,) * results[0].ndim
+            results[0][first] += np.spacing(np.abs(results[0][first])) * (self.module.runs % 3 - 1)
 
 
 def _convolve(node: str, given: dict[str, Any], out: Any, padding: list[int], stride: list[int], dilation: list[int]) -> None:

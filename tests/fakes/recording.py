@@ -38,6 +38,7 @@ class Recording:
             answer = self.answers.get(name)
             return answer(**given) if isinstance(answer, Callable) else answer  # type: ignore[arg-type]
 
+        stand_in.__signature__ = shape  # type: ignore[attr-defined]
         return stand_in
 
     @property

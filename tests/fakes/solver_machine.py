@@ -46,13 +46,15 @@ class _Kernel:
         self.launch(grid[0], *(ctypes.c_void_p(a.data.ptr) for a in (pivots, order)), *map(int, sizes))
 
 
-class _CuPy(CuPy):
+class KernelCuPy(CuPy):
+    """One that has `RawKernel`: sources are compiled as plain C."""
+
     def __init__(self, folder: Path, log: list[Any]) -> None:
         super().__init__(H100, H100, log=log)
         self._folder = folder
 
     def RawKernel(self, source: str, name: str) -> _Kernel:
-        return _Kernel(source, self._folder, self.log)
+        return _Kernel(source, self._folder, self.written)
 
 
 def real_types() -> None:
@@ -76,7 +78,7 @@ class SolverMachine:
 
         self.numbers = Numbers()
         self.log: list[tuple[str, dict[str, Any]]] = []
-        self.cupy = _CuPy(folder, self.log)
+        self.cupy = KernelCuPy(folder, self.log)
         self.solver = Recording(cusolverDn, self.numbers.solver, self.log)
         self.blas = Recording(cublas, self.numbers.blas, self.log)
         self.cusolver = cusolver

@@ -27,6 +27,8 @@ class Sparsity(Recording):
     ----------
     things
         Address -> what stands there: descriptors, algorithms, plans.
+    largest
+        How many algorithms there are.
     fastest
         What a search finds: algorithm, parts, mode.
     fails
@@ -36,6 +38,7 @@ class Sparsity(Recording):
     def __init__(self, module: Any, log: list[tuple[str, dict[str, Any]]] | None = None) -> None:
         super().__init__(module, log=log)
         self.things: dict[int, dict[str, Any]] = {}
+        self.largest = 37
         self.fastest = (7, 3, 2)
         self.workspace = 1000
         self.fails: dict[str, str] = {}
@@ -106,7 +109,8 @@ class Sparsity(Recording):
     def _matmul_alg_get_attribute(self, alg_selection: int, attribute: int, data: int, data_size: int) -> None:
         assert data_size == 4
         name = self.module.MatmulAlgAttribute(attribute).name
-        ctypes.c_int32.from_address(data).value = self.things[alg_selection]["attributes"][name]
+        attributes = {"CONFIG_MAX_ID": self.largest} | self.things[alg_selection]["attributes"]
+        ctypes.c_int32.from_address(data).value = attributes[name]
 
     def _matmul_plan_init(self, matmul_descr: int, alg_selection: int) -> int:
         return self._new("plan", product=self.things[matmul_descr], choice=self.things[alg_selection])

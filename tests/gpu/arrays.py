@@ -1,0 +1,37 @@
+"""Arrays for the rows, and how far results are from what float64 gives: on the host, by NumPy, which shares nothing with the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["dtype_of", "error", "normal", "wide"]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def wide(x: Any) -> Any:
+    """An array of either side as NumPy's, in double precision."""
+    host = x.get() if hasattr(x, "get") else np.asarray(x)
+    return host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
+
+
+def normal(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Any:
+    """Standard normal numbers of a dtype, on the host."""
+    rng = np.random.default_rng([seed, *shape])
+    made = rng.standard_normal(shape)
+    if dtype.startswith("complex"):
+        made = made + 1j * rng.standard_normal(shape)
+    return made.astype(dtype_of(dtype))
+
+
+def error(found: Any, expected: Any) -> float:
+    """Distance, in the Euclidean norm of all elements, relative to what is expected."""
+    expected = wide(expected)
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    size = float(np.linalg.norm(expected.ravel()))
+    return float(np.linalg.norm((wide(found) - expected).ravel())) / (size or 1.0)

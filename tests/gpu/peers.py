@@ -1,0 +1,262 @@
+"""Backline, PyTorch and CuPy in turn: each section's cases, timed by events, in a process of their own that may import PyTorch.
+
+``python peers.py FILE SECTION ...`` writes one line of JSON for each thing that was timed, as soon as it was. A peer that is not
+installed, or that has no such operation, leaves a line that says so. No timing decides anything.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["SECTIONS", "measure", "read"]
+
+Clock = Callable[..., list[float]]
+ROUNDS, RUNS = 3, 4  # the peers take turns so often, for so many runs each
+
+
+class Case(NamedTuple):
+    """One thing that every peer can do: what it is, and the function of each peer, by name."""
+
+    op: str
+    shape: Any
+    dtype: str
+    ways: dict[str, Callable[[], Any]]
+    flops: float = 0.0
+
+
+def _there(cupy: Any, torch: Any, *shape: int, dtype: str = "float32", seed: int = 0) -> tuple[Any, Any]:
+    """The same numbers for Backline and CuPy, and for PyTorch."""
+    import ml_dtypes
+
+    array = cupy.asarray(_numbers(shape, seed))
+    other = None if torch is None else torch.from_dlpack(array).to(getattr(torch, dtype))
+    if dtype == "bfloat16":
+        return cupy.asarray(_numbers(shape, seed).astype(ml_dtypes.bfloat16)), other
+    return array.astype(dtype), other
+
+
+@lru_cache(maxsize=4)
+def _numbers(shape: tuple[int, ...], seed: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def _products(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
+    import backline
+    from backline.backends import cuda
+
+    n = 64 if small else 8192
+    for name, dtype, precision in (("float32", "float32", "ieee"), ("tf32", "float32", "tf32"), ("bfloat16",) * 2 + ("",), ("float16",) * 2 + ("",)):
+        (a, ta), (b, tb) = (_there(cupy, torch, n, n, dtype=dtype, seed=seed) for seed in (1, 2))
+        out = cupy.empty((n, n), a.dtype)
+
+        def ours(a: Any = a, b: Any = b, out: Any = out, precision: str = precision) -> Any:
+            with cuda.matmul.flags(fp32_precision=precision) if precision else nullcontext():
+                return backline.matmul(a, b, out=out)
+
+        ways: dict[str, Callable[[], Any]] = {"backline": ours}
+        if torch is not None:
+            kept = torch.empty((n, n), dtype=ta.dtype, device="cuda")
+
+            def theirs(a: Any = ta, b: Any = tb, out: Any = kept, precision: str = precision) -> Any:
+                torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+                return torch.matmul(a, b, out=out)
+
+            ways["torch"] = theirs
+        if name == "float32":  # CuPy computes in TF32 by an environment variable only, and bfloat16 without tensor cores
+            ways["cupy"] = lambda a=a, b=b, out=out: cupy.matmul(a, b, out=out)
+        yield Case(f"matmul {name}", [n, n, n], dtype, ways, 2.0 * n**3)
+    (a, ta), (b, tb) = (_there(cupy, torch, 16, 16, seed=seed) for seed in (1, 2))
+    ways = {"backline": lambda: backline.matmul(a, b), "cupy": lambda: cupy.matmul(a, b)}
+    if torch is not None:
+        ways["torch"] = lambda: torch.matmul(ta, tb)
+    yield Case("matmul, launch", [16, 16, 16], "float32", ways)
+
+
+def _convolution(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
+    from backline import switches
+    from backline.nn import functional
+
+    batch, channels, side = (2, 8, 8) if small else (32, 128, 56)
+    for dtype in ("float32", "float16"):
+        (x, tx), (w, tw) = (
+            _there(cupy, torch, *shape, dtype=dtype, seed=seed)
+            for seed, shape in ((1, (batch, channels, side, side)), (2, (channels, channels, 3, 3)))
+        )
+        for benchmark in (False, True):
+            def ours(x: Any = x, w: Any = w, benchmark: bool = benchmark) -> Any:
+                with switches.scope({"cudnn.benchmark": benchmark}):
+                    return functional.conv2d(x, w, padding=1)
+
+            ways: dict[str, Callable[[], Any]] = {"backline": ours}
+            if torch is not None:
+                def theirs(x: Any = tx, w: Any = tw, benchmark: bool = benchmark) -> Any:
+                    torch.backends.cudnn.benchmark = benchmark
+                    return torch.nn.functional.conv2d(x, w, padding=1)
+
+                ways["torch"] = theirs
+            op = f"conv2d{', benchmark' if benchmark else ''}"
+            yield Case(op, [batch, channels, side, side], dtype, ways, 2.0 * batch * side**2 * channels**2 * 9)
+
+
+def _attention(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
+    from backline.nn import functional
+    from backline.nn.attention import SDPBackend, sdpa_kernel
+
+    for dims in (64,) if small else (64, 128):
+        shape = (1, 1, 32, dims) if small else (2, 16, 4096, dims)
+        (q, tq), (k, tk), (v, tv) = (_there(cupy, torch, *shape, dtype="bfloat16", seed=seed) for seed in (1, 2, 3))
+        for causal in (False, True):
+            ways: dict[str, Callable[[], Any]] = {}
+            for kernel in ("CUDNN_ATTENTION", "FLASH_ATTENTION"):
+                def ours(q: Any = q, k: Any = k, v: Any = v, causal: bool = causal, kernel: str = kernel) -> Any:
+                    with sdpa_kernel(SDPBackend[kernel]):
+                        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+                ways[f"backline {kernel}"] = ours
+                if torch is not None:
+                    def theirs(q: Any = tq, k: Any = tk, v: Any = tv, causal: bool = causal, kernel: str = kernel) -> Any:
+                        from torch.nn import attention
+
+                        with attention.sdpa_kernel(getattr(attention.SDPBackend, kernel)), torch.no_grad():
+                            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+                    ways[f"torch {kernel}"] = theirs
+            flops = 4.0 * shape[0] * shape[1] * shape[2] ** 2 * dims / (2 if causal else 1)
+            yield Case(f"attention{', causal' if causal else ''}", list(shape), "bfloat16", ways, flops)
+
+
+def _algebra(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
+    from backline import fft, linalg
+
+    def case(op: str, shape: list[int], dtype: str, ours: Any, theirs: Any, cupys: Any) -> Case:
+        return Case(op, shape, dtype, {"backline": ours, "cupy": cupys} | ({"torch": theirs} if torch is not None else {}))
+
+    batch, n = (2, 64) if small else (64, 65536)
+    x, tx = _there(cupy, torch, batch, n)
+    yield case("rfft", [batch, n], "float32", lambda: fft.rfft(x), lambda: torch.fft.rfft(tx), lambda: cupy.fft.rfft(x))
+    n = 16 if small else 2048
+    (a, ta), (b, tb) = (_there(cupy, torch, n, m, dtype="float64", seed=seed) for seed, m in ((1, n), (2, 16 if not small else 2)))
+    yield case("solve", [n, n], "float64", lambda: linalg.solve(a, b), lambda: torch.linalg.solve(ta, tb), lambda: cupy.linalg.solve(a, b))
+    n = 16 if small else 1024
+    s, ts = _there(cupy, torch, n, n, dtype="float64", seed=3)
+    s, ts = s + s.T, None if ts is None else ts + ts.T
+    yield case("eigh", [n, n], "float64", lambda: linalg.eigh(s), lambda: torch.linalg.eigh(ts), lambda: cupy.linalg.eigh(s))
+
+
+SECTIONS: dict[str, Callable[[Any, Any, bool], Iterator[Case]]] = {
+    "products": _products, "convolution": _convolution, "attention": _attention, "algebra": _algebra,
+}  # fmt: skip
+
+
+def measure(
+    name: str, cupy: Any, clock: Clock, torch: Any, *, rehearsed: bool = False, seconds: float = 15.0,
+    tell: Callable[[dict[str, Any]], None] = lambda line: None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Time one section: the peers take turns, each for some runs.
+
+    Parameters
+    ----------
+    name
+        Of `SECTIONS`.
+    cupy, torch
+        The modules; None for PyTorch where there is none.
+    clock
+        ``clock(function, runs=, warm=)``: microseconds.
+    rehearsed
+        Whether small sizes will do.
+    seconds
+        After which no further case begins.
+    tell
+        Is given each line as soon as it is known.
+
+    Returns
+    -------
+    list of dict
+        ``{op, shape, dtype, library, times_us}``, or ``{..., error}``.
+    """
+    found: list[dict[str, Any]] = []
+    end = time.monotonic() + seconds
+    for case in SECTIONS[name](cupy, torch, rehearsed):
+        about = {"section": name, "op": case.op, "shape": case.shape, "dtype": case.dtype, "flops": case.flops}
+        if time.monotonic() > end:
+            lines = [{**about, "library": library, "error": f"not reached within {seconds:g} s"} for library in case.ways]
+        else:
+            lines = _in_turn(case, about, clock, 1 if rehearsed else ROUNDS)
+        for line in lines:
+            found.append(line)
+            tell(line)
+    return found
+
+
+def _in_turn(case: Case, about: dict[str, Any], clock: Clock, rounds: int) -> list[dict[str, Any]]:
+    times: dict[str, list[float]] = {library: [] for library in case.ways}
+    errors: dict[str, str] = {}
+    for turn in range(rounds):
+        for library, way in case.ways.items():
+            if library in errors:
+                continue
+            try:
+                times[library] += clock(way, runs=RUNS, warm=3 if turn == 0 else 1)
+            except Exception as error:  # one peer that cannot do it leaves the others their turns
+                errors[library] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return [
+        {**about, "library": library, **({"error": errors[library]} if library in errors else {"times_us": times[library]})}
+        for library in case.ways
+    ]
+
+
+def ratios(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Median of each library over that of the first one, by case."""
+    found: dict[str, dict[str, float]] = {}
+    for line in lines:
+        if "times_us" in line:
+            found.setdefault(f"{line['op']} {line['dtype']} {'x'.join(map(str, line['shape']))}", {})[line["library"]] = statistics.median(line["times_us"])
+    return {case: {library: t / next(iter(times.values())) for library, t in times.items()} for case, times in found.items()}
+
+
+def read(path: Path, printed: str) -> dict[str, Any]:
+    """What another process wrote, by section; and, under "printed", the end of what it printed."""
+    found: dict[str, Any] = {name: [] for name in SECTIONS}
+    if path.exists():
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            found[line["section"]].append(line)
+    return {**found, "printed": printed[-3000:]}
+
+
+def main(path: str, *sections: str) -> None:
+    # CuPy first: the libraries that both packages come with are then those that Backline runs on.
+    from gpu.machine import Machine
+
+    machine = Machine()
+    machine.preload()
+    try:
+        import torch
+    except ImportError as error:
+        print(f"no PyTorch: {error}")
+        torch = None
+    with open(path, "w", encoding="utf-8", buffering=1) as file:
+        for name in sections:
+            try:
+                measure(name, machine.cupy(), machine.clock, torch, tell=lambda line: print(json.dumps(line), file=file))
+            except Exception as error:  # a section that cannot be set up leaves the others
+                line = {"section": name, "op": name, "shape": [], "dtype": "", "library": "backline", "error": f"{type(error).__name__}: {error}"}
+                print(json.dumps(line), file=file)
+            machine.cupy().get_default_memory_pool().free_all_blocks()
+            if torch is not None:
+                torch.cuda.empty_cache()
+    machine.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,41 @@
+"""Backline beside PyTorch and CuPy: recorded, never decided on. A child process times them, for this one has no PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu import peers
+
+ROWS = {"products": "PERF-1", "convolution": "PERF-2", "attention": "PERF-3", "algebra": "PERF-4"}
+
+
+@pytest.fixture(scope="session")
+def timed(_check: Any) -> dict[str, Any]:
+    """What all sections found, by one child process."""
+    left = max(_check.deadline - _check.spent(), 10.0)
+    found: dict[str, Any] = _check.machine.peers(list(ROWS), min(left, 100.0))
+    return found
+
+
+@pytest.mark.parametrize("section", [pytest.param(name, marks=pytest.mark.gpu(row=row), id=name) for name, row in ROWS.items()])
+def test_in_turn_with_peers(row: Any, timed: dict[str, Any], section: str) -> None:
+    row.record()
+    row.expect("timings of Backline and its peers, taken in turn")
+    lines = timed[section]
+    for line in lines:
+        about = {name: line[name] for name in ("op", "shape", "dtype")}
+        if "error" in line:
+            row.observe(f"{line['library']} {line['op']} {line['dtype']}: {line['error']}")
+        else:
+            library, _, algorithm = line["library"].partition(" ")
+            row.timing(**about, library=library, algorithm=algorithm, times_us=line["times_us"], flops=line["flops"])
+    for case, found in peers.ratios(lines).items():
+        row.observe(f"{case}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items()))
+    if section == "attention":
+        row.finding(6, "; ".join(f"{case}: {found}" for case, found in peers.ratios(lines).items()))
+    failed = [line for line in lines if line["library"].startswith("backline") and "error" in line and "not reached" not in line["error"]]
+    assert lines, timed.get("printed", "")
+    assert not failed, f"{failed}\n{timed.get('printed', '')}"
+    assert any("times_us" in line for line in lines if line["library"].startswith("backline"))

@@ -1,0 +1,66 @@
+"""Things done wrong, for the rows to see: numbers that libraries get wrong, and choices that Backline makes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from backline.engine.device_plans import DevicePlans
+from backline.libraries.cuda import cublas, cudnn_rules, cusolver, cusolver_table
+from fakes import computing, graphs, lapack_numbers, sparsity, transforms
+
+__all__ = ["put_in"]
+
+WRONG = 1.02  # by this factor
+
+
+def put_in(fault: str) -> None:
+    """Have it done wrong from now on, in this process."""
+    {"numbers": _numbers, "choices": _choices}[fault]()
+
+
+def _numbers() -> None:
+    """Every library's results are a little off."""
+    _patch(computing, "product", lambda real: lambda *given: WRONG * real(*given))
+    _patch(graphs, "_convolve", lambda real: lambda node, given, out, *rest, **more: _scaled(out, real, node, given, out, *rest, **more))
+    _patch(graphs, "_attend", lambda real: lambda given, results, *rest: _scaled(results[0], real, given, results, *rest))
+    _patch(transforms.np.fft, "fftn", lambda real: lambda *given, **more: WRONG * real(*given, **more))
+    _patch(lapack_numbers, "lap", lambda real: lambda name, dtype: _off(real(name, dtype)))
+    _patch(sparsity.reference_sparse, "places", lambda real: lambda *given: real(*given)[..., ::-1])
+
+
+def _choices() -> None:
+    """Backline chooses what its rules forbid."""
+    _patch(cudnn_rules, "without", lambda real: lambda problem, name: ())
+    _patch(cusolver, "choose", lambda real: _last_way)
+    _patch(cublas, "recipe", lambda real: lambda *given: _plain(real(*given)))
+    _patch(DevicePlans, "_trim", lambda real: lambda self: [])
+
+
+def _plain(made: Any) -> Any:
+    """A product's recipe in the mode that no switch asks for."""
+    return replace(made, way=replace(made.way, math_mode=0))
+
+
+def _last_way(p: Any, name: str, version: Any = None, preference: str = "default") -> Any:
+    """The way that comes last, whatever was chosen."""
+    return [*cusolver_table.recipes(p, version, preference)][-1]
+
+
+def _patch(where: Any, name: str, changed: Callable[[Any], Any]) -> None:
+    setattr(where, name, changed(getattr(where, name)))
+
+
+def _scaled(out: Any, function: Callable[..., Any], *given: Any, **more: Any) -> None:
+    function(*given, **more)
+    out[...] = (WRONG * out.astype(float)).astype(out.dtype)
+
+
+def _off(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any, **more: Any) -> Any:
+        found = function(*given, **more)
+        first = found[0] * WRONG if isinstance(found, tuple) else found * WRONG
+        return (first, *found[1:]) if isinstance(found, tuple) else first
+
+    return call

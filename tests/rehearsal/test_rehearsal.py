@@ -1,0 +1,142 @@
+"""The check on a GPU, run by stand-ins for CuPy and the bindings: its rows' own code runs, passes, and sees what is done wrong.
+
+What a stand-in cannot show is how a device's arithmetic errs, how long it takes and whether the vendor's libraries take what they
+are given; the rows ask for these on a device only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gpu.check import NO_TORCH
+from gpu.rows import ROWS
+
+TESTS = Path(__file__).parents[1]
+RECORDED = {"BLAS-3", "PERF-1", "PERF-2", "PERF-3", "PERF-4"}
+
+needs_bindings = pytest.mark.usefixtures("bindings")
+
+
+@pytest.fixture(scope="module")
+def bindings() -> None:
+    """CI installs them, as for every test of these libraries."""
+    pytest.importorskip("nvmath.bindings.cusolverDn")
+    pytest.importorskip("cudnn")
+
+
+class Run(NamedTuple):
+    """A run of the check that is over."""
+
+    status: int
+    printed: str
+    folder: Path
+
+    @property
+    def found(self) -> dict[str, Any]:
+        (path,) = self.folder.glob("gpu-*.json")
+        made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return made
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        return {row["id"]: row["outcome"] for row in self.found["rows"]}
+
+
+def run(folder: Path, *arguments: str, rehearsed: bool = True, **variables: str) -> Run:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+    path = os.pathsep.join(p for p in (str(TESTS), env.get("PYTHONPATH", "")) if p)
+    # One thread each: the matrices are small.
+    env |= {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", **variables}
+    plugins = ["-p", "no:cacheprovider", *(["-p", "rehearsal.stand_in"] if rehearsed else [])]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", *plugins, f"--gpu-out={folder}", *arguments]
+    done = subprocess.run(command, cwd=TESTS.parent, env=env, capture_output=True, text=True, check=False, timeout=200)
+    return Run(done.returncode, done.stdout + done.stderr, folder)
+
+
+@pytest.fixture(scope="module")
+def whole(bindings: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+def test_every_row_has_a_test_and_its_code_runs(whole: Run) -> None:
+    expected = {name: "recorded" if name in RECORDED else "proved" for name in ROWS}
+    assert whole.outcomes == expected, whole.printed[-6000:]
+    assert whole.status == 0 and f"proved {len(ROWS) - len(RECORDED)}:" in whole.printed
+
+
+def test_the_files_that_it_leaves(whole: Run) -> None:
+    names = {re.sub(r"-\d{8}", "-DATE", path.name) for path in whole.folder.iterdir()}
+    card = "h100-80gb-hbm3"
+    assert names == {f"gpu-{card}-DATE.json", f"gpu-{card}-DATE.log", f"cudnn_device_{card}.json"}
+    assert all(path.stat().st_size < 1 << 20 for path in whole.folder.iterdir())
+    found = whole.found
+    assert list(found) == sorted(found) and found["schema"] == 1 and found["machine"]["rehearsed"] is True
+    assert found["deadline_hit"] is False and 0 < found["wall_s"] < 200
+    for row in found["rows"]:
+        assert set(row) == {"id", "outcome", "expected", "observed", "evidence", "seconds"} and row["expected"] and row["observed"]
+    (path,) = whole.folder.glob("gpu-*.json")
+    text = path.read_text(encoding="utf-8")
+    assert len(re.findall(r'^  \{"evidence".*"id": "[A-Z]+-\d+".*\}', text, re.M)) == len(ROWS), "one row on each line"
+    timing = found["timings"][0]
+    assert {"op", "shape", "dtype", "library", "algorithm", "median_us", "min_us", "runs", "cold_cache"} <= set(timing)
+    assert {"cublas", "cudnn", "package numpy"} <= set(found["versions"])
+    assert {str(n) for n in range(1, 14)} <= set(found["findings"])
+
+
+def test_nothing_is_made_up_where_peers_are_absent(whole: Run) -> None:
+    libraries = {timing["library"] for timing in whole.found["timings"] if timing["row"].startswith("PERF")}
+    assert libraries == {"backline", "cupy"}, "PyTorch cannot be imported in a rehearsal"
+
+
+WRONG_NUMBERS = {"BLAS-1", "CONV-3", "FFT-2", "LA-1", "LA-13", "SDPA-8", "SP-1"}
+WRONG_CHOICES = {"BLAS-2", "CONV-2", "FFT-3", "LA-3"}
+
+
+@needs_bindings
+@pytest.mark.parametrize(("fault", "rows"), [("numbers", WRONG_NUMBERS), ("choices", WRONG_CHOICES)])
+def test_what_is_done_wrong_is_seen(fault: str, rows: set[str], tmp_path: Path) -> None:
+    done = run(tmp_path, "--fault", fault, "--gpu-rows", ",".join(sorted(rows)))
+    assert {name for name, outcome in done.outcomes.items() if outcome == "refuted"} == rows, done.printed[-6000:]
+    assert done.status == 1
+    refuted = next(row for row in done.found["rows"] if row["outcome"] == "refuted")
+    assert "test_" in refuted["evidence"], "the failure is told"
+
+
+def test_without_a_gpu_it_fails_and_says_so(tmp_path: Path) -> None:
+    done = run(tmp_path, rehearsed=False)
+    assert done.status == 1 and "the check on a GPU cannot begin: " in done.printed
+    assert re.search(r"there is no GPU|CuPy cannot be imported", done.printed)
+    assert set(done.outcomes.values()) == {"not_reached"} and set(done.outcomes) == set(ROWS)
+
+
+@needs_bindings
+def test_what_comes_after_the_deadline_is_not_reached(tmp_path: Path) -> None:
+    done = run(tmp_path, "--gpu-deadline", "0", "--gpu-rows", "ENV-3,BLAS-1", CI="true")
+    assert set(done.outcomes.values()) == {"not_reached"} and done.found["deadline_hit"] is True and done.status == 1
+
+
+@needs_bindings
+def test_a_row_that_does_not_come_back_is_given_up(tmp_path: Path) -> None:
+    done = run(tmp_path, "--gpu-deadline", "-100")
+    assert done.status == 3 and "given up" in done.printed and done.found["deadline_hit"] is True
+
+
+@needs_bindings
+def test_torch_that_a_plugin_has_imported_is_got_rid_of(tmp_path: Path) -> None:
+    plugin = tmp_path / "brings_torch.py"
+    plugin.write_text(f"import os, sys, types\nif {NO_TORCH!r} not in os.environ:\n    sys.modules['torch'] = types.ModuleType('torch')\n")
+    path = os.pathsep.join(p for p in (str(tmp_path), str(TESTS), os.environ.get("PYTHONPATH", "")) if p)
+    done = run(tmp_path / "out", "-p", "brings_torch", "--gpu-rows", "ENV-3", PYTHONPATH=path)
+    assert done.outcomes["ENV-3"] == "proved", done.printed[-3000:]
+    assert {o for name, o in done.outcomes.items() if name != "ENV-3"} == {"not_reached"} and done.status == 1, "left out is no pass"
+    plugin.write_text("import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n")
+    done = run(tmp_path / "again", "-p", "brings_torch", PYTHONPATH=path)
+    assert done.status == 1 and f"PyTorch is imported although {NO_TORCH} is set" in done.printed
