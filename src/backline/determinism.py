@@ -159,7 +159,7 @@ def empty(shape: int | tuple[int, ...], dtype: object = np.float32) -> np.ndarra
     array([nan, nan], dtype=float32)
     """
     try:
-        array = np.empty(shape, np.dtype(dtype))  # type: ignore[call-overload]
+        array = np.empty(shape, np.dtype(dtype))  # type: ignore[call-overload]  # what is no shape or dtype is refused below
     except TypeError as error:
         raise BadType(f"empty({show(shape)}, {show(dtype)}) makes no array", cause=str(error)) from None
     except ValueError as error:

@@ -16,12 +16,14 @@ __all__ = [
     "BacklineError",
     "BadType",
     "BadValue",
+    "DeviceLost",
     "FallbackRefused",
     "Frozen",
     "LibraryFailed",
     "LinAlgError",
     "NoKernel",
     "NotDeterministic",
+    "OutOfMemory",
     "ReadOnly",
     "UnknownName",
 ]
@@ -128,3 +130,11 @@ class NotDeterministic(BacklineError, RuntimeError):
 
 class LibraryFailed(BacklineError, RuntimeError):
     """A library reported an error while it ran; the text has its own status in words. The next call prepares everything anew."""
+
+
+class OutOfMemory(LibraryFailed, MemoryError):
+    """A library found no memory on a device, also after memory that CuPy kept in its pool was given back."""
+
+
+class DeviceLost(LibraryFailed):
+    """A device answers every call with an error since a kernel failed there: this process cannot use it any more."""

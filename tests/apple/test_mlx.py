@@ -216,7 +216,7 @@ CALLS: dict[str, Any] = {
     "tensordot": (A, A), "chain_matmul": (A, A), "einsum": ("ij,jk", A, A), "linalg.multi_dot": ([A, A],),
     "linalg.matrix_power": (A, 3), "linalg.norm": (A,), "linalg.vector_norm": (A,), "linalg.matrix_norm": (A,), "linalg.cond": (A,),
     "linalg.det": (A,), "linalg.slogdet": (A,), "linalg.pinv": (A,), "linalg.matrix_rank": (A,), "linalg.lu": (A,),
-    "nn.functional.dropout": (A, 0.5, True), "nn.functional.bilinear": (A, A, there(np.ones((2, 4, 4), np.float32))),
+    "nn.functional.dropout": (A, 0.5, False), "nn.functional.bilinear": (A, A, there(np.ones((2, 4, 4), np.float32))),
     "nn.functional.batch_norm": (A, None, None, None, None, True), "fft.fftshift": (A,), "fft.ifftshift": (A,),
     "nn.functional.multi_head_attention": (A, A, A, 2, there(np.ones((12, 4), np.float32)), None, A, None),
     "nn.functional.prepack_linear": (A,), "prepack": (A,), "nn.grad.max_pool1d_input": (A, A[:, ::2], 2), "nn.grad.layer_norm_backward": (A, A, 4),

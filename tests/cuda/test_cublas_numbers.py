@@ -83,7 +83,7 @@ def check(op: str, library: str, *args: Any, **kwargs: Any) -> int:
         wide = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
         scale = max(float(np.max(np.abs(expected), initial=0)), 1e-30)
         error = float(np.max(np.abs(wide - expected), initial=0)) / scale
-        assert error <= accuracy.bound(problem), f"{algorithm.key}: {error}"
+        assert error <= accuracy.bound(problem, algorithm.precision), f"{algorithm.key}: {error}"
         for each, copy in zip(hosts, before, strict=True):
             if each is not kwargs.get("out"):
                 assert np.array_equal(each, copy, equal_nan=True), "operands stay as they are"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from backline import switches
+from backline.engine import records
+from backline.engine.record import parse
 from backline.errors import BadValue, LibraryFailed, NoKernel
-from backline.libraries.cuda import cudnn_graphs
+from backline.libraries.cuda import cudnn_graphs, cudnn_kept
 from backline.nn import functional, grad
 from fakes.cupy_standin import ndarray
 from fakes.graphs import Plan
@@ -29,8 +32,10 @@ TF32_OFF = {"cudnn.conv.fp32_precision": "ieee"}
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     made = Machine()
+    cudnn_kept._failed.clear()
     with inserted(cupy=made.cupy, cudnn=made.cudnn):
         yield made
+    records.reload()
 
 
 def test_the_order_of_calls_and_none_of_them_twice(machine: Machine) -> None:
@@ -52,7 +57,11 @@ def test_what_a_graph_is_made_with(machine: Machine) -> None:
     (graph,) = machine.cudnn.graphs
     kinds = real.data_type
     assert graph.given["sm_version"] == 90
-    assert [graph.given[f"{each}_data_type"] for each in ("io", "intermediate", "compute")] == [kinds.HALF, kinds.FLOAT, kinds.FLOAT]
+    assert [graph.given[f"{each}_data_type"] for each in ("io", "intermediate", "compute")] == [
+        kinds.HALF,
+        kinds.FLOAT,
+        kinds.FLOAT,
+    ]
     assert graph.heuristics == ["A", "FALLBACK"]
 
 
@@ -62,7 +71,9 @@ def test_what_a_graph_is_made_with(machine: Machine) -> None:
     ({"cudnn.deterministic": True}, ["DOWN_CONVERT_INPUTS", "NONDETERMINISTIC"], "steady"),
     ({**TF32_OFF, "deterministic": True}, ["DOWN_CONVERT_INPUTS", "TENSOR_CORE", "NONDETERMINISTIC"], "both"),
 ])  # fmt: skip
-def test_filters_leave_the_first_plan_that_may_run(machine: Machine, given: dict[str, Any], dropped: list[str], used: str) -> None:
+def test_filters_leave_the_first_plan_that_may_run(
+    machine: Machine, given: dict[str, Any], dropped: list[str], used: str
+) -> None:
     tensor, loose = "TENSOR_CORE", "NONDETERMINISTIC"
     machine.cudnn.plans = [
         Plan("frost", python=True), Plan("narrow", ("DOWN_CONVERT_INPUTS",)), Plan("plain", (tensor, loose)), Plan("exact", (loose,)),
@@ -132,7 +143,15 @@ def test_benchmark_times_as_many_plans_as_it_may_and_keeps_the_fastest(machine: 
     assert machine.names() == ["set_stream", "execute"], "timed once"
     other, _ = machine.prepared()
     other(*arrays)
-    assert machine.cudnn.used()[-1] == "eng0", "a choice without timing is another one"
+    assert machine.cudnn.used()[-1] == "eng2", "what was timed is on record"
+    records.reload()
+    cudnn_kept._kept.clear()
+    other, _ = machine.prepared()
+    other(*arrays)
+    assert machine.cudnn.used()[-1] == "eng0", "without a record, the first that runs"
+    again, _ = machine.prepared(**{"cudnn.benchmark": True, "cudnn.benchmark_limit": 3})
+    again(*arrays)
+    assert machine.cudnn.used()[-1] == "eng2", "and that one does not stay when timing is asked for"
     unbounded, _ = machine.prepared("conv", **{"cudnn.benchmark": True, "cudnn.benchmark_limit": 0})
     unbounded(*arrays)
     assert machine.cudnn.used()[-1] == "eng3"
@@ -199,11 +218,15 @@ def test_work_goes_to_the_callers_stream_and_each_thread_has_a_handle(machine: M
     assert handles[0] is handles[1] is not handles[2]
 
 
-def test_kept_plans_are_bounded_and_the_least_used_goes_first() -> None:
-    class Made:
-        failed = False
+# --- what is kept ----------------------------------------------------------------------------------------------------
 
-    kept = cudnn_graphs.Kept(2)
+
+class Made:
+    failed = False
+
+
+def test_kept_plans_are_bounded_and_the_least_used_goes_first() -> None:
+    kept = cudnn_kept.Kept(2)
     made = {key: kept.get(key, Made) for key in "ab"}
     assert kept.get("a", Made) is made["a"]
     kept.get("c", Made)
@@ -211,6 +234,123 @@ def test_kept_plans_are_bounded_and_the_least_used_goes_first() -> None:
     assert kept.get("a", Made) is made["a"] and kept.get("b", Made) is not made["b"]
     kept.clear()
     assert kept.size == 0 and kept.get("a", Made) is not made["a"]
+
+
+@pytest.mark.parametrize(
+    ("word", "size", "again"), [("", 5, True), ("3", 3, True), ("0", 5, True), ("-1", 0, False), ("many", 5, True)]
+)
+def test_the_environment_bounds_them_as_pytorch_has_it(
+    monkeypatch: pytest.MonkeyPatch, word: str, size: int, again: bool
+) -> None:
+    monkeypatch.setenv("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", word)
+    kept = cudnn_kept.Kept()
+    made = [kept.get(key, Made) for key in range(5)]
+    assert kept.size == size and (kept.get(4, Made) is made[4]) is again
+    assert cudnn_kept.most() == {"": 10_000, "many": 10_000}.get(word, int(word) if word[-1:].isdecimal() else 0)
+
+
+@pytest.fixture
+def kept_records() -> Iterator[None]:
+    """Records of this test alone, in no file."""
+    records.reload()
+    yield
+    records.reload()
+
+
+TIMED = [Plan("eng0", ms=3.0), Plan("eng1", ms=1.0), Plan("eng2", ms=2.0)]
+ON = {"cudnn.benchmark": True}
+
+
+@pytest.mark.usefixtures("kept_records")
+def test_the_plan_that_was_the_fastest_is_taken_by_the_next_process(machine: Machine) -> None:
+    machine.cudnn.plans = TIMED
+    plan, arrays = machine.prepared(**ON)
+    plan(*arrays)
+    (record,) = records.every()
+    assert record.plan == "eng1 of 91900 on NVIDIA_H100_80GB_HBM3_9.0_132" and record.versions.keys() == {"cudnn"}
+    assert (
+        record.key.startswith("cudnn conv_fprop image=FLOAT:2x4x6x6:144x36x6x1 weight=")
+        and record.seconds("cudnn.plan@1") == 1e-3
+    )
+    assert parse(record.line()) == record
+    for values in (ON, {}):
+        machine.cudnn.log.clear()
+        cudnn_kept._kept.clear()
+        again, _ = machine.prepared(**values)
+        again(*arrays)
+        again(*arrays)
+        assert machine.cudnn.used() == ["eng1", "eng1"], "nothing is timed"
+        assert [given["name"] for name, given in machine.log if name == "build"] == ["eng1"]
+    cudnn_kept._kept.clear()
+    machine.cudnn.log.clear()
+    steady, _ = machine.prepared("conv_tf32_steady", deterministic=True)
+    steady(*arrays)
+    assert machine.cudnn.used() == ["eng0"], "no time decides while determinism is asked for"
+
+
+@pytest.mark.usefixtures("kept_records")
+@pytest.mark.parametrize(("change", "why"), [
+    ("version", "timed with cuDNN 91900; this is 92800"), ("plans", "no such plan here"), ("wrong", "no such plan here"),
+    ("text", "names no plan"), ("card", "it was timed on NVIDIA_A100"), ("bits", "no such plan here"),
+])  # fmt: skip
+def test_a_plan_of_elsewhere_is_not_taken(machine: Machine, change: str, why: str) -> None:
+    machine.cudnn.plans = [Plan(each.name, each.notes, ms=each.ms) for each in TIMED]
+    plan, arrays = machine.prepared(**ON)
+    plan(*arrays)
+    (record,) = records.every()
+    cudnn_kept._kept.clear()
+    machine.log.clear()
+    if change == "version":
+        machine.cudnn.version = 92800
+    elif change == "plans":
+        machine.cudnn.plans.pop(1)
+    elif change == "wrong":
+        machine.cudnn.plans[1].wrong = "No valid engine configs"
+    elif change == "bits":  # a filter drops it
+        machine.cudnn.plans[1].notes = ("DOWN_CONVERT_INPUTS",)
+    else:
+        text = {"text": "eng1; rm", "card": "eng1 of 91900 on NVIDIA_A100_8.0_108"}[change]
+        records.keep(replace(record, plan=text, created=record.created.replace("20", "21", 1)), file=False)
+    again, _ = machine.prepared(**ON)
+    again(*arrays)
+    found = [text for name, text in again.function.run.plans.refused.items() if name.endswith("of the tuning record")]
+    assert len(found) == 1 and why in found[0]
+    assert len({*machine.cudnn.used()}) > 1, "plans are timed as if there were no record"
+
+
+@pytest.mark.usefixtures("kept_records")
+def test_a_plan_of_the_records_that_fails_makes_room(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan(each.name, ms=each.ms) for each in TIMED]
+    plan, arrays = machine.prepared(**ON)
+    plan(*arrays)
+    cudnn_kept._kept.clear()
+    for each in machine.cudnn.plans:
+        each.fails = True
+    again, _ = machine.prepared()
+    with pytest.raises(LibraryFailed):
+        again(*arrays)
+    machine.cudnn.plans[0].fails = False
+    last, _ = machine.prepared()
+    last(*arrays)
+    assert machine.cudnn.used()[-1] == "eng0"
+    assert last.function.run.plans.refused["eng1 of the tuning record"] == "it failed when it ran"
+
+
+def test_a_plan_that_fails_while_it_is_timed_is_out(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("eng0", ms=2.0), Plan("breaks", ms=1.0), Plan("eng2", ms=3.0)]
+    plan, arrays = machine.prepared(**ON)
+    graph = machine.cudnn.graphs[-1]
+    execute = graph.execute_plan_at_index
+
+    def breaking(pack: Any, workspace: int, index: int, handle: Any) -> None:
+        if graph.all[index].name == "breaks" and machine.cudnn.used().count("breaks") == 2:
+            raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+        execute(pack, workspace, index, handle)
+
+    graph.execute_plan_at_index = breaking  # type: ignore[method-assign]
+    plan(*arrays)
+    assert machine.cudnn.used()[-1] == "eng0" and {*plan.function.run.plans.times} == {"eng0", "eng2"}
+    assert "failed while it was timed" in plan.function.run.plans.refused["breaks (1)"]
 
 
 # --- what comes out --------------------------------------------------------------------------------------------------

@@ -80,6 +80,12 @@ def test_the_library_is_off_when_its_switch_is(monkeypatch: pytest.MonkeyPatch) 
     assert choose(plain()).library == "cudnn"
     with switches.scope({"cudnn.enabled": False}), pytest.raises(NoKernel, match=r"cudnn\.enabled"):
         choose(plain())
+    monkeypatch.setattr(libraries.get("cublas"), "reason", lambda: "")
+    monkeypatch.setattr("backline.libraries.cuda.cublas.capability", lambda index: H100)
+    with switches.scope({"cudnn.enabled": False}):
+        choice = choose(plain())
+    assert (choice.library, choice.algorithm) == ("cublas", "im2col_tf32")
+    assert choose(plain()).library == "cudnn", "which comes first"
 
 
 def test_deterministic_drops_plans_that_are_not() -> None:
@@ -154,12 +160,13 @@ def test_heuristics_are_mode_a_or_b_and_then_the_fallbacks(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("values", "on", "limit"), [
-    ({}, False, 10), ({"cudnn.benchmark": True}, True, 10), ({"cudnn.benchmark": True, "cudnn.benchmark_limit": 3}, True, 3),
+    ({}, False, 0), ({"cudnn.benchmark": True}, True, 10), ({"cudnn.benchmark": True, "cudnn.benchmark_limit": 3}, True, 3),
     ({"cudnn.benchmark": True, "cudnn.benchmark_limit": 0}, True, 0), ({"benchmark": True, "benchmark_limit": 4}, True, 4),
     ({"cudnn.benchmark": True, "deterministic": True}, False, 0), ({"cudnn.benchmark": True, "cudnn.deterministic": True}, True, 10),
 ])  # fmt: skip
 def test_when_plans_are_timed_and_how_many(values: dict[str, Any], on: bool, limit: int) -> None:
-    assert recipe(plain(), **values).search == cudnn_rules.Search(on, limit)
+    tuned = "deterministic" not in values  # what was timed before has a say, unless the same plan is wanted in every run
+    assert recipe(plain(), **values).search == cudnn_rules.Search(on, limit, tuned)
 
 
 def test_what_graphs_are_kept_by() -> None:

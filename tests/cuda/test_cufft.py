@@ -25,7 +25,8 @@ from backline.errors import BackendUnavailable, BadValue, LibraryFailed, NoKerne
 from backline.libraries import devices
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cuda import _fft_plans, kept
-from backline.libraries.cuda._fft_recipe import Exec, PlanKey, Side, half_refusal, recipe, refusal
+from backline.libraries.cuda._fft_recipe import half_refusal, recipe, refusal
+from backline.libraries.cuda._fft_steps import Exec, PlanKey, Side
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
 from fakes.transforms import Transforms
@@ -354,6 +355,20 @@ def test_the_calls_and_their_order(machine: Machine) -> None:
     backline.fft.fft(machine.array(4, 16))
     assert [name for name, _ in machine.log] == ["alloc", "set_stream", "set_work_area", "exec_c2c"], "the plan is kept"
     assert machine.log[1][1]["stream"] == 0
+
+
+def test_a_plan_that_wants_no_work_area_is_told_so(machine: Machine) -> None:
+    """Allocation being off, the library waits for an address, be it none."""
+    made = machine.cufft.answers["make_plan_many64"]
+
+    def without_area(**given: Any) -> int:
+        made(**given)
+        return 0
+
+    machine.cufft.answers["make_plan_many64"] = without_area
+    x = machine.array(4, 16)
+    assert error(backline.fft.fft(x).host, np.fft.fft(x.host)) < 1e-6
+    assert machine.cufft.calls("set_work_area") == [{"plan": 100, "work_area": 0}]
 
 
 @pytest.mark.parametrize(("function", "dtype", "call", "direction"), [

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backline.libraries.base import Algorithm, Refusal
+from backline.libraries.cuda import cusolver_rules as rules
 from backline.libraries.cuda import cusolver_table as table
 from backline.libraries.cuda.cusolver import listed
 from backline.problems import operand
@@ -153,12 +154,12 @@ def test_the_thresholds_are_in_one_table() -> None:
         ("solve_square", 20, {"op": "linalg.lu_solve", "m": 20, "n": 20, "b": 1, "k": 20}, "getrs_batched"),
     ):
         assert first(**case).name != way
-        before = getattr(table.LIMITS, name)
-        object.__setattr__(table.LIMITS, name, changed)
+        before = getattr(rules.LIMITS, name)
+        object.__setattr__(rules.LIMITS, name, changed)
         try:
             assert first(**case).name == way
         finally:
-            object.__setattr__(table.LIMITS, name, before)
+            object.__setattr__(rules.LIMITS, name, before)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -210,7 +211,7 @@ def test_the_older_rule_is_there_to_be_compared_with() -> None:
     assert [(r.name, r.note) for r in recipes] == [("getrf_batched", ""), ("getrf", "what an older rule takes")]
     recipes = list(table.recipes(problem("linalg.lu_factor", 511, 511, 1000)))
     assert [(r.name, r.note) for r in recipes] == [("getrf_batched", ""), ("getrf", "")]
-    assert table.older_lu_way(5, 4, 9) == table.older_lu_way(5, 5, 1) == "getrf"
+    assert rules.older_lu_way(5, 4, 9) == rules.older_lu_way(5, 5, 1) == "getrf"
 
 
 def test_any_order_is_listed_after_and_reaches_no_level() -> None:
@@ -284,5 +285,5 @@ def test_any_shape_has_a_recipe(
 @settings(max_examples=100, deadline=None)
 @given(b=st.integers(3, 5000), dtype=st.sampled_from(FLOATS))
 def test_larger_matrices_never_go_back_to_one_call(b: int, dtype: str) -> None:
-    ways = [table.lu_way(n, n, b, dtype) for n in range(1, 3000, 37)]
+    ways = [rules.lu_way(n, n, b, dtype) for n in range(1, 3000, 37)]
     assert ways == sorted(ways, reverse=True)  # getrf_batched before getrf

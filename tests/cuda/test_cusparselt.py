@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import backline
-from backline import libraries, sparse, switches
+from backline import _core, libraries, sparse, switches
 from backline.backends import cusparselt as backend
 from backline.errors import BadType, BadValue, LibraryFailed, NoKernel
 from backline.libraries import presence
 from backline.libraries.base import Refusal
 from backline.libraries.cpu import reference_sparse
 from backline.libraries.cuda.cusparselt import VALUES, recipe, refusal
-from backline.ops import elsewhere
 from backline.problems import operand
 from backline.problems.sparse import SparseProblem
 from backline.sparse import CompressedMatrix, ProductWay
@@ -292,7 +291,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(ndarray, "copy", lambda self: ndarray(aligned(np.ascontiguousarray(self.host)), self.device.id), raising=False)
     with inserted(cupy=made.cupy, cusparseLt=made.lt):
         yield made
-    elsewhere._plans.clear()
+    _core.memo_clear()
     backline.matmul(np.eye(2), np.eye(2))  # the plan that ran last is remembered
     gc.collect()
     assert made.lt.left() == [], "descriptors and plans are freed"

@@ -26,7 +26,7 @@ from backline.libraries import overrides
 from backline.libraries.base import Algorithm, Library, PythonPlan
 from backline.libraries.cpu.fftw import library as fftw_library
 from backline.libraries.cpu.fftw.library import FFTW
-from backline.libraries.cuda import cublas
+from backline.libraries.cuda import cublas, cudnn_rules
 from backline.problems import Operand, Problem
 from backline.problems.fft import FftProblem
 from backline.problems.matmul import MatmulProblem
@@ -148,6 +148,11 @@ class Record:
 
     def describe(self) -> str:
         return "a record of the test"
+
+
+def plans_timed() -> Any:
+    """How cuDNN's plans for a convolution are chosen."""
+    return cudnn_rules.search(switches.current())
 
 
 def timed(made: list[Trial], asked: Problem) -> Any:
@@ -341,9 +346,8 @@ CASES: dict[str, Case] = {
     "cuda.matmul.fp32_precision": on_a_gpu("tf32", "float32", *CUDA_MATMUL),
     "cuda.cufft_plan_cache.max_size": Case(10, plans_kept, given={CUFFT: 20}),
     "cuda.cufft_plan_cache.by_device": Case(("3=7",), plans_kept, (CUFFT,), {CUFFT: 20}),
-    "cudnn.benchmark": choosing(True, Trial("trial", *TWELVE), family="conv", see=timed, also=("benchmark",)),
-    "cudnn.benchmark_limit": choosing(3, Trial("trial", *TWELVE), family="conv", see=timed, given={"cudnn.benchmark": True},
-                                      also=("cudnn.benchmark", "deterministic")),
+    "cudnn.benchmark": Case(True, plans_timed, ("deterministic", "benchmark"), family="conv"),
+    "cudnn.benchmark_limit": Case(3, plans_timed, ("deterministic", "cudnn.benchmark"), {"cudnn.benchmark": True}, "conv"),
     "cudnn.deterministic": choosing(True, Trial("cudnn", TO_THE_BIT, LOOSE), family="conv", also=("cudnn.enabled", "deterministic")),
     "cudnn.allow_tf32": precision(False, "conv", "cuda:0", (*tree("conv", "cudnn"), "emulate")),
     "cudnn.fp32_precision": precision("ieee", "rnn", "cuda:0", (*tree("rnn", "cudnn"), "emulate")),

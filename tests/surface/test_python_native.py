@@ -343,7 +343,7 @@ def test_each_switch_decides_whether_an_override_is_used(kernel):
     def active() -> object:
         return overrides.active("example.op", "CUDA")
 
-    assert active() is kernel and native.get_dsl_operations("triton") == ["example.op"]
+    assert active() is kernel and "example.op" in native.get_dsl_operations("triton")
     with native.flags(triton=False):
         assert active() is None
     with native.flags(cutedsl=False):

@@ -34,6 +34,7 @@ class _Finder:
 
         plugins.discover()
         plugin = plugins.found().get(backend)
+        # The stubs ask for all that old loaders had; `create_module` and `exec_module` are enough.
         return None if plugin is None else ModuleSpec(name, _Loader(), origin=plugin.file or plugin.library)  # type: ignore[arg-type]
 
 

@@ -39,12 +39,15 @@ def available(backend: str) -> bool:
     return bool(presence(backend).available())
 
 
+_NUMBERED = ("cudnn", "cusparselt")  # their makers' versions are numbers
+
+
 def version(backend: str) -> Any:
     """Version of the library behind a backend, or None if it is absent or does not tell."""
     from .. import libraries
 
     name = _library(backend)
-    if name in libraries.names():
+    if name in libraries.names() and name not in _NUMBERED:
         return libraries.get(name).version()
     from ..libraries.presence import presence
 
@@ -135,7 +138,7 @@ def install(
 def _named(function: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__module__ = module
-    function.__made__ = True  # type: ignore[attr-defined]
+    function.__made__ = True  # type: ignore[attr-defined]  # a mark of our own
     return function
 
 
@@ -214,6 +217,7 @@ Frozen
     ``disable_global_flags()`` was called, and no scope is open.
 """
     kind = Parameter.POSITIONAL_OR_KEYWORD
+    # What `inspect.signature` looks at first, and the stubs of functions do not have.
     flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in names])  # type: ignore[attr-defined]
     set_flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in underscored])  # type: ignore[attr-defined]
     return flags, set_flags

@@ -87,7 +87,7 @@ class DSLController(_SwitchGroup):
     """
 
     __backend__: str  # type: ignore[misc]  # of each object, not of the class
-    __title__: str  # type: ignore[misc]
+    __title__: str  # type: ignore[misc]  # likewise
     __computed__ = _MappingProxyType({})
     _name: str
 
@@ -146,9 +146,13 @@ _controllers = {name: DSLController(name) for name in _PACKAGES}
 def get_dsl_operations(dsl_name: str) -> list[str]:
     """Return the sorted names of the operations that have a kernel in a language; none for a language that is not known.
 
+    Whether the language can be used here is another matter: see `available_dsls`.
+
     Examples
     --------
     >>> from backline.backends import python_native
+    >>> python_native.get_dsl_operations("triton")
+    ['nn.functional.scaled_dot_product_attention', 'nn.grad.scaled_dot_product_attention_backward']
     >>> python_native.get_dsl_operations("fortran")
     []
     """

@@ -35,13 +35,13 @@ def gather() -> dict[str, Any]:
 
     from .. import libraries
     from ..engine import records
-    from ..libraries import loaded
+    from ..libraries import loaded, presence
     from ..libraries.machine import fingerprint, machine
 
     here = machine()
     reports = [library.report() for library in libraries.all_libraries()]
     for report, library in zip(reports, libraries.all_libraries(), strict=True):
-        report["how to get"] = library.how_to_get
+        report["how to get"] = presence.driving(library.name)[1] or library.how_to_get
     mapped = loaded.loaded()
     return {
         "backline": backline.__version__,

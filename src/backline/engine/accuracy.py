@@ -46,6 +46,8 @@ def bound(problem: Problem, precision: str = "") -> float:
         return 0.0
     if precision in STORED:  # each of two operands is rounded once
         rounding = max(rounding, 2 * unit(precision))
+    if precision == "f16 accumulation":
+        accumulated = 2.0**-14  # four roundings of a sum for each root of a term, not 64: those would let anything pass
     length = accuracy_layers.terms(problem)
     if isinstance(problem, LinalgProblem):
         length = 16 * max(problem.m, problem.n, 1)

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from .. import libraries, switches
-from ..errors import FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import team
+from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
+from ..libraries import steps, team
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import Algorithm, Library, Refusal
 from ..problems import Problem
@@ -118,11 +118,15 @@ def _choose(
         from .measure import measure_once
 
         limit = limit or len(conforming)
-        record = measure_once(asked, ranking.sort(problem, conforming)[:limit], threads)
-        conforming = _accurate(conforming, record, snapshot, refused)
-        if not conforming:
-            raise _no_kernel(problem, refused)
-        basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}"
+        try:
+            record = measure_once(asked, ranking.sort(problem, conforming)[:limit], threads)
+        except MemoryError:
+            basis = f"{ranking.describe(problem)}; there is not enough memory to measure it"
+        else:
+            conforming = _accurate(conforming, record, snapshot, refused)
+            if not conforming:
+                raise _no_kernel(problem, refused)
+            basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}"
     elif record is not None and level == "off":
         basis = record.describe()
     else:
@@ -301,6 +305,12 @@ def _listed(candidates: list[Candidate]) -> str:
 def _no_kernel(problem: Problem, refused: list[Candidate]) -> NoKernel:
     by_switch = sorted({c.switch for c in refused if c.switch})
     remedy = f"change {', '.join(by_switch)}" if by_switch else "install a library that can (`backline info` lists them)"
+    if problem.device != "cpu" and refused and not by_switch:
+        from ..libraries.presence import driving
+
+        # What all of them lack: CuPy, a driver, a device.
+        common = {driving(c.library)[1] for c in refused}
+        remedy = common.pop() if len(common) == 1 and "" not in common else remedy
     return NoKernel(f"nothing can run {problem.key}", cause=_listed(refused), remedy=remedy)
 
 
@@ -368,7 +378,7 @@ def plan_for(problem: Problem) -> Any:
             kept = (fft_plans if problem.family == "fft" else plans).cache(library.name)
             plan = make() if problem.packed else kept.get((problem, algorithm, snapshot, library), make)
         except RuntimeError as error:
-            if algorithm.key in failed:
+            if algorithm.key in failed or isinstance(error, DeviceLost):
                 raise
             _failed(choice, error, snapshot)
             failed[algorithm.key] = str(error)
@@ -376,3 +386,10 @@ def plan_for(problem: Problem) -> Any:
         plan.choice = choice
         choice.planned = fft_plans.seconds_of(plan)
         return verbose.around(plan, library, snapshot)
+
+
+def _chosen_for_step(problem: Problem) -> Choice:
+    return choose(problem, measure=False)
+
+
+steps.chosen, steps.plan = _chosen_for_step, plan_for

@@ -116,7 +116,7 @@ class DevicePlans(plans.PlanCache):
         self._plans.move_to_end(key)
         return plan
 
-    def _trim(self) -> list[Any]:  # type: ignore[override]
+    def _trim(self) -> list[Any]:  # type: ignore[override]  # callers of either class know which it is
         largest, dropped = max_size_of(self.index), []
         while len(self._plans) > largest:
             dropped.append(self._plans.popitem(last=False)[1])

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core, libraries
+from ..errors import DeviceLost
 from ..libraries import array_kinds, machine
 from ..libraries.base import Algorithm
 from ..problems import Problem
@@ -111,6 +112,10 @@ def measure_problem(
 
     Raises
     ------
+    MemoryError
+        There is not enough memory for the operands, or for any candidate.
+    DeviceLost
+        A candidate ended what this process can do on the device.
     KeyboardInterrupt
         Passed on; what was timed in three rounds or more is kept first.
     """
@@ -184,6 +189,7 @@ class _Run:
         held = accuracy.Reference(self.problem, self.host)
         best = math.inf
         best_of: dict[tuple[str, str], float] = {}
+        short: MemoryError | None = None
         for a in self.algorithms:
             if len(self.candidates) > 1 and time.perf_counter() > self.limit:
                 break
@@ -199,7 +205,11 @@ class _Run:
                 result = plan(*self.arrays)
                 self.wait()
                 spent = time.perf_counter() - begin
+            except MemoryError as error:
+                short = error  # no fault of the candidate, and there may be memory another time: nothing is noted
+                continue
             except (RuntimeError, ValueError, ArithmeticError, OSError) as error:
+                self.refuse_lost(error, a)
                 self.rejected[a.key] = f"it failed: {_line(error)}"
                 continue
             found = held.error(self.back(result))
@@ -212,6 +222,8 @@ class _Run:
             self.candidates.append(_Candidate(a, plan, pool, first=spent))
             best = min(best, spent)
             best_of[a.library, a.name] = spent
+        if short is not None and not self.candidates:
+            raise short
         self.last_pool = "numpy"  # the reference and its comparison ran there
         for c in self.candidates:
             if len(self.candidates) > 1 and c.first > LONG and c.first > HOPELESS * best:
@@ -221,6 +233,28 @@ class _Run:
                 if c.first > HOPELESS * best:
                     c.times.append(c.first)
 
+    def refuse_lost(self, error: Exception, algorithm: Algorithm) -> None:
+        """Raise where a device was lost: whatever else would be tried there fails as well, and none of it may go on record."""
+        if self.problem.device.startswith("cuda"):
+            from ..libraries.cuda import faults
+
+            index = int(self.problem.device.partition(":")[2] or 0)
+            gone = error if isinstance(error, DeviceLost) else faults.lost_by(error, index, algorithm.key)
+            if gone is not None:
+                raise gone from error
+
+    def works(self, c: _Candidate, run: Callable[[_Candidate], Any]) -> bool:
+        """Run a candidate; without the memory for it, it is out, and others may need less."""
+        try:
+            run(c)
+        except MemoryError:
+            self.candidates = [other for other in self.candidates if other is not c]
+            return False
+        except RuntimeError as error:
+            self.refuse_lost(error, c.algorithm)
+            raise
+        return True
+
     # timing -------------------------------------------------------------------------------------------------------------
 
     def time(self, deadline: float) -> None:
@@ -229,7 +263,8 @@ class _Run:
         running = [c for c in self.candidates if not c.times]
         for c in running:
             self.settle(c.pool)
-            c.calls = self.batch(c)
+            self.works(c, self.batch)
+        running = [c for c in running if any(c is other for other in self.candidates)]
         number = 0
         while running and len(self.candidates) > 1:
             number += 1
@@ -237,16 +272,18 @@ class _Run:
             for c in running:
                 if time.perf_counter() > self.limit and number > 1:
                     return
-                self.block(c)
+                if not self.works(c, self.block):
+                    continue
                 c.rounds = number
                 if self.progress:
                     self.progress(c.algorithm.key, len(c.times))
+            running = [c for c in running if c.rounds == number]
             if number < ROUNDS:
                 continue
             if time.perf_counter() >= deadline:
                 break
             middle = {id(c): median(c.times) for c in running}
-            best = min(median(c.times) for c in self.candidates if c.times)
+            best = min((median(c.times) for c in self.candidates if c.times), default=0.0)
             running = [c for c in running if not c.enough() and middle[id(c)] <= SLOWER * best]
 
     def once(self, c: _Candidate) -> float:
@@ -255,17 +292,17 @@ class _Run:
         self.wait()
         return time.perf_counter() - begin
 
-    def batch(self, c: _Candidate) -> int:
-        """How many calls make a sample long enough for the clock."""
+    def batch(self, c: _Candidate) -> None:
+        """Find how many calls make a sample long enough for the clock."""
         once = self.once(c)
         if once > SAMPLE or self.flush:
-            return 1
+            return
         begin = time.perf_counter()
         for _ in repeat(None, 10):
             c.plan(*self.arrays)
         self.wait()
         once = max((time.perf_counter() - begin) / 10, 1e-8)
-        return max(math.ceil(SAMPLE / once), 1)
+        c.calls = max(math.ceil(SAMPLE / once), 1)
 
     def block(self, c: _Candidate) -> None:
         """A candidate's part of one round: one run of what takes long, several of what does not."""

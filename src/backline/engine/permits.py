@@ -63,9 +63,6 @@ DETERMINISTIC = {
     "cudnn": ("cudnn.deterministic", ("conv",)),
 }
 
-# Kind of device and family -> the switch that, beside the root's, turns timing on, and the one that bounds it.
-BENCHMARKS = {("cuda", "conv"): ("cudnn.benchmark", "cudnn.benchmark_limit")}
-
 # Kind of device and family -> the switch that says which library is tried first, and its words that are not library names.
 PREFERENCES = {
     ("cuda", "linalg"): ("cuda.preferred_linalg_library", {}),
@@ -93,7 +90,7 @@ def forbids(algorithm: Algorithm, snapshot: Any) -> tuple[str, str]:
             return f"it {permit.why}, which {permit.switch} = {snapshot[permit.switch]!r} forbids", permit.switch
         if trait.startswith("workspace ") and algorithm.library in WORKSPACES:
             size = switches.get(WORKSPACES[algorithm.library])
-            if int(trait[10:]) > int(size):  # type: ignore[arg-type]
+            if int(trait[10:]) > int(size):  # type: ignore[arg-type]  # the switch is an int
                 return f"it needs a workspace of {trait[10:]} bytes, and may have {size}", WORKSPACES[algorithm.library]
         if trait.startswith("engine "):
             engine = switches.get("quantized.engine")
@@ -111,13 +108,10 @@ def determinism(algorithm: Algorithm, problem: Problem, level: str, snapshot: An
 
 
 def benchmarks(problem: Problem, snapshot: Any) -> tuple[bool, int]:
-    """Whether candidates are timed, and how many at most (0: all)."""
+    """Whether candidates are timed, and how many at most (0: all). What a library times within itself is its own business."""
     if _kind(problem) == "mps":  # operands that are made for a measurement are not MLX's, which would be lazy too
         return False, 0
-    switch, bound = BENCHMARKS.get((_kind(problem), problem.family), ("", ""))
-    if snapshot["benchmark"]:
-        return True, snapshot["benchmark_limit"]
-    return (snapshot[switch], snapshot[bound]) if switch else (False, 0)
+    return (True, snapshot["benchmark_limit"]) if snapshot["benchmark"] else (False, 0)
 
 
 def preferred(problem: Problem, snapshot: Any) -> tuple[tuple[str, ...], str]:

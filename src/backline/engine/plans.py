@@ -119,4 +119,16 @@ def _cufft_plans(device: int) -> PlanCache:
     return cufft_plans(device)
 
 
-kept.plans_of = _cufft_plans
+def _tuned(library: str, key: str) -> str:
+    from . import tuned_plans
+
+    return tuned_plans.find(library, key)
+
+
+def _keep_tuned(library: str, key: str, plan: str, seconds: float) -> None:
+    from . import tuned_plans
+
+    tuned_plans.keep(library, key, plan, seconds)
+
+
+kept.plans_of, kept.tuned, kept.keep_tuned = _cufft_plans, _tuned, _keep_tuned

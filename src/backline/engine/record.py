@@ -35,6 +35,8 @@ class TuningRecord:
         Libraries that are not worth loading for what the script that was tuned saves by them, with the figures.
     winner
         Key of the algorithm to take; "default" leaves it to the ranking.
+    plan
+        Where the record is of one library's own plans: the fastest of them, as the library wrote it.
     seed
         Of the operands and of the order of the runs.
     spent
@@ -66,6 +68,7 @@ class TuningRecord:
     rejected: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
     winner: str = ""
+    plan: str = ""
     seed: int = 0
     spent: float = 0.0
     created: str = ""
@@ -146,6 +149,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rejected": (_table(_algorithm, _text(500)), "algorithms with reasons"),
     "left": (_table(_text(40, r"[a-z][a-z0-9_]*"), _text(200)), "libraries with reasons"),
     "winner": (lambda v: v in ("", "default") or _algorithm(v), 'an algorithm, "default" or empty'),
+    "plan": (_text(500), "a line of printable ASCII"),
     "seed": (_whole(0, (1 << 64) - 1), "an integer of 64 bits"),
     "spent": (_number(0.0, 1e9), "seconds"),
     "created": (_text(27, CREATED.pattern), "a time such as 2026-11-21T03:00:00.000000Z"),
@@ -154,7 +158,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backline": (_text(60), "a version"),
 }
 # Fields that older records of this schema lack.
-ADDED = frozenset(("left",))
+ADDED = frozenset(("left", "plan"))
 
 
 def parse(text: object) -> TuningRecord:

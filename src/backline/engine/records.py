@@ -21,8 +21,8 @@ from . import plans
 from .record import SCHEMA, TuningRecord, parse
 
 __all__ = [
-    "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "import_from", "keep", "keep_all", "path", "reload", "report",
-    "reset", "sooner", "write_to",
+    "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "find_key", "import_from", "keep", "keep_all", "path",
+    "reload", "report", "reset", "sooner", "write_to",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -83,10 +83,15 @@ def find(problem: Problem, threads: int) -> TuningRecord | None:
     >>> find(Problem("no such operation", (operand("a", np.zeros(3)),)), 1) is None
     True
     """
+    return find_key(problem.key, threads)
+
+
+def find_key(key: str, threads: int) -> TuningRecord | None:
+    """The same for what a record is filed under."""
     known = _store.records
     if known is None:
         known = _load()
-    record = known.get((problem.key, threads))
+    record = known.get((key, threads))
     if record is None:
         return None
     stale = _stale(record)
@@ -182,11 +187,11 @@ def keep(record: TuningRecord, *, file: bool = True) -> None:
     keep_all([record], file=file)
 
 
-def keep_all(records: Iterable[TuningRecord], *, file: bool = True) -> int:
+def keep_all(records: Iterable[TuningRecord], *, file: bool = True, choices: bool = True) -> int:
     """Use records from the next call on; write them in one transaction. Returns how many the file took.
 
     Of two records of one Problem on one machine the newer stays. What cannot be written holds for this process, and one
-    warning says so.
+    warning says so. Without `choices` they say nothing about which algorithm is chosen: what was chosen is kept.
     """
     records = list(records)
     if _store.records is None:
@@ -201,8 +206,9 @@ def keep_all(records: Iterable[TuningRecord], *, file: bool = True) -> int:
         _store.records = known
         _store.trimmed = {}
     written = _write(records) if file and records else 0
-    plans.clear()
-    _core.memo_clear()
+    if choices:
+        plans.clear()
+        _core.memo_clear()
     return written
 
 

@@ -274,14 +274,15 @@ def _measure(
         if not timing and (held := records.find(problem, threads)) and held.errors:
             continue  # its errors are known; its times must not be lost
         try:
-            record = measure_problem(
-                problem,
-                able,
-                threads,
-                budget=min(PER_PROBLEM, left),
-                limit=min(left, max(3 * PER_PROBLEM, left / 4)),
-                timing=timing,
-            )
+            with switches.scope({"cudnn.benchmark": timing}):  # its own plans have times as well
+                record = measure_problem(
+                    problem,
+                    able,
+                    threads,
+                    budget=min(PER_PROBLEM, left),
+                    limit=min(left, max(3 * PER_PROBLEM, left / 4)),
+                    timing=timing,
+                )
         except MemoryError:
             report.left_out[problem.key] = "there is not enough memory to measure it"
             continue

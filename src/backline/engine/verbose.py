@@ -131,7 +131,7 @@ class VerboseScope(Scope):
         """The module of the switchboard that opened it."""
         return self.name.removesuffix(".verbose")
 
-    def __enter__(self) -> VerboseLog:  # type: ignore[override]
+    def __enter__(self) -> VerboseLog:  # type: ignore[override]  # a scope of others returns itself
         (level,) = self.values.values()
         if level:
             _need(self.backend, self.name)

@@ -124,7 +124,7 @@ def _numbered(folder: str, prefix: str) -> list[int]:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

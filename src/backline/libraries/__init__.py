@@ -29,15 +29,16 @@ _WHERE: dict[str, str] = {
     "fftw": "backline.libraries.cpu.fftw.library:FFTW",
     "scipy": "backline.libraries.cpu.scipy_fft:SciPy",
     "numpy": "backline.libraries.cpu.numpy:NumPy",
+    "cudnn": "backline.libraries.cuda.cudnn:CuDNN",
     "cublas": "backline.libraries.cuda.cublas:CuBLAS",
     "cublaslt": "backline.libraries.cuda.cublaslt:CuBLASLt",
     "cufft": "backline.libraries.cuda.cufft:CuFFT",
-    "cudnn": "backline.libraries.cuda.cudnn:CuDNN",
     "cusparselt": "backline.libraries.cuda.cusparselt:CuSPARSELt",
     "emulated": "backline.libraries.cpu.emulated:Emulated",
     "cusolver": "backline.libraries.cuda.cusolver:CuSOLVER",
     "triton": "backline.libraries.cuda.attention:Triton",
     "magma": "backline.libraries.cuda.magma:MAGMA",
+    "cupy": "backline.libraries.cuda.elementwise:CuPy",
     "mlx": "backline.libraries.apple.mlx:MLX",
 }
 _BUILT_IN = frozenset(_WHERE)
@@ -75,7 +76,7 @@ _OUTLINES = {
     "fftw": Outline(("fft",), ("cpu",), "fftw.enabled", False),
     "scipy": Outline(("fft",), ("cpu",), "scipy.enabled", True),
     "emulated": Outline(("matmul",), ("cpu",), "emulate", True),
-    "cublas": Outline(("matmul",), ("cuda",), "cublas.enabled", True),
+    "cublas": Outline(("matmul", "conv"), ("cuda",), "cublas.enabled", True),
     "cublaslt": Outline(("matmul",), ("cuda",), "cublaslt.enabled", True),
     "cufft": Outline(("fft",), ("cuda",), "cufft.enabled", True),
     "cusparselt": Outline(("sparse",), ("cuda",), "cusparselt.enabled", True),
@@ -83,6 +84,7 @@ _OUTLINES = {
     "cusolver": Outline(("linalg",), ("cuda",), "cusolver.enabled", True),
     "triton": Outline(("attention",), ("cuda",), "python_native.triton.enabled", True),
     "magma": Outline(("linalg",), ("cuda",), "magma.enabled", True),
+    "cupy": Outline(("neural", "einsum", "attention", "rnn"), ("cuda",), "cupy.enabled", True),
     "mlx": Outline((), ("mps",), "mlx.enabled", True),
 }
 _MADE: dict[str, Library] = {}

@@ -82,6 +82,7 @@ def conflicts(libraries: Iterable[LoadedLibrary], environ: Mapping[str, str]) ->
         *_spinning(everything, environ),
         *_duplicate_allowed(environ),
         *_replaced(everything),
+        *_two_cudas(everything),
     ]
     return sorted(found, key=lambda conflict: SEVERITIES.index(conflict.severity))
 
@@ -198,4 +199,27 @@ def _replaced(libraries: tuple[LoadedLibrary, ...]) -> Iterable[Conflict]:
             "its file was removed or replaced (an upgrade?) since it was loaded: parts opened later may not "
             "fit",
             "restart the process",
+        )  # fmt: skip
+
+
+# Major version in the name of a file -> the CUDA it is of.
+_CUDA_OF = {
+    "cudart": {"12": "12", "13": "13"}, "cublas": {"12": "12", "13": "13"}, "cublaslt": {"12": "12", "13": "13"},
+    "cusolver": {"11": "12", "12": "13"}, "cufft": {"11": "12", "12": "13"},
+}  # fmt: skip
+
+
+def _two_cudas(libraries: tuple[LoadedLibrary, ...]) -> Iterable[Conflict]:
+    found: dict[str, list[LoadedLibrary]] = {}
+    for library in libraries:
+        of = _CUDA_OF.get(library.family, {}).get(library.version.partition(".")[0])
+        if of is not None:
+            found.setdefault(of, []).append(library)
+    if len(found) > 1:
+        names = " and ".join(sorted(found))
+        yield Conflict(
+            f"libraries of CUDA {names}", "note", tuple(one for of in sorted(found) for one in found[of]),
+            "packages in this process were built for different CUDAs: each brings kernels and workspaces of its own to the "
+            "device, and which libraries a third package meets depends on what was imported first",
+            "packages for one CUDA: CuPy, cuDNN, PyTorch and JAX say in their names which (cupy-cuda13x, nvidia-cudnn-cu13, ...)",
         )  # fmt: skip

@@ -324,7 +324,11 @@ def version_in_name(path: str) -> tuple[int, ...]:
 
 def _mapped(spec: LibrarySpec, files: Iterable[MappedFile]) -> list[str]:
     """Copies in this process, by name; a file that was replaced since cannot be reached by its path."""
-    return [file.path for file in files if spec.bears_name(file.name) and not file.deleted]
+    found = [file.path for file in files if spec.bears_name(file.name) and not file.deleted]
+    # Of two generations the one that is looked for first, as a program's other packages take it; the rest stays where it is.
+    place = {name: n for n, name in enumerate(spec.system_names)}
+    known = iter(sorted((p for p in found if os.path.basename(p) in place), key=lambda p: place[os.path.basename(p)]))
+    return [next(known) if os.path.basename(p) in place else p for p in found]
 
 
 def _newest_first(paths: Iterable[str]) -> list[str]:

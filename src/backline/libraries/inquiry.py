@@ -121,9 +121,27 @@ def _properties(name: str) -> Callable[[ctypes.CDLL], tuple[int, ...]]:
     return ask
 
 
-def _dotted(name: str) -> Callable[[ctypes.CDLL], Facts]:
+def _dotted(name: str, title: str, *majors: int) -> Callable[[ctypes.CDLL], Facts]:
+    """The version of a library of CUDA's, whose interface is that of certain major versions."""
     ask = _properties(name)
-    return lambda library: {"version": ".".join(map(str, ask(library)))}
+
+    def check(library: ctypes.CDLL) -> Facts:
+        numbers = ask(library)
+        version = ".".join(map(str, numbers))
+        if numbers[0] not in majors:
+            raise Unfit(f"is {title} {version}; {' or '.join(map(str, majors))} is needed")
+        return {"version": version}
+
+    return check
+
+
+# What is behind some of the driver's answers.
+_DRIVER_HINTS = {
+    34: "this file is the toolkit's, for linking only: take its folder, stubs, out of LD_LIBRARY_PATH",
+    100: "is there a GPU, does CUDA_VISIBLE_DEVICES hide it, was the container started with it (--gpus)?",
+    803: "the file and the kernel's module are of different versions: start the machine anew after an update",
+    804: "the files for forward compatibility serve data-center GPUs only",
+}
 
 
 def _driver(library: ctypes.CDLL) -> Facts:
@@ -133,7 +151,8 @@ def _driver(library: ctypes.CDLL) -> Facts:
             text = ctypes.c_char_p()
             known = library.cuGetErrorString(status, ctypes.byref(text)) == 0 and text.value
             told = text.value.decode("utf-8", "replace") if known and text.value else "unknown error"
-            raise Unfit(f"the CUDA driver says: {told} ({name}: status {status})")
+            hint = _DRIVER_HINTS.get(status, "")
+            raise Unfit(f"the CUDA driver says: {told} ({name}: status {status})" + (f"; {hint}" if hint else ""))
 
     count, version = ctypes.c_int(), ctypes.c_int()
     check("cuInit", 0)
@@ -167,13 +186,16 @@ def _cudart(library: ctypes.CDLL) -> Facts:
 def _cudnn(library: ctypes.CDLL) -> Facts:
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = library.cudnnGetVersion()
-    if number < 90000:  # before 9 it was 1000 * major + 100 * minor + patch
-        raise Unfit(f"is cuDNN {number // 1000}.{number % 1000 // 100}.{number % 100}; 9 is needed")
+    step = 1000 if number < 90000 else 10000  # before 9 it was 1000 * major + 100 * minor + patch
+    if number // 10000 != 9:
+        raise Unfit(f"is cuDNN {number // step}.{number % step // 100}.{number % 100}; 9 is needed")
     return {"version": number}
 
 
 def _cusparselt(library: ctypes.CDLL) -> Facts:
     major, minor, patch = _properties("cusparseLtGetProperty")(library)
+    if major != 0:
+        raise Unfit(f"is cuSPARSELt {major}.{minor}.{patch}; 0 is needed")
     return {"version": 1000 * major + 100 * minor + patch}
 
 
@@ -306,14 +328,14 @@ def _mlx() -> Facts:
 
 
 CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
-    "cublas": _dotted("cublasGetProperty"),
-    "cublaslt": _dotted("cublasLtGetProperty"),
+    "cublas": _dotted("cublasGetProperty", "cuBLAS", 12, 13),
+    "cublaslt": _dotted("cublasLtGetProperty", "cuBLASLt", 12, 13),
     "cuda": _driver,
     "cuda.capabilities": _capabilities,
     "cudart": _cudart,
     "cudnn": _cudnn,
-    "cufft": _dotted("cufftGetProperty"),
-    "cusolver": _dotted("cusolverGetProperty"),
+    "cufft": _dotted("cufftGetProperty", "cuFFT", 11, 12),
+    "cusolver": _dotted("cusolverGetProperty", "cuSOLVER", 11, 12),
     "cusparselt": _cusparselt,
     "cusparselt.max_alg_id": _cusparselt_largest,
     "fftw": _fftw,

@@ -16,11 +16,15 @@ from .. import _core, switches
 from ..errors import BadType, BadValue
 from ..switches.declare import nearest, show
 
-__all__ = ["KEYS", "LANGUAGES", "Override", "Verdict", "active", "considered", "operations", "register", "unregister"]
+__all__ = ["KEYS", "LANGUAGES", "OWN", "Override", "Verdict", "active", "considered", "operations", "register", "unregister"]
 
 LANGUAGES: Final = ("cutedsl", "triton")
 KEYS: Final = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS"}
 """Kind of device -> dispatch key."""
+OWN: Final = {
+    ("triton", "CUDA"): ("nn.functional.scaled_dot_product_attention", "nn.grad.scaled_dot_product_attention_backward"),
+}
+"""Language and dispatch key -> operations that Backline's own libraries have kernels for. The switches say the same of these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +161,7 @@ def active(op: str, key: str, *args: Any, **kwargs: Any) -> Override | None:
 
 
 def operations(language: str) -> list[str]:
-    """Sorted names of the operations that a language overrides; none for a language that is not known."""
+    """Sorted names of the operations that have a kernel in a language; none for a language that is not known."""
+    own = {op for (name, _), those in OWN.items() for op in those if name == language}
     with lock:
-        return sorted({each.op for those in _overrides.values() for each in those if each.language == language})
+        return sorted(own.union(each.op for those in _overrides.values() for each in those if each.language == language))

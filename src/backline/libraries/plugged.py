@@ -94,15 +94,15 @@ class Plugged(Library):
     # What the file may say, and the class says otherwise -----------------------------------------------------------
 
     @property
-    def families(self) -> tuple[str, ...]:  # type: ignore[override]
+    def families(self) -> tuple[str, ...]:  # type: ignore[override]  # asked, where the class has a constant
         return self._stated("families", (), ())
 
     @property
-    def devices(self) -> tuple[str, ...]:  # type: ignore[override]
+    def devices(self) -> tuple[str, ...]:  # type: ignore[override]  # asked, where the class has a constant
         return self._stated("devices", ("cpu",), DEVICES)
 
     @property
-    def openmp(self) -> bool:  # type: ignore[override]
+    def openmp(self) -> bool:  # type: ignore[override]  # asked, where the class has a constant
         return getattr(self.load(), "openmp", False) is True
 
     def _stated(self, what: str, otherwise: tuple[str, ...], forbidden: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class Plugged(Library):
     def allowed(self) -> bool:
         """Tell whether the switches let it run calls here."""
         only = switches.current()["only"]
-        return bool(switches.get(self.switch)) and (not only or self.name in only)  # type: ignore[operator]
+        return bool(switches.get(self.switch)) and (not only or self.name in only)  # type: ignore[operator]  # names
 
     # The methods of a Library ------------------------------------------------------------------------------------
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from ..errors import BackendUnavailable, BadValue
 from . import openmp, packages
-from .find import Finding, LibrarySpec, Step, search
+from .find import VARIABLE, Finding, LibrarySpec, Step, search
 from .inquiry import inquire
 from .known import KNOWN, Known
 from .maps import mapped_files
 
 __all__ = [
-    "Presence", "Version", "acl_available", "cuda_devices", "cuda_is_built", "max_alg_id", "metal_facts", "mlx_importable",
-    "names", "presence", "unavailable",
+    "Presence", "Version", "acl_available", "cuda_devices", "cuda_is_built", "driving", "max_alg_id", "mentions", "metal_facts",
+    "mlx_importable", "names", "presence", "unavailable",
 ]  # fmt: skip
 
 Version = int | str | None
@@ -141,6 +141,8 @@ def _look_for(name: str) -> Found:
         if not reason:
             return Found("", searched, each.path, facts)
         reasons.append(reason if reason.startswith("cannot be loaded: ") else f"{each.path} {reason}")
+    if finding.step == VARIABLE:
+        remedy = f"name another file, or unset {row.spec.env}; {row.how_to_get}"
     return Found("; ".join(reasons), searched, finding.path, remedy=remedy)
 
 
@@ -261,10 +263,36 @@ def unavailable(name: str, what: str) -> BackendUnavailable:
     kleidiai.kernels() needs KleidiAI, which is not available.
     """
     wanted = presence(name)
-    cause = wanted.reason() or f"{wanted.title} is at {wanted.path}, but does not have it"
-    if wanted.searched():
-        cause += f"; looked in {'; '.join(wanted.searched())}"
-    return BackendUnavailable(f"{what} needs {wanted.title}, which is not available.", cause=cause, remedy=wanted.remedy())
+    reason, remedy = wanted.reason(), wanted.remedy()
+    if not reason:
+        # The library is sound; what drives it may not be there: CuPy, a binding, a device.
+        reason, other = driving(name)
+        reason = f"{wanted.title} is at {wanted.path}, but " + (f"cannot be used: {reason}" if reason else "does not have it")
+        remedy = other or remedy
+    elif wanted.searched():
+        reason += f"; looked in {'; '.join(wanted.searched())}"
+    return BackendUnavailable(f"{what} needs {wanted.title}, which is not available.", cause=reason, remedy=remedy)
+
+
+def driving(name: str) -> tuple[str, str]:
+    """Why what calls a library that is there cannot be used, and what to do; two empty texts if it can, or nothing calls it.
+
+    Examples
+    --------
+    >>> driving("opt_einsum")
+    ('', '')
+    """
+    from . import get, names
+
+    if name not in names():
+        return "", ""
+    library = get(name)
+    reason = library.reason()
+    if not reason:
+        return "", ""
+    from .cuda import _bindings
+
+    return reason, _bindings.remedy(reason) or library.how_to_get
 
 
 # --- facts that single backends ask for ---------------------------------------------------------------------------
@@ -305,10 +333,10 @@ def acl_available() -> bool:
     info = search(LibrarySpec("mkldnn"), library.path).info
     if info is not None and any(name.startswith("libarm_compute") for name in info.needed):
         return True
-    return _mentions(library.path, b"arm_compute")
+    return mentions(library.path, b"arm_compute")
 
 
-def _mentions(path: str, word: bytes) -> bool:
+def mentions(path: str, word: bytes) -> bool:
     """Whether the bytes of a file contain a word; it is read in pieces."""
     piece, rest = 1 << 20, b""
     with open(path, "rb") as file:

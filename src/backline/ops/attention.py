@@ -73,6 +73,10 @@ def scaled_dot_product_attention(
     for which no key takes part gives zeros. `backline.nn.attention.sdpa_kernel` says which kernels may run: "flash" holds a tile
     of the scores for each thread, "math" of a BLAS library those of a block of queries, and NumPy's all of them.
 
+    On devices only "math" keeps NaN and infinity out in that way. The fused kernels there, "flash", "efficient" and cuDNN's,
+    multiply what is left out by zero: a NaN in such a key or value spreads to rows that it has no part in. On CUDA one seed
+    leaves out the same weights in "flash", "efficient" and "math"; cuDNN draws other numbers.
+
     Examples
     --------
     >>> import numpy as np

@@ -56,7 +56,8 @@ def scaled_dot_product_attention_backward(
 
     Notes
     -----
-    Computes the weights again and holds all of them. A key that takes no part has no share in any gradient.
+    "math" computes the weights again and holds all of them; it alone has the gradient of a mask. "flash", "efficient" and cuDNN's
+    kernel, on CUDA, hold none. A key that takes no part has no share in any gradient.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from ..problems import Operand, operand
 from ..problems.linalg import LinalgProblem
 from .bind import check_array, check_out
 
-__all__ = ["FLOATS", "Array", "flag", "into", "matrices", "matrix", "no_check", "problem", "same_dtype", "word"]
+__all__ = ["FLOATS", "Array", "flag", "matrix", "no_check", "problem", "same_dtype", "word"]
 
 Array = np.ndarray[Any, Any]
 FLOATS = ("float32", "float64", "complex64", "complex128")
@@ -81,21 +81,3 @@ def no_check(where: str, check_errors: Any) -> None:
         raise BadValue(
             f"{where}: check_errors=True", cause="info would always be 0", remedy=f"{where.removesuffix('_ex')}, which raises"
         )
-
-
-def matrices(where: str, A: Any, *, square: bool = False) -> Array:
-    array = check_array(A, f"{where}: A")
-    if array.dtype.name not in FLOATS:
-        raise BadType(f"{where}: A has dtype {array.dtype}", cause=f"linear algebra takes {', '.join(FLOATS)}")
-    if array.ndim < 2 or (square and array.shape[-1] != array.shape[-2]):
-        kind = "a square matrix" if square else "a matrix"
-        raise BadValue(f"{where}: A must be {kind} or a batch of them, it has shape {array.shape}")
-    return array
-
-
-def into(out: Any, where: str, result: Any) -> Any:
-    if out is None:
-        return result
-    check_out(out, f"{where}: out", np.shape(result), np.asarray(result).dtype)
-    out[...] = result
-    return out

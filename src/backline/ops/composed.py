@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType
+from ..libraries.array_kinds import kind_of
 from ..problems.results import LU, Slogdet
 from .bind import composed_of
-from .checks import Array, into, matrices
+from .checks import Array
 from .factorise import lu_factor_ex
+from .kinds import cast, dtype_of, functions, into, matrices, on_its_device, one_kind, plain
 from .matmul import matmul
 from .solve import inv
 from .spectra import eigh, eigvalsh, svd, svdvals
@@ -21,12 +23,14 @@ __all__ = ["det", "lu", "matrix_power", "matrix_rank", "pinv", "slogdet"]
 def _diagonal_and_parity(A: Array) -> tuple[Array, Array]:
     """Diagonal of U, and +1 or -1 by the number of row interchanges."""
     factors = lu_factor_ex(A)
-    n = A.shape[-1]
-    swaps = np.sum(factors.pivots != np.arange(1, n + 1), axis=-1)
-    return np.diagonal(factors.LU, axis1=-2, axis2=-1), np.where(swaps % 2, -1.0, 1.0)
+    xp = functions(A)
+    swaps = xp.sum(factors.pivots != xp.arange(1, A.shape[-1] + 1), axis=-1)
+    diagonal = xp.diagonal(factors.LU, axis1=A.ndim - 2, axis2=A.ndim - 1)
+    return diagonal, (1 - 2 * (swaps % 2)).astype(A.dtype)
 
 
 @composed_of("linalg.lu_factor")
+@on_its_device
 def det(A: Array, *, out: Array | None = None) -> Any:
     """Determinant.
 
@@ -54,10 +58,11 @@ def det(A: Array, *, out: Array | None = None) -> Any:
     """
     a = matrices("det", A, square=True)
     diagonal, parity = _diagonal_and_parity(a)
-    return into(out, "det", (np.prod(diagonal, axis=-1) * parity).astype(a.dtype)[()])
+    return into(out, "det", plain((functions(a).prod(diagonal, axis=-1) * parity).astype(a.dtype)))
 
 
 @composed_of("linalg.lu_factor")
+@on_its_device
 def slogdet(A: Array) -> Slogdet:
     """Sign and logarithm of the absolute value of the determinant.
 
@@ -79,15 +84,17 @@ def slogdet(A: Array) -> Slogdet:
     """
     a = matrices("slogdet", A, square=True)
     diagonal, parity = _diagonal_and_parity(a)
-    size = np.abs(diagonal)
+    xp = functions(a)
+    size = xp.abs(diagonal)
     with np.errstate(divide="ignore", invalid="ignore"):
-        phases = np.where(size == 0, 0, diagonal / size)
-        logarithm = np.sum(np.log(size), axis=-1)
-    sign = (np.prod(phases, axis=-1) * parity).astype(a.dtype)
-    return Slogdet(sign[()], np.where(sign == 0, -np.inf, logarithm).astype(size.dtype)[()])
+        phases = xp.where(size == 0, 0, diagonal / size)
+        logarithm = xp.sum(xp.log(size), axis=-1)
+    sign = (xp.prod(phases, axis=-1) * parity).astype(a.dtype)
+    return Slogdet(plain(sign), plain(xp.where(sign == 0, -np.inf, logarithm).astype(size.dtype)))
 
 
 @composed_of("linalg.lu_factor")
+@on_its_device
 def lu(A: Array, *, pivot: bool = True) -> LU:
     """Factors P, L, U with A = P L U.
 
@@ -112,36 +119,62 @@ def lu(A: Array, *, pivot: bool = True) -> LU:
     """
     a = matrices("lu", A)
     factors = lu_factor_ex(a, pivot=pivot)
+    xp = functions(a)
     m, n = a.shape[-2:]
     k = min(m, n)
-    lower = np.tril(factors.LU[..., :, :k], -1)
-    lower[..., range(k), range(k)] = 1
-    upper = np.triu(factors.LU[..., :k, :])
-    batch = a.shape[:-2]
-    order = np.empty((*batch, m), np.intp)
-    for item in np.ndindex(*batch):
-        rows = np.arange(m)
-        for i, j in enumerate(factors.pivots[item] - 1):
-            rows[i], rows[j] = rows[j], rows[i]
-        order[item] = rows
-    permutation = np.zeros((*batch, m, m), a.dtype)
-    np.put_along_axis(permutation, order[..., None, :], 1, axis=-2)
+    lower = xp.tril(factors.LU[..., :, :k], -1) + xp.eye(m, k, dtype=a.dtype)
+    upper = xp.triu(factors.LU[..., :k, :])
+    order = _rows(xp, factors.pivots, m)
+    permutation = (order[..., None, :] == xp.arange(m)[:, None]).astype(a.dtype)
     return LU(permutation, lower, upper)
+
+
+def _rows(xp: Any, pivots: Any, m: int) -> Any:
+    """The row that each row comes from, after interchanges that are counted from 1."""
+    batch, kind = tuple(pivots.shape[:-1]), kind_of(pivots)
+    if kind is None:
+        order = np.empty((*batch, m), np.intp)
+        for item in np.ndindex(*batch):
+            rows = np.arange(m)
+            for i, j in enumerate(pivots[item] - 1):
+                rows[i], rows[j] = rows[j], rows[i]
+            order[item] = rows
+        return order
+    if 0 in (*batch, m):
+        return xp.zeros((*batch, m), dtype=np.int32)
+    if kind.package == "cupy":
+        from ..libraries.cuda._interchanges import permutation
+
+        whole = xp.ascontiguousarray(pivots).reshape(-1, pivots.shape[-1])
+        return permutation(whole, m, backwards=False).reshape(*batch, m)
+    places = xp.arange(m)
+    order = xp.broadcast_to(places, (*batch, m))
+    for i in range(pivots.shape[-1]):  # one after the other, and still without waiting for any
+        j = pivots[..., i : i + 1] - 1
+        other = xp.take_along_axis(order, j, axis=-1)
+        order = xp.where(places == i, other, xp.where(places == j, order[..., i : i + 1], order))
+    return order
 
 
 def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Array:
     """Largest value that counts as zero: max(atol, rtol * largest), with torch's default for rtol."""
     for name, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and not isinstance(value, (int, float, np.number, np.ndarray)):
+        if value is not None and not isinstance(value, (int, float, np.number, np.ndarray)) and kind_of(value) is None:
             raise BadType(f"{where}: {name} is a number, an array or None, not {type(value).__name__}")
+    one_kind(where, A=a, atol=atol, rtol=rtol)
+    xp = functions(a)
     if rtol is None:
-        given = atol is not None and np.any(np.asarray(atol) > 0)
-        rtol = 0.0 if given else max(a.shape[-2:]) * np.finfo(a.dtype).eps
-    limit: Array = np.maximum(np.asarray(0.0 if atol is None else atol), np.asarray(rtol) * largest)
+        epsilon = max(a.shape[-2:]) * float(np.finfo(dtype_of(a)).eps)
+        if kind_of(atol) is not None:  # what it holds stays on its device
+            rtol = xp.where(xp.any(atol > 0), 0.0, epsilon)
+        else:
+            rtol = 0.0 if atol is not None and np.any(np.asarray(atol) > 0) else epsilon
+    limit: Array = xp.maximum(0.0 if atol is None else atol, rtol * largest)
     return limit
 
 
 @composed_of("linalg.svdvals")
+@on_its_device
 def matrix_rank(
     A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None
 ) -> Any:
@@ -171,13 +204,15 @@ def matrix_rank(
     """
     a = matrices("matrix_rank", A, square=hermitian)
     if 0 in a.shape[-2:]:
-        return into(out, "matrix_rank", np.zeros(a.shape[:-2], np.int64)[()])
-    values = np.abs(eigvalsh(a)) if hermitian else svdvals(a)
+        return into(out, "matrix_rank", plain(functions(a).zeros(a.shape[:-2], dtype=np.int64)))
+    xp = functions(a)
+    values = xp.abs(eigvalsh(a)) if hermitian else svdvals(a)
     limit = _tolerance("matrix_rank", a, values.max(-1), atol, rtol)
-    return into(out, "matrix_rank", np.asarray(np.sum(values > limit[..., None], axis=-1, dtype=np.int64))[()])
+    return into(out, "matrix_rank", plain(cast(xp.asarray(xp.sum(values > limit[..., None], axis=-1)), np.int64)))
 
 
 @composed_of("linalg.svd", "matmul")
+@on_its_device
 def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None) -> Array:
     """Moore-Penrose pseudo-inverse.
 
@@ -206,24 +241,25 @@ def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fals
     """
     a = matrices("pinv", A, square=hermitian)
     if 0 in a.shape[-2:]:
-        empty: Array = into(out, "pinv", np.zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), a.dtype))
+        empty: Array = into(out, "pinv", functions(a).zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), dtype=a.dtype))
         return empty
+    xp = functions(a)
     if hermitian:
         values, vectors = eigh(a)
-        size, left, right = np.abs(values), vectors, vectors.conj().swapaxes(-1, -2)
+        size, left, right = xp.abs(values), vectors, xp.conjugate(vectors).swapaxes(-1, -2)
     else:
         u, values, vh = svd(a, full_matrices=False)
-        size, left, right = values, vh.conj().swapaxes(-1, -2), u.conj().swapaxes(-1, -2)
+        size, left, right = values, xp.conjugate(vh).swapaxes(-1, -2), xp.conjugate(u).swapaxes(-1, -2)
     limit = _tolerance("pinv", a, size.max(-1), atol, rtol)
     kept = size > limit[..., None]
-    inverse = np.zeros_like(values)
-    np.divide(1, values, out=inverse, where=kept)
+    inverse = xp.where(kept, 1 / xp.where(kept, values, 1), 0)
     scaled = left * inverse[..., None, :].astype(a.dtype)
     result: Array = matmul(scaled, right) if out is None else matmul(scaled, right, out=out)
     return result
 
 
 @composed_of("matmul", "linalg.inv")
+@on_its_device
 def matrix_power(A: Array, n: int, *, out: Array | None = None) -> Array:
     """A multiplied by itself n times; its inverse for negative n.
 
@@ -260,7 +296,8 @@ def matrix_power(A: Array, n: int, *, out: Array | None = None) -> Array:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
         raise BadType(f"matrix_power: n is an int, not {type(n).__name__}")
     if n == 0:
-        identity: Array = into(out, "matrix_power", np.broadcast_to(np.eye(a.shape[-1], dtype=a.dtype), a.shape).copy())
+        xp = functions(a)
+        identity: Array = into(out, "matrix_power", xp.zeros(a.shape, dtype=a.dtype) + xp.eye(a.shape[-1], dtype=a.dtype))
         return identity
     square: Array = inv(a) if n < 0 else a
     result: Array | None = None
@@ -272,5 +309,5 @@ def matrix_power(A: Array, n: int, *, out: Array | None = None) -> Array:
         if left:
             square = matmul(square, square)
     assert result is not None
-    power: Array = into(out, "matrix_power", result.copy() if result is a else result)
+    power: Array = into(out, "matrix_power", functions(a).array(a) if result is a else result)
     return power

@@ -54,7 +54,7 @@ def _convolution(name: str, rank: int) -> Callable[[Callable[..., ConvProblem]],
 
         def general(*args: Any, **kwargs: Any) -> Any:
             if not single(args, kwargs):
-                return batched.general(*args, **kwargs)
+                return batched(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
             for role in ("input", "residual", "out"):
                 if _is_array(given.get(role)):

@@ -11,11 +11,14 @@ from .. import _core
 from ..engine.choose import choose, plan_for
 from ..engine.explain import explainers, operation_families, problem_builders
 from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
 from ..problems import Operand, Problem
 from ..problems.einsum import EinsumProblem, joined, parse, sublist
+from . import einsum_elsewhere, elsewhere
 from .bind import check_array, check_out
 from .einsum_choice import EinsumChoice, choice_of
 from .einsum_plan import Contraction
+from .kinds import given
 
 __all__ = ["einsum"]
 
@@ -122,7 +125,7 @@ def _read(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     first = args[0]
     if isinstance(first, tuple) and first and first[0] == _PIECES:
         first = "".join(first[1:])
-    if isinstance(first, (np.ndarray, np.generic)):
+    if isinstance(first, (np.ndarray, np.generic)) or kind_of(first) is not None:
         return _from_lists(args)
     if not isinstance(first, str):
         raise BadType(f"einsum: the equation is a str, not {type(first).__name__}", remedy='einsum("ij,jk->ik", a, b)')
@@ -143,7 +146,7 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     terms = []
     for i in range(pairs):
         if not isinstance(operands[i], np.generic):
-            check_array(operands[i], f"einsum: operand {i}")
+            given(operands[i], f"einsum: operand {i}")
         terms.append(sublist(args[2 * i + 1], f"operand {i}"))
     if last and isinstance(args[-1], (np.ndarray, np.generic)):
         raise BadValue(f"einsum: operand {pairs} has no list of labels")
@@ -167,6 +170,10 @@ def _general(*args: Any, **kwargs: Any) -> Any:
         if name not in _PARAMETERS:
             raise TypeError(f"einsum() got an unexpected keyword argument {name!r}; it has out, memory_limit")
     equation, operands = _read(args)
+    if elsewhere.among(tuple(operands), kwargs):
+        limit = kwargs.get("memory_limit")
+        more = {} if limit is None else {"memory_limit": limit}
+        return einsum_elsewhere.call(_einsum, equation.replace(" ", ""), operands, kwargs.get("out"), more)
     arrays = [check_array(_plain(x), f"einsum: operand {i}") for i, x in enumerate(operands)]
     out = kwargs.get("out")
     limit = kwargs.get("memory_limit")
@@ -216,6 +223,8 @@ def _explain(problem: Problem) -> EinsumChoice:
             self.choice = choose(step, measure=False)
 
     assert isinstance(problem, EinsumProblem)
+    if problem.device != "cpu":
+        return choice_of(einsum_elsewhere.DeviceContraction(problem, Chosen))
     return choice_of(Contraction(problem, Chosen, dry=True))
 
 
@@ -238,6 +247,11 @@ def _problem(*args: Any, equation: str = "", **kwargs: Any) -> EinsumProblem:
     """The Problem; the equation may come as a keyword, as the keys of Problems have it."""
     if equation:
         args = (equation, *args)
+    if elsewhere.among(args, kwargs) or (len(args) == 2 and isinstance(args[1], list) and elsewhere.among(tuple(args[1]), {})):
+        text, operands = _read(args)
+        made = elsewhere.problem_of("einsum", _einsum, (text, *operands), kwargs)
+        assert isinstance(made, EinsumProblem)
+        return made
     if args and isinstance(args[0], str):
         args = (args[0], *map(_plain, args[1:])) if not (len(args) == 2 and isinstance(args[1], (list, tuple))) else args
     return _einsum(*args, **kwargs)

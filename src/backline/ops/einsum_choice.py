@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .. import switches
 from ..engine.choice import Candidate, Choice
@@ -10,6 +11,9 @@ from ..libraries.base import LEVELS, Algorithm
 from ..problems import short
 from .einsum_plan import Contraction
 from .einsum_steps import Step
+
+if TYPE_CHECKING:
+    from .einsum_elsewhere import DeviceContraction
 
 __all__ = ["EinsumChoice", "choice_of"]
 
@@ -75,12 +79,12 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} GiB"
 
 
-def choice_of(contraction: Contraction) -> EinsumChoice:
+def choice_of(contraction: Contraction | DeviceContraction) -> EinsumChoice:
     """What was chosen for the steps of a contraction."""
     problem = contraction.problem
     choices = [step.choice for step in contraction.steps if step.choice is not None]
     taken = [c.chosen for c in choices if c.chosen is not None]
-    names = list(dict.fromkeys(a.library for a in taken)) or ["numpy"]
+    names = list(dict.fromkeys(a.library for a in taken)) or [getattr(contraction, "home", "numpy")]
     level = min((a.level for a in taken), key=LEVELS.index, default="threads")
     bases = [a.basis for a in taken if a.level == level] or ["construction"]
     count = len(contraction.steps)
@@ -107,11 +111,11 @@ def choice_of(contraction: Contraction) -> EinsumChoice:
     return found
 
 
-def _taken(contraction: Contraction) -> list[tuple[Step, Algorithm]]:
+def _taken(contraction: Contraction | DeviceContraction) -> list[tuple[Step, Algorithm]]:
     return [(s, s.choice.chosen) for s in contraction.steps if s.choice is not None and s.choice.chosen is not None]
 
 
-def _searched(contraction: Contraction) -> str:
+def _searched(contraction: Contraction | DeviceContraction) -> str:
     """Who found the path."""
     if len(contraction.problem.terms) < 3:
         return "there is one order only"

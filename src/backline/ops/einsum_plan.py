@@ -305,6 +305,7 @@ class Contraction:
         both = ((left, found.left), (right, found.right))
         alignment = (*(order is not None or t.aligned for (_, t), order in both), aligned)
         swapped = writes == "right left"
+        # The checker sees a tuple of any length; it has the two operands and the output.
         problem = found.problem(self.dtype, alignment, swapped=swapped, out=not writes, result=result)  # type: ignore[arg-type]
         made = self.make(problem)
         slots = []

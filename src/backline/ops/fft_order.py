@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue, refuse_overlap
+from ..libraries.array_kinds import kind_of
 from .bind import check_array, check_out
+from .kinds import functions, into, on_its_device
 from .layer_checks import whole
 from .transforms import MODULE, Array, Sizes, axis_in
 
@@ -92,11 +94,18 @@ def rfftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
 
 
 def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
-    array = check_array(input, f"{where}: input")
+    kind = kind_of(input)
+    array = input if kind is not None else check_array(input, f"{where}: input")
     wanted = range(array.ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
     axes = [axis_in(where, axis, array) for axis in wanted]
     if len(set(axes)) != len(axes):
         raise BadValue(f"{where}: dim={dim!r} names an axis twice", remedy="each once")
+    if kind is not None:
+        xp = functions(array)
+        steps = [-(array.shape[axis] // 2) if back else array.shape[axis] // 2 for axis in axes]
+        moved = xp.roll(array, tuple(steps), tuple(axes)) if axes else xp.array(array)
+        shifted: Array = into(out, where, moved)
+        return shifted
     target = np.empty(array.shape, array.dtype) if out is None else check_out(out, f"{where}: out", array.shape, array.dtype)
     if out is not None:
         refuse_overlap(out, array)
@@ -109,6 +118,7 @@ def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
     return target
 
 
+@on_its_device
 def fftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
     """Bring frequency 0 to the middle.
 
@@ -140,6 +150,7 @@ def fftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Ar
     return _rolled("fftshift", input, dim, out, back=False)
 
 
+@on_its_device
 def ifftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
     """Undo `fftshift`.
 

@@ -14,8 +14,9 @@ from ..errors import BadType, BadValue
 from ..problems import Operand
 from ..problems.linear import LinearProblem
 from ..problems.matmul import MatmulProblem
-from .bind import check_array, check_out, composed_of, operation
+from .bind import check_out, composed_of, operation
 from .checks import word
+from .kinds import cast, dtype_of, functions, given, on_its_device, one_kind
 from .layer_checks import FLOATS, MODULE, Array
 from .matmul import matmul
 
@@ -27,16 +28,17 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 def _same_dtype(where: str, **arrays: Any) -> None:
     """All are arrays of the first one's dtype."""
     first = ""
+    one_kind(where, **arrays)
     for name, value in arrays.items():
         if value is None:
             continue
-        array = check_array(value, f"{where}: {name}")
+        array = given(value, f"{where}: {name}")
         first = first or name
         if array.dtype != arrays[first].dtype:
             raise BadType(
-                f"{where}: {name} has dtype {array.dtype}, {first} has {arrays[first].dtype}",
+                f"{where}: {name} has dtype {dtype_of(array)}, {first} has {dtype_of(arrays[first])}",
                 cause="a layer runs in one dtype, and converting behind your back could cost more than the product",
-                remedy=f"{name}.astype(np.{arrays[first].dtype.name})",
+                remedy=f"{name}.astype(np.{dtype_of(arrays[first]).name})",
             )
 
 
@@ -161,6 +163,7 @@ def linear(
 
 
 @composed_of("matmul", module=MODULE)
+@on_its_device
 def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = None) -> Array:
     """``sum over i, j of input1[..., i] * weight[o, i, j] * input2[..., j]``, plus bias.
 
@@ -206,23 +209,26 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
         raise BadValue(f"bilinear: input1 and input2 have shapes {shapes}, which differ before the last axis")
     if bias is not None and bias.shape != (outs,):
         raise BadValue(f"bilinear: bias has shape {bias.shape}, for weight of shape {weight.shape} it must be {(outs,)}")
+    xp, kind = functions(input1), dtype_of(input1)
     if 0 in (input1.size, input2.size, weight.size):
-        zeros = np.zeros((*input1.shape[:-1], outs), input1.dtype)
+        zeros: Array = xp.zeros((*input1.shape[:-1], outs), dtype=input1.dtype)
         return zeros if bias is None else zeros + bias
-    dtype = np.dtype(np.float32) if input1.dtype.itemsize == 2 and input1.dtype.kind in "fV" else input1.dtype
-    rows = np.ascontiguousarray(input1.reshape(-1, left), dtype)
-    others = np.ascontiguousarray(input2.reshape(-1, right), dtype)
-    flat = np.ascontiguousarray(weight.transpose(1, 0, 2), dtype).reshape(left, outs * right)
-    result = np.empty((len(rows), outs), dtype)
+    dtype = np.dtype(np.float32) if kind.itemsize == 2 and kind.kind in "fV" else kind
+    rows = xp.ascontiguousarray(input1.reshape(-1, left), dtype)
+    others = xp.ascontiguousarray(input2.reshape(-1, right), dtype)
+    flat = xp.ascontiguousarray(weight.transpose(1, 0, 2), dtype).reshape(left, outs * right)
+    parts = []
     step = max(_BYTES // (outs * right * dtype.itemsize), 1)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         between = matmul(rows[part], flat).reshape(-1, outs, right)
-        result[part] = matmul(between, others[part, :, None])[..., 0]
+        parts.append(matmul(between, others[part, :, None])[..., 0])
+    result = parts[0] if len(parts) == 1 else xp.concatenate(parts)
     with np.errstate(all="ignore"):  # as BLAS: what is not finite shows in the result
         if bias is not None:
-            result += bias.astype(dtype, copy=False)
-        return result.reshape(*input1.shape[:-1], outs).astype(input1.dtype, copy=False)
+            result = result + cast(bias, dtype)
+        rounded: Array = cast(result.reshape(*input1.shape[:-1], outs), kind)
+        return rounded
 
 
 _BYTES = 8 << 20  # of the first product's result at a time

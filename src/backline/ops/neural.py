@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
 from ..problems.neural import NeuralProblem
 from .bind import operation
 from .checks import flag, word
+from .kinds import functions, like, on_its_device, space_of
 from .layer_checks import MODULE, Array, as_input, axis_of, positive, problem
 
 __all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
@@ -233,6 +235,7 @@ def log_softmax(input: Array, dim: int) -> NeuralProblem:
     return problem("log_softmax", {"input": array}, array.shape, axis=axis_of("log_softmax", "dim", dim, array))
 
 
+@on_its_device
 def dropout(
     input: Array, p: float = 0.5, training: bool = True, *, seed: int | np.random.Generator | None = None
 ) -> Array:
@@ -272,12 +275,10 @@ def dropout(
     >>> backline.nn.functional.dropout(x, 0.5, seed=1)
     array([2., 2., 0., 2., 0., 0., 2., 0.], dtype=float32)
     """
-    array = as_input("dropout", "input", input)
+    array = as_input("dropout", "input", like(input))
     rate = positive("dropout", "p", p, most=1.0)
-    result = np.empty_like(array, order="K", subok=False)
     if not flag("dropout", "training", training) or rate == 0:
-        result[...] = array
-        return result
+        return _copied(input)
     if seed is None:
         raise BadValue("dropout: no seed", cause="results must be repeatable", remedy="seed=0, or seed=np.random.default_rng()")
     if not isinstance(seed, np.random.Generator):
@@ -286,11 +287,54 @@ def dropout(
         if seed < 0:
             raise BadValue(f"dropout: seed={seed}", remedy="0 or more")
         seed = np.random.default_rng(seed)
-    kept = np.asarray(seed.random(array.shape)) >= rate
     dtype = np.dtype(np.float32 if array.dtype.itemsize == 2 else array.dtype)
     scale = dtype.type(0 if rate == 1 else 1 / (1 - rate))
+    kind = kind_of(input)
+    if kind is not None and kind.package == "cupy":
+        there: Array = _on_cuda(input, rate, float(scale), seed)
+        return there
+    kept: Any = np.asarray(seed.random(array.shape)) >= rate
+    if kind is not None:  # the numbers are drawn here, and the memory is one
+        f = space_of(input)
+        dropped: Array = f.cast(f.cast(input, dtype) * (f.constant(kept, dtype) * float(scale)), array.dtype)
+        return dropped
+    result = _copied(input)
     with np.errstate(all="ignore"):  # overflow and NaN show in the result
-        result[...] = array.astype(dtype, copy=False) * (kept * scale)
+        result[...] = input.astype(dtype, copy=False) * (kept * scale)
+    return result
+
+
+def _copied(input: Array) -> Array:
+    """A copy with the same order of axes in memory."""
+    if isinstance(input, np.ndarray):
+        result = np.empty_like(input, order="K", subok=False)
+        result[...] = input
+        return result
+    same: Array = functions(input).array(input)
+    return same
+
+
+def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generator) -> Any:
+    """Elements dropped by a kernel that computes the generator's numbers; the generator moves on here."""
+    from ..libraries.cuda._kernels import dropped
+
+    bits = generator.bit_generator
+    if not isinstance(bits, np.random.PCG64):
+        raise BadType(
+            f"dropout: the generator's numbers are those of {type(bits).__name__}",
+            cause="on CUDA devices they are those of PCG64", remedy="seed=np.random.default_rng(...), whose they are, or an int",
+        )  # fmt: skip
+    xp = functions(input)
+    result = xp.empty_like(input, order="K")
+    if input.size == 0:
+        return result
+    words = bits.state["state"]
+    numbers = [np.uint64((words[name] >> shift) & (2**64 - 1)) for name in ("state", "inc") for shift in (64, 0)]
+    made = dropped()(xp.ascontiguousarray(input), *numbers, rate, scale, xp.empty(input.shape, input.dtype))
+    bits.advance(input.size)
+    if result.strides == made.strides:
+        return made
+    result[...] = made
     return result
 
 

@@ -18,6 +18,7 @@ from ..errors import BadValue
 from ..problems.neural import NeuralProblem
 from .bind import composed_of, operation
 from .checks import word
+from .kinds import cast, like, on_its_device, space_of
 from .layer_checks import Array, as_input, axis_of, channels, parameter, positive, problem, same_shape
 from .linear import _same_dtype
 from .matmul import matmul
@@ -43,6 +44,7 @@ class NormGrads(NamedTuple):
 
 
 @composed_of("matmul", module=GRAD)
+@on_its_device
 def linear_input(weight: Array, grad_output: Array) -> Array:
     """Gradient of `linear` with respect to its input: ``grad_output @ weight``.
 
@@ -81,6 +83,7 @@ def linear_input(weight: Array, grad_output: Array) -> Array:
 
 
 @composed_of("matmul", module=GRAD)
+@on_its_device
 def linear_weight(input: Array, grad_output: Array) -> Array:
     """Gradient of `linear` with respect to its weight: the sum of all ``outer(grad_output, input)``.
 
@@ -118,6 +121,7 @@ def linear_weight(input: Array, grad_output: Array) -> Array:
     return result
 
 
+@on_its_device
 def linear_bias(grad_output: Array) -> Array:
     """Gradient of `linear` with respect to its bias: the sum of `grad_output` over all axes but the last.
 
@@ -142,10 +146,12 @@ def linear_bias(grad_output: Array) -> Array:
     >>> backline.nn.grad.linear_bias(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([4., 6.])
     """
-    array = as_input("linear_bias", "grad_output", grad_output, rank=1)
+    dtype = as_input("linear_bias", "grad_output", like(grad_output), rank=1).dtype
+    axes = tuple(range(grad_output.ndim - 1))
     with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
-        total = array.sum(tuple(range(array.ndim - 1)), dtype=np.float64)
-        return np.asarray(total.astype(np.float32) if array.dtype.itemsize == 2 else total).astype(array.dtype)
+        total = space_of(grad_output).total(grad_output, axes)
+        rounded: Array = cast(cast(total, np.float32) if dtype.itemsize == 2 else total, dtype)
+        return rounded
 
 
 # Activations and softmax -----------------------------------------------------------------------------------------------

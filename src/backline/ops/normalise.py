@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..engine.explain import operation_families, problem_builders
-from ..errors import BadValue
+from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.neural import NeuralProblem
 from .bind import operation
 from .checks import flag
+from .kinds import like, on_its_device, one_kind
 from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem, whole
 
 __all__ = ["batch_norm", "layer_norm", "normalised_axes"]
@@ -126,6 +128,7 @@ def _checked(
     return array, dict(zip(("mean", "variance", "weight", "bias"), checked, strict=True))
 
 
+@on_its_device
 def batch_norm(
     input: Array,
     running_mean: Array | None,
@@ -181,22 +184,29 @@ def batch_norm(
         result: Array = _inference(input, running_mean, running_var, weight, bias, eps)
         return result
     share = positive("batch_norm", "momentum", momentum, most=1.0)
-    array, given = _checked("batch_norm", input, running_mean, running_var, weight, bias)
+    one_kind("batch_norm", input=input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    array, _ = _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
     for name, running in (("running_mean", running_mean), ("running_var", running_var)):
-        if running is not None and not running.flags.writeable:
+        kind = kind_of(running)
+        if kind is not None and kind.package == "mlx":
+            raise BadType(
+                f"batch_norm: {name} is an array of MLX", cause="training updates it, and nothing is written to arrays of MLX",
+                remedy="None; and running statistics kept by the program, of mx.mean and mx.var",
+            )  # fmt: skip
+        if isinstance(running, np.ndarray) and not running.flags.writeable:
             raise BadValue(f"batch_norm: {name} is read-only", cause="training updates it", remedy="a writeable array, or None")
-    result, mean, variance = _training(array, weight, bias, eps)
+    result, mean, variance = _training(input, weight, bias, eps)
     count = array.size // max(array.shape[1], 1)
     if count:
-        _update(given["mean"], mean, share)
-        _update(given["variance"], variance.astype(np.float64) * (count / (count - 1)), share)
+        _update(running_mean, mean, share)
+        _update(running_var, variance, share, count / (count - 1))
     return result
 
 
-def _update(running: Array | None, new: Array, share: float) -> None:
+def _update(running: Array | None, new: Array, share: float, scale: float = 1.0) -> None:
     if running is not None:
         with np.errstate(all="ignore"):  # overflow and NaN show in the array
-            running[...] = (1 - share) * running.astype(np.float64) + share * new.astype(np.float64)
+            running[...] = (1 - share) * running.astype(np.float64) + share * (new.astype(np.float64) * scale)
 
 
 def _problem(

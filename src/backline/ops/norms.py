@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .bind import check_array, composed_of
-from .checks import FLOATS, Array, into, matrices
+from .bind import composed_of
+from .checks import FLOATS, Array
+from .kinds import dtype_of, functions, given, into, matrices, on_its_device, plain
 from .solve import inv_ex
 from .spectra import svdvals
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
 
+@on_its_device
 def vector_norm(
     x: Array, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, out: Array | None = None
 ) -> Any:
@@ -50,36 +52,37 @@ def vector_norm(
     >>> float(backline.linalg.vector_norm(np.array([3.0, 4.0])))
     5.0
     """
-    a = check_array(x, "vector_norm: x")
-    if a.dtype.name not in FLOATS:
-        raise BadType(f"vector_norm: x has dtype {a.dtype}", cause=f"norms take {', '.join(FLOATS)}")
+    a = given(x, "vector_norm: x")
+    if dtype_of(a).name not in FLOATS:
+        raise BadType(f"vector_norm: x has dtype {dtype_of(a)}", cause=f"norms take {', '.join(FLOATS)}")
     p = _order("vector_norm", ord)
     axes = tuple(range(a.ndim)) if dim is None else _axes("vector_norm", dim, a.ndim)
-    size = np.abs(a)
-    count = int(np.prod([a.shape[i] for i in axes], dtype=np.int64))
+    xp = functions(a)
+    size = xp.abs(a)
+    if not axes:  # every element by itself
+        size, axes, keepdim = size[..., None], (a.ndim,), False
+    count = int(np.prod([size.shape[i] for i in axes], dtype=np.int64))
     if count == 0 and (p < 0 or np.isinf(p)):
         raise BadValue(f"vector_norm: ord={ord} of an empty vector has no value")
-    return into(out, "vector_norm", _power_norm(size, p, axes, keepdim, count))
+    return into(out, "vector_norm", _power_norm(xp, size, p, axes, keepdim, count))
 
 
-def _power_norm(size: Array, p: float, axes: tuple[int, ...], keepdim: bool, count: int) -> Any:
+def _power_norm(xp: Any, size: Array, p: float, axes: tuple[int, ...], keepdim: bool, count: int) -> Any:
     if p == np.inf:
-        return np.max(size, axis=axes, keepdims=keepdim)
+        return xp.max(size, axis=axes, keepdims=keepdim)
     if p == -np.inf:
-        return np.min(size, axis=axes, keepdims=keepdim)
+        return xp.min(size, axis=axes, keepdims=keepdim)
     if p == 0:
-        return np.sum(size != 0, axis=axes, keepdims=keepdim).astype(size.dtype)[()]
-    if p == 1:
-        return np.sum(size, axis=axes, keepdims=keepdim)
-    if count == 0:
-        return np.sum(size, axis=axes, keepdims=keepdim)
+        return plain(xp.sum(size != 0, axis=axes, keepdims=keepdim).astype(size.dtype))
+    if p == 1 or count == 0:
+        return xp.sum(size, axis=axes, keepdims=keepdim)
     # The largest element scaled to 1, so that neither 1e200 nor 1e-200 leaves the range when raised to a power.
-    scale = np.max(size, axis=axes, keepdims=True)
-    usable = np.where((scale > 0) & np.isfinite(scale), scale, 1).astype(size.dtype)
+    scale = xp.max(size, axis=axes, keepdims=True)
+    usable = xp.where((scale > 0) & xp.isfinite(scale), scale, 1).astype(size.dtype)
     with np.errstate(divide="ignore"):
-        total = np.sum((size / usable) ** size.dtype.type(p), axis=axes, keepdims=True)
-        result = (usable * total ** size.dtype.type(1 / p)).astype(size.dtype)
-    return result if keepdim else np.squeeze(result, axis=axes)[()]
+        total = xp.sum((size / usable) ** p, axis=axes, keepdims=True)
+        result = (usable * total ** (1 / p)).astype(size.dtype)
+    return result if keepdim else plain(xp.squeeze(result, axis=axes))
 
 
 def _order(where: str, ord: Any) -> float:
@@ -101,6 +104,7 @@ def _axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
 
 @composed_of("linalg.svdvals")
+@on_its_device
 def matrix_norm(
     A: Array, ord: float | str = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, out: Array | None = None
 ) -> Any:
@@ -139,20 +143,22 @@ def matrix_norm(
         return vector_norm(a, 2, axes, keepdim, out=out)
     if ord not in ("nuc", 2, -2, 1, -1, np.inf, -np.inf):
         raise BadValue(f"matrix_norm: ord={ord!r}", remedy="one of: 'fro', 'nuc', 2, -2, 1, -1, inf, -inf")
+    xp = functions(a)
     if ord in ("nuc", 2, -2):
-        values = svdvals(np.moveaxis(a, axes, (-2, -1)))
+        values = svdvals(xp.moveaxis(a, axes, (-2, -1)))
         result = values.sum(-1) if ord == "nuc" else values.max(-1) if ord == 2 else values.min(-1)
     else:
         summed, kept = axes if ord in (1, -1) else axes[::-1]
-        sums = np.sum(np.abs(a), axis=summed, keepdims=True)
-        result = np.max(sums, axis=kept, keepdims=True) if ord in (1, np.inf) else np.min(sums, axis=kept, keepdims=True)
-        result = np.squeeze(result, axis=axes)
+        sums = xp.sum(xp.abs(a), axis=summed, keepdims=True)
+        result = xp.max(sums, axis=kept, keepdims=True) if ord in (1, np.inf) else xp.min(sums, axis=kept, keepdims=True)
+        result = xp.squeeze(result, axis=axes)
     if keepdim:
-        result = np.expand_dims(result, axes)
-    return into(out, "matrix_norm", result[()])
+        result = xp.expand_dims(result, axes)
+    return into(out, "matrix_norm", plain(result))
 
 
 @composed_of("linalg.matrix_norm")
+@on_its_device
 def norm(
     A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, out: Array | None = None
 ) -> Any:
@@ -182,7 +188,7 @@ def norm(
     >>> float(backline.linalg.norm(np.ones((2, 2))))
     2.0
     """
-    a = check_array(A, "norm: A")
+    a = given(A, "norm: A")
     if ord is None:
         return vector_norm(a, 2, dim, keepdim, out=out)
     if dim is None and a.ndim > 2:
@@ -194,6 +200,7 @@ def norm(
 
 
 @composed_of("linalg.svdvals", "linalg.inv")
+@on_its_device
 def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Any:
     """Condition number for inversion.
 
@@ -222,8 +229,9 @@ def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) ->
         values = svdvals(a)
         with np.errstate(divide="ignore", invalid="ignore"):
             result = values[..., 0] / values[..., -1] if p != -2 else values[..., -1] / values[..., 0]
-        return into(out, "cond", result[()])
+        return into(out, "cond", plain(result))
     inverse, info = inv_ex(a)
+    xp = functions(a)
     with np.errstate(invalid="ignore"):
-        result = np.asarray(matrix_norm(a, p)) * np.asarray(matrix_norm(inverse, p))
-    return into(out, "cond", np.where(info != 0, np.inf, result).astype(result.dtype)[()])
+        result = xp.asarray(matrix_norm(a, p)) * xp.asarray(matrix_norm(inverse, p))
+    return into(out, "cond", plain(xp.where(info != 0, np.inf, result).astype(result.dtype)))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .bind import check_array, check_out, composed_of
+from .bind import check_out, composed_of
+from .kinds import given, into, on_its_device, one_kind
 from .matmul import matmul, mm
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
@@ -17,6 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 @composed_of("matmul")
+@on_its_device
 def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     """Product of two or more matrices in the order that takes the fewest operations.
 
@@ -51,7 +53,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     if len(arrays) < 2:
         raise BadValue(f"multi_dot takes two arrays or more, {len(arrays)} given")
     for i, a in enumerate(arrays):
-        check_array(a, f"multi_dot: array {i}")
+        given(a, f"multi_dot: array {i}")
         ends = i in (0, len(arrays) - 1)
         if a.ndim != 2 and not (ends and a.ndim == 1):
             raise BadValue(f"multi_dot: array {i} has shape {a.shape}", remedy="matrices; the first and last may be vectors")
@@ -87,6 +89,7 @@ def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
 
 
 @composed_of("matmul", module="backline")
+@on_its_device
 def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     """Product of matrices in the order that takes the fewest operations; `linalg.multi_dot` with separate arguments.
 
@@ -109,20 +112,18 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     (2, 1)
     """
     for i, a in enumerate(matrices):
-        check_array(a, f"chain_matmul: array {i}")
+        given(a, f"chain_matmul: array {i}")
         if a.ndim != 2:
             raise BadValue(f"chain_matmul: array {i} must have 2 dimensions, it has shape {a.shape}")
     if len(matrices) == 1:
-        if out is None:
-            return matrices[0]
-        check_out(out, "chain_matmul: out", matrices[0].shape, matrices[0].dtype)
-        out[...] = matrices[0]
-        return out
+        alone: Array = into(out, "chain_matmul", matrices[0])
+        return alone
     result: Array = multi_dot(matrices, out=out)
     return result
 
 
 @composed_of("matmul", module="backline")
+@on_its_device
 def tensordot(
     a: Array,
     b: Array,
@@ -165,8 +166,9 @@ def tensordot(
     >>> backline.tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5)), dims=2).shape
     (2, 5)
     """
-    check_array(a, "tensordot: a")
-    check_array(b, "tensordot: b")
+    given(a, "tensordot: a")
+    given(b, "tensordot: b")
+    one_kind("tensordot", a=a, b=b, out=out)
     if axes is not None:
         if dims != 2:
             raise BadValue(f"tensordot: dims={dims!r} and axes={axes!r}", cause="they are two names of one thing")
@@ -192,6 +194,9 @@ def tensordot(
     if out is None:
         result: Array = mm(left, right).reshape(shape)
         return result
+    if not isinstance(out, np.ndarray):
+        of_device: Array = into(out, "tensordot", mm(left, right).reshape(shape))
+        return of_device
     check_out(out, "tensordot: out", shape, a.dtype)
     target = out.reshape(rows, cols)
     if np.shares_memory(target, out):

@@ -129,7 +129,7 @@ def _architecture() -> str:
 def _kernel_flags() -> frozenset[str]:
     """Features of the first processor, from the kernel; where it keeps no list, from NumPy, which looks for itself."""
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:  # the first processor is enough, and a large machine has hundreds
                 key, _, value = line.partition(":")
                 if key.strip().lower() in ("flags", "features"):

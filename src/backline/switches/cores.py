@@ -111,7 +111,7 @@ def _quota() -> float:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -265,6 +265,7 @@ class Switch:
             return "True, False"
         if isinstance(self.legal, tuple):
             if self.kind is int and isinstance(value, int):
+                # Ignored: values of such a switch are ints.
                 return ", ".join(map(repr, sorted(self.legal, key=lambda item: abs(int(item) - value))))  # type: ignore[arg-type]
             by_text = {str(item): item for item in self.legal}
             return ", ".join(repr(by_text[text]) for text in nearest(str(value), by_text))

@@ -55,7 +55,7 @@ class _Live(Mapping[str, S]):
 _EVERY, _STORED, _VIEWS = _Live(lambda: _every), _Live(lambda: _stored), _Live(lambda: _views)
 
 # Libraries that no switch of their name turns off, but that may be preferred.
-_UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft", "triton")
+_UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft", "triton", "cupy")
 
 
 def declared() -> Mapping[str, Switch]:

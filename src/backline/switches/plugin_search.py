@@ -56,9 +56,9 @@ def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
             text = distribution.read_text("entry_points.txt")
             if not text or GROUP not in text:
                 continue
-            name = distribution.metadata["Name"]
-            if not isinstance(name, str):
+            if "Name" not in distribution.metadata:
                 raise ValueError("it has no name")
+            name = distribution.metadata["Name"]
             if metadata.distribution(name).read_text("entry_points.txt") != text:
                 continue  # another version of it comes first on the path: that is the one which would be imported
             source = line_of(f"{name} {distribution.version or '?'}")

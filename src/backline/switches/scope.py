@@ -134,7 +134,7 @@ class Scope:
                 with type(self)(self.name, self._overlay, self._place, self._views):  # a layer of its own for each call
                     return await cast(Awaitable[Any], function(*args, **kwargs))
 
-            return later  # type: ignore[return-value]
+            return later  # type: ignore[return-value]  # it returns an awaitable, as `function` does
 
         @wraps(function)
         def now(*args: P.args, **kwargs: P.kwargs) -> R:

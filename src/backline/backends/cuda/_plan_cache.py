@@ -176,6 +176,7 @@ class cuFFTPlanCacheManager(_Fixed):
     def max_size(self) -> int:
         """Most plans kept for the current device; what is declared without one."""
         index = _current()
+        # Ignored: the switch is an int, which its value's type does not say.
         return int(switches.get(_EVERY) if index is None else _plans(index).max_size)  # type: ignore[arg-type]
 
     def clear(self) -> None:

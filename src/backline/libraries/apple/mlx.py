@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ...problems import Problem
 from ...problems.attention import AttentionProblem
 from ...problems.conv import ConvProblem
+from ...problems.einsum import EinsumProblem
 from ...problems.fft import FftProblem
 from ...problems.linalg import LinalgProblem
 from ...problems.linear import LinearProblem
@@ -50,6 +51,7 @@ PARTS: dict[type[Problem], Part] = {
     NeuralProblem: Part("layer", mlx_layers.refusal, mlx_layers.function, mlx_layers.note),
     LinalgProblem: Part("linalg", mlx_linalg.refusal, mlx_linalg.function, mlx_linalg.note),
     FftProblem: Part("fft", mlx_fft.refusal, mlx_fft.function),
+    EinsumProblem: Part("elements", mlx_products.elements_refusal, mlx_products.elements),
     RnnProblem: Part("steps", mlx_rnn.refusal, mlx_rnn.function),
 }
 
@@ -79,7 +81,7 @@ class MLX(Library):
     _device: Device | None = None
 
     @property
-    def kernels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def kernels(self) -> tuple[str, ...]:  # type: ignore[override]  # asked, where the class has a constant
         """Attention kernels: the fused one takes Metal. Whether that is there is asked in a child process."""
         from ..presence import presence
 

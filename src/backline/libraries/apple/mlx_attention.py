@@ -1,7 +1,7 @@
 """Attention of MLX's arrays: its fused kernel on Metal, and the formula written down.
 
 In the formula a key that a mask leaves out takes no part at all: NaN or infinity in it go nowhere. The fused kernel multiplies it
-by zero.
+by zero, and has no gradients: these are the formula's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...problems.attention import AttentionProblem
 from ...switches.table import KERNELS
 from ..attention import facts_of, refusal
 from ..base import Refusal
+from ..math_attention import Space, run
 
 __all__ = ["flash", "flash_note", "flash_refusal", "math", "math_refusal", "others", "unfused"]
 
@@ -22,7 +23,7 @@ Array = Any
 Run = Callable[..., Array]
 
 DTYPES = ("float16", "bfloat16", "float32")
-GRADIENT = "MLX differentiates the operation itself: mx.vjp gives these gradients"
+GRADIENT = "MLX's fused kernel has no gradients; those of the formula are there"
 
 
 def others(library: str, p: AttentionProblem) -> Iterator[Refusal]:
@@ -38,8 +39,6 @@ def _unfit(kernel: str, p: AttentionProblem) -> str:
     reason = refusal(kernel, p, facts_of(p.device))
     if reason:
         return reason
-    if p.get("grad") is not None:
-        return GRADIENT
     if p.dtype.name not in DTYPES:
         return f"MLX has attention of {', '.join(DTYPES)}, not of {p.dtype.name}"
     return ""
@@ -55,6 +54,8 @@ def flash_refusal(p: AttentionProblem) -> str:
     reason = _unfit("flash_attention", p)
     if reason:
         return reason
+    if p.get("grad") is not None:
+        return GRADIENT
     leads = {shape[:-3] for shape in p.shapes}
     queries, keys, values = p.heads
     if len(leads) > 1:
@@ -131,72 +132,19 @@ def flash(p: AttentionProblem, mx: Any) -> Run:
 
 
 def math(p: AttentionProblem, mx: Any) -> Run:
-    """The function of the arrays of a call: products and a softmax, in float32."""
+    """The function of the arrays of a call: attention, or its gradients, as products and a softmax in float32."""
     roles = [o.role for o in p.operands]
 
-    def run(*arrays: Array) -> Array:
-        given = dict(zip(roles, arrays, strict=True))
-        dtype = given["query"].dtype
-        return _formula(p, mx, given).astype(dtype)
+    def kept(shape: tuple[int, ...]) -> Array:
+        """What dropout multiplies the weights with; the same numbers as for arrays of NumPy."""
+        drawn = np.random.default_rng(p.parameter("seed")).random(shape) >= p.dropout
+        return mx.array(drawn * np.float32(1 / (1 - p.dropout) if p.dropout < 1 else 0))
 
-    return run
+    def multiply(left: Array, right: Array) -> Array:
+        if left.shape[-1]:
+            return mx.matmul(left, right)
+        lead = np.broadcast_shapes(tuple(left.shape[:-2]), tuple(right.shape[:-2]))
+        return mx.zeros((*lead, left.shape[-2], right.shape[-1]))
 
-
-def _formula(p: AttentionProblem, mx: Any, given: dict[str, Array]) -> Array:
-    root = abs(p.scale) ** 0.5
-    # Each times the root: that keeps large scores finite longer.
-    query = given["query"].astype(mx.float32) * (-root if p.scale < 0 else root)
-    key, value = given["key"].astype(mx.float32) * root, given["value"].astype(mx.float32)
-    if p.enable_gqa:
-        key, value = (_repeated(mx, x, p.heads[0]) for x in (key, value))
-    lead = np.broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value)))
-    if 0 in lead or 0 in (*p.lengths, p.dims[2]):
-        return mx.zeros((*lead, p.lengths[0], p.dims[2]))
-    mask, taken = given.get("mask"), None
-    scores = _product(mx, query, mx.swapaxes(key, -1, -2))
-    if mask is not None and p.mask is not None:
-        added = p.mask.dtype.kind != "b"
-        taken = mask != -float("inf") if added else mask
-        scores = scores + mask.astype(mx.float32) if added else scores
-    elif p.is_causal:
-        taken = mx.tri(*p.lengths[:2], 0, dtype=mx.bool_)
-    if taken is not None:
-        scores = mx.where(taken, scores, -float("inf"))
-    most = mx.max(scores, axis=-1, keepdims=True)
-    weights = mx.exp(scores - mx.where(most == -float("inf"), 0.0, most))
-    total = mx.sum(weights, axis=-1, keepdims=True)
-    weights = weights / mx.where(total == 0, 1.0, total)  # no key takes part: zeros
-    if p.dropout > 0:
-        weights = weights * _kept(p, mx, weights.shape)
-    if taken is None:
-        return _product(mx, weights, value)
-    return _careful(mx, mx.where(taken, weights, 0.0), value, taken)
-
-
-def _repeated(mx: Any, x: Array, heads: int) -> Array:
-    """The heads of a key or value, each as often as query heads share it."""
-    return mx.repeat(x, heads // x.shape[-3], axis=-3) if x.ndim > 2 and x.shape[-3] not in (0, heads) else x
-
-
-def _product(mx: Any, a: Array, b: Array) -> Array:
-    return mx.matmul(a, b) if a.shape[-1] else mx.zeros((*a.shape[:-1], b.shape[-1]))
-
-
-def _careful(mx: Any, weights: Array, value: Array, taken: Array) -> Array:
-    """The product, but what is not finite in a value counts only where its key takes part."""
-    finite = mx.isfinite(value)
-    product = mx.matmul(weights, mx.where(finite, value, 0.0))
-    counted = mx.concatenate([value == float("inf"), value == -float("inf"), mx.isnan(value)], axis=-1).astype(mx.float32)
-    taken = mx.broadcast_to(taken, (*taken.shape[:-1], value.shape[-2])).astype(mx.float32)
-    if taken.ndim < 2:
-        taken = taken[None]
-    up, down, neither = mx.split(mx.matmul(taken, counted) > 0, 3, axis=-1)
-    product = mx.where(up, product + float("inf"), product)
-    product = mx.where(down, product - float("inf"), product)  # both: NaN
-    return mx.where(neither, float("nan"), product)
-
-
-def _kept(p: AttentionProblem, mx: Any, shape: tuple[int, ...]) -> Array:
-    """What dropout multiplies the weights with; the same numbers as for arrays of NumPy."""
-    kept = np.random.default_rng(p.parameter("seed")).random(tuple(shape)) >= p.dropout
-    return mx.array(kept * np.float32(1 / (1 - p.dropout) if p.dropout < 1 else 0))
+    space = Space(mx, mx.float32, mx.bool_, multiply, kept)
+    return lambda *arrays: run(p, space, dict(zip(roles, arrays, strict=True)))

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...problems.neural import NeuralProblem
-from ..cpu import reference_pooling
+from .. import formulas
+from ..layer_formulas import FORMULAS, SHAPED, empty
+from ..spaces import mlx_space
 
 __all__ = ["ACTIVATIONS", "EXPONENTIAL", "IMPRECISE", "function", "note", "refusal"]
 
@@ -23,14 +25,16 @@ Run = Callable[..., Any]
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715  # of Hendrycks and Gimpel, arXiv:1606.08415
 IMPRECISE = "MLX computes exponentials and the error function in single precision, those of float64 too"
-EXPONENTIAL = ("gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "log_softmax")  # what they are in
-GRADIENT = "MLX differentiates the operation itself: mx.vjp gives this gradient"
+EXPONENTIAL = (  # what they are in
+    "gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "log_softmax",
+    *(f"{name}_grad" for name in ("gelu", "silu", "sigmoid", "tanh", "log_softmax")),
+)  # fmt: skip
 
 
 def refusal(p: NeuralProblem) -> str:
     """Why there is no such layer; empty where there is."""
     if p.op not in OPERATIONS:
-        return GRADIENT if p.op.endswith("_grad") else f"there is no {p.op} for arrays of MLX"
+        return f"there is no {p.op} for arrays of MLX"
     if p.dtype.name not in DTYPES:
         return f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"
     if p.dtype.name == "float64" and p.op in EXPONENTIAL:
@@ -52,12 +56,12 @@ def function(p: NeuralProblem, mx: Any, metal: bool) -> Run:
 
     def run(*arrays: Array) -> Any:
         given = dict(zip(roles, arrays, strict=True))
-        dtype = given["input"].dtype
+        dtype = next(given[role] for role in ("input", "result", "grad") if role in given).dtype
         if halves:
             given = {role: x.astype(mx.float32) for role, x in given.items()}
         result = compute(p, mx, **given)
         if isinstance(result, tuple):  # statistics of halves stay float32
-            return (result[0].astype(dtype), *result[1:])
+            return (result[0].astype(dtype), *(v.astype(dtype) if p.op in SHAPED else v for v in result[1:]))
         return result.astype(dtype)
 
     return run
@@ -167,7 +171,7 @@ def batch_norm_train(p: NeuralProblem, mx: Any, input: Array, weight: Array | No
 
 def _pooled(p: NeuralProblem, mx: Any, x: Array, outside: float, join: Callable[[Array, Array], Array]) -> Array:
     """Every window joined to one element, one axis after the other."""
-    for axis, kernel, stride, dilation, padding in reference_pooling._geometry(p):
+    for axis, kernel, stride, dilation, padding in formulas.geometry(p):
         if any(padding):
             x = mx.pad(x, [padding if i == axis else (0, 0) for i in range(x.ndim)], constant_values=outside)
         span = (p.result[axis] - 1) * stride + 1
@@ -184,7 +188,7 @@ def avg_pool(p: NeuralProblem, mx: Any, input: Array) -> Array:
     if p.empty:
         return mx.zeros(p.result, input.dtype)
     rank = len(p.parameter("kernel"))
-    divisors = reference_pooling._divisors(p, tuple(input.shape[-rank:]), p.result[-rank:])
+    divisors = formulas.divisors(p, tuple(input.shape[-rank:]), p.result[-rank:])
     return _pooled(p, mx, input, 0.0, lambda a, b: a + b) / mx.array(np.asarray(divisors, np.float64), dtype=input.dtype)
 
 
@@ -194,14 +198,67 @@ def adaptive_avg_pool(p: NeuralProblem, mx: Any, input: Array) -> Array:
     output, x = p.parameter("output"), input
     for axis, points in enumerate(output, input.ndim - len(output)):
         before = (slice(None),) * axis
-        parts = reference_pooling._parts(input.shape[axis], points)
+        parts = formulas.parts(input.shape[axis], points)
         x = mx.stack([mx.mean(x[(*before, part)], axis=axis) for part in parts], axis=axis)
     return x
+
+
+# Gradients -----------------------------------------------------------------------------------------------------------
+
+
+def _gelu_slope(x: Array, mx: Any) -> Array:
+    near = mx.clip(x, -100, 100)  # beyond, the density is 0, and 0 times infinity is not meant
+    return 0.5 * (1 + mx.erf(x * math.sqrt(0.5))) + near * mx.exp(-0.5 * near * near) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh_slope(x: Array, mx: Any) -> Array:
+    near = mx.clip(x, -100, 100)
+    u = 2 * TANH_SCALE * (near + TANH_CUBIC * near * near * near)
+    rise = 2 * TANH_SCALE * (1 + 3 * TANH_CUBIC * near * near)
+    return mx.sigmoid(u) + near * mx.sigmoid(u) * mx.sigmoid(-u) * rise
+
+
+def _silu_slope(x: Array, mx: Any) -> Array:
+    near = mx.clip(x, -1000, 1000)  # beyond, the slope is 0 or 1, and 0 times infinity is not meant
+    return mx.sigmoid(near) * (1 + near * mx.sigmoid(-near))
+
+
+def _tanh_slope(x: Array, mx: Any) -> Array:
+    return 4 * mx.sigmoid(2 * x) * mx.sigmoid(-2 * x)  # 1 - tanh(x) ** 2, without the cancellation
+
+
+def _sigmoid_slope(x: Array, mx: Any) -> Array:
+    return mx.sigmoid(x) * mx.sigmoid(-x)
+
+
+SLOPES: dict[str, Callable[[Array, Any], Array]] = {
+    "gelu": _gelu_slope, "gelu_tanh": _gelu_tanh_slope, "silu": _silu_slope, "tanh": _tanh_slope, "sigmoid": _sigmoid_slope,
+}  # fmt: skip
+
+
+def _sloped(name: str) -> Run:
+    def compute(p: NeuralProblem, mx: Any, input: Array, grad: Array) -> Array:
+        return SLOPES["gelu_tanh" if p.parameter("approximate") == "tanh" else name](input, mx) * grad
+
+    return compute
+
+
+def relu_grad(p: NeuralProblem, mx: Any, input: Array, grad: Array) -> Array:
+    return mx.where(input <= 0, 0.0, grad)  # a NaN lets the gradient through
+
+
+def _formula(p: NeuralProblem, mx: Any, **given: Array) -> Any:
+    f = mlx_space(mx)
+    if p.empty or any(0 in o.shape for o in p.operands):
+        return empty(p, f)()
+    return FORMULAS[p.op](f, p, given)
 
 
 OPERATIONS: dict[str, Run] = {
     **{name: _activation(name) for name in ("relu", "gelu", "silu", "tanh", "sigmoid")},
     "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "batch_norm": batch_norm,
     "batch_norm_train": batch_norm_train, "max_pool": max_pool, "avg_pool": avg_pool, "avg_pool_divided": avg_pool,
-    "adaptive_avg_pool": adaptive_avg_pool,
+    "adaptive_avg_pool": adaptive_avg_pool, "relu_grad": relu_grad,
+    **{f"{name}_grad": _sloped(name) for name in ("gelu", "silu", "tanh", "sigmoid")},
+    **{name: _formula for name in FORMULAS if name.endswith("_grad")},
 }  # fmt: skip

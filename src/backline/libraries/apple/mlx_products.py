@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ...problems import Operand
+from ...problems.einsum import EinsumProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
+from ..cpu import reference_einsum
 from .mlx_layers import ACTIVATIONS, EXPONENTIAL, IMPRECISE
 
-__all__ = ["DTYPES", "as_operand", "linear", "matmul", "note", "refusal"]
+__all__ = ["DTYPES", "as_operand", "elements", "elements_refusal", "linear", "matmul", "note", "refusal"]
 
 Array = Any
 Run = Callable[..., Array]
@@ -112,3 +114,23 @@ def linear(p: LinearProblem, mx: Any, metal: bool) -> Run:
         return x.astype(dtype).reshape(p.result)
 
     return run
+
+
+def elements_refusal(p: EinsumProblem) -> str:
+    """Why there is no such step of an einsum: those that are here are sums over axes and products of elements."""
+    kind = reference_einsum._kind(p)
+    if kind == "einsum":
+        return "it is no sum over axes and no product of elements"
+    if p.dtype.name not in DTYPES or (kind == "sum" and p.dtype.name in HALVES):
+        return f"MLX has no {kind} of {p.dtype.name} here"
+    return ""
+
+
+def elements(p: EinsumProblem, mx: Any, metal: bool) -> Run:
+    """A sum over axes, or a product of elements."""
+    looks = [reference_einsum.view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True)]
+    if len(looks) == 2:
+        return lambda x, y: looks[0](x) * looks[1](y)
+    summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
+    axes = tuple(range(len(p.output), len(p.output) + summed))
+    return lambda x: mx.sum(looks[0](x), axis=axes)

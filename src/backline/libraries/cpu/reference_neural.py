@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...problems.neural import NeuralProblem
+from .. import formulas
 from ..base import Algorithm, PythonPlan, Refusal
+from ..spaces import NUMPY
 from . import reference_pooling
 from .compiled_loops import COMPILED, compiled_algorithms, prepare_compiled
 from .error_function import erfc
@@ -203,42 +205,22 @@ def relu_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
 # Softmax -------------------------------------------------------------------------------------------------------------
 
 
-def softmax(p: NeuralProblem, input: Array) -> Array:
-    result, dtype, axis = _new(input), working(input.dtype), p.parameter("axis")
-    if input.size == 0:
-        return result
-    for part in blocks(input.shape, (axis,)):
-        x = input[part].astype(dtype, copy=False)
-        e = np.exp(x - x.max(axis, keepdims=True))
-        result[part] = (e / _sum(e, (axis,))).astype(dtype, copy=False)
-    return result
+def _along(compute: Callable[..., Array]) -> Callable[..., Array]:
+    """A formula along an axis, on blocks that hold the whole of it."""
+
+    def run(p: NeuralProblem, **given: Array) -> Array:
+        arrays = [given[role] for role in ("input", "result", "grad") if role in given]
+        made, dtype, axis = _new(arrays[0]), working(arrays[0].dtype), p.parameter("axis")
+        if made.size:
+            for part in blocks(made.shape, (axis,)):
+                made[part] = compute(NUMPY, *(x[part].astype(dtype, copy=False) for x in arrays), axis)
+        return made
+
+    return run
 
 
-def log_softmax(p: NeuralProblem, input: Array) -> Array:
-    result, dtype, axis = _new(input), working(input.dtype), p.parameter("axis")
-    if input.size == 0:
-        return result
-    for part in blocks(input.shape, (axis,)):
-        x = input[part].astype(dtype, copy=False)
-        x = x - x.max(axis, keepdims=True)
-        result[part] = (x - np.log(_sum(np.exp(x), (axis,)))).astype(dtype, copy=False)
-    return result
-
-
-def softmax_grad(p: NeuralProblem, result: Array, grad: Array) -> Array:
-    moved, dtype, axis = _new(result), working(result.dtype), p.parameter("axis")
-    for part in blocks(result.shape, (axis,)):
-        y, g = result[part].astype(dtype, copy=False), grad[part].astype(dtype, copy=False)
-        moved[part] = (y * (g - _sum(y * g, (axis,)))).astype(dtype, copy=False)
-    return moved
-
-
-def log_softmax_grad(p: NeuralProblem, result: Array, grad: Array) -> Array:
-    moved, dtype, axis = _new(result), working(result.dtype), p.parameter("axis")
-    for part in blocks(result.shape, (axis,)):
-        y, g = result[part].astype(dtype, copy=False), grad[part].astype(dtype, copy=False)
-        moved[part] = (g - np.exp(y) * _sum(g, (axis,))).astype(dtype, copy=False)
-    return moved
+softmax, log_softmax = _along(formulas.softmax), _along(formulas.log_softmax)
+softmax_grad, log_softmax_grad = _along(formulas.softmax_grad), _along(formulas.log_softmax_grad)
 
 
 # Normalisation -------------------------------------------------------------------------------------------------------
@@ -341,14 +323,11 @@ def _norm_grad(
     by_bias = np.zeros_like(by_weight)
     for part in blocks(input.shape, axes):
         here = tuple(slice(None) if i in summed else s for i, s in enumerate(part))
-        y, inverse = _normalised(input[part].astype(np.float64, copy=False), axes, p.parameter("eps"))
-        g = grad[part].astype(np.float64, copy=False)
-        by_weight[here] += _sum(g * y, summed)
-        by_bias[here] += _sum(g, summed)
-        if weight is not None:
-            g = g * (weight[part[1:2]] if axes[0] == 0 else weight)
-        count = math.prod(y.shape[i] for i in axes)
-        moved = inverse * (g - _sum(g, axes) / count - y * (_sum(g * y, axes) / count))
+        x, g = input[part].astype(np.float64, copy=False), grad[part].astype(np.float64, copy=False)
+        scale = None if weight is None else weight[part[1:2]] if axes[0] == 0 else weight
+        moved, more_weight, more_bias = formulas.norm_grad(NUMPY, x, g, scale, axes, summed, p.parameter("eps"))
+        by_weight[here] += more_weight
+        by_bias[here] += more_bias
         result[part] = moved.astype(working(input.dtype), copy=False)
     return result, by_weight.reshape(shape).astype(input.dtype), by_bias.reshape(shape).astype(input.dtype)
 

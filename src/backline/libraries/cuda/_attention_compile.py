@@ -19,7 +19,7 @@ from ...errors import BackendUnavailable
 from .. import packages
 from ._attention_recipe import KERNELS, Step, Tile, Variant, parameters, shared_limit
 
-__all__ = ["Compiled", "build", "chosen", "folder", "keep", "key_of", "read", "reason"]
+__all__ = ["Compiled", "build", "chosen", "folder", "keep", "key_of", "read", "reason", "source_digest"]
 
 FORMAT = 1
 LEAST = (3, 6)
@@ -77,7 +77,7 @@ def folder() -> str:
 
 
 @lru_cache(maxsize=1)
-def _source() -> str:
+def source_digest() -> str:
     """Digest of the kernels' text."""
     with open(os.path.join(os.path.dirname(__file__), "attention_kernels.py"), "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
@@ -85,7 +85,7 @@ def _source() -> str:
 
 def key_of(variant: Variant, tile: Tile) -> str:
     """Name of what is compiled of a variant with a tile, by this Triton."""
-    what = (FORMAT, version(), PTX_VERSION, _source(), sorted(asdict(variant).items()), sorted(asdict(tile).items()))
+    what = (FORMAT, version(), PTX_VERSION, source_digest(), sorted(asdict(variant).items()), sorted(asdict(tile).items()))
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:32]
     return f"{variant.kernel}-sm{variant.capability[0]}{variant.capability[1]}-{digest}"
 
@@ -126,6 +126,7 @@ def _compile(variant: Variant, tile: Tile, key: str) -> Compiled:
 
 def build(variant: Variant, tile: Tile) -> Compiled:
     """Compile with Triton: seconds, without a GPU."""
+    # Ignored: Triton is not installed where types are checked, or it is.
     from triton import compile as translate  # type: ignore[import-not-found,unused-ignore]
     from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found,unused-ignore]
     from triton.compiler import ASTSource  # type: ignore[import-not-found,unused-ignore]

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import BackendUnavailable
 from ...problems.attention import AttentionGrads, AttentionProblem
 from . import _attention_compile as compiler
+from . import _attention_packaged as packaged
 from . import _bindings
-from ._attention_recipe import KERNELS, Recipe, Step, parameters
+from ._attention_recipe import KERNELS, Recipe, Step, Tile, parameters
 
 __all__ = ["Run"]
 
@@ -79,8 +81,19 @@ def _aligned(array: Any) -> Any:
     return copy
 
 
+def _kernel(step: Step) -> tuple[Tile, compiler.Compiled]:
+    """A kernel for a step, and its tile: Triton's; where there is no Triton, the packaged one."""
+    absent = compiler.reason()
+    if not absent:
+        return compiler.chosen(step)
+    found = packaged.find(step)
+    if found is None:
+        raise BackendUnavailable(f"there is no Triton to compile {step.variant.kernel}", cause=absent, remedy=compiler.HOW_TO_GET)
+    return found
+
+
 def _prepared(step: Step) -> _Launch:
-    tile, compiled = compiler.chosen(step)
+    tile, compiled = _kernel(step)
     kinds = [kind for _, kind, _ in parameters(step.variant)][len(KERNELS[step.variant.kernel][0]) :]
     scalars = tuple(SCALARS[kind](value) for kind, value in zip(kinds, step.scalars, strict=True))
     block = (32 * compiled.warps,)
@@ -94,9 +107,11 @@ def _function(compiled: compiler.Compiled) -> Any:
     found = _loaded.get(key)
     if found is None:
         try:
-            found = _load(compiled, compiled.cubin, "cubin")
+            found = _load(compiled, "cubin" if compiled.cubin else "ptx")
         except RuntimeError:
-            found = _load(compiled, compiled.ptx, "ptx")
+            if not compiled.cubin:
+                raise
+            found = _load(compiled, "ptx")
         _loaded[key] = found  # two threads load it twice at worst
     return found
 
@@ -104,8 +119,10 @@ def _function(compiled: compiler.Compiled) -> Any:
 _loaded: dict[Any, Any] = {}
 
 
-def _load(compiled: compiler.Compiled, code: bytes, kind: str) -> Any:
+def _load(compiled: compiler.Compiled, kind: str) -> Any:
     import tempfile
+
+    code = compiled.cubin if kind == "cubin" else compiled.ptx
 
     # From a file of our own: one in the cache may be another by now.
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:

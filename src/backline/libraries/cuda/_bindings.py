@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from ...errors import BackendUnavailable
 from .. import packages
 from ..presence import presence
+from ._versions import driver_refuses, two_cudas
 
-__all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason"]
+__all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason", "remedy"]
 
 
 class _Module(NamedTuple):
@@ -44,6 +45,7 @@ inserted: dict[str, Any] = {}
 
 _imported: dict[str, Any] = {}
 _loaded: dict[str, Any] = {}  # kept, so that the files stay loaded
+_remedies: dict[str, str] = {}  # by reason
 _lock = Lock()
 
 
@@ -62,18 +64,35 @@ def reason(*names: str) -> str:
     ''
     >>> del inserted["cufft"]
     """
+    found, remedy = _refusal(names)
+    if found:
+        _remedies[found] = remedy
+    return found
+
+
+def remedy(reason: str) -> str:
+    """What to do about a reason that was given here, or an empty string."""
+    return _remedies.get(reason, "")
+
+
+def _refusal(names: tuple[str, ...]) -> tuple[str, str]:
     for name in names:
         if name in inserted:
             continue
         module = _MODULES[name]
         absent = packages.find(module.package)[2]
         if absent:
-            return f"{absent} ({module.how_to_get})"
+            return f"{absent} ({module.how_to_get})", module.how_to_get
         for library in (*module.libraries, "cuda"):
-            why = presence(library).reason()
-            if why:
-                return f"{presence(library).title}: {why}"
-    return ""
+            wanted = presence(library)
+            if wanted.reason():
+                return f"{wanted.title}: {wanted.reason()}", wanted.remedy()
+        refused = driver_refuses(*module.libraries)
+        if not refused[0] and name == "cudnn":
+            refused = two_cudas()
+        if refused[0]:
+            return refused
+    return "", ""
 
 
 def _get(name: str) -> Any:

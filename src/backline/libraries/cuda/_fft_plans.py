@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _bindings, kept
-from ._fft_recipe import PlanKey
+from ._fft_steps import PlanKey
 
 __all__ = ["CufftPlan", "destroy_unused", "plan"]
 
@@ -75,12 +75,11 @@ class CufftPlan:
         assert handle is not None
         stream = cuda.get_current_stream()
         # On this stream the memory is not given to others before the work that uses it is done.
-        area = cuda.alloc(self.nbytes) if self.nbytes else None
+        area = cuda.alloc(self.nbytes)
         with self._lock:
             try:
                 module.set_stream(handle, stream.ptr)
-                if area is not None:
-                    module.set_work_area(handle, area.ptr)
+                module.set_work_area(handle, area.ptr)  # no address, where it wants nothing: but it must be said
                 for here, there in offsets:
                     self._execute(handle, source + here, target + there, direction)
             except BaseException:

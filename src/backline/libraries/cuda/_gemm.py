@@ -229,26 +229,36 @@ class Product:
         added = problem.index(role)
         self.added = added if product.beta != 0 else None
         self.beta, self.alpha = (product.beta if self.added is not None else 0), product.alpha
+        # Nothing is copied or added to: what is left is to call the routine.
+        self.plain = gemm is not None and self.added is None
+        self.plain &= gemm is not None and not (gemm.first.dense or gemm.second.dense or gemm.target.dense)
+        self.new = _bindings.cupy().empty
         self.read = tuple(i for i, o in enumerate(problem.operands) if i != self.out and (i != added or self.added is not None))
+        self.extents = tuple((i, *problem.operands[i].extent()) for i in self.read)
+        self.extent = self.whole.extent()
 
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
         """Call the routine; the arrays lie as the geometry says, and the target holds C where there is one."""
         raise NotImplementedError
 
     def __call__(self, *arrays: Any) -> Any:
-        p, cupy = self.problem, _bindings.cupy()
+        p, gemm = self.problem, self.gemm
         if self.out is None:
-            result = cupy.empty(p.result, p.dtype)
+            result = self.new(p.result, p.dtype)
         else:
             result = arrays[self.out]
-            others = [(arrays[i], p.operands[i]) for i in self.read if not self._is_c(i, arrays, result)]
-            refuse_overlaps(result, self.whole, others)
-        gemm = self.gemm
+            if self._near(result, arrays):
+                others = [(arrays[i], p.operands[i]) for i in self.read if not self._is_c(i, arrays, result)]
+                refuse_overlaps(result, self.whole, others)
+        if self.plain:
+            assert gemm is not None
+            self.launch(arrays[gemm.first.argument], arrays[gemm.second.argument], result, arrays)
+            return result
         if gemm is None:
             self._empty(result, arrays)
             return result
         temporary = gemm.target.dense
-        target = result if temporary is None else cupy.empty(temporary.shape, p.dtype)
+        target = result if temporary is None else self.new(temporary.shape, p.dtype)
         seen = self.whole if temporary is None else temporary
         if self.added is not None and (temporary is not None or not self._is_c(self.added, arrays, result)):
             self._copy_c(strided(target, seen.shape, seen.strides), arrays)
@@ -256,6 +266,16 @@ class Product:
         if temporary is not None:
             strided(result, self.whole.shape, self.whole.strides)[...] = target
         return result
+
+    def _near(self, result: Any, arrays: tuple[Any, ...]) -> bool:
+        """Whether the output lies among the bytes from the first to the last of an operand: then it may have some in common."""
+        at = result.data.ptr
+        low, high = at + self.extent[0], at + self.extent[1]
+        for i, begin, end in self.extents:
+            at = arrays[i].data.ptr
+            if low < at + end and at + begin < high:
+                return True
+        return False
 
     def _is_c(self, index: int, arrays: tuple[Any, ...], result: Any) -> bool:
         """Whether an operand is C, and the result itself: it is read where it is written, element by element."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import BacklineError, refuse_overlap
+from ...errors import refuse_overlap
 from ...problems import Operand
-from ..base import failure
-from . import _bindings
+from . import _bindings, faults
 
 __all__ = ["DevicePlan", "refuse_overlaps", "strided"]
 
@@ -28,26 +27,23 @@ class DevicePlan:
         The binding's own exceptions. They become `LibraryFailed`, as CUDA's RuntimeErrors do; the Plan is not used again then.
     """
 
-    __slots__ = ("choice", "device", "errors", "failed", "function", "what")
+    __slots__ = ("choice", "current", "device", "errors", "failed", "function", "what")
 
     def __init__(self, function: Callable[..., Any], device: int, what: str, errors: tuple[type[Exception], ...]) -> None:
         self.function, self.device, self.what = function, device, what
         self.errors: tuple[type[Exception], ...] = (*errors, RuntimeError)
+        self.current = _bindings.cupy().cuda.runtime.getDevice
         self.choice: Any = None
         self.failed = False
 
     def __call__(self, *arrays: Any) -> Any:
-        cuda = _bindings.cupy().cuda
         try:
-            if cuda.runtime.getDevice() == self.device:
+            if self.current() == self.device:
                 return self.function(*arrays)
-            with cuda.Device(self.device):
+            with _bindings.cupy().cuda.Device(self.device):
                 return self.function(*arrays)
-        except BacklineError:
-            raise
-        except self.errors as error:
-            self.failed = True
-            raise failure(self, f"{self.what} failed", cause=f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            return faults.answer(self, error, arrays)
 
 
 def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:

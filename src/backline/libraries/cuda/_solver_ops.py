@@ -20,7 +20,7 @@ from ...problems.linalg import LinalgProblem
 from ..cpu.lapack import BAD_PIVOTS, MEANING, SINGULAR
 from ._interchanges import permutation
 from ._singular import singular
-from ._solver import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER, address
+from ._stacks import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER, address
 
 __all__ = ["OPERATIONS", "Call", "raise_first"]
 
@@ -253,6 +253,8 @@ def cholesky(c: Call) -> tuple[Any, ...]:
     factor, info = c.s.stack(triangle), c.s.infos(c.p.items)
     many = c.ways[0] == "potrf_batched"
     (c.s.potrf_batched if many else c.s.potrf)(UPPER if upper else LOWER, factor, info)
+    # The batched routine writes over the other triangle. A stack holds columns, so the triangles change places.
+    factor = c.xp.tril(factor) if upper else c.xp.triu(factor)
     # What is not finite counts as if the first minor had failed.
     info = c.xp.where(c.finite(triangle), info, 1).astype(np.int32)
     if c.p.parameter("check", True):

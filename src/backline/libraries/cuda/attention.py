@@ -17,6 +17,7 @@ from ...switches.table import KERNELS
 from ..attention import Facts, refusal
 from ..base import Algorithm, Library, Refusal
 from . import _attention_compile as compiler
+from . import _attention_packaged as packaged
 from . import _bindings
 from ._attention_recipe import limits, recipe
 from ._device import capability, index_of
@@ -25,10 +26,12 @@ from ._plan import DevicePlan
 __all__ = ["Triton", "disabled", "listed"]
 
 OLDEST = (7, 5)
+LANGUAGE, KEY = "triton", "CUDA"
 WAYS = {"flash": "flash_attention", "efficient": "efficient_attention", "efficient_tf32": "efficient_attention"}
 OPERATIONS = "python_native.disabled_operations"
 KEYS = "python_native.disabled_dispatch_keys"
-NOTE = "NaN or infinity in a value spread even where a mask leaves its key out"
+NOTE = "NaN or infinity in a key or value spread even where a mask leaves it out"
+PACKAGED = "packaged kernel, which the driver translates"
 
 
 def disabled(problem: Problem, values: Any) -> tuple[str, str]:
@@ -41,10 +44,13 @@ def disabled(problem: Problem, values: Any) -> tuple[str, str]:
     values
         Of the switches, by name.
     """
+    language = f"python_native.{LANGUAGE}.enabled"
+    if not values[language]:
+        return f"{LANGUAGE} is disabled by {language}", language
     if problem.op in values[OPERATIONS]:
         return f"operation {problem.op} is disabled by {OPERATIONS}", OPERATIONS
-    if "CUDA" in values[KEYS]:
-        return f"dispatch key CUDA is disabled by {KEYS}", KEYS
+    if KEY in values[KEYS]:
+        return f"dispatch key {KEY} is disabled by {KEYS}", KEYS
     return "", ""
 
 
@@ -63,7 +69,7 @@ def _unfit(name: str, problem: AttentionProblem, facts: Facts) -> str:
     return limits(problem)
 
 
-def listed(problem: Problem, facts: Facts, values: Any) -> Iterator[Algorithm | Refusal]:
+def listed(problem: Problem, facts: Facts, values: Any, absent: str = "") -> Iterator[Algorithm | Refusal]:
     """What there is for a Problem on a device, and why the rest is not.
 
     Parameters
@@ -74,6 +80,8 @@ def listed(problem: Problem, facts: Facts, values: Any) -> Iterator[Algorithm | 
         Of the device.
     values
         Of the switches, by name.
+    absent
+        Why there is no Triton, and only the packaged kernels can run; empty where there is one.
     """
     library = Triton.name
     if not isinstance(problem, AttentionProblem):
@@ -84,17 +92,26 @@ def listed(problem: Problem, facts: Facts, values: Any) -> Iterator[Algorithm | 
             yield Refusal(library, kernel, "no extension has registered one")
     off, switch = disabled(problem, values)
     for name, kernel in WAYS.items():
-        reason = off or _unfit(name, problem, facts)
+        reason = off or _unfit(name, problem, facts) or (absent and _not_packaged(name, problem, facts, absent))
         if reason:
             yield Refusal(library, name, reason, switch if off else "")
             continue
         precision = "tf32" if name == "efficient_tf32" else "" if problem.dtype.name == "float32" else "f32 accumulation"
-        note = NOTE if problem.mask is not None or problem.is_causal else ""
+        notes = [NOTE] if problem.mask is not None or problem.is_causal else []
+        notes += [PACKAGED] if absent else []
+        note = "; ".join(notes)
         yield Algorithm(library, name, 1, False, precision, "threads", "construction", "", note, (kernel,))
 
 
+def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: str) -> str:
+    """Why a way that takes Triton cannot go without; empty if it can."""
+    assert facts.capability is not None
+    lacks = packaged.lacks(recipe(problem, facts.capability, name == "efficient_tf32"))
+    return f"{absent}; the kernels that come with Backline are none for it: {lacks}" if lacks else ""
+
+
 class Triton(Library):
-    """Kernels in Triton, which compiles them; CuPy loads and launches what it made."""
+    """Kernels in Triton, which compiles them; CuPy loads and launches what it made. Without Triton, those that are packaged."""
 
     name = "triton"
     title = "attention kernels in Triton"
@@ -105,15 +122,16 @@ class Triton(Library):
     how_to_get = compiler.HOW_TO_GET
 
     def reason(self) -> str:
-        return _bindings.reason("cupy") or compiler.reason()
+        absent = compiler.reason()
+        return _bindings.reason("cupy") or ("" if absent and packaged.version() else absent)
 
     def version(self) -> str | None:
-        return compiler.version() or None
+        return (packaged.version() if compiler.reason() else compiler.version()) or None
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         values = switches.current()
         strict = bool(values["deterministic"]) and not values["warn_only"]
-        yield from listed(problem, Facts(capability(index_of(problem)), strict=strict), values)
+        yield from listed(problem, Facts(capability(index_of(problem)), strict=strict), values, compiler.reason())
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
         from ._attention_launch import Run
@@ -128,4 +146,6 @@ class Triton(Library):
     def report(self) -> dict[str, Any]:
         reason = self.reason()
         facts = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        return facts | {"version": self.version(), "path": None, "cache": compiler.folder(), "pool": ""}
+        absent = compiler.reason()
+        config = f"packaged kernels only: {absent}" if absent and not reason else ""
+        return facts | {"version": self.version(), "path": None, "cache": compiler.folder(), "config": config, "pool": ""}

@@ -15,6 +15,7 @@ import numpy as np
 
 from ... import switches
 from ...problems import Problem
+from ...problems.conv import ConvProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ...switches import workspaces
@@ -24,7 +25,7 @@ from . import _bindings
 from ._device import capability, index_of
 from ._gemm import DTYPES, Gemm, Product, gemm_of, refusal
 from ._plan import DevicePlan
-from ._streams import Handles, current_stream
+from ._streams import Handles
 
 __all__ = [
     "CuBLAS", "Recipe", "Way", "lacks", "listed", "recipe", "report", "scale_type", "version_of", "ways", "workspace_bytes",
@@ -149,13 +150,14 @@ class Recipe:
     way
         Math mode, compute type and strategy.
     workspace
-        Bytes, from CuPy's pool, for each call.
+        Bytes, from CuPy's pool: kept with the handle.
     own_handle
         Whether each stream has a handle of its own.
     gemm
         Sizes and layouts; None for an empty product.
     calls
-        The functions of the binding, in order. What is set is set back, also where the routine fails.
+        The functions of the binding, in order. Stream and workspace are set where the handle had another one before; what else is
+        set is set back, also where the routine fails.
     """
 
     routine: str
@@ -247,38 +249,34 @@ class _Gemm(Product):
         self.addresses = tuple(scalar.ctypes.data for scalar in self.scalars)
         self.routine = getattr(module, made.routine) if made.routine else None
         gemm = made.gemm
-        self.layouts: tuple[tuple[int, ...], ...] = () if gemm is None else _layouts(gemm, problem.dtype)
+        if gemm is not None:
+            self.before = gemm.first.op, gemm.second.op, gemm.m, gemm.n, gemm.k, self.addresses[0]
+            self.layouts = _layouts(gemm, problem.dtype)
+            self.after = (*(() if gemm.batch == 1 else (gemm.batch,)), made.way.compute, LIBRARY_CHOOSES)
         self.offsets: tuple[np.ndarray[Any, Any], ...] = ()
         if gemm is not None and not gemm.uniform:
             self.offsets = tuple(_offsets(side.items, gemm.batch) for side in (gemm.first, gemm.second, gemm.target))
 
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
-        made, module, way = self.made, self.module, self.made.way
-        gemm = made.gemm
-        assert gemm is not None and self.routine is not None
-        stream = current_stream()
-        handle = _handles.get(module, self.device, stream if made.own_handle else None)
-        # Given back to the pool at the end, which hands it to later work of this stream only; so are the tables.
-        cupy = _bindings.cupy()
-        memory = cupy.cuda.alloc(made.workspace)
-        pointers = [int(array.data.ptr) for array in (first, second, target)]
+        made, module, way, routine = self.made, self.module, self.made.way, self.routine
+        assert routine is not None
+        handle = _handles.ready(module, self.device, made.workspace, made.own_handle)
+        a, b, c = first.data.ptr, second.data.ptr, target.data.ptr
         if self.offsets:
-            tables = [cupy.asarray(offsets + pointer) for offsets, pointer in zip(self.offsets, pointers, strict=True)]
-            pointers = [int(table.data.ptr) for table in tables]
-        a, b, c = ((pointer, *layout) for pointer, layout in zip(pointers, self.layouts, strict=True))
-        alpha, beta = self.addresses
-        count = () if gemm.batch == 1 else (gemm.batch,)
-        module.set_stream(handle, stream)
-        module.set_workspace(handle, memory.ptr, made.workspace)
+            # Given back to the pool at the end, which hands their memory to later work of this stream only.
+            tables = [_bindings.cupy().asarray(offsets + at) for offsets, at in zip(self.offsets, (a, b, c), strict=True)]
+            a, b, c = (table.data.ptr for table in tables)
+        of_a, of_b, of_c = self.layouts
+        arguments = (handle, *self.before, a, *of_a, b, *of_b, self.addresses[1], c, *of_c, *self.after)
+        if way.mode == DEFAULT and way.strategy == DEFAULT_STRATEGY:
+            routine(*arguments)
+            return
         try:
             if way.mode != DEFAULT:
                 module.set_math_mode(handle, way.mode)
             if way.strategy != DEFAULT_STRATEGY:
                 module.set_emulation_strategy(handle, way.strategy)
-            self.routine(
-                handle, gemm.first.op, gemm.second.op, gemm.m, gemm.n, gemm.k, alpha, *a, *b, beta, *c, *count,
-                way.compute, LIBRARY_CHOOSES,
-            )  # fmt: skip
+            routine(*arguments)
         finally:
             if way.strategy != DEFAULT_STRATEGY:
                 module.set_emulation_strategy(handle, DEFAULT_STRATEGY)
@@ -305,7 +303,7 @@ class CuBLAS(Library):
 
     name = "cublas"
     title = "cuBLAS"
-    families = ("matmul",)
+    families = ("matmul", "conv")
     devices = ("cuda",)
     how_to_get = "pip install 'backline[cuda13]'"
 
@@ -316,16 +314,44 @@ class CuBLAS(Library):
         return version_of("cublas")
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        yield from listed(problem, capability(index_of(problem)))
+        having = capability(index_of(problem))
+        if isinstance(problem, ConvProblem):
+            from .direct_conv import direct_algorithms
+
+            yield from direct_algorithms(problem, lacks("tf32", (8, 0), having))
+        elif isinstance(problem, LinearProblem):
+            from . import epilogue
+
+            yield from epilogue.algorithms(self.name, problem, lambda product: listed(product, having))
+        else:
+            yield from listed(problem, having)
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        assert isinstance(problem, MatmulProblem)
         device = index_of(problem)
+        if isinstance(problem, ConvProblem):
+            return self._convolution(problem, algorithm, device)
+        if isinstance(problem, LinearProblem):
+            return self._layer(problem, algorithm)
+        assert isinstance(problem, MatmulProblem)
         made = recipe(problem, algorithm.name, switches.current(), capability(device))
         module = _bindings.cublas()
         with _bindings.cupy().cuda.Device(device):
             function = _Gemm(problem, made, module, device)
         return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
+
+    def _layer(self, problem: LinearProblem, algorithm: Algorithm) -> DevicePlan:
+        from . import epilogue
+
+        product = Algorithm("cublas", algorithm.name.removesuffix(epilogue.SUFFIX))
+        return epilogue.plan(problem, self.prepare(epilogue.product_of(problem), product))
+
+    def _convolution(self, problem: ConvProblem, algorithm: Algorithm, device: int) -> DevicePlan:
+        from .direct_conv import DirectConv
+
+        halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
+        way = Algorithm("cublas", "gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
+        function = DirectConv(problem, algorithm.name, lambda product: self.prepare(product, way))
+        return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (_bindings.cublas().cuBLASError,))
 
     def report(self) -> dict[str, Any]:
         return report(self, "cublas")

@@ -33,7 +33,9 @@ IN_F16, IN_F32, IN_F64, IN_TF32 = 64, 68, 70, 77
 NONE, COMPUTE_TYPE, ANY = 0, 2, 7  # how the parts of a sum that is split along k may be added up
 PLAIN, RELU, BIAS = 1, 2, 4  # epilogues; relu and bias together are 6
 ASKED = 8  # algorithms asked of the heuristics; the first that works is taken
-ALIGNED = 16  # bytes to which the addresses of fast kernels are aligned; CuPy's own arrays are, their views may not be
+# Bytes that addresses may be multiples of: CuPy's own arrays are of 512, and kernels may want as much as 256; most parts of an
+# array are of 16, which loads of whole vectors take.
+ALIGNED = (256, 16)
 
 EPILOGUES = ("float16", "bfloat16", "float32", "float64")
 
@@ -128,6 +130,10 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
         yield Refusal("cublaslt", "", reason)
         return
     after = {BIAS: "bias", RELU: "relu", BIAS | RELU: "bias and relu"}.get(epilogue_of(problem), "")
+    if not after and isinstance(problem, LinearProblem):
+        after = "the residual"  # as C, which the product is added to
+    if problem.get("residual") is not None:
+        after = f"{after} and residual".removeprefix(" and ")
     note, traits = (f"{after} in the same kernel", ("epilogue",)) if after else ("", ())
     for way in ways(problem.dtype.name):
         why = lacks(way.precision, way.least, having)
@@ -159,7 +165,7 @@ def recipe(problem: Any, name: str, snapshot: Any, having: tuple[int, int]) -> R
     way = next(way for way in ways(dtype.name) if way.name == name)
     workspace = workspace_bytes("cublaslt", snapshot, having)
     bias, epilogue = bias_of(problem), epilogue_of(problem)
-    alignments = tuple(dict.fromkeys((max(ALIGNED, dtype.itemsize), dtype.itemsize)))
+    alignments = tuple(dict.fromkeys((*ALIGNED, dtype.itemsize)))
     if problem.empty:
         return Recipe(way, workspace, epilogue, bias, None, alignments)
     gemm = gemm_of(problem, rows_first=epilogue != PLAIN)
@@ -210,7 +216,12 @@ class _Matmul(Product):
         preference = int(lt.matmul_preference_create())
         try:
             for alignment in made.alignments:
-                self.found[alignment] = self._ask(preference, alignment)
+                try:
+                    self.found[alignment] = self._ask(preference, alignment)
+                except LibraryFailed:
+                    # What CuPy's own arrays cannot have, nothing can; others may not come.
+                    if alignment == made.alignments[0]:
+                        raise
         finally:
             lt.matmul_preference_destroy(preference)
 
@@ -242,17 +253,23 @@ class _Matmul(Product):
         results, count = np.zeros(ASKED, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
         first, second, target = self.matrices
         handle = _handles.get(lt, self.device)
-        lt.matmul_algo_get_heuristic(
-            handle, self.product, first, second, target, target, preference, ASKED, results.ctypes.data, count.ctypes.data
-        )
+        said = ""
+        try:
+            lt.matmul_algo_get_heuristic(
+                handle, self.product, first, second, target, target, preference, ASKED, results.ctypes.data, count.ctypes.data
+            )
+        except lt.cuBLASLtError as error:  # that there is none is an error, to the library
+            count[0], said = 0, f" ({error})"
         for i in range(int(count[0])):
             if results[i]["state"] == 0:
                 address = results.ctypes.data + i * results.itemsize
                 return _Found(results, address, int(results[i]["workspace_size"]))
-        raise LibraryFailed(
+        raise self._none(alignment, f"its heuristics name {int(count[0])}, none of which works{said}")
+
+    def _none(self, alignment: int, why: str) -> LibraryFailed:
+        return LibraryFailed(
             f"cuBLASLt has no algorithm for {self.problem.key}",
-            cause=f"its heuristics name {int(count[0])}, none of which works, for addresses that are multiples of {alignment} "
-            f"bytes and at most {made.workspace} bytes of workspace",
+            cause=f"{why}, for addresses that are multiples of {alignment} bytes and at most {self.made.workspace} of workspace",
         )  # fmt: skip
 
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
@@ -261,7 +278,10 @@ class _Matmul(Product):
         a, b, d = (int(array.data.ptr) for array in (first, second, target))
         bits = a | b | d | (0 if bias is None else int(bias.data.ptr))
         # The last alignment is that of an element, which every address has.
-        found = next(self.found[each] for each in made.alignments if bits % each == 0 or each == made.alignments[-1])
+        alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
+        found = self.found.get(alignment)
+        if found is None:
+            raise self._none(alignment, "its heuristics named one for others")
         memory = _bindings.cupy().cuda.alloc(found.workspace)
         alpha, beta = self.addresses
         one, two, three = self.matrices
@@ -321,8 +341,11 @@ class CuBLASLt(Library):
         device = index_of(problem)
         made = recipe(problem, algorithm.name, switches.current(), capability(device))
         module = _bindings.cublasLt()
-        with _bindings.cupy().cuda.Device(device):
-            function = _Matmul(problem, made, module, device)
+        try:
+            with _bindings.cupy().cuda.Device(device):
+                function = _Matmul(problem, made, module, device)
+        except module.cuBLASLtError as error:
+            raise LibraryFailed(f"cuBLASLt cannot describe {problem.key}", cause=f"{type(error).__name__}: {error}") from error
         return DevicePlan(function, device, "cuBLASLt matmul", (module.cuBLASLtError,))
 
     def report(self) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from ...problems.attention import AttentionGrads, AttentionProblem
 from ...problems.conv import ConvProblem
 from .. import attention
 from ..base import Algorithm, Library, Refusal
-from . import _bindings, cudnn_graphs
+from . import _bindings, cudnn_kept
 from ._device import capability, device_info, index_of
 from ._plan import DevicePlan, refuse_overlaps
 from .cublas import report, version_of
+from .cudnn_graphs import Plans
 from .cudnn_rules import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .cudnn_sdpa import (
     BIAS,
@@ -81,18 +82,11 @@ class _Run:
     """One graph on one device: built now, run by calls."""
 
     def __init__(self, graph: Graph, search: Search, module: Any, device: int) -> None:
-        self.graph, self.search, self.module, self.device = graph, search, module, device
-        self.info = device_info(device)
-        self.plans = self._get()
-
-    def _get(self) -> cudnn_graphs.Plans:
-        return cudnn_graphs.kept(self.module, self.graph, self.search, self.device, self.info.capability)
+        self.search, self.module, self.info = search, module, device_info(device)
+        self.plans: Plans = cudnn_kept.kept(module, graph, search, self.info)
 
     def __call__(self, pointers: dict[int, int]) -> None:
-        plans = self.plans
-        if plans.failed:
-            plans = self.plans = self._get()
-        cudnn_graphs.run(plans, pointers, self.module, self.device, self.search, self.info.l2_bytes)
+        self.plans = cudnn_kept.run(self.plans, pointers, self.module, self.info, self.search)
 
 
 def _address(array: Any) -> int:

@@ -1,4 +1,4 @@
-"""cuDNN's graphs: built as a recipe says, kept for the whole process, and run by the first of their plans that can.
+"""cuDNN's graphs: built as a recipe says, and run by the first of their plans that can.
 
 Which plans are left after filters, which of them fit into memory and which is the fastest is told by trying only.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from ...errors import LibraryFailed, NoKernel
 from . import _bindings
 from ._streams import Handles, current_stream
-from .cudnn_rules import Graph, Search, Tensor
+from .cudnn_rules import Graph, Tensor
 
-__all__ = ["Kept", "Plans", "build", "handle_for", "kept", "why"]
+__all__ = ["Plans", "build", "handle_for", "own_plans", "why"]
 
 ROUNDS, LEAST, SPENT = 10, 3, 30.0  # runs of a plan at most; at least; milliseconds after which it is left alone
 SLOWER = 2.0  # a plan so many times slower than the fastest is dropped after LEAST rounds
@@ -103,8 +102,12 @@ class Plans:
         Name of a plan -> why it is not used.
     times
         Name of a plan -> median milliseconds, where plans were timed.
+    built
+        How many plans have been built so far, from the first try on.
     failed
         Whether no plan could run: another object is made for the next call.
+    tuned
+        Name of the plan that comes first since it was the fastest when they were timed before; empty without.
     """
 
     def __init__(
@@ -116,8 +119,10 @@ class Plans:
         self.ready: list[int] = []
         self.refused: dict[str, str] = {}
         self.times: dict[str, float] = {}
+        self.built = 0
         self.failed = False
         self.searched = False
+        self.tuned = ""
         try:
             self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
             self.waiting = own_plans(self.graph)
@@ -127,6 +132,20 @@ class Plans:
     def name(self, index: int) -> str:
         return str(self.graph.get_plan_name_at_index(index))
 
+    def take(self, name: str) -> bool:
+        """Have the plan with a name come first, and nothing timed; False if none has it, or it cannot be built.
+
+        Its name says a plan's engine and all its knobs. (Frontends list plans by engine and knobs, but refuse some of these knobs
+        when a plan is to be made of them.)
+        """
+        index = next((index for index in self.waiting if self.name(index) == name), None)
+        if index is None or not self._build(index):
+            return False
+        self.waiting.remove(index)
+        self.ready.insert(0, index)
+        self.tuned, self.searched = name, True
+        return True
+
     def _refuse(self, index: int, reason: str) -> None:
         self.refused[f"{self.name(index)} ({index})"] = reason
 
@@ -134,14 +153,19 @@ class Plans:
         """Build the next plan that can be; False if there is none."""
         while self.waiting:
             index = self.waiting.pop(0)
-            try:
-                self.graph.build_plan_at_index(index)
-            except self.errors as error:
-                self._refuse(index, why(error))
-                continue
-            self.ready.append(index)
-            return True
+            if self._build(index):
+                self.ready.append(index)
+                return True
         return False
+
+    def _build(self, index: int) -> bool:
+        self.built += 1
+        try:
+            self.graph.build_plan_at_index(index)
+        except self.errors as error:
+            self._refuse(index, why(error))
+            return False
+        return True
 
     def first(self) -> int:
         """Index of the plan that is tried first, built.
@@ -239,19 +263,28 @@ class Plans:
         turns, active = random.Random(SEED), list(indices)
         for round in range(ROUNDS):
             turns.shuffle(active)
-            for index in active:
+            for index in list(active):
                 if flush is not None:
                     flush.fill(0)
                 begin.record()
-                self._execute(index, pointers, handle)
-                end.record()
-                end.synchronize()
+                try:
+                    self._execute(index, pointers, handle)
+                    end.record()
+                    end.synchronize()
+                except (MemoryError, *self.errors) as error:  # it ran before, and is as good as none
+                    active.remove(index)
+                    del times[index]
+                    self._refuse(index, f"failed while it was timed: {why(error)}")
+                    continue
                 times[index].append(float(cupy.cuda.get_elapsed_time(begin, end)))
-            if round + 1 >= LEAST:
+            if active and round + 1 >= LEAST:
                 best = min(median(times[index]) for index in active)
                 active = [index for index in active if sum(times[index]) < SPENT and median(times[index]) <= SLOWER * best]
+        indices = [index for index in indices if index in times]
+        if not indices:
+            return []
         medians = {index: median(taken) for index, taken in times.items()}
-        self.times = {self.name(index): taken for index, taken in medians.items()}
+        self.times = {self.name(index): medians[index] for index in indices}
         order = sorted(indices, key=lambda index: medians[index])
         if medians[order[0]] > BETTER * medians[indices[0]]:
             order.remove(indices[0])
@@ -259,56 +292,9 @@ class Plans:
         return order
 
 
-# --- what is kept ------------------------------------------------------------------------------------------------------
+# --- handles --------------------------------------------------------------------------------------------------------
 
 
-class Kept:
-    """Plans by what they are for: one for the whole process, the least recently used go first. Thread-safe.
-
-    Examples
-    --------
-    >>> kept = Kept(1)
-    >>> class Made: failed = False
-    >>> [kept.get(key, Made) is kept.get(key, Made) for key in "ab"], kept.size
-    ([True, True], 1)
-    """
-
-    def __init__(self, most: int = 10_000) -> None:
-        self.most = most
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @property
-    def size(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What is kept for a key, made if it is not there or failed. Threads that ask for the same one wait for it."""
-        with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            dropped = [self._entries.popitem(last=False) for _ in range(len(self._entries) - self.most)]
-        del dropped  # freed without the lock
-        with entry.lock:
-            if entry.made is None or entry.made.failed:
-                entry.made = make()
-            return entry.made
-
-    def clear(self) -> None:
-        """Drop everything."""
-        with self._lock:
-            entries, self._entries = self._entries, OrderedDict()
-        del entries
-
-
-class _Entry:
-    __slots__ = ("lock", "made")
-
-    def __init__(self) -> None:
-        self.lock, self.made = threading.Lock(), None  # type: Any, Any
-
-
-_kept = Kept()
 _handles: list[Any] = []  # by number: some frontends' handles are objects
 
 
@@ -327,39 +313,5 @@ def handle_for(module: Any, device: int) -> Any:
     return handle
 
 
-def kept(module: Any, spec: Graph, search: Search, device: int, capability: tuple[int, int]) -> Plans:
-    """The plans of a graph on a device, which is current; one of them at least is built.
-
-    Raises
-    ------
-    NoKernel
-        There is none.
-    """
-
-    def make() -> Plans:
-        made = Plans(module, spec, capability, handle_for(module, device))
-        made.first()
-        return made
-
-    plans: Plans = _kept.get((module, spec, search.on, device), make)
-    return plans
-
-
-def run(plans: Plans, pointers: Mapping[int, int], module: Any, device: int, search: Search, l2_bytes: int) -> None:
-    """Run a graph on CuPy's current stream; with a search that was not made yet, make it first."""
-    handle = handle_for(module, device)
-    with plans.lock:
-        if search.on and not plans.searched:
-            plans.search(pointers, handle, search.limit, l2_bytes)
-        plans.run(pointers, handle)
-
-
-def _forget() -> None:
-    # Neither handles nor locks live on in a forked child.
-    global _kept
-    _kept = Kept()
-    _handles.clear()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_handles.clear)  # they are worth nothing there

@@ -94,7 +94,7 @@ class Feed:
         Of the graph's tensor.
     copied
         Whether it is copied first, always: cuDNN does not take it as it lies. Where its address is no multiple of `ALIGNMENT`,
-        which only a call tells, it is copied too.
+        which only a call tells, it is copied too: the frontend has no word for less, so graphs are not told apart by it.
     zeros
         Zeros around it, which make it a copy; empty for none.
     """
@@ -110,10 +110,12 @@ class Search:
     """Whether plans are timed at the first call, and how many at most (0: all).
 
     Plans that need more workspace than there is memory are left out. Where memory runs out all the same, that bound is halved.
+    `tuned`: whether the plan that was the fastest when they were timed before, by this process or another, is taken at once.
     """
 
     on: bool
     limit: int
+    tuned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ class ConvRecipe:
     direct
         Whether the graph writes to the caller's output itself, where that is aligned.
     after
-        What is done to the result afterwards, in order: "bias", "residual", "relu".
+        What is done to the result afterwards, in order: "bias", "residual", "relu". It is no part of the graph: cuDNN has no plan
+        for some of it (channels first with a residual), fewer that are exact, and does not say what its relu makes of NaN; and
+        so a convolution has the same plan, and bits, with a bias and without.
     search
         How a plan is chosen.
     """
@@ -216,12 +220,13 @@ def modes() -> tuple[str, ...]:
 
 
 def search(snapshot: Any) -> Search:
-    """How a plan is chosen under a Snapshot. Nothing is timed while determinism is asked for: another run may choose another."""
+    """How a plan is chosen under a Snapshot. No time decides while determinism is asked for: another run may choose another."""
     if snapshot["deterministic"]:
         return Search(False, 0)
     if snapshot["benchmark"]:
-        return Search(True, int(snapshot["benchmark_limit"]))
-    return Search(bool(snapshot["cudnn.benchmark"]), int(snapshot["cudnn.benchmark_limit"]))
+        return Search(True, int(snapshot["benchmark_limit"]), True)
+    on = bool(snapshot["cudnn.benchmark"])
+    return Search(on, int(snapshot["cudnn.benchmark_limit"]) if on else 0, True)
 
 
 def conv_recipe(problem: ConvProblem, name: str, snapshot: Any) -> ConvRecipe:

@@ -11,7 +11,8 @@ from .. import presence
 from ..base import Algorithm, Library, Refusal
 from . import _bindings, _fft_plans
 from ._device import capability, index_of
-from ._fft_recipe import Buffer, Copy, Exec, Recipe, Scale, Slices, Widen, Zero, half_refusal, recipe, refusal
+from ._fft_recipe import half_refusal, recipe, refusal
+from ._fft_steps import Buffer, Copy, Exec, Recipe, Scale, Slices, Widen, Zero
 from ._plan import DevicePlan, refuse_overlaps
 
 __all__ = ["CuFFT"]

@@ -1,7 +1,7 @@
 """cuSOLVER: dense linear algebra of CuPy's arrays, with cuBLAS's routines for batches and triangles.
 
-Which routines run is decided in `cusolver_table`, for any device; a Plan makes the calls. Float32 is never reduced to tf32 here,
-whatever the switches say of products. Calls that may raise wait for the device (see `cusolver_table.Recipe.waits`).
+Which routines run is decided in `cusolver_rules` and `cusolver_table`, for any device; a Plan makes the calls. Float32 is never
+reduced to tf32 here, whatever the switches say of products. Calls that may raise wait for the device (see `Recipe.waits`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from . import _bindings
 from ._device import capability, index_of
 from ._empty import empty
 from ._plan import DevicePlan, refuse_overlaps
-from ._solver import Settings, Solver
+from ._solver import Solver
 from ._solver_ops import OPERATIONS, Call
+from ._stacks import Settings
 from .cublas import report, version_of, workspace_bytes
-from .cusolver_table import Version, choose, recipes, refusals
+from .cusolver_rules import Version
+from .cusolver_table import choose, recipes, refusals
 
 __all__ = ["CuSOLVER", "finish", "listed"]
 

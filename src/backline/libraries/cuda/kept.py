@@ -1,11 +1,14 @@
-"""Where cuFFT's plans are kept: by the engine, which puts its caches here. Alone, a library keeps none."""
+"""Where cuFFT's plans are kept, and what became of timing cuDNN's: by the engine, which puts its caches and records here.
+
+Alone, a library keeps none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-__all__ = ["Plans", "plans_of"]
+__all__ = ["Plans", "keep_tuned", "plans_of", "tuned"]
 
 
 class Plans(Protocol):
@@ -26,3 +29,18 @@ def _each_call(device: int) -> Plans:
 
 plans_of: Callable[[int], Plans] = _each_call
 """What keeps the plans of a device."""
+
+
+def _nothing(library: str, key: str) -> str:
+    return ""
+
+
+def _forget(library: str, key: str, plan: str, seconds: float) -> None:
+    pass
+
+
+tuned: Callable[[str, str], str] = _nothing
+"""The plan of a library's own that was the fastest for a key, as the library wrote it; empty if none was timed."""
+
+keep_tuned: Callable[[str, str, str, float], None] = _forget
+"""Keeps that: library, key, the plan in words, its seconds."""

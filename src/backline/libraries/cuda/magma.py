@@ -22,8 +22,8 @@ from ..presence import presence
 from . import _bindings
 from ._device import index_of
 from ._plan import DevicePlan
-from ._solver import Settings, Stacks, address
 from ._solver_ops import OPERATIONS, Call
+from ._stacks import Settings, Stacks, address
 from ._streams import current_stream
 from .cublas import report, version_of
 from .cusolver import finish, refuse_outputs

@@ -89,7 +89,8 @@ class FftwSteps(Steps):
                 parts = [list(d) for d in (a, b, c)]
                 parts[widest][0] //= self.threads
                 at = (at[0], at[1], parts[widest][0] * parts[widest][1])
-                (a, b, c), count, threads = (tuple(d) for d in parts), self.threads, self.threads  # type: ignore[assignment]
+                a, b, c = ((d[0], d[1], d[2]) for d in parts)
+                count = threads = self.threads
         what = self.b.constant(struct.pack("<dqqqqqqq", factor, item, a[0], b[0], c[0], a[1], b[1], c[1]))
         self.b.each()
         self.b.call(self.addresses["scale"], [what, at])

@@ -78,7 +78,7 @@ class Desc(Handle):
         function = self.engine.function("dnnl_memory_desc_equal", ctypes.c_int)
         return bool(function(ctypes.c_void_p(self.address), ctypes.c_void_p(other.address)))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says that equal ones have no hash
 
 
 class PrimitiveDesc(Handle):

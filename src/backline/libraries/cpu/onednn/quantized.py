@@ -200,7 +200,7 @@ class Packing:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Packing) and self.nbytes == other.nbytes and self.desc == other.desc
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # how Python says that equal ones have no hash
 
     def pack(self, weight: Array) -> Array:
         """Weights, as NumPy has them, in this order: a read-only array of bytes."""

@@ -1,0 +1,48 @@
+"""Plans of a library's own that were timed: which was the fastest, kept among the tuning records for every process.
+
+Such a record is filed under the library's own name of what the plan is for, so that it never stands beside a Problem's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from .. import libraries
+from ..libraries import machine
+from . import records
+from .record import TuningRecord, parse
+
+__all__ = ["find", "keep"]
+
+THREADS = 1  # of the CPU have no part in it
+
+
+def find(library: str, key: str) -> str:
+    """The plan that was kept for a key, as the library wrote it; empty if there is none, or it was of another version.
+
+    >>> find("cudnn", "cudnn nothing")
+    ''
+    """
+    record = records.find_key(key, THREADS)
+    return record.plan if record is not None and library in record.versions else ""
+
+
+def keep(library: str, key: str, plan: str, seconds: float) -> None:
+    """Keep a plan for a key, in place of an older one. What records do not hold, such as a line that is too long, is left out."""
+    algorithm = f"{library}.plan@1"
+    record = TuningRecord(
+        key, THREADS, medians={algorithm: max(seconds, 1e-9)}, winner=algorithm, plan=plan,
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), versions={library: libraries.get(library).version() or ""},
+        machine=machine.fingerprint(), backline=_version(),
+    )  # fmt: skip
+    try:
+        parse(record.line())
+    except ValueError:
+        return
+    records.keep_all([record], choices=False)
+
+
+def _version() -> str:
+    import backline
+
+    return backline.__version__

@@ -1,0 +1,143 @@
+"""What a Fourier transform by cuFFT is made of, as values: memory, plans, copies around them, in an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Buffer", "Copy", "Exec", "Offsets", "PlanKey", "Recipe", "Scale", "Side", "Slices", "Step", "Widen", "Zero"]
+
+Slices = tuple[tuple[int, int, int], ...]  # of each axis: begin, end, step
+Offsets = tuple[tuple[int, int], ...]  # bytes of the two sides
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How one side of a plan lies, in its elements: the room of each axis, the step of the last, that of the batch."""
+
+    embed: tuple[int, ...]
+    stride: int
+    dist: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """One plan of cuFFT: all that it depends on, and the key that it is kept under.
+
+    Attributes
+    ----------
+    sizes
+        Points along up to three axes.
+    batch
+        How many transforms.
+    source, target
+        How they lie.
+    kind
+        "C2C", "R2C" or "C2R".
+    value
+        "f16", "f32" or "f64".
+    """
+
+    sizes: tuple[int, ...]
+    batch: int
+    source: Side
+    target: Side
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An array of a recipe: an operand of the call (`operand` is its position), the result, or memory for a while.
+
+    `order` has the axes as they lie in memory, the widest first; those of an operand lie as its `strides` say. A buffer of
+    `pairs` has a further axis of 2: the parts of complex numbers for which there is no dtype.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    operand: int = -1
+    order: tuple[int, ...] = ()
+    pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """Zeros into a part of a buffer; with `imag`, into the imaginary parts."""
+
+    target: int
+    slices: Slices
+    imag: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A part of a buffer into one of another, converted; with `conj`, the conjugates of complex numbers."""
+
+    source: int
+    slices: Slices
+    target: int
+    into: Slices
+    conj: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exec:
+    """One plan, run once for each pair of offsets in bytes. Direction: -1 forward, +1 inverse."""
+
+    key: PlanKey
+    source: int
+    target: int
+    direction: int
+    offsets: Offsets = ((0, 0),)
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """Pairs of float16 into complex64."""
+
+    source: int
+    target: int
+    into: Slices
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Every element times a number."""
+
+    target: int
+    factor: float
+
+
+Step = Zero | Copy | Exec | Widen | Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All of one transform.
+
+    Attributes
+    ----------
+    buffers, steps
+        The arrays by their index, and what is done, in order.
+    result
+        Index of the buffer that is returned.
+    needs
+        Buffers of the caller that a plan uses as they are: their addresses must be multiples of so many bytes.
+    otherwise
+        The recipe for addresses that are not, which only a call knows; it copies these buffers.
+    """
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    result: int
+    needs: tuple[tuple[int, int], ...] = ()
+    otherwise: Recipe | None = field(default=None, compare=False)
+
+    @property
+    def plans(self) -> tuple[PlanKey, ...]:
+        """The plans it needs, each once."""
+        return tuple(dict.fromkeys(step.key for step in self.steps if isinstance(step, Exec)))

@@ -1,0 +1,229 @@
+"""Softmax, normalisation and pooling, with their gradients, for arrays of any `Space`.
+
+Whole arrays in the dtype they are computed in: who calls divides them into blocks, widens halves before and rounds after. Nothing
+looks at a value, so nothing waits for a device; nothing is added up in any order but one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..problems.neural import NeuralProblem
+from .spaces import Space, count
+
+__all__ = [
+    "adaptive_avg_pool", "adaptive_avg_pool_grad", "avg_pool", "avg_pool_grad", "divisors", "geometry", "log_softmax",
+    "log_softmax_grad", "max_pool", "max_pool_grad", "moments", "norm_grad", "normalised", "parts", "softmax", "softmax_grad",
+]  # fmt: skip
+
+Array = Any
+Axes = tuple[int, ...]
+
+
+# Softmax -------------------------------------------------------------------------------------------------------------
+
+
+def softmax(f: Space, x: Array, axis: int) -> Array:
+    e = f.piece("shifted_exp", x, f.max(x, axis))
+    return f.piece("divided", e, f.sum(e, (axis,)))
+
+
+def log_softmax(f: Space, x: Array, axis: int) -> Array:
+    m = f.max(x, axis)
+    return f.piece("less", x, m, f.xp.log(f.sum(f.piece("shifted_exp", x, m), (axis,))))
+
+
+def softmax_grad(f: Space, y: Array, g: Array, axis: int) -> Array:
+    return f.piece("softmax_moved", y, g, f.sum(f.piece("times", y, g), (axis,)))
+
+
+def log_softmax_grad(f: Space, y: Array, g: Array, axis: int) -> Array:
+    return f.piece("log_softmax_moved", y, g, f.sum(g, (axis,)))
+
+
+# Normalisation -------------------------------------------------------------------------------------------------------
+
+
+def moments(f: Space, x: Array, axes: Axes) -> tuple[Array, Array]:
+    """Mean and biased variance, taken in two passes; their axes stay with size 1."""
+    n = max(count(tuple(x.shape), axes), 1)
+    mean = f.sum(x, axes) / n
+    return mean, f.sum(f.piece("squared", x, mean), axes) / n
+
+
+def normalised(f: Space, x: Array, mean: Array, inverse: Array, weight: Array | None, bias: Array | None) -> Array:
+    """``(x - mean) * inverse * weight + bias``."""
+    if weight is None and bias is None:
+        return f.piece("normalised", x, mean, inverse)
+    weight = f.xp.ones_like(bias) if weight is None else weight
+    bias = f.xp.zeros_like(weight) if bias is None else bias
+    return f.piece("scaled", x, mean, inverse, weight, bias)
+
+
+def norm_grad(
+    f: Space, x: Array, g: Array, weight: Array | None, axes: Axes, summed: Axes, eps: float
+) -> tuple[Array, Array, Array]:
+    """Gradients of input, weight and bias, where `axes` are averaged over and the parameters are repeated along `summed`.
+
+    `weight` broadcasts against `x`; the gradients of the parameters keep the axes that are summed over, with size 1.
+    """
+    n = max(count(tuple(x.shape), axes), 1)
+    mean, variance = moments(f, x, axes)
+    inverse = 1 / f.xp.sqrt(variance + eps)
+    y = f.piece("normalised", x, mean, inverse)
+    by_weight, by_bias = f.sum(f.piece("times", g, y), summed), f.sum(g, summed)
+    h = g if weight is None else f.piece("times", g, weight)
+    first, second = f.sum(h, axes) / n, f.sum(f.piece("times", h, y), axes) / n
+    return f.piece("norm_moved", y, h, inverse, first, second), by_weight, by_bias
+
+
+# Pooling -------------------------------------------------------------------------------------------------------------
+
+
+def geometry(p: NeuralProblem) -> Iterator[tuple[int, int, int, int, tuple[int, int]]]:
+    """Axis, kernel, stride, dilation and padding of every dimension of the images."""
+    kernel = p.parameter("kernel")
+    rank = len(kernel)
+    dilation = p.parameter("dilation") or (1,) * rank
+    first = len(p.result) - rank
+    yield from zip(range(first, first + rank), kernel, p.parameter("stride"), dilation, p.parameter("padding"), strict=True)
+
+
+def _along(axis: int, start: int, number: int, step: int = 1) -> tuple[slice, ...]:
+    """Index of a number of elements along an axis."""
+    return (*(slice(None),) * axis, slice(start, start + (number - 1) * step + 1, step))
+
+
+def _padded(f: Space, x: Array, axis: int, padding: tuple[int, int], value: float) -> Array:
+    if not any(padding):
+        return x
+    return f.xp.pad(x, [padding if i == axis else (0, 0) for i in range(x.ndim)], constant_values=value)
+
+
+def _joined(f: Space, function: Any, windows: Iterator[Array]) -> Array:
+    """What a function of two makes of several, without more memory than for the result where arrays can be written to."""
+    made, own = next(windows), False
+    for x in windows:
+        made = function(made, x, out=made) if own and f.writes else function(made, x)
+        own = True
+    return made
+
+
+def max_pool(f: Space, p: NeuralProblem, x: Array) -> Array:
+    for axis, kernel, stride, dilation, padding in geometry(p):
+        x = _padded(f, x, axis, padding, -math.inf)
+        x = _joined(f, f.xp.maximum, (x[_along(axis, i * dilation, p.result[axis], stride)] for i in range(kernel)))
+    return x
+
+
+def max_pool_grad(f: Space, p: NeuralProblem, x: Array, g: Array) -> Array:
+    """The gradient goes to the first element that is the maximum; in a window with NaN, to its last one."""
+    dims, image = list(geometry(p)), tuple(x.shape)
+    inside = np.ones(image[len(image) - len(dims) :], np.float64)
+    for number, (axis, _, _, _, padding) in enumerate(dims):
+        x = _padded(f, x, axis, padding, -math.inf)
+        inside = np.pad(inside, [padding if i == number else (0, 0) for i in range(len(dims))])
+    points = tuple(g.shape)[g.ndim - len(dims) :]
+    windows = [
+        tuple(_window(o, d, n) for o, d, n in zip(offset, dims, points, strict=True))
+        for offset in itertools.product(*(range(kernel) for _, kernel, _, _, _ in dims))
+    ]
+    best, chosen = f.xp.full(tuple(g.shape), -math.inf, dtype=x.dtype), f.full(tuple(g.shape), -1, np.dtype(np.int32))
+    for number, window in enumerate(windows):
+        value = x[(Ellipsis, *window)]
+        better = (chosen < 0) | (value > best) | f.xp.isnan(value)
+        allowed = inside[window]
+        if not allowed.all():
+            better = better & (f.constant(allowed, np.dtype(np.float32)) > 0)
+        best, chosen = f.xp.where(better, value, best), f.xp.where(better, number, chosen)
+    total = f.xp.zeros(tuple(x.shape), dtype=g.dtype)
+    for number, window in enumerate(windows):
+        f.add_to(total, (Ellipsis, *window), f.xp.where(chosen == number, g, 0))
+    for axis, _, _, _, padding in dims:
+        total = total[_along(axis, padding[0], image[axis])]
+    return total
+
+
+def _window(offset: int, dim: tuple[int, int, int, int, tuple[int, int]], number: int) -> slice:
+    """Where the elements at one offset of every window lie along one axis of the padded image."""
+    _, _, stride, dilation, _ = dim
+    return slice(offset * dilation, offset * dilation + (number - 1) * stride + 1, stride)
+
+
+def divisors(p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...]) -> Any:
+    """What the sum of every window is divided by: an int, or a NumPy array that broadcasts over the images."""
+    given = p.parameter("divisor")
+    if given is not None:
+        return given
+    dims = list(geometry(p))
+    overhang = p.parameter("overhang") or (0,) * len(dims)
+    found: Any = 1
+    for i, (_, kernel, stride, _, (before, after)) in enumerate(dims):
+        start = np.arange(points[i]) * stride - before
+        if p.parameter("count_include_pad", True):
+            counts = np.minimum(start + kernel, image[i] + after - overhang[i]) - start
+        else:
+            counts = np.minimum(start + kernel, image[i]) - np.maximum(start, 0)
+        found = found * counts.reshape(-1, *[1] * (len(dims) - 1 - i))
+    return found
+
+
+def _divided(f: Space, x: Array, by: Any) -> Array:
+    """An array divided by what `divisors` gives: a number where all of it is one."""
+    by = np.asarray(by)
+    if by.size == 0 or (by == by.flat[0]).all():
+        return x / (float(by.flat[0]) if by.size else 1.0)
+    return x / f.constant(by, np.dtype(np.float64)).astype(x.dtype)
+
+
+def avg_pool(f: Space, p: NeuralProblem, x: Array) -> Array:
+    rank = len(p.parameter("kernel"))
+    image = tuple(x.shape)[x.ndim - rank :]
+    for axis, kernel, stride, _, padding in geometry(p):
+        x = _padded(f, x, axis, padding, 0.0)
+        x = _joined(f, f.xp.add, (x[_along(axis, i, p.result[axis], stride)] for i in range(kernel)))
+    return _divided(f, x, divisors(p, image, p.result[x.ndim - rank :]))
+
+
+def avg_pool_grad(f: Space, p: NeuralProblem, g: Array) -> Array:
+    rank = len(p.parameter("kernel"))
+    x = _divided(f, g, divisors(p, p.result[g.ndim - rank :], tuple(g.shape)[g.ndim - rank :]))
+    for axis, kernel, stride, _, padding in geometry(p):
+        size, shape = p.result[axis], list(x.shape)
+        shape[axis] = size + sum(padding)
+        total = f.xp.zeros(tuple(shape), dtype=x.dtype)
+        for i in range(kernel):
+            f.add_to(total, _along(axis, i, x.shape[axis], stride), x)
+        x = total[_along(axis, padding[0], size)]
+    return x
+
+
+def parts(size: int, points: int) -> list[slice]:
+    """The window of every point of an adaptive pooling: they overlap where sizes do not divide."""
+    return [slice(i * size // points, -(-(i + 1) * size // points)) for i in range(points)]
+
+
+def adaptive_avg_pool(f: Space, p: NeuralProblem, x: Array) -> Array:
+    output = p.parameter("output")
+    for axis, points in enumerate(output, x.ndim - len(output)):
+        whole = (slice(None),) * axis
+        means = [f.sum(x[(*whole, part)], (axis,)) / (part.stop - part.start) for part in parts(x.shape[axis], points)]
+        x = f.xp.concatenate(means, axis=axis)
+    return x
+
+
+def adaptive_avg_pool_grad(f: Space, p: NeuralProblem, g: Array) -> Array:
+    output = p.parameter("output")
+    x = g
+    for axis, points in enumerate(output, g.ndim - len(output)):
+        size = p.result[axis]
+        total = f.xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
+        for i, part in enumerate(parts(size, points)):
+            f.add_to(total, (*(slice(None),) * axis, part), x[_along(axis, i, 1)] / (part.stop - part.start))
+        x = total
+    return x
