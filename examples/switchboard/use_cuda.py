@@ -3,6 +3,8 @@
 What needs a GPU is asked for as a program does that must also run without one.
 """
 
+import numpy as np
+
 import backline as torch
 
 cuda = torch.backends.cuda
@@ -14,6 +16,23 @@ cuda.matmul.allow_tf32 = True
 cuda.matmul.allow_fp16_reduced_precision_reduction = False
 print(f"  allow_tf32 {cuda.matmul.allow_tf32}, so fp32_precision {cuda.matmul.fp32_precision}")
 print(f"  float16 sums in float16: {cuda.matmul.allow_fp16_reduced_precision_reduction}")
+
+print("\nWhat tf32 does to a product of random 512 x 512 matrices")
+a = np.random.default_rng(0).standard_normal((512, 512), np.float32)
+exact = a.astype(np.float64) @ a
+if there and cuda.is_built():
+    import cupy
+
+    operand, back = cupy.asarray(a), cupy.asnumpy
+else:
+    print("  no CUDA device that can be used here: the CPU does it, and rounds the numbers as such a device would")
+    operand, back = a, np.asarray
+for word in ("highest", "high"):
+    torch.set_float32_matmul_precision(word)
+    with torch.backends.flags(emulate=operand is a):
+        error = np.abs(back(torch.matmul(operand, operand)) - exact).max() / np.abs(exact).max()
+    ran = torch.explain()
+    print(f"  {word:<8} on {ran.library:<9} {ran.effective_precision:<16} largest error, of the largest element: {error:.0e}")
 
 print("\nLinear algebra")
 try:
