@@ -49,7 +49,7 @@ test-triton: $(VENV)/test
 
 # What the true cuDNN answers for GPUs that are described to it: 1 GB is downloaded, a C compiler is needed, a GPU is not.
 test-cudnn: $(VENV)/test $(VENV)/cudnn
-	$(BIN)/python -m pytest -m cudnn tests/cudnn $(ARGS)
+	$(BIN)/python -m pytest -m cudnn tests/cudnn --cudnn-result=benchmarks/results/cudnn_without_a_device.json $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

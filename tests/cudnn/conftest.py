@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +61,24 @@ class Deviceless(NamedTuple):
 
     module: Any
     cards: dict[str, Card]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("cudnn").addoption("--cudnn-result", metavar="FILE", help="write there what cuDNN answered, as JSON")
+
+
+@pytest.fixture(scope="session")
+def answered(request: pytest.FixtureRequest, deviceless: Deviceless) -> Iterator[dict[str, Any]]:
+    """What tests note of cuDNN's answers; it goes to the file that was asked for."""
+    noted: dict[str, Any] = {}
+    yield noted
+    file = request.config.getoption("--cudnn-result", default=None)
+    if file is not None:
+        session = request.session
+        versions = {"cudnn": deviceless.module.backend_version(), "frontend": deviceless.module.__version__}
+        counts = {"passed": session.testscollected - session.testsfailed, "failed": session.testsfailed}
+        lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in {"versions": versions, "tests": counts, **noted}.items())
+        Path(file).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -84,7 +84,7 @@ def version(deviceless: Deviceless) -> Facts:
 
 @pytest.mark.parametrize("card", ["H100", "A100"])
 @pytest.mark.parametrize("node", ["fprop", "dgrad", "wgrad"])
-def test_filters_leave_parts_of_the_list(deviceless: Deviceless, node: str, card: str, record_property: Any) -> None:
+def test_filters_leave_parts_of_the_list(deviceless: Deviceless, node: str, card: str, answered: dict[str, Any]) -> None:
     """All, deterministic, exact, and both: cuDNN 9.28 had 42/42/3/3, 38/35/9/6 and 28/24/8/4 on an H100, 9.19 some fewer."""
     graph = graph_of(convolution(node))
     every = listed(deviceless, replace(graph, without=()), card)
@@ -93,7 +93,7 @@ def test_filters_leave_parts_of_the_list(deviceless: Deviceless, node: str, card
     steady = listed(deviceless, graph_of(convolution(node), "conv_tf32_steady"), card)
     both = listed(deviceless, graph_of(convolution(node), "conv_steady"), card)
     counts = [len(each) for each in (every, steady, exact, both)]
-    record_property("counts", f"{card} {node} {counts}")
+    answered[f"plans of {node} on {card}: all, deterministic, without TF32, both"] = counts
     assert every == narrow, "nothing here makes its inputs narrower"
     assert {*exact} < {*every} and {*steady} <= {*every} and {*both} == {*exact} & {*steady}
     assert exact and steady and both
@@ -311,7 +311,7 @@ def random_problems() -> Iterator[tuple[str, AttentionProblem]]:
         yield card, attend(*shapes, dtype=dtype, **given)
 
 
-def test_what_the_rules_let_through_cudnn_has(deviceless: Deviceless, version: Facts, record_property: Any) -> None:
+def test_what_the_rules_let_through_cudnn_has(deviceless: Deviceless, version: Facts, answered: dict[str, Any]) -> None:
     """The rules may be stricter than the library, never the other way round."""
     wrong, agreed, stricter = [], {True: 0, False: 0}, 0
     for card, problem in random_problems():
@@ -324,7 +324,6 @@ def test_what_the_rules_let_through_cudnn_has(deviceless: Deviceless, version: F
         else:
             stricter += 1
     text = f"{SETS} sets: both have {agreed[True]}, neither {agreed[False]}, cuDNN alone {stricter}"
-    record_property("agreement", text)
-    print(text)
+    answered["attention, random parameters"] = text
     assert not wrong, "\n".join(wrong)
     assert agreed[True] >= 40 and agreed[False] >= 20

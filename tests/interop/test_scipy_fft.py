@@ -68,7 +68,8 @@ def test_scipys_own_tests(library: str, files: tuple[str, ...], least: int, tmp_
     command = [sys.executable, "-m", "pytest", "-q", "-p", "backline_for_scipy", "-p", "no:cacheprovider", "-W", "ignore", "-rfE"]
     if library:
         command += ["-k", "not test_identity_extensive"]
-    command += [f"--rootdir={tmp_path}", *(str(THEIRS / name) for name in files)]
+    # The project's own settings would be found above its environment's folder.
+    command += ["-c", os.devnull, f"--rootdir={tmp_path}", *(str(THEIRS / name) for name in files)]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": path, "BACKLINE_ONLY": library, "PYTHONWARNINGS": "ignore"},

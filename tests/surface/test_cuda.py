@@ -144,11 +144,11 @@ def test_classes_are_those_of_the_sub_objects():
     assert cuda.cuBLASModule.__module__ == cuda.SDPAParams.__module__ == "backline.backends.cuda"
 
 
-@pytest.mark.parametrize("owner", [cuda, cuda.matmul, cuda.cufft_plan_cache], ids=["cuda", "matmul", "cufft_plan_cache"])
-def test_unknown_names_are_refused_with_the_nearest(owner):
-    near = {"cuda": "flags", "matmul": "allow_tf32"}.get(owner.__name__.rpartition(".")[2] if owner is cuda else "matmul")
-    slip = "flag" if owner is cuda else ("allow_tf3" if owner is cuda.matmul else "max_sise")
-    near = "max_size" if owner is cuda.cufft_plan_cache else near
+@pytest.mark.parametrize(
+    ("name", "slip", "near"), [("", "flag", "flags"), ("matmul", "allow_tf3", "allow_tf32"), ("cufft_plan_cache", "max_sise", "max_size")]
+)
+def test_unknown_names_are_refused_with_the_nearest(name, slip, near):
+    owner = getattr(cuda, name) if name else cuda  # not when the tests are collected: another one reloads the module
     for attempt in (lambda: getattr(owner, slip), lambda: setattr(owner, slip, 1)):
         with pytest.raises(UnknownName, match=f"{slip}.*(?s:.*){near}"):
             attempt()
