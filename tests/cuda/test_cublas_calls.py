@@ -479,7 +479,7 @@ def test_a_library_is_loaded_from_where_it_was_found_before_its_binding_looks(mo
     from backline.libraries import presence
 
     order: list[str] = []
-    for name in ("cublaslt", "cublas"):
+    for name in ("cublaslt", "cublas", "nvrtc", "cudnn"):
         found = presence.Found("", (), f"/found/lib{name}.so.13")
         monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name, "", lambda found=found: found))
     monkeypatch.setattr(_bindings.ctypes, "CDLL", lambda path, mode: order.append(path))
@@ -488,6 +488,9 @@ def test_a_library_is_loaded_from_where_it_was_found_before_its_binding_looks(mo
     monkeypatch.setattr(_bindings, "_loaded", {})
     assert _bindings.cublas() is _bindings.cublas()
     assert order == ["/found/libcublaslt.so.13", "/found/libcublas.so.13", "nvmath.bindings.cublas"]
+    order.clear()
+    assert _bindings.cudnn() is not None
+    assert order == ["/found/libnvrtc.so.13", "/found/libcudnn.so.13", "cudnn"], "what is loaded is not loaded again"
 
 
 def test_overlaps_are_told_by_elements(machine: Machine) -> None:

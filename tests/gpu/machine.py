@@ -30,7 +30,7 @@ SOURCES = ROOT / "src" / "backline"
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-math-errno"]
 DEFINES = ["-DNPY_TARGET_VERSION=NPY_2_0_API_VERSION"]
 SPECIAL = {"requantize.cpp": ["-ffp-contract=off"]}
-PRELOADED = ("cublasLt", "cudnn")  # in this order: cuDNN ends the process that loads it first
+PRELOADED = ("nvrtc", "cublasLt", "cudnn")  # in this order: cuDNN ends the process that loads it first, and looks for NVRTC loaded
 VARIABLES = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
 
 

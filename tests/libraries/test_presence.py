@@ -58,6 +58,7 @@ def returning(name: str, value: int, parameters: str = "void") -> str:
 
 
 CUDART = "int cudaRuntimeGetVersion(int *version) {{ *version = 13000; return {status}; }}"
+NVRTC = "int nvrtcVersion(int *major, int *minor) {{ *major = 13; *minor = 1; return {status}; }}"
 MAGMA = "void magma_init(void) {} void magma_version(int *a, int *b, int *c) { *a = 2; *b = 9; *c = 0; }"
 FFTW = "void fftw_plan_guru64_dft(void) {} void fftw_execute_dft(void) {}\n"
 KLEIDIAI = "void kai_run_lhs_quant_pack_qai8dxp_f32(void) {}"
@@ -66,6 +67,7 @@ KLEIDIAI = "void kai_run_lhs_quant_pack_qai8dxp_f32(void) {}"
 STANDINS: dict[str, tuple[str, object, str, str]] = {
     "cuda": (driver(), None, driver(init=100), "no CUDA-capable device is detected (cuInit: status 100)"),
     "cudart": (CUDART.format(status=0), 13000, CUDART.format(status=35), "status 35"),
+    "nvrtc": (NVRTC.format(status=0), "13.1", NVRTC.format(status=3), "status 3"),
     "cublas": (properties("cublasGetProperty"), "13.1.2", properties("cublasGetProperty", 7), "status 7"),
     "cublaslt": (properties("cublasLtGetProperty"), "13.1.2", properties("cublasLtGetProperty", 7), "status 7"),
     "cusolver": (properties("cusolverGetProperty", numbers="12, 1, 2"), "12.1.2", properties("cusolverGetProperty", 7), "status 7"),

@@ -20,6 +20,7 @@ from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries import steps, team
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import Algorithm, Library, Refusal
+from ..libraries.cuda import kept
 from ..problems import Problem
 from . import fft_plans, permits, plans, precision, ranking
 from .choice import Candidate, Choice
@@ -388,8 +389,30 @@ def plan_for(problem: Problem) -> Any:
         return verbose.around(plan, library, snapshot)
 
 
+# What the libraries are given from here: who runs a step of theirs, where plans are kept, what became of timing them.
+
+
 def _chosen_for_step(problem: Problem) -> Choice:
     return choose(problem, measure=False)
 
 
+def _cufft_plans(device: int) -> plans.PlanCache:
+    from .device_plans import cufft_plans
+
+    return cufft_plans(device)
+
+
+def _tuned(library: str, key: str) -> str:
+    from . import tuned_plans
+
+    return tuned_plans.find(library, key)
+
+
+def _keep_tuned(library: str, key: str, plan: str, seconds: float) -> None:
+    from . import tuned_plans
+
+    tuned_plans.keep(library, key, plan, seconds)
+
+
 steps.chosen, steps.plan = _chosen_for_step, plan_for
+kept.plans_of, kept.tuned, kept.keep_tuned = _cufft_plans, _tuned, _keep_tuned

@@ -10,7 +10,6 @@ from typing import Any
 
 from .. import _core
 from ..errors import BadType, BadValue
-from ..libraries.cuda import kept
 
 __all__ = ["PlanCache", "cache", "clear"]
 
@@ -111,24 +110,3 @@ def clear() -> None:
     for each in _caches.values():
         each.clear()
     _core.memo_clear()
-
-
-def _cufft_plans(device: int) -> PlanCache:
-    from .device_plans import cufft_plans
-
-    return cufft_plans(device)
-
-
-def _tuned(library: str, key: str) -> str:
-    from . import tuned_plans
-
-    return tuned_plans.find(library, key)
-
-
-def _keep_tuned(library: str, key: str, plan: str, seconds: float) -> None:
-    from . import tuned_plans
-
-    tuned_plans.keep(library, key, plan, seconds)
-
-
-kept.plans_of, kept.tuned, kept.keep_tuned = _cufft_plans, _tuned, _keep_tuned

@@ -183,6 +183,14 @@ def _cudart(library: ctypes.CDLL) -> Facts:
     return {"version": version.value}
 
 
+def _nvrtc(library: ctypes.CDLL) -> Facts:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    status = library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    if status:
+        raise Unfit(f"does not tell its version (nvrtcVersion: status {status})")
+    return {"version": f"{major.value}.{minor.value}"}
+
+
 def _cudnn(library: ctypes.CDLL) -> Facts:
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = library.cudnnGetVersion()
@@ -344,6 +352,7 @@ CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
     "miopen": _miopen,
     "mkldnn": _onednn,
     "nnpack": _nnpack,
+    "nvrtc": _nvrtc,
     "openmp": _openmp,
     "qnnpack": _qnnpack,
     "xnnpack": _xnnpack,

@@ -82,6 +82,7 @@ KNOWN: dict[str, Known] = dict(
         _row("cuda", "the CUDA driver", "install NVIDIA's driver for the GPU", ("libcuda.so.1",),
              ("cuInit", "cuDeviceGetCount"), prefix=False, folders=("/usr/lib/wsl/lib",), version_of="cudart"),
         _cuda("cudart", "the CUDA runtime", "cudart", (13, 12), ("cudaRuntimeGetVersion",), "nvidia-cuda-runtime"),
+        _cuda("nvrtc", "CUDA's run-time compiler", "nvrtc", (13, 12), ("nvrtcVersion",), "nvidia-cuda-nvrtc"),
         _cuda("cublas", "cuBLAS", "cublas", (13, 12), ("cublasGetProperty",), "nvidia-cublas"),
         _cuda("cublaslt", "cuBLASLt", "cublasLt", (13, 12), ("cublasLtGetProperty",), "nvidia-cublas"),
         _cuda("cusolver", "cuSOLVER", "cusolver", (12, 11), ("cusolverGetProperty",), "nvidia-cusolver"),

@@ -25,6 +25,7 @@ class _Module(NamedTuple):
     package: str  # which is in this distribution
     libraries: tuple[str, ...]  # loaded before, in this order
     how_to_get: str
+    helpful: tuple[str, ...] = ()  # loaded before them where they are there
 
 
 _CUDA = "pip install 'backline[cuda13]'"
@@ -36,8 +37,9 @@ _MODULES = {
     "cusolver": _Module("nvmath.bindings.cusolver", "nvmath", ("cublaslt", "cublas", "cusolver"), _CUDA),
     "cufft": _Module("nvmath.bindings.cufft", "nvmath", ("cufft",), _CUDA),
     "cusparseLt": _Module("nvmath.bindings.cusparseLt", "nvmath", ("cusparselt",), "pip install 'backline[sparse]'"),
-    # cuDNN ends the process that loads it before cuBLASLt.
-    "cudnn": _Module("cudnn", "cudnn", ("cublaslt", "cublas", "cudnn"), "pip install 'backline[cudnn]'"),
+    # cuDNN ends the process that loads it before cuBLASLt. Of 9.19 it is known that without NVRTC, which it looks for by its name
+    # alone, it has no plans for attention.
+    "cudnn": _Module("cudnn", "cudnn", ("cublaslt", "cublas", "cudnn"), "pip install 'backline[cudnn]'", ("nvrtc",)),
 }
 
 inserted: dict[str, Any] = {}
@@ -104,7 +106,7 @@ def _import(name: str) -> Any:
     module = _MODULES[name]
     try:
         with _lock:
-            for library in module.libraries:
+            for library in (*module.helpful, *module.libraries):
                 path = presence(library).path
                 if path is not None and library not in _loaded:
                     _loaded[library] = ctypes.CDLL(path, mode=getattr(os, "RTLD_NOW", 2) | ctypes.RTLD_GLOBAL)
