@@ -153,8 +153,48 @@ def _algebra(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
     yield case("eigh", [n, n], "float64", lambda: linalg.eigh(s), lambda: torch.linalg.eigh(ts), lambda: cupy.linalg.eigh(s))
 
 
+def _calls(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
+    """Small ones, of which the processor's part is what takes time."""
+    import backline
+    from backline import fft
+    from backline.nn import functional
+
+    def case(op: str, dtype: str, ours: Any, theirs: Any, cupys: Any, *shapes: tuple[int, ...]) -> Case:
+        pairs = [_there(cupy, torch, *shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
+        a, t = zip(*pairs, strict=True)
+        ways = {"backline": lambda: ours(*a)} | ({"torch": lambda: theirs(*t)} if torch is not None else {})
+        return Case(op, list(shapes[0]), dtype, ways | ({"cupy": lambda: cupys(*a)} if cupys is not None else {}))
+
+    f = torch.nn.functional if torch is not None else None
+    yield case("call of matmul", "float32", backline.matmul, torch and torch.matmul, cupy.matmul, (64, 64), (64, 64))
+    yield case("call of linear", "float32", functional.linear, f and f.linear, None, (64, 64), (64, 64), (64,))
+    yield case("call of conv2d", "float32", functional.conv2d, f and f.conv2d, None, (1, 8, 16, 16), (8, 8, 3, 3))
+    yield case("call of softmax", "float32", lambda x: functional.softmax(x, -1), lambda x: f.softmax(x, -1), None, (64, 64))
+    yield case("call of rfft", "float32", fft.rfft, torch and torch.fft.rfft, cupy.fft.rfft, (64, 64))
+    yield case("call of einsum", "float32", lambda x, y: backline.einsum("ij,jk", x, y), lambda x, y: torch.einsum("ij,jk", x, y),
+               lambda x, y: cupy.einsum("ij,jk", x, y), (64, 64), (64, 64))  # fmt: skip
+
+
+def _until_it_returns(cupy: Any, calls: int) -> Clock:
+    """A clock of the processor: microseconds until a call returns, the mean of some; the device is waited for before."""
+
+    def clock(function: Callable[[], Any], runs: int = 4, warm: int = 3) -> list[float]:
+        found = []
+        for run in range(warm + runs):
+            cupy.cuda.get_current_stream().synchronize()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function()
+            if run >= warm:
+                found.append((time.perf_counter() - begin) / calls * 1e6)
+        return found
+
+    return clock
+
+
 SECTIONS: dict[str, Callable[[Any, Any, bool], Iterator[Case]]] = {
     "products": _products, "convolution": _convolution, "attention": _attention, "algebra": _algebra,
+    "calls": _calls,
 }  # fmt: skip
 
 
@@ -171,7 +211,7 @@ def measure(
     cupy, torch
         The modules; None for PyTorch where there is none.
     clock
-        ``clock(function, runs=, warm=)``: microseconds.
+        ``clock(function, runs=, warm=)``: microseconds. What a call costs the processor is told by another one.
     rehearsed
         Whether small sizes will do.
     seconds
@@ -185,6 +225,8 @@ def measure(
         ``{op, shape, dtype, library, times_us}``, or ``{..., error}``.
     """
     found: list[dict[str, Any]] = []
+    if name == "calls":
+        clock = _until_it_returns(cupy, 1 if rehearsed else 50)
     end = time.monotonic() + seconds
     for case in SECTIONS[name](cupy, torch, rehearsed):
         about = {"section": name, "op": case.op, "shape": case.shape, "dtype": case.dtype, "flops": case.flops}

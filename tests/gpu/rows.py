@@ -54,5 +54,11 @@ ROWS: dict[str, Row] = {
     **_rows("sparse", "SP", "prune, compress, search, multiply"),
     **_rows("described devices", "DEV", "plans for the described device are those of the device itself"),
     **_rows("MAGMA", "MAG", "absent: refused, and nothing changes"),
+    **_rows(
+        "elementwise", "ELEM",
+        "activations, softmax, norms, pooling, dropout and their gradients", "linear algebra and sums made of other operations",
+        "linear layers and what follows their product",
+    ),
     **_rows("peers", "PERF", "products", "convolution", "attention", "transforms and linear algebra"),
+    **_rows("peers", "CALL", "what a call costs the processor"),
 }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from gpu import peers
 
-ROWS = {"products": "PERF-1", "convolution": "PERF-2", "attention": "PERF-3", "algebra": "PERF-4"}
+ROWS = {"products": "PERF-1", "convolution": "PERF-2", "attention": "PERF-3", "algebra": "PERF-4", "calls": "CALL-1"}
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def test_in_turn_with_peers(row: Any, timed: dict[str, Any], section: str) -> No
             row.observe(f"{line['library']} {line['op']} {line['dtype']}: {line['error']}")
         else:
             library, _, algorithm = line["library"].partition(" ")
-            row.timing(**about, library=library, algorithm=algorithm, times_us=line["times_us"], flops=line["flops"])
+            row.timing(**about, library=library, algorithm=algorithm, times_us=line["times_us"], flops=line["flops"], cold_cache=section != "calls")
     for case, found in peers.ratios(lines).items():
         row.observe(f"{case}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items()))
     if section == "attention":

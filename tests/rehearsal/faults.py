@@ -8,7 +8,7 @@ from typing import Any
 
 from backline.engine.device_plans import DevicePlans
 from backline.libraries.cuda import cublas, cudnn_rules, cusolver, cusolver_table
-from fakes import computing, graphs, lapack_numbers, sparsity, transforms
+from fakes import computing, elementwise, graphs, lapack_numbers, sparsity, transforms
 
 __all__ = ["put_in"]
 
@@ -23,6 +23,7 @@ def put_in(fault: str) -> None:
 def _numbers() -> None:
     """Every library's results are a little off."""
     _patch(computing, "product", lambda real: lambda *given: WRONG * real(*given))
+    _patch(elementwise.ElementwiseKernel, "__call__", lambda real: lambda self, *given: _wrong(real(self, *given)))
     _patch(graphs, "_convolve", lambda real: lambda node, given, out, *rest, **more: _scaled(out, real, node, given, out, *rest, **more))
     _patch(graphs, "_attend", lambda real: lambda given, results, *rest: _scaled(results[0], real, given, results, *rest))
     _patch(transforms.np.fft, "fftn", lambda real: lambda *given, **more: WRONG * real(*given, **more))
@@ -55,6 +56,12 @@ def _patch(where: Any, name: str, changed: Callable[[Any], Any]) -> None:
 def _scaled(out: Any, function: Callable[..., Any], *given: Any, **more: Any) -> None:
     function(*given, **more)
     out[...] = (WRONG * out.astype(float)).astype(out.dtype)
+
+
+def _wrong(made: Any) -> Any:
+    """An array of the device, changed where it lies."""
+    made.host[...] = (WRONG * made.host.astype(float)).astype(made.host.dtype)
+    return made
 
 
 def _off(function: Callable[..., Any]) -> Callable[..., Any]:

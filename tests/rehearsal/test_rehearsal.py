@@ -20,7 +20,7 @@ from gpu.check import NO_TORCH
 from gpu.rows import ROWS
 
 TESTS = Path(__file__).parents[1]
-RECORDED = {"BLAS-3", "PERF-1", "PERF-2", "PERF-3", "PERF-4"}
+RECORDED = {"BLAS-3", "PERF-1", "PERF-2", "PERF-3", "PERF-4", "CALL-1"}
 
 needs_bindings = pytest.mark.usefixtures("bindings")
 
@@ -96,7 +96,7 @@ def test_nothing_is_made_up_where_peers_are_absent(whole: Run) -> None:
     assert libraries == {"backline", "cupy"}, "PyTorch cannot be imported in a rehearsal"
 
 
-WRONG_NUMBERS = {"BLAS-1", "CONV-3", "FFT-2", "LA-1", "LA-13", "SDPA-8", "SP-1"}
+WRONG_NUMBERS = {"BLAS-1", "CONV-3", "FFT-2", "LA-1", "LA-13", "SDPA-8", "SP-1", "ELEM-1", "ELEM-2", "ELEM-3"}
 WRONG_CHOICES = {"BLAS-2", "CONV-2", "FFT-3", "LA-3"}
 
 

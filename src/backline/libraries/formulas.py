@@ -17,8 +17,9 @@ from ..problems.neural import NeuralProblem
 from .spaces import Space, count
 
 __all__ = [
-    "adaptive_avg_pool", "adaptive_avg_pool_grad", "avg_pool", "avg_pool_grad", "divisors", "geometry", "log_softmax",
-    "log_softmax_grad", "max_pool", "max_pool_grad", "moments", "norm_grad", "normalised", "parts", "softmax", "softmax_grad",
+    "adaptive_avg_pool", "adaptive_avg_pool_grad", "avg_pool", "avg_pool_grad", "divisors", "geometry", "keep_divisor",
+    "log_softmax", "log_softmax_grad", "max_pool", "max_pool_grad", "moments", "norm_grad", "normalised", "parts", "softmax",
+    "softmax_grad",
 ]  # fmt: skip
 
 Array = Any
@@ -123,36 +124,34 @@ def max_pool(f: Space, p: NeuralProblem, x: Array) -> Array:
 
 def max_pool_grad(f: Space, p: NeuralProblem, x: Array, g: Array) -> Array:
     """The gradient goes to the first element that is the maximum; in a window with NaN, to its last one."""
-    dims, image = list(geometry(p)), tuple(x.shape)
-    inside = np.ones(image[len(image) - len(dims) :], np.float64)
-    for number, (axis, _, _, _, padding) in enumerate(dims):
-        x = _padded(f, x, axis, padding, -math.inf)
-        inside = np.pad(inside, [padding if i == number else (0, 0) for i in range(len(dims))])
-    points = tuple(g.shape)[g.ndim - len(dims) :]
-    windows = [
-        tuple(_window(o, d, n) for o, d, n in zip(offset, dims, points, strict=True))
-        for offset in itertools.product(*(range(kernel) for _, kernel, _, _, _ in dims))
-    ]
-    best, chosen = f.xp.full(tuple(g.shape), -math.inf, dtype=x.dtype), f.full(tuple(g.shape), -1, np.dtype(np.int32))
+    dims, shape = list(geometry(p)), tuple(g.shape)
+    image, points = tuple(x.shape)[x.ndim - len(dims) :], shape[g.ndim - len(dims) :]
+    offsets = itertools.product(*(range(kernel) for _, kernel, _, _, _ in dims))
+    windows = [[_reached(*each) for each in zip(offset, dims, image, points, strict=True)] for offset in offsets]
+    best, chosen = f.xp.full(shape, -math.inf, dtype=x.dtype), f.full(shape, -1, np.dtype(np.int32))
+    places = []  # number of an element of the windows, where it is for those that have it inside the image, and which these are
     for number, window in enumerate(windows):
-        value = x[(Ellipsis, *window)]
-        better = (chosen < 0) | (value > best) | f.xp.isnan(value)
-        allowed = inside[window]
-        if not allowed.all():
-            better = better & (f.constant(allowed, np.dtype(np.float32)) > 0)
-        best, chosen = f.xp.where(better, value, best), f.xp.where(better, number, chosen)
+        if any(part.start >= part.stop for _, part in window):
+            continue
+        inside, part = ((Ellipsis, *(pair[i] for pair in window)) for i in (0, 1))
+        value, before, which = x[inside], best[part], chosen[part]
+        better = (which < 0) | (value > before) | f.xp.isnan(value)
+        best = f.put(best, part, f.xp.where(better, value, before))
+        chosen = f.put(chosen, part, f.xp.where(better, number, which))
+        places.append((number, inside, part))
     total = f.xp.zeros(tuple(x.shape), dtype=g.dtype)
-    for number, window in enumerate(windows):
-        f.add_to(total, (Ellipsis, *window), f.xp.where(chosen == number, g, 0))
-    for axis, _, _, _, padding in dims:
-        total = total[_along(axis, padding[0], image[axis])]
+    for number, inside, part in places:
+        f.add_to(total, inside, f.xp.where(chosen[part] == number, g[part], 0))
     return total
 
 
-def _window(offset: int, dim: tuple[int, int, int, int, tuple[int, int]], number: int) -> slice:
-    """Where the elements at one offset of every window lie along one axis of the padded image."""
-    _, _, stride, dilation, _ = dim
-    return slice(offset * dilation, offset * dilation + (number - 1) * stride + 1, stride)
+def _reached(offset: int, dim: tuple[int, int, int, int, tuple[int, int]], size: int, points: int) -> tuple[slice, slice]:
+    """Along one axis, the elements of the image at one offset of the windows, and the points whose windows have one there."""
+    _, _, stride, dilation, (padding, _) = dim
+    at = offset * dilation - padding  # of the first window's
+    first, end = max(-(at // stride), 0), min((size - 1 - at) // stride + 1, points)
+    start = at + first * stride
+    return slice(start, start + (end - first - 1) * stride + 1, stride), slice(first, end)
 
 
 def divisors(p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...]) -> Any:
@@ -173,26 +172,36 @@ def divisors(p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...]) 
     return found
 
 
-def _divided(f: Space, x: Array, by: Any) -> Array:
-    """An array divided by what `divisors` gives: a number where all of it is one."""
-    by = np.asarray(by)
+def _divisor(f: Space, p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...], dtype: Any) -> Any:
+    """What `divisors` gives, for arrays of a dtype of the Space: a number where all of it is one."""
+    by = np.asarray(divisors(p, image, points))
     if by.size == 0 or (by == by.flat[0]).all():
-        return x / (float(by.flat[0]) if by.size else 1.0)
-    return x / f.constant(by, np.dtype(np.float64)).astype(x.dtype)
+        return float(by.flat[0]) if by.size else 1.0
+    return f.xp.array(by.astype(np.float64), dtype=dtype)
+
+
+def keep_divisor(f: Space, p: NeuralProblem, dtype: Any) -> None:
+    """Have the Space, which is of this Problem alone, keep what its averages are divided by."""
+    rank = len(p.parameter("kernel"))
+    given = p.get("input")
+    other = (given if given is not None else p.operands[p.index("grad") or 0]).shape[-rank:]
+    image, points = (other, p.result[-rank:]) if given is not None else (p.result[-rank:], other)
+    f.keep("divisor", lambda: _divisor(f, p, image, points, dtype))
 
 
 def avg_pool(f: Space, p: NeuralProblem, x: Array) -> Array:
     rank = len(p.parameter("kernel"))
-    image = tuple(x.shape)[x.ndim - rank :]
+    image, points, dtype = tuple(x.shape)[x.ndim - rank :], p.result[x.ndim - rank :], x.dtype
     for axis, kernel, stride, _, padding in geometry(p):
         x = _padded(f, x, axis, padding, 0.0)
         x = _joined(f, f.xp.add, (x[_along(axis, i, p.result[axis], stride)] for i in range(kernel)))
-    return _divided(f, x, divisors(p, image, p.result[x.ndim - rank :]))
+    return x / f.keep("divisor", lambda: _divisor(f, p, image, points, dtype))
 
 
 def avg_pool_grad(f: Space, p: NeuralProblem, g: Array) -> Array:
     rank = len(p.parameter("kernel"))
-    x = _divided(f, g, divisors(p, p.result[g.ndim - rank :], tuple(g.shape)[g.ndim - rank :]))
+    image, points = p.result[g.ndim - rank :], tuple(g.shape)[g.ndim - rank :]
+    x = g / f.keep("divisor", lambda: _divisor(f, p, image, points, g.dtype))
     for axis, kernel, stride, _, padding in geometry(p):
         size, shape = p.result[axis], list(x.shape)
         shape[axis] = size + sum(padding)

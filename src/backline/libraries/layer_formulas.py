@@ -92,6 +92,8 @@ def function(p: NeuralProblem, f: Space) -> Run:
     """The function of the arrays of a call that runs a formula in a Space, for arrays of any kind."""
     compute, roles, wide = FORMULAS[p.op], [o.role for o in p.operands], working(p.dtype)
     like = next(i for i, role in enumerate(roles) if role in ("input", "result", "grad"))
+    if f.kept is not None and p.op.startswith("avg_pool"):
+        formulas.keep_divisor(f, p, f.dtypes(wide))
 
     def run(*arrays: Array) -> Any:
         given = {role: f.cast(x, wide) for role, x in zip(roles, arrays, strict=True)}

@@ -58,6 +58,8 @@ class Space:
         Functions in the place of `PIECES`.
     new
         Makes an array, without contents, of the axes' order in memory that another one has: of it, a shape, a dtype.
+    kept
+        Constants by name, where the Space is one Problem's own; None where nothing is kept.
     """
 
     xp: Any
@@ -65,6 +67,7 @@ class Space:
     dtypes: Callable[[np.dtype[Any]], Any] = lambda dtype: dtype
     kernels: dict[str, Callable[..., Array]] = field(default_factory=dict)
     new: Callable[[Array, tuple[int, ...], Any], Array] | None = None
+    kept: dict[str, Any] | None = None
 
     @property
     def writes(self) -> bool:
@@ -99,6 +102,21 @@ class Space:
             part += x
         else:
             total[index] += x
+
+    def put(self, whole: Array, index: Any, x: Array) -> Array:
+        """An array with another part, which is written to it unless it is all of it."""
+        if tuple(whole.shape) == tuple(x.shape):
+            return x
+        whole[index] = x
+        return whole
+
+    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """A constant that depends on the Problem alone: made once, if the Space keeps such."""
+        if self.kept is None:
+            return make()
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
 
     def max(self, x: Array, axis: int) -> Array:
         """Largest elements along an axis, which stays with size 1; NaN where there is one."""

@@ -11,7 +11,7 @@ from .. import _core
 from ..engine.choose import choose, plan_for
 from ..engine.explain import explainers, operation_families, problem_builders
 from ..errors import BadType, BadValue
-from ..libraries.array_kinds import kind_of
+from ..libraries.array_kinds import kind_of, learn
 from ..problems import Operand, Problem
 from ..problems.einsum import EinsumProblem, joined, parse, sublist
 from . import einsum_elsewhere, elsewhere
@@ -155,6 +155,10 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
 
 
 def _resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if elsewhere.among(args, kwargs):
+        asked = elsewhere.problem_of("einsum", _einsum, args, kwargs)
+        assert isinstance(asked, EinsumProblem)
+        return einsum_elsewhere.DeviceContraction(asked, plan_for).plan()
     problem = _einsum(*args, **kwargs)
     contraction = Contraction(problem, plan_for)
     plain = isinstance(args[0], (str, tuple)) and not isinstance(args[1], tuple)
@@ -170,11 +174,8 @@ def _general(*args: Any, **kwargs: Any) -> Any:
         if name not in _PARAMETERS:
             raise TypeError(f"einsum() got an unexpected keyword argument {name!r}; it has out, memory_limit")
     equation, operands = _read(args)
-    if elsewhere.among(tuple(operands), kwargs):
-        limit = kwargs.get("memory_limit")
-        more = {} if limit is None else {"memory_limit": limit}
-        return einsum_elsewhere.call(_einsum, equation.replace(" ", ""), operands, kwargs.get("out"), more)
-    arrays = [check_array(_plain(x), f"einsum: operand {i}") for i, x in enumerate(operands)]
+    there = elsewhere.among(tuple(operands), kwargs)
+    arrays = operands if there else [check_array(_plain(x), f"einsum: operand {i}") for i, x in enumerate(operands)]
     out = kwargs.get("out")
     limit = kwargs.get("memory_limit")
     if isinstance(limit, np.integer):
@@ -190,6 +191,11 @@ def _general(*args: Any, **kwargs: Any) -> Any:
     call = (form, *arrays)
     if out is not None:
         more["out"] = target
+    if there:
+        found = [(x, kind) for x in (*arrays, out) if (kind := kind_of(x)) is not None]
+        if any(learn(x, kind) for x, kind in found) or not _same(call, args):
+            return einsum(*call, **more)
+        return _core.run("einsum", _resolve(call, more), *arrays, *([] if out is None else [out]))
     if _same(call, args) and target is out:
         plan = _resolve(call, more)  # there are too many arrays for the Memo, or one is no good: then this raises
         given = [] if out is None else [out]
@@ -236,7 +242,7 @@ def _signature() -> inspect.Signature:
 
 
 _PARAMETERS = ("out", "memory_limit")
-einsum: Any = _core.Operation("einsum", _PARAMETERS, _resolve, _general)
+einsum: Any = _core.Operation("einsum", _PARAMETERS, _resolve, _general, foreign=True)
 einsum.__doc__ = _einsum.__doc__
 einsum.__module__ = "backline"
 einsum.__qualname__ = "einsum"

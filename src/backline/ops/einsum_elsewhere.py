@@ -1,15 +1,12 @@
 """einsum on arrays that are not NumPy's: its steps are products of the device's library, sums and products of elements.
 
-The steps are found from shapes and strides alone, in the order that opt_einsum gives, and kept for the next call like it. What a
-step makes is dense; an operand is copied, on its device, where its axes lie too far apart for a product to take them as they are.
+The steps are found from shapes and strides alone, in the order that opt_einsum gives. What a step makes is dense; an operand is
+copied, on its device, where its axes lie too far apart for a product to take them as they are.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -17,28 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, switches
-from ..engine.choose import plan_for
 from ..engine.explain import problem_builders
 from ..engine.paths import contraction_path
 from ..errors import NoKernel
-from ..libraries.array_kinds import describe, kind_of
 from ..problems import Operand, Problem
 from ..problems.einsum import EinsumProblem, contraction_flops
-from . import elsewhere
 from .einsum_steps import Step
-from .kinds import cast, functions, into, one_kind
+from .kinds import cast, functions, into
 
-__all__ = ["DeviceContraction", "call"]
+__all__ = ["DeviceContraction"]
 
 Array = Any
 Run = Callable[..., Array]
-MOST = 1024
 HALVES = ("float16", "bfloat16")
-
-_plans: OrderedDict[Hashable, Any] = OrderedDict()
-_lock = threading.Lock()
-_generation = 0  # of the Memo, when they were made
 
 
 @dataclass(frozen=True)
@@ -258,10 +246,12 @@ def _merged(axes: list[tuple[int, int]], item: int) -> int | None:
 class _Plan:
     """Runs the steps. It keeps no array."""
 
-    __slots__ = ("choice", "contraction")
+    __slots__ = ("choice", "contraction", "device")
 
     def __init__(self, contraction: DeviceContraction, choice: Any) -> None:
         self.contraction, self.choice = contraction, choice
+        device = contraction.problem.device
+        self.device = int(device.removeprefix("cuda:")) if device.startswith("cuda:") else None
 
     @property
     def failed(self) -> bool:
@@ -269,54 +259,25 @@ class _Plan:
         return any(getattr(step, "failed", False) for step, _ in self.contraction.program)
 
     def __call__(self, *arrays: Any) -> Any:
-        c = self.contraction
+        if self.device is None:
+            return self._run(arrays)
+        cuda = functions(arrays[0]).cuda
+        if cuda.runtime.getDevice() == self.device:
+            return self._run(arrays)
+        with cuda.Device(self.device):
+            return self._run(arrays)
+
+    def _run(self, arrays: tuple[Any, ...]) -> Any:
+        c, count = self.contraction, len(self.contraction.problem.inputs)
         if c.problem.empty:
-            xp = functions(arrays[0])
-            return xp.zeros(c.problem.result, dtype=arrays[0].dtype)
-        last = {slot: at for at, (_, sources) in enumerate(c.program) for slot in sources}
-        slots: list[Any] = list(arrays)
-        for at, (function, sources) in enumerate(c.program):
-            slots.append(function(*(slots[i] for i in sources)))
-            for slot in sources:
-                if last[slot] == at:
-                    slots[slot] = None
-        return slots[c.result]
-
-
-def call(problem: Callable[..., EinsumProblem], equation: str, operands: list[Any], out: Any, more: dict[str, Any]) -> Any:
-    """einsum of such arrays.
-
-    Parameters
-    ----------
-    problem
-        Gives the Problem of an equation and NumPy arrays.
-    equation, operands, out
-        Of the call.
-    more
-        Its other arguments.
-    """
-    global _generation
-    one_kind("einsum", **{f"operand {i}": x for i, x in enumerate(operands)}, out=out)
-    kinds = [kind_of(x) for x in operands]
-    described = tuple(describe(x, kind) for x, kind in zip(operands, kinds, strict=True) if kind is not None)
-    key = (equation, described, tuple(more.items()), switches.current())
-    now = _core.memo_generation()
-    with _lock:
-        if now != _generation:
-            _plans.clear()
-            _generation = now
-        plan = _plans.get(key) if len(described) == len(operands) else None
-    if plan is None or plan.failed:
-        asked = elsewhere.problem_of("einsum", problem, (equation, *operands), more)
-        assert isinstance(asked, EinsumProblem)
-        plan = DeviceContraction(asked, plan_for).plan()
-        with _lock:
-            if now == _core.memo_generation():
-                _plans[key] = plan
-            while len(_plans) > MOST:
-                _plans.popitem(last=False)
-    first = kinds[0]
-    place = functions(operands[0]).cuda.Device(int(operands[0].device.id)) if first and first.package == "cupy" else nullcontext()
-    with place:
-        result = _core.run("einsum", plan, *operands)
-    return into(out, "einsum", result)
+            result = functions(arrays[0]).zeros(c.problem.result, dtype=arrays[0].dtype)
+        else:
+            last = {slot: at for at, (_, sources) in enumerate(c.program) for slot in sources}
+            slots: list[Any] = list(arrays[:count])
+            for at, (function, sources) in enumerate(c.program):
+                slots.append(function(*(slots[i] for i in sources)))
+                for slot in sources:
+                    if last[slot] == at:
+                        slots[slot] = None
+            result = slots[c.result]
+        return into(arrays[count] if len(arrays) > count else None, "einsum", result)

@@ -7,6 +7,7 @@ needs a copy of an operand, or a product for each index of what is left over: a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,7 +136,7 @@ class Pair:
 
     @property
     def items(self) -> int:
-        return int(np.prod([n for n, _ in self.batch], dtype=np.int64))
+        return math.prod(n for n, _ in self.batch)
 
     def writes(self, item: int) -> str:
         """What array a plan that makes its own result would write: "left right" or "right left" as the factors; else empty."""
@@ -237,7 +238,7 @@ class _Search:
         self.perfect = False  # whether the last one found needs neither copies nor a product for each index left over
 
     def size(self, labels: tuple[str, ...]) -> int:
-        return int(np.prod([self.sizes[label] for label in labels], dtype=np.int64))
+        return math.prod(self.sizes[label] for label in labels)
 
     def orders(self) -> Iterator[tuple[str, ...]]:
         """Orders of a new result's axes: the batch outside, rows and columns as they lie in the operands, and others."""
@@ -293,7 +294,7 @@ class _Search:
             more.sort(key=lambda axis: -abs(axis[1][2]))
             m = (rows[i].size, rows[i].strides[1], rows[i].strides[0]) if rows else (1, 0, 0)
             n = (columns[j].size, columns[j].strides[1], columns[j].strides[0]) if columns else (1, 0, 0)
-            items = int(np.prod([size for size, _ in more], dtype=np.int64))
+            items = math.prod(size for size, _ in more)
             if items > MAX_ITEMS and (len(more) > 1 or items > 5 * MAX_ITEMS):
                 continue
             spent = cost + self.products(items, m, n, k)

@@ -6,6 +6,7 @@ any other call: switches, determinism, precision and tuning count for every step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -111,7 +112,7 @@ class Contraction:
         self.steps.append(Step(self._equation(*terms, to=to), kind, choice, flops, self._size(to)))
 
     def _size(self, labels: tuple[str, ...]) -> int:
-        return int(np.prod([self.sizes[label] for label in labels], dtype=np.int64))
+        return math.prod(self.sizes[label] for label in labels)
 
     def _convert(self, slot: int, dtype: np.dtype[Any]) -> int:
         return self._add(lambda array: array.astype(dtype, order="C"), slot)

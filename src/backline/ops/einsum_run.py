@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ def narrowed(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
     """What makes a new array; a large one in memory that is used again and again."""
-    if int(np.prod(shape, dtype=np.int64)) * dtype.itemsize < LARGE:
+    if math.prod(shape) * dtype.itemsize < LARGE:
         return lambda: np.empty(shape, dtype)
     plan: Any = _core.PreparedCall(0, [("constant", b""), ("result", dtype, shape, "C")], [], [1], [])
     made: Callable[[], Any] = plan
@@ -104,7 +105,7 @@ def mover(
 ) -> Callable[..., Any]:  # fmt: skip
     """What copies an array to one with other strides: a new one, or with `given` its second argument."""
     items, (rows, columns) = two_dimensions(labels, sizes, source, target)
-    count = int(np.prod([axis.size for axis in items], dtype=np.int64))
+    count = math.prod(axis.size for axis in items)
     if dtype.itemsize not in ELEMENT or count > MAX_ITEMS:
         return _by_numpy(labels, sizes, source, target, maker(shape, dtype))
     offsets = [[0], [0]]
@@ -114,7 +115,7 @@ def mover(
         "copy", ELEMENT[dtype.itemsize], rows.size, columns.size, rows.strides[1], columns.strides[1], rows.strides[0],
         columns.strides[0], (1, 0, tuple(offsets[1])), (2, 0, tuple(offsets[0])),
     )  # fmt: skip
-    size = int(np.prod([sizes[label] for label in labels], dtype=np.int64)) * dtype.itemsize
+    size = math.prod(sizes[label] for label in labels) * dtype.itemsize
     threads = 1
     if size >= LARGE and count > 1 and team.bind() and not team.forked():
         allowed: Any = switches.get("num_threads")

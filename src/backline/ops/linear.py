@@ -189,7 +189,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     Notes
     -----
     Two products: of `input1` and all matrices, then of each of the results and `input2`. The first one's result has ``out * in2``
-    elements for each row; rows are taken in groups so that it stays within some megabytes.
+    elements for each row; rows are taken in groups so that it stays within 8 MB, 256 MB on devices.
 
     Examples
     --------
@@ -218,7 +218,8 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     others = xp.ascontiguousarray(input2.reshape(-1, right), dtype)
     flat = xp.ascontiguousarray(weight.transpose(1, 0, 2), dtype).reshape(left, outs * right)
     parts = []
-    step = max(_BYTES // (outs * right * dtype.itemsize), 1)
+    at_once = _BYTES if isinstance(input1, np.ndarray) else _BYTES_ELSEWHERE
+    step = max(at_once // (outs * right * dtype.itemsize), 1)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         between = matmul(rows[part], flat).reshape(-1, outs, right)
@@ -231,4 +232,5 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
         return rounded
 
 
-_BYTES = 8 << 20  # of the first product's result at a time
+_BYTES = 8 << 20  # of the first product's result at a time: what caches hold
+_BYTES_ELSEWHERE = 256 << 20  # a device is kept busy by larger ones

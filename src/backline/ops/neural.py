@@ -325,15 +325,19 @@ def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generat
             cause="on CUDA devices they are those of PCG64", remedy="seed=np.random.default_rng(...), whose they are, or an int",
         )  # fmt: skip
     xp = functions(input)
-    result = xp.empty_like(input, order="K")
     if input.size == 0:
-        return result
-    words = bits.state["state"]
-    numbers = [np.uint64((words[name] >> shift) & (2**64 - 1)) for name in ("state", "inc") for shift in (64, 0)]
-    made = dropped()(xp.ascontiguousarray(input), *numbers, rate, scale, xp.empty(input.shape, input.dtype))
-    bits.advance(input.size)
-    if result.strides == made.strides:
+        return xp.empty_like(input, order="K")
+    with bits.lock:
+        state = bits.state
+        bits.advance(input.size)
+        # Half a number that was left over from integers stays, as it does where the numbers are drawn.
+        bits.state = {**state, "state": bits.state["state"]}
+    numbers = [np.uint64((state["state"][name] >> shift) & (2**64 - 1)) for name in ("state", "inc") for shift in (64, 0)]
+    # Elements are counted as C order has them.
+    made = dropped()(xp.ascontiguousarray(input).reshape(input.shape), *numbers, rate, scale, xp.empty(input.shape, input.dtype))
+    if input.flags.c_contiguous:
         return made
+    result = xp.empty_like(input, order="K")
     result[...] = made
     return result
 

@@ -216,7 +216,7 @@ def _problem(
     """What `explain` is to look at: the Problem inside a call of `batch_norm`."""
     positive("batch_norm", "momentum", momentum, most=1.0)
     if flag("batch_norm", "training", training):
-        _checked("batch_norm", input, running_mean, running_var, weight, bias)
+        _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
         return _training_problem(input, weight, bias, eps)
     return _inference_problem(input, running_mean, running_var, weight, bias, eps)
 

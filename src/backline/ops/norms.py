@@ -129,6 +129,11 @@ def matrix_norm(
     scalar or ndarray
         Real.
 
+    Raises
+    ------
+    BadValue
+        An unknown `ord`, axes that are not there, or matrices that are empty along an axis whose largest or smallest it takes.
+
     Examples
     --------
     >>> import numpy as np, backline
@@ -144,6 +149,9 @@ def matrix_norm(
     if ord not in ("nuc", 2, -2, 1, -1, np.inf, -np.inf):
         raise BadValue(f"matrix_norm: ord={ord!r}", remedy="one of: 'fro', 'nuc', 2, -2, 1, -1, inf, -inf")
     xp = functions(a)
+    reduced = axes if ord in (2, -2) else () if ord == "nuc" else axes[1:] if ord in (1, -1) else axes[:1]
+    if any(a.shape[i] == 0 for i in reduced):
+        raise BadValue(f"matrix_norm: ord={ord} of matrices of shape {tuple(a.shape[i] for i in axes)} has no value")
     if ord in ("nuc", 2, -2):
         values = svdvals(xp.moveaxis(a, axes, (-2, -1)))
         result = values.sum(-1) if ord == "nuc" else values.max(-1) if ord == 2 else values.min(-1)
@@ -216,7 +224,7 @@ def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) ->
     Returns
     -------
     scalar or ndarray
-        Real; infinite for a singular matrix.
+        Real; infinite for a singular matrix, 0 for one without elements.
 
     Examples
     --------
@@ -225,6 +233,8 @@ def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) ->
     4.0
     """
     a = matrices("cond", A, square=p not in (None, 2, -2))
+    if 0 in a.shape[-2:]:
+        return into(out, "cond", plain(functions(a).zeros(a.shape[:-2], dtype=np.finfo(dtype_of(a)).dtype)))
     if p in (None, 2, -2):
         values = svdvals(a)
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,9 +187,9 @@ def tensordot(
         raise BadValue(f"tensordot: axes {summed[0]} of a have sizes {sizes[0]}, axes {summed[1]} of b have {sizes[1]}")
     free = [i for i in range(a.ndim) if i not in summed[0]], [i for i in range(b.ndim) if i not in summed[1]]
     shape = (*(a.shape[i] for i in free[0]), *(b.shape[i] for i in free[1]))
-    inner = int(np.prod(sizes[0], dtype=np.int64))
-    rows = int(np.prod([a.shape[i] for i in free[0]], dtype=np.int64))
-    cols = int(np.prod([b.shape[i] for i in free[1]], dtype=np.int64))
+    inner = math.prod(sizes[0])
+    rows = math.prod([a.shape[i] for i in free[0]])
+    cols = math.prod([b.shape[i] for i in free[1]])
     left = a.transpose(*free[0], *summed[0]).reshape(rows, inner)
     right = b.transpose(*summed[1], *free[1]).reshape(inner, cols)
     if out is None:

@@ -6,6 +6,7 @@ Query, key and value are ``(..., heads, length, head dim)``. What single kernels
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ class AttentionProblem(Problem):
     @cached_property
     def batches(self) -> tuple[int, ...]:
         """Batch of query, key and value: all axes before the heads."""
-        return tuple(int(np.prod(shape[:-3], dtype=np.int64)) for shape in self.shapes)
+        return tuple(math.prod(shape[:-3]) for shape in self.shapes)
 
     @property
     def dropout(self) -> float:

@@ -222,6 +222,7 @@ class Product:
 
     def __init__(self, problem: Any, gemm: Gemm | None) -> None:
         self.problem, self.gemm = problem, gemm
+        self.kind = problem.dtype  # of a result that is made here
         product = product_of(problem)
         self.out = problem.index("out")
         self.whole = problem.get("out") or _dense("out", product, (*problem.batch, problem.m, problem.n))
@@ -244,7 +245,7 @@ class Product:
     def __call__(self, *arrays: Any) -> Any:
         p, gemm = self.problem, self.gemm
         if self.out is None:
-            result = self.new(p.result, p.dtype)
+            result = self.new(p.result, self.kind)
         else:
             result = arrays[self.out]
             if self._near(result, arrays):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from . import _bindings
 
-__all__ = ["ACTIVATIONS", "KERNELS", "PREAMBLE", "SLOPES", "Kernel", "dropped", "epilogue", "kernel"]
+__all__ = ["ACTIVATIONS", "KERNELS", "PREAMBLE", "SLOPES", "Kernel", "dropped", "epilogue", "kernel", "made"]
 
 PREAMBLE = r"""
 template <typename T> struct Wide { typedef float type; };
@@ -78,17 +78,18 @@ KERNELS: dict[str, Kernel] = {
 }  # fmt: skip
 
 
-def _made(name: str, of: Kernel, preamble: str = PREAMBLE) -> Callable[..., Any]:
+def made(name: str, of: Kernel, preamble: str = PREAMBLE) -> Callable[..., Any]:
+    """A kernel of this name, made once."""
     cupy = _bindings.cupy()
-    made = _kept.get((cupy, name))
-    if made is None:
-        made = _kept[cupy, name] = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
-    return made
+    found = _kept.get((cupy, name))
+    if found is None:
+        found = _kept[cupy, name] = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
+    return found
 
 
 def kernel(name: str) -> Callable[..., Any]:
     """The kernel with this name: a function of arrays, and of the output if it is to be a certain one."""
-    return _made(name, KERNELS[name])
+    return made(name, KERNELS[name])
 
 
 def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., Any]:
@@ -109,7 +110,7 @@ def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., An
     inputs = ", ".join(["P x", *(f"T {role}" for role in roles)])
     text = ACTIVATIONS[activation] if activation else "v"
     name = "_".join(["linear", *roles, activation or "plain"])
-    return _made(name, Kernel(inputs, "T y", f"{_WIDE}S v = {total}; y = T({text});"))
+    return made(name, Kernel(inputs, "T y", f"{_WIDE}S v = {total}; y = T({text});"))
 
 
 # One number of the generator for each element: its state is as many steps further as the element has before it (the steps of
@@ -156,4 +157,4 @@ __device__ inline Bits bl_add(Bits a, Bits b) {
 
 def dropped() -> Callable[..., Any]:
     """The kernel of dropout: the numbers of ``numpy.random.PCG64``, computed where they are used."""
-    return _made("dropped", _DROPPED, PREAMBLE + _BITS)
+    return made("dropped", _DROPPED, PREAMBLE + _BITS)

@@ -239,10 +239,21 @@ _handles = Handles(_create)
 
 
 class _Gemm(Product):
-    """The function of a Plan."""
+    """The function of a Plan.
 
-    def __init__(self, problem: MatmulProblem, made: Recipe, module: Any, device: int) -> None:
+    Parameters
+    ----------
+    problem, made, module, device
+        What is asked, how it is done, by which binding and where.
+    unrounded
+        Whether the result of halves, which is new memory, is left in the float32 that their sums are in.
+    """
+
+    def __init__(self, problem: MatmulProblem, made: Recipe, module: Any, device: int, unrounded: bool = False) -> None:
         super().__init__(problem, made.gemm)
+        if unrounded and made.way.compute == IN_F32 and problem.dtype.itemsize == 2:
+            assert self.out is None and self.added is None
+            self.kind = np.dtype(np.float32)
         self.made, self.module, self.device = made, module, device
         scale = scale_type(problem.dtype.name, made.way.compute)
         self.scalars = np.array([self.alpha], scale), np.array([self.beta], scale)
@@ -251,11 +262,12 @@ class _Gemm(Product):
         gemm = made.gemm
         if gemm is not None:
             self.before = gemm.first.op, gemm.second.op, gemm.m, gemm.n, gemm.k, self.addresses[0]
-            self.layouts = _layouts(gemm, problem.dtype)
+            self.layouts = _layouts(gemm, problem.dtype, self.kind)
             self.after = (*(() if gemm.batch == 1 else (gemm.batch,)), made.way.compute, LIBRARY_CHOOSES)
         self.offsets: tuple[np.ndarray[Any, Any], ...] = ()
         if gemm is not None and not gemm.uniform:
-            self.offsets = tuple(_offsets(side.items, gemm.batch) for side in (gemm.first, gemm.second, gemm.target))
+            first, second, target = (_offsets(side.items, gemm.batch) for side in (gemm.first, gemm.second, gemm.target))
+            self.offsets = first, second, target * (self.kind.itemsize // problem.dtype.itemsize)
 
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
         made, module, way, routine = self.made, self.module, self.made.way, self.routine
@@ -284,12 +296,12 @@ class _Gemm(Product):
                 module.set_math_mode(handle, DEFAULT)
 
 
-def _layouts(gemm: Gemm, dtype: np.dtype[Any]) -> tuple[tuple[int, ...], ...]:
+def _layouts(gemm: Gemm, dtype: np.dtype[Any], result: np.dtype[Any]) -> tuple[tuple[int, ...], ...]:
     """Of each matrix: type, leading dimension, and the step to the next item where a regular batch has one."""
     found = []
-    for side in (gemm.first, gemm.second, gemm.target):
+    for side, kind in ((gemm.first, dtype), (gemm.second, dtype), (gemm.target, result)):
         step = (side.items // dtype.itemsize,) if gemm.batch > 1 and gemm.uniform and isinstance(side.items, int) else ()
-        found.append((DTYPES[dtype.name], side.ld, *step))
+        found.append((DTYPES[kind.name], side.ld, *step))
     return tuple(found)
 
 
@@ -331,19 +343,22 @@ class CuBLAS(Library):
         if isinstance(problem, ConvProblem):
             return self._convolution(problem, algorithm, device)
         if isinstance(problem, LinearProblem):
-            return self._layer(problem, algorithm)
+            return self._layer(problem, algorithm, device)
         assert isinstance(problem, MatmulProblem)
+        return self._product(problem, algorithm, device)
+
+    def _product(self, problem: MatmulProblem, algorithm: Algorithm, device: int, unrounded: bool = False) -> DevicePlan:
         made = recipe(problem, algorithm.name, switches.current(), capability(device))
         module = _bindings.cublas()
         with _bindings.cupy().cuda.Device(device):
-            function = _Gemm(problem, made, module, device)
+            function = _Gemm(problem, made, module, device, unrounded)
         return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
 
-    def _layer(self, problem: LinearProblem, algorithm: Algorithm) -> DevicePlan:
+    def _layer(self, problem: LinearProblem, algorithm: Algorithm, device: int) -> DevicePlan:
         from . import epilogue
 
         product = Algorithm("cublas", algorithm.name.removesuffix(epilogue.SUFFIX))
-        return epilogue.plan(problem, self.prepare(epilogue.product_of(problem), product))
+        return epilogue.plan(problem, self._product(epilogue.product_of(problem), product, device, unrounded=True))
 
     def _convolution(self, problem: ConvProblem, algorithm: Algorithm, device: int) -> DevicePlan:
         from .direct_conv import DirectConv

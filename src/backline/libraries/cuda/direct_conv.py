@@ -281,7 +281,8 @@ class DirectConv:
                 starts[0] += low * p.stride[0]
                 moves = zip(starts, (high - low, *self.places[1:]), p.stride, strict=True)
                 where = tuple(slice(at, at + (n - 1) * step + 1, step) for at, n, step in moves)
-                canvas[(slice(None), slice(None), *where)] += columns[(slice(None), slice(None), *tap)]
+                place = canvas[(slice(None), slice(None), *where)]  # CuPy would write the part to itself once more
+                place += columns[(slice(None), slice(None), *tap)]
             if high == self.places[0]:
                 sums[first:end] = canvas[inner]
         return sums

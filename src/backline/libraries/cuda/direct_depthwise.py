@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from ...problems.conv import ConvProblem
-from . import _bindings
+from . import _bindings, _kernels
 
 __all__ = ["FORWARD", "INPUT", "SCALARS", "WEIGHT", "run"]
 
@@ -112,7 +112,7 @@ def run(p: ConvProblem, given: dict[str, Array], work: Any) -> Array:
     """
     cupy = _bindings.cupy()
     inputs, body, more = _KERNELS[p.op]
-    kernel = cupy.ElementwiseKernel(f"{inputs}, {_NUMBERS}{more}", "P y", body, f"backline_depthwise_{p.op}")
+    kernel = _kernels.made(f"depthwise_{p.op}", _kernels.Kernel(f"{inputs}, {_NUMBERS}{more}", "P y", body), "")
     arrays = [cupy.ascontiguousarray(given[role]) for role in _ROLES[p.op]]
     padding = tuple(before for before, _ in p.padding)
     numbers = [p.channels, p.features]

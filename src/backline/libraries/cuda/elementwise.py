@@ -7,6 +7,7 @@ nothing here adds to memory from several threads, so results have the same bits 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,15 +134,25 @@ class CuPy(Library):
                 made = math_attention.function(problem, algorithm)
             else:
                 assert isinstance(problem, NeuralProblem)
-                f = space()
-                nothing = problem.empty or any(0 in o.shape for o in problem.operands)
-                made = empty(problem, f) if nothing else function(problem, f) if problem.op in FORMULAS else _one_pass(problem)
+                made = _layer(problem)
         return DevicePlan(made, device, f"CuPy, {problem.op}", ())
 
     def report(self) -> dict[str, Any]:
         why = self.reason()
         facts = {"name": self.name, "title": self.title, "available": not why, "reason": why, "pool": ""}
         return facts | {"version": self.version()}
+
+
+def _layer(p: NeuralProblem) -> Run:
+    if p.empty or any(0 in o.shape for o in p.operands):
+        return empty(p, space())
+    if p.op not in FORMULAS:
+        return _one_pass(p)
+    f = replace(space(), kept={})
+    made = function(p, f)
+    if f.kept:  # calls on other streams read it too
+        f.xp.cuda.get_current_stream().synchronize()
+    return made
 
 
 def _step(p: EinsumProblem) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ..base import Algorithm, Refusal
-from . import _kernels
+from . import _bindings, _kernels
 from ._plan import DevicePlan, refuse_overlaps
 
 __all__ = ["SUFFIX", "algorithms", "plan", "product_of"]
@@ -39,19 +39,20 @@ def algorithms(
         return
     for found in listed(product_of(p)):
         if isinstance(found, Algorithm):
-            note = "; ".join(filter(None, [found.note, NOTE, "halves are rounded after the product too" if p.halves else ""]))
+            twice = "f16" in found.precision  # sums of float32 are rounded once, at the end
+            note = "; ".join(filter(None, [found.note, NOTE, "rounded after the product too" if twice else ""]))
             found = replace(found, name=found.name + SUFFIX, note=note)
         yield found
 
 
 def plan(p: LinearProblem, product: DevicePlan) -> DevicePlan:
-    """The plan: that of the product, then the kernel."""
+    """The plan: that of the product, then the kernel; the product may leave its result in the dtype of its sums."""
     roles = tuple(o.role for o in p.operands)
     places = {role: roles.index(role) for role in roles}
     order = [places[o.role] for o in product_of(p).operands]
     added = tuple(role for role in ("bias", "residual") if role in places)
     kernel = _kernels.epilogue(p.parameter("activation"), added)
-    out = places.get("out")
+    out, multiply = places.get("out"), product.function
 
     def run(*arrays: Any) -> Any:
         if out is not None:
@@ -61,8 +62,8 @@ def plan(p: LinearProblem, product: DevicePlan) -> DevicePlan:
                 if i != out and not (o.role == "residual" and _same(array, target))
             ]  # fmt: skip
             refuse_overlaps(target, p.operands[out], others)
-        made = product(*(arrays[i] for i in order))
-        target = made if out is None else arrays[out]
+        made = multiply(*(arrays[i] for i in order))
+        target = arrays[out] if out is not None else made if made.dtype == p.dtype else _bindings.cupy().empty(p.result, p.dtype)
         if target.size:
             kernel(made, *(arrays[places[role]] for role in added), target)
         return target

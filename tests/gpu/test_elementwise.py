@@ -1,0 +1,227 @@
+"""What stands between products: activations, softmax, normalisation, pooling, their gradients, dropout, linear layers' ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline.nn import functional as F
+from backline.nn import grad as G
+from gpu.arrays import dtype_of, normal, wide
+from gpu.layers import LAYOUTS, NASTY, away, host, laid, layers
+
+HALVES = ("float16", "bfloat16")
+DTYPES = (*HALVES, "float32", "float64")
+TIMES = 4.0  # what is near, as layers add up and gradients multiply
+
+Call = Callable[..., Any]
+
+
+def on_device(xp: Any, layout: str, args: tuple[Any, ...]) -> list[Any]:
+    """Arguments with arrays on the device; only the images, not the parameters, in the layout."""
+    return [laid(xp, a, layout if a.ndim > 2 else "C") if isinstance(a, np.ndarray) else a for a in args]
+
+
+@pytest.fixture(scope="module")
+def compiled(_check: Any, size: Any) -> None:
+    """All kernels, made at once by several threads, for each takes a while: calls from them must not be in each other's way."""
+    xp = _check.machine.cupy()
+    calls = [call for dtype in DTYPES for call in layers(dtype)]
+
+    def run(call: tuple[Any, ...]) -> None:
+        function, *args = call
+        function(*on_device(xp, "C", tuple(args)))
+
+    with ThreadPoolExecutor(size(12, 1)) as pool:
+        list(pool.map(run, calls))
+
+
+@pytest.mark.gpu(row="ELEM-1")
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [(d, "C") for d in DTYPES] + [("float32", lay) for lay in LAYOUTS[1:]] + [("bfloat16", "F")]
+)
+def test_layers(row: Any, xp: Any, compiled: None, dtype: str, layout: str) -> None:
+    row.expect(
+        "activations, softmax, norms, pooling and their gradients are near those of float64, in every layout, in the arrays' dtype"
+    )
+    worst = {}
+    for function, *args in layers(dtype):
+        found = function(*on_device(xp, layout, tuple(args)))
+        name = function.__name__
+        expected = host(function, *args)
+        worst[name] = max(worst.get(name, 0.0), away(found, expected, dtype, f"{name} {dtype} {layout}"))
+        first = found[0] if isinstance(found, tuple) else found
+        assert first.dtype == dtype_of(dtype), name
+    name = max(worst, key=lambda each: worst[each])
+    row.observe(f"{dtype} {layout}: {len(worst)} functions", f"farthest: {name}, {worst[name]:.2g} of {TIMES:g}")
+    assert worst[name] < TIMES, f"{name}: {worst[name]}"
+
+
+@pytest.mark.gpu(row="ELEM-1")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nasty_numbers(row: Any, xp: Any, compiled: None, dtype: str) -> None:
+    row.expect("NaN, infinities, zeros and large numbers come out as on the host")
+    x = np.array(NASTY, np.float64).astype(dtype_of(dtype))
+    rows = np.array([[1.0, np.inf], [np.nan, 0.0], [-np.inf, 1.0], [-np.inf, -np.inf], [30000.0, -30000.0]]).astype(x.dtype)
+    image = np.array([[[1.0, np.nan, 3.0, -np.inf, np.inf, 2.0, -np.inf]]]).astype(x.dtype)
+    calls: list[tuple[Any, ...]] = [(F.softmax, rows, 1), (F.log_softmax, rows, 1), (F.layer_norm, rows, 2)]
+    for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
+        calls += [(getattr(F, name), x), (getattr(G, f"{name}_input"), x, np.ones_like(x))]
+    for window in ((2,), (3, 1, 1)):
+        pooled = host(F.max_pool1d, image, *window)
+        calls += [(F.max_pool1d, image, *window), (G.max_pool1d_input, image, np.ones(pooled.shape).astype(x.dtype), *window)]
+    for function, *args in calls:
+        assert away(function(*on_device(xp, "C", tuple(args))), host(function, *args), dtype, function.__name__) < 1, (
+            function.__name__
+        )
+    row.observe(f"{dtype}: {len(calls)} calls")
+
+
+@pytest.mark.gpu(row="ELEM-1")
+def test_shapes_at_the_edge(row: Any, xp: Any) -> None:
+    row.expect("no axis, no elements, repeated elements, and more elements than 32 bits count are right")
+    for shape in ((), (0,), (3, 0), (1,)):
+        x = xp.ones(shape, np.float32)
+        assert F.gelu(x).shape == shape and F.dropout(x, 0.5, seed=1).shape == shape
+        assert G.relu_input(x, x).shape == shape
+    for shape in ((0, 4, 6, 5), (2, 0, 6, 5)):
+        x = xp.zeros(shape, np.float32)
+        for function, *args in ((F.softmax, 1), (F.layer_norm, 5), (F.max_pool2d, 2), (F.avg_pool2d, 2)):
+            assert function(x, *args).shape == host(function, x.get(), *args).shape
+    one = normal((1, 4, 6, 5), seed=3)
+    repeated = xp.broadcast_to(xp.asarray(one), (3, 4, 6, 5))
+    for function, *args in ((F.relu,), (F.softmax, 1), (F.layer_norm, 5), (F.max_pool2d, 3, 2, 1)):
+        assert (
+            away(
+                function(repeated, *args), host(function, np.broadcast_to(one, (3, 4, 6, 5)), *args), "float32", function.__name__
+            )
+            < TIMES
+        )
+    row.observe("as on the host")
+
+
+@pytest.mark.gpu(row="ELEM-1")
+def test_more_elements_than_an_int_counts(row: Any, xp: Any, size: Any) -> None:
+    count = size((1 << 31) + 9, 1009)
+    x = xp.ones(count, np.float16)
+    made = F.relu(x)
+    assert float(made[-1]) == 1.0 and float(made[0]) == 1.0
+    del made
+    dropped = F.dropout(x, 0.25, seed=7)[-9:].get()
+    bits = np.random.default_rng(7).bit_generator
+    bits.advance(count - 9)
+    kept = np.random.Generator(bits).random(9) >= 0.25
+    row.observe(f"{count} elements, the last dropped as on the host")
+    assert np.array_equal(dropped, np.where(kept, np.float16(1 / 0.75), np.float16(0)))
+
+
+@pytest.mark.gpu(row="ELEM-1")
+def test_dropout_drops_the_same_elements_as_on_the_host(row: Any, xp: Any) -> None:
+    row.expect("dropout leaves out, and scales, what it does on the host; the generator moves on as there")
+    ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
+    for generator in (ours, theirs):
+        generator.integers(0, 10, 3, dtype=np.uint32)  # leaves half a number over
+    for dtype in DTYPES:
+        x = normal((40, 7), dtype)
+        assert np.array_equal(wide(F.dropout(xp.asarray(x), 0.4, seed=ours)), wide(F.dropout(x, 0.4, seed=theirs))), dtype
+        assert np.array_equal(wide(F.dropout(xp.asarray(x).T, 0.4, seed=5)), wide(F.dropout(x.T, 0.4, seed=5))), dtype
+    assert ours.integers(0, 1000, 3, dtype=np.uint32).tolist() == theirs.integers(0, 1000, 3, dtype=np.uint32).tolist()
+    row.observe("the same elements")
+
+
+@pytest.mark.gpu(row="ELEM-1")
+def test_results_repeat_on_every_stream(row: Any, xp: Any, compiled: None) -> None:
+    row.expect("the same bits in every run, on streams of their own")
+    calls = [call for call in layers("float32") if call[0].__name__ in ("softmax", "layer_norm_backward", "batch_norm_backward",
+                                                                       "avg_pool2d", "max_pool2d_input", "linear_bias")]  # fmt: skip
+    for function, *args in calls:
+        given = on_device(xp, "C", tuple(args))
+        xp.cuda.get_current_stream().synchronize()
+        runs = []
+        for _ in range(3):
+            stream = xp.cuda.Stream()
+            with stream:
+                made = function(*given)
+            stream.synchronize()
+            runs.append([part.get().tobytes() for part in (made if isinstance(made, tuple) else (made,))])
+        assert runs[0] == runs[1] == runs[2], function.__name__
+    row.observe(f"{len(calls)} functions repeat")
+
+
+@pytest.mark.gpu(row="ELEM-1")
+def test_running_statistics(row: Any, xp: Any) -> None:
+    row.expect("batch_norm in training updates the running statistics on the device as on the host")
+    for dtype in (*HALVES, "float32"):
+        x = normal((5, 4, 6), dtype)
+        there = xp.zeros(4, np.float32), xp.ones(4, np.float32)
+        here = np.zeros(4), np.ones(4)
+        F.batch_norm(xp.asarray(x), *there, training=True)
+        F.batch_norm(wide(x), *here, training=True)
+        assert max(away(a, b, "float32", dtype) for a, b in zip(there, here, strict=True)) < TIMES
+    row.observe("updated")
+
+
+# --- linear layers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu(row="ELEM-3")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_follows_a_product(row: Any, xp: Any, size: Any, dtype: str) -> None:
+    row.expect("bias, residual and activation after cuBLAS's product: near float64; halves rounded once, at the end")
+    m, k, n = size((96, 512, 160), (9, 64, 20))
+    x, weight, bias, residual = (normal(s, dtype, i) for i, s in enumerate(((2, m, k), (n, k), (n,), (2, m, n))))
+    weight = (weight.astype(np.float64) / k**0.5).astype(weight.dtype)
+    exact, worst = 1.0, 0.0
+    cases = itertools.product(("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu"), (False, True), (False, True))
+    for activation, biased, more in cases:
+        given = {"residual": residual} if more else {}
+        arrays = x, weight, bias if biased else None
+        expected = host(F.linear, *arrays, activation=activation, **given)
+        found = F.linear(*on_device(xp, "C", arrays), activation=activation, **{name: xp.asarray(a) for name, a in given.items()})
+        choice = backline.explain()
+        worst = max(worst, away(found, expected, dtype, f"{activation} {dtype}"))
+        if dtype in HALVES:
+            exact = min(exact, float(np.mean(wide(found) == wide(expected.astype(found.dtype)))))
+        if activation not in ("relu",):
+            assert choice.library == "cublas" and choice.algorithm.endswith("_pointwise"), choice.chosen.key
+    row.observe(f"{dtype}: {worst:.2g} of {TIMES:g} away; {exact:.1%} of all elements are the nearest", choice.chosen.key)
+    assert worst < TIMES
+    assert exact > 0.95, "a half that is rounded twice is not the nearest more often"
+
+
+@pytest.mark.gpu(row="ELEM-3")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_output_that_is_given(row: Any, xp: Any, dtype: str) -> None:
+    row.expect("results are written where the call says, to the residual itself too")
+    x, weight, residual = normal((2, 3, 16), dtype), normal((8, 16), dtype, 1), normal((2, 3, 8), dtype, 2)
+    expected = host(F.linear, x, weight, activation="tanh", residual=residual)
+    for out in (xp.zeros((2, 3, 8), residual.dtype), xp.zeros((2, 6, 8), residual.dtype)[:, ::-2]):
+        assert F.linear(xp.asarray(x), xp.asarray(weight), activation="tanh", residual=xp.asarray(residual), out=out) is out
+        assert away(out, expected, dtype, "out") < TIMES
+    target = xp.asarray(residual)
+    assert F.linear(xp.asarray(x), xp.asarray(weight), activation="tanh", residual=target, out=target) is target
+    assert away(target, expected, dtype, "residual") < TIMES
+    with pytest.raises(backline.errors.BadValue, match="overlap"):
+        F.linear(xp.asarray(x), xp.asarray(weight), activation="tanh", residual=target[:, ::-1], out=target)
+    row.observe(f"{dtype}: written in place")
+
+
+@pytest.mark.gpu(row="ELEM-3")
+def test_gradients_of_linear_layers(row: Any, xp: Any, size: Any) -> None:
+    row.expect("linear_input, linear_weight and bilinear are products; near float64")
+    k = size(256, 16)
+    for dtype in ("float32", "float64", "float16"):
+        x, w, g = normal((3, 5, k), dtype), normal((12, k), dtype, 1), normal((3, 5, 12), dtype, 2)
+        bilinear = x[..., :4].copy(), normal((3, 5, 6), dtype, 3), normal((8, 4, 6), dtype, 4), normal((8,), dtype, 5)
+        for function, *args in ((G.linear_input, w, g), (G.linear_weight, x, g), (F.bilinear, *bilinear)):
+            found = function(*on_device(xp, "C", tuple(args)))
+            library = backline.explain().library
+            far = away(found, host(function, *args), dtype, function.__name__)
+            row.observe(f"{function.__name__} {dtype}: {far:.2g} away")
+            assert far < 8 and library == "cublas"
