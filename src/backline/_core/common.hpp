@@ -37,6 +37,7 @@ int add_gates(PyObject *module);
 int add_quantized(PyObject *module);
 int add_gradients(PyObject *module);
 int add_rows(PyObject *module);
+int add_squares(PyObject *module);
 int add_transforms(PyObject *module);
 
 }  // namespace backline

@@ -20,7 +20,7 @@ PyMODINIT_FUNC PyInit__core() {
     for (auto add : {backline::add_frame_type, backline::add_team_types, backline::add_door_type, backline::add_plan_types,
                      backline::add_operation_types, backline::add_memo, backline::add_kinds, backline::add_pool, backline::add_columns,
                      backline::add_attention, backline::add_gates, backline::add_gradients, backline::add_rows, backline::add_quantized,
-                     backline::add_transforms})
+                     backline::add_squares, backline::add_transforms})
         if (add(module.get()) < 0) return nullptr;
     if (PyModule_AddStringConstant(module.get(), "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return nullptr;
     return module.release();

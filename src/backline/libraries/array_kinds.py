@@ -136,9 +136,11 @@ def kind_of(value: object) -> ArrayKind | None:
     >>> kind_of(np.zeros(3)) is None, kind_of("text") is None
     (True, True)
     """
-    made = type(value)
-    kind = _KINDS.get(made.__module__.partition(".")[0])
-    return kind if kind is not None and any(t.__name__ == kind.type_name for t in made.__mro__) else None
+    for made in type(value).__mro__:  # a class of the program's own may be derived from one
+        kind = _KINDS.get(made.__module__.partition(".")[0])
+        if kind is not None and made.__name__ == kind.type_name:
+            return kind
+    return None
 
 
 def measured_by(device: str) -> ArrayKind | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import _core
 from ..errors import BadType, BadValue
 from .bind import composed_of
 from .checks import FLOATS, Array
@@ -15,6 +17,8 @@ from .solve import inv_ex
 from .spectra import svdvals
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @on_its_device
@@ -52,6 +56,9 @@ def vector_norm(
     >>> float(backline.linalg.vector_norm(np.array([3.0, 4.0])))
     5.0
     """
+    whole = _whole_norm(x, keepdim) if dim is None and ord == 2 else None
+    if whole is not None:
+        return into(out, "vector_norm", whole)
     a = given(x, "vector_norm: x")
     if dtype_of(a).name not in FLOATS:
         raise BadType(f"vector_norm: x has dtype {dtype_of(a)}", cause=f"norms take {', '.join(FLOATS)}")
@@ -61,10 +68,26 @@ def vector_norm(
     size = xp.abs(a)
     if not axes:  # every element by itself
         size, axes, keepdim = size[..., None], (a.ndim,), False
-    count = int(np.prod([size.shape[i] for i in axes], dtype=np.int64))
+    count = math.prod(size.shape[i] for i in axes)
     if count == 0 and (p < 0 or np.isinf(p)):
         raise BadValue(f"vector_norm: ord={ord} of an empty vector has no value")
     return into(out, "vector_norm", _power_norm(xp, size, p, axes, keepdim, count))
+
+
+def _whole_norm(a: Any, keepdim: bool) -> Any:
+    """The 2-norm of all elements in one reading; None where their squares might leave the range, or lie in memory with gaps."""
+    total = _core.square_sum(a) if type(a) is np.ndarray else None
+    if total is None:
+        return None
+    single = a.dtype.char in "fF"
+    # Squares below the normal range vanish: none of them counts in a sum that is as large as this.
+    if not (0.0 if single else a.size * 1e-290) < total < np.inf:
+        return None
+    root = math.sqrt(total)
+    if single and root > FLOAT32_MAX:
+        return None
+    norm = np.float32(root) if single else np.float64(root)
+    return np.full((1,) * a.ndim, norm) if keepdim else norm
 
 
 def _power_norm(xp: Any, size: Array, p: float, axes: tuple[int, ...], keepdim: bool, count: int) -> Any:
@@ -196,6 +219,9 @@ def norm(
     >>> float(backline.linalg.norm(np.ones((2, 2))))
     2.0
     """
+    whole = _whole_norm(A, keepdim) if dim is None and ord is None else None
+    if whole is not None:
+        return into(out, "norm", whole)
     a = given(A, "norm: A")
     if ord is None:
         return vector_norm(a, 2, dim, keepdim, out=out)

@@ -1,0 +1,55 @@
+// Sums of squares, for norms. They are kept in float64: squares of float32 neither overflow nor vanish there.
+#include "common.hpp"
+
+namespace backline {
+namespace {
+
+constexpr int kSums = 16;  // independent ones: the order is the same on every processor, and vectors hold several
+constexpr npy_intp kLong = 1 << 14;  // elements for which other Python threads may run meanwhile
+
+template <class T>
+double square_sum(const T *x, npy_intp n) {
+    double sums[kSums] = {};
+    npy_intp whole = n / kSums * kSums;
+    for (npy_intp i = 0; i < whole; i += kSums)
+        for (int j = 0; j < kSums; ++j) {
+            double value = x[i + j];
+            sums[j] += value * value;
+        }
+    for (npy_intp i = whole; i < n; ++i) sums[i - whole] += double(x[i]) * double(x[i]);
+    for (int width = kSums / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+    return sums[0];
+}
+
+PyObject *squares(PyObject *, PyObject *argument) {
+    if (!PyArray_Check(argument)) return PyErr_Format(PyExc_TypeError, "square_sum() takes an array");
+    auto *array = reinterpret_cast<PyArrayObject *>(argument);
+    int type = PyArray_TYPE(array);
+    bool single = type == NPY_FLOAT || type == NPY_CFLOAT, complex = type == NPY_CFLOAT || type == NPY_CDOUBLE;
+    if (!(single || type == NPY_DOUBLE || type == NPY_CDOUBLE) || !PyArray_ISONESEGMENT(array) || !PyArray_ISBEHAVED_RO(array))
+        Py_RETURN_NONE;
+    const void *data = PyArray_DATA(array);
+    npy_intp n = PyArray_SIZE(array) * (complex ? 2 : 1);
+    double sum;
+    auto run = [&] { sum = single ? square_sum(static_cast<const float *>(data), n) : square_sum(static_cast<const double *>(data), n); };
+    if (n < kLong) {
+        run();
+    } else {
+        Py_BEGIN_ALLOW_THREADS;
+        run();
+        Py_END_ALLOW_THREADS;
+    }
+    return PyFloat_FromDouble(sum);
+}
+
+PyMethodDef methods[] = {{"square_sum", squares, METH_O,
+                          "Sum of the squares of all elements, complex ones by their parts, in float64; None for an array of another dtype, "
+                          "or whose elements have gaps or are out of line."},
+                         {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_squares(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+
+}  // namespace backline
