@@ -9,7 +9,6 @@ import backline
 from backline import _core
 from support import rng, seed
 
-
 assert rng and seed
 
 
