@@ -106,8 +106,8 @@ _RUN = {
     "cudnn": "its decisions; its graphs as recorded calls; by hand, the plans that cuDNN 9.19 and 9.28 list without a device "
     "(the tests of `make test-cudnn`)",
     "cupy": "its formulas with NumPy in CuPy's place; its kernels compiled for the CPU, and by NVRTC for sm_90",
-    "triton": "its decisions and launches as recorded calls; by hand, the kernels in Triton's interpreter, and compiled for sm_75 "
-    "to sm_120 (the tests of `make test-triton`)",
+    "triton": "its decisions and launches as recorded calls; by hand, the kernels in Triton's interpreter, and compiled for "
+    "sm_75 to sm_120 (the tests of `make test-triton`)",
     "magma": "a stand-in compiled in the tests; no MAGMA",
     "nnpack": "a stand-in compiled in the tests; by hand, the copy inside PyTorch",
     "cuda": "its decisions; its calls against the signatures of the real bindings, with NumPy in place of the GPU",
