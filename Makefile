@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn lint types bench ranking clean
+.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -50,6 +50,10 @@ test-triton: $(VENV)/test
 # What the true cuDNN answers for GPUs that are described to it: 1 GB is downloaded, a C compiler is needed, a GPU is not.
 test-cudnn: $(VENV)/test $(VENV)/cudnn
 	$(BIN)/python -m pytest -m cudnn tests/cudnn --cudnn-result=benchmarks/results/cudnn_without_a_device.json $(ARGS)
+
+# The true CuPy, its kernels compiled by NVRTC for an H100 and by g++ for this machine: 400 MB are downloaded, a GPU is not needed.
+test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
+	$(BIN)/python -m pytest -m cupy -o faulthandler_timeout=1900 tests/hollow $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -99,6 +103,11 @@ $(VENV)/devices: $(VENV)/core
 $(VENV)/cudnn: $(VENV)/core
 	@echo "installing cuDNN, which is large"
 	@$(PIP) install nvidia-cudnn-cu13 'nvidia-cudnn-frontend>=1.23,<1.29' cuda-pathfinder
+	@touch $@
+
+$(VENV)/cupy: $(VENV)/core
+	@echo "installing CuPy, NVRTC and the headers of CUDA"
+	@$(PIP) install 'cupy-cuda13x>=14.2,<15' 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 	@touch $@
 
 # Everything works without MKL, on fewer libraries.

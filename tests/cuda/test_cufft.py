@@ -638,4 +638,13 @@ def test_a_device_that_is_not_there_keeps_no_plans(monkeypatch: pytest.MonkeyPat
         cuda.cufft_plan_cache[0]
 
 
+def test_plans_of_a_lost_device_are_dropped_without_a_word() -> None:
+    class Lost:
+        @property
+        def done(self) -> bool:
+            raise RuntimeError("cudaErrorIllegalAddress")
 
+    module = type("Module", (), {"cuFFTError": type("cuFFTError", (Exception,), {})})
+    _fft_plans._unused.append(_fft_plans._Unused(os.getpid(), 0, module, None, 1, (Lost(),)))
+    _fft_plans.destroy_unused()
+    assert not _fft_plans._unused

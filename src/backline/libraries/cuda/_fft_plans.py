@@ -129,11 +129,14 @@ def destroy_unused() -> None:
             return
         if each.process != os.getpid():  # of the parent: CUDA does not live on in a forked child
             continue
-        if all(event.done for event in each.events):
-            with each.cuda.Device(each.device):
-                each.module.destroy(each.handle)
-        else:
-            _unused.append(each)
+        try:
+            if all(event.done for event in each.events):
+                with each.cuda.Device(each.device):
+                    each.module.destroy(each.handle)
+            else:
+                _unused.append(each)
+        except (RuntimeError, each.module.cuFFTError):
+            continue  # the device was lost, and the plan with it; whoever comes by here is told of that by a call of its own
 
 
 def _made(module: Any, handle: int, key: PlanKey) -> int:
