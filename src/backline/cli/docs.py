@@ -105,14 +105,14 @@ only. What has been run:
 _RUN = {
     "cudnn": "its decisions; its graphs as recorded calls; by hand, the plans that cuDNN 9.19 and 9.28 list without a device "
     "(`make test-cudnn`)",
-    "cupy": "its formulas with NumPy in CuPy's place; by hand, with the true CuPy, whose kernels NVRTC compiled for sm_90 and g++ for "
-    "the CPU (`make test-cupy`)",
+    "cupy": "its formulas with NumPy in CuPy's place; by hand, with the true CuPy, whose kernels NVRTC compiled for sm_90 and "
+    "g++ for the CPU (`make test-cupy`)",
     "triton": "its decisions and launches as recorded calls; by hand, the kernels in Triton's interpreter, and compiled for "
     "sm_75 to sm_120 (`make test-triton`)",
     "magma": "a stand-in compiled in the tests; no MAGMA",
     "nnpack": "a stand-in compiled in the tests; by hand, the copy inside PyTorch",
-    "cuda": "its decisions; its calls against the signatures of the real bindings, with NumPy in place of the GPU; by hand, the same on "
-    "the true CuPy's arrays (`make test-cupy`)",
+    "cuda": "its decisions; its calls against the signatures of the real bindings, with NumPy in place of the GPU; by hand, "
+    "the same on the true CuPy's arrays (`make test-cupy`)",
     "mps": "on MLX's own CPU under Linux; nothing on Metal",
 }
 
