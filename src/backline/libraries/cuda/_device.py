@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from ...problems import Problem
 from .. import devices
 from . import _bindings
 
-__all__ = ["DeviceInfo", "capability", "device_info", "index_of"]
+__all__ = ["DeviceInfo", "capability", "device_info", "index_of", "lacks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +79,13 @@ def index_of(problem: Problem) -> int:
     (1, 0)
     """
     return int(problem.device.partition(":")[2] or 0)
+
+
+def lacks(way_precision: str, least: tuple[int, int], having: tuple[int, int]) -> str:
+    """Why a device, or the environment, does not have a way; empty if it has."""
+    if having < least:
+        major, minor = least
+        return f"{way_precision} takes compute capability {major}.{minor}; the device has {having[0]}.{having[1]}"
+    if way_precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE", "").strip() == "0":
+        return "NVIDIA_TF32_OVERRIDE=0 turns tf32 off inside NVIDIA's libraries"
+    return ""

@@ -6,7 +6,6 @@ a Plan makes the calls and decides nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +21,13 @@ from ...switches import workspaces
 from ..base import Algorithm, Library, Refusal
 from ..presence import presence
 from . import _bindings
-from ._device import capability, index_of
+from ._device import capability, index_of, lacks
 from ._gemm import DTYPES, Gemm, Product, gemm_of, refusal
 from ._plan import DevicePlan
 from ._streams import Handles
 
 __all__ = [
-    "CuBLAS", "Recipe", "Way", "lacks", "listed", "recipe", "report", "scale_type", "version_of", "ways", "workspace_bytes",
+    "CuBLAS", "Recipe", "Way", "listed", "recipe", "report", "scale_type", "version_of", "ways", "workspace_bytes",
 ]  # fmt: skip
 
 # Math modes, compute types and strategies have the numbers of cuBLAS's header.
@@ -95,16 +94,6 @@ def ways(dtype: str) -> tuple[Way, ...]:
     ['gemm_fp16', 'gemm', 'gemm_wide_sums']
     """
     return _WAYS[dtype]
-
-
-def lacks(way_precision: str, least: tuple[int, int], having: tuple[int, int]) -> str:
-    """Why a device, or the environment, does not have a way; empty if it has."""
-    if having < least:
-        major, minor = least
-        return f"{way_precision} takes compute capability {major}.{minor}; the device has {having[0]}.{having[1]}"
-    if way_precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE", "").strip() == "0":
-        return "NVIDIA_TF32_OVERRIDE=0 turns tf32 off inside NVIDIA's libraries"
-    return ""
 
 
 def scale_type(dtype: str, compute: int) -> np.dtype[Any]:

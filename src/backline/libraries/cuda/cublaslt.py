@@ -20,11 +20,11 @@ from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ..base import Algorithm, Library, Refusal
 from . import _bindings
-from ._device import capability, index_of
+from ._device import capability, index_of, lacks
 from ._gemm import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
 from ._plan import DevicePlan, strided
 from ._streams import Handles, current_stream
-from .cublas import lacks, report, scale_type, version_of, workspace_bytes
+from .cublas import report, scale_type, version_of, workspace_bytes
 
 __all__ = ["CuBLASLt", "Recipe", "Way", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from ...problems import Operand, Problem
 from ...problems.conv import ConvProblem, channels_last
 from ..base import Algorithm, Refusal
-from .cublas import lacks
+from ._device import lacks
 
 __all__ = [
     "ALIGNMENT", "ConvRecipe", "Dropout", "Feed", "Graph", "Search", "Tensor", "conv_algorithms", "conv_recipe", "conv_refusal",
