@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from ..ops.attention_grad import AttentionGrads, scaled_dot_product_attention_backward
 from ..ops.conv_grad import conv1d_input, conv1d_weight, conv2d_input, conv2d_weight, conv3d_input, conv3d_weight
-from ..ops.neural_grad import (
-    NormGrads,
-    batch_norm_backward,
-    gelu_input,
-    layer_norm_backward,
-    linear_bias,
-    linear_input,
-    linear_weight,
-    log_softmax_input,
-    relu_input,
-    sigmoid_input,
-    silu_input,
-    softmax_input,
-    tanh_input,
-)
+from ..ops.linear_grad import linear_bias, linear_input, linear_weight
+from ..ops.neural_grad import gelu_input, log_softmax_input, relu_input, sigmoid_input, silu_input, softmax_input, tanh_input
+from ..ops.normalise_grad import NormGrads, batch_norm_backward, layer_norm_backward
 from ..ops.pooling_grad import (
     adaptive_avg_pool1d_input,
     adaptive_avg_pool2d_input,
