@@ -18,7 +18,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine import records
+from backline.engine import records, tuning_file
 from backline.engine.explain import problem_builders
 from backline.engine.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
@@ -326,14 +326,14 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path, monkeypatch
 def test_a_file_that_can_only_be_read_is_used_and_not_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records.keep(made())
     records.reload()
-    real = records._connect
+    real = tuning_file.connect
 
     def read_only(where: str, *, create: bool = False) -> Any:
         connection = real(where, create=create)
         connection.execute("PRAGMA query_only = 1")  # what a file without write permission does, for root too
         return connection
 
-    monkeypatch.setattr(records, "_connect", read_only)
+    monkeypatch.setattr(tuning_file, "connect", read_only)
     assert records.find(problem(), 2) == made()
     with pytest.warns(RuntimeWarning, match="readonly"):
         records.keep(made(seed=8, created="2027-01-01T00:00:00.000000Z"))

@@ -1,8 +1,6 @@
-"""Tuning records: measured times of the algorithms for one Problem on one machine, and the file that keeps them.
+"""Tuning records: measured times of the algorithms for one Problem on one machine, kept in this process and in the tuning file.
 
-The file is one SQLite database in the user's data folder, or where ``BACKLINE_TUNING`` says (an empty value: no file). Every
-write is one transaction, so processes that tune at the same time lose nothing; for each Problem the newer record stays. What
-is read is data and is checked; a file that is damaged or not ours is named in one warning, ignored, and left as it is.
+What is read is data and is checked; a file that is damaged or not ours is named in one warning, ignored, and left as it is.
 """
 
 from __future__ import annotations
@@ -17,12 +15,13 @@ from .. import _core, libraries, switches
 from ..libraries.base import Algorithm
 from ..libraries.machine import fingerprint
 from ..problems import Problem
-from . import plans
+from . import plans, tuning_file
 from .record import SCHEMA, TuningRecord, parse
+from .tuning_file import MAX_FILE, path
 
 __all__ = [
     "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "find_key", "import_from", "keep", "keep_all", "path",
-    "reload", "report", "reset", "sooner", "write_to",
+    "reload", "report", "reset", "sooner",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -30,11 +29,6 @@ __all__ = [
 SECOND_POOL = 1.3
 # What the ranking puts first stays unless another takes less than this part of its time: noise must not decide.
 MARGIN = 0.97
-
-APPLICATION = 0x424B4C4E  # in the header of the file: it is ours
-MAX_FILE = 256 << 20
-MAX_ROWS = 100_000
-TIMEOUT = 30.0  # seconds to wait for another process's transaction
 
 Key = tuple[str, int]
 
@@ -224,43 +218,6 @@ def reload() -> None:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def path() -> str:
-    """Where the records are kept; an empty string where they are not.
-
-    >>> path() == "" or os.path.isabs(path())
-    True
-    """
-    named = os.environ.get("BACKLINE_TUNING")
-    if named is not None:
-        return os.path.abspath(named) if named else ""
-    from platformdirs import user_data_dir
-
-    return os.path.join(user_data_dir("backline", appauthor=False), "tuning.sqlite")
-
-
-def _connect(where: str, *, create: bool = False) -> Any:
-    import sqlite3
-    from urllib.parse import quote
-
-    # rw also when only reading: what a killed writer left half done is rolled back on opening.
-    mode = "rwc" if create else "rw"
-    return sqlite3.connect(f"file:{quote(where)}?mode={mode}", timeout=TIMEOUT, isolation_level=None, uri=True)
-
-
-def _foreign(connection: Any) -> str:
-    """Why a database is not ours, or an empty string."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application == 0 and version == 0 and tables == 0:
-        return ""  # new and empty
-    if application != APPLICATION:
-        return "it is a database of another program"
-    if version != SCHEMA:
-        return f"it has schema {version}, this backline has schema {SCHEMA}"
-    return ""
-
-
 def _refuse(where: str, reason: str, *, remedy: str) -> None:
     first = not _store.unusable
     _store.unusable = reason
@@ -286,31 +243,11 @@ def _read(where: str, machine: str) -> dict[Key, TuningRecord]:
     """The valid records of this machine; all of them, or none if the file is damaged."""
     import sqlite3
 
-    connection = None
     try:
-        if not os.path.isfile(where):
-            raise ValueError("it is not a file")
-        if os.path.getsize(where) > MAX_FILE:
-            raise ValueError(f"it has more than {MAX_FILE >> 20} MB")
-        connection = _connect(where)
-        reason = _foreign(connection)
-        if reason:
-            raise ValueError(reason)
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            return {}
-        state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if state != "ok":
-            raise ValueError(f"it is damaged: {' '.join(str(state).split())}")
-        rows = connection.execute(
-            "SELECT key, threads, record FROM records WHERE machine = ? ORDER BY created DESC LIMIT ?", (machine, MAX_ROWS)
-        ).fetchall()
-        _store.other_machines = connection.execute("SELECT count(*) FROM records WHERE machine <> ?", (machine,)).fetchone()[0]
+        rows, _store.other_machines = tuning_file.rows(where, machine)
     except (sqlite3.Error, ValueError, OSError) as error:
         _refuse(where, str(error), remedy=ASIDE)
         return {}
-    finally:
-        if connection is not None:
-            connection.close()
     found: dict[Key, TuningRecord] = {}
     for key, threads, text in rows:
         try:
@@ -339,46 +276,10 @@ def _write(records: list[TuningRecord]) -> int:
     if not where or _store.unusable:
         return 0
     try:
-        return write_to(where, records)
+        return tuning_file.write(where, records)
     except (sqlite3.Error, ValueError, OSError) as error:
         _refuse(where, str(error), remedy=f"What was measured holds for this process only. {ASIDE}")
         return 0
-
-
-def write_to(where: str, records: list[TuningRecord]) -> int:
-    """Write records to a file in one transaction, where they are newer than what it holds. Returns how many it took.
-
-    Raises
-    ------
-    ValueError, OSError, sqlite3.Error
-        The file is not one of ours, or cannot be written.
-    """
-    connection = None
-    try:
-        os.makedirs(os.path.dirname(where), exist_ok=True)
-        connection = _connect(where, create=True)
-        connection.execute("BEGIN IMMEDIATE")
-        reason = _foreign(connection)
-        if reason:
-            raise ValueError(reason)
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS records (machine TEXT NOT NULL, key TEXT NOT NULL, threads INTEGER NOT NULL, "
-            "created TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (machine, key, threads)) WITHOUT ROWID"
-        )
-        before = connection.total_changes
-        connection.executemany(
-            "INSERT INTO records VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created, "
-            "record = excluded.record WHERE excluded.created >= records.created",
-            [(r.machine, r.key, r.threads, r.created, r.line()) for r in records],
-        )
-        written = connection.total_changes - before
-        connection.execute("COMMIT")
-        return int(written)
-    finally:
-        if connection is not None:
-            connection.close()  # what was not committed is rolled back
 
 
 def reset() -> str | None:

@@ -21,7 +21,7 @@ from .. import libraries, switches
 from ..errors import BacklineError, BadValue
 from ..libraries.base import FileLibrary
 from ..problems import Problem
-from . import ranking, records
+from . import ranking, records, tuning_file
 from .choose import eligible
 from .measure import measure_problem
 from .record import TuningRecord
@@ -244,7 +244,7 @@ def tune_script(
             report.file = where
         else:  # records are not kept in a file: the run gets them in one of its own
             last["BACKLINE_TUNING"] = os.path.join(folder, "tuning.sqlite")
-            records.write_to(last["BACKLINE_TUNING"], records.every())
+            tuning_file.write(last["BACKLINE_TUNING"], records.every())
         step("backline, tuned" if not deterministic else "backline, deterministic")
         report.tuned = _run("tuned", argv, last, show=True)
     return report

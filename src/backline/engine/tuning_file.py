@@ -1,0 +1,116 @@
+"""The file that keeps tuning records: one SQLite database in the user's data folder, or where ``BACKLINE_TUNING`` says.
+
+Every write is one transaction, so processes that tune at the same time lose nothing; for each Problem the newer record stays.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import Any
+
+from .record import SCHEMA, TuningRecord
+
+__all__ = ["MAX_FILE", "connect", "path", "rows", "write"]
+
+APPLICATION = 0x424B4C4E  # in the header of the file: it is ours
+MAX_FILE = 256 << 20
+MAX_ROWS = 100_000
+TIMEOUT = 30.0  # seconds to wait for another process's transaction
+
+
+def path() -> str:
+    """Where the records are kept; an empty string where they are not.
+
+    >>> path() == "" or os.path.isabs(path())
+    True
+    """
+    named = os.environ.get("BACKLINE_TUNING")
+    if named is not None:
+        return os.path.abspath(named) if named else ""
+    from platformdirs import user_data_dir
+
+    return os.path.join(user_data_dir("backline", appauthor=False), "tuning.sqlite")
+
+
+def connect(where: str, *, create: bool = False) -> Any:
+    """Open the database; every statement is a transaction of its own unless one is begun."""
+    import sqlite3
+    from urllib.parse import quote
+
+    # rw also when only reading: what a killed writer left half done is rolled back on opening.
+    mode = "rwc" if create else "rw"
+    return sqlite3.connect(f"file:{quote(where)}?mode={mode}", timeout=TIMEOUT, isolation_level=None, uri=True)
+
+
+def _foreign(connection: Any) -> str:
+    """Why a database is not ours, or an empty string."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and tables == 0:
+        return ""  # new and empty
+    if application != APPLICATION:
+        return "it is a database of another program"
+    if version != SCHEMA:
+        return f"it has schema {version}, this backline has schema {SCHEMA}"
+    return ""
+
+
+def rows(where: str, machine: str) -> tuple[list[tuple[str, int, str]], int]:
+    """Key, threads and text of each record of a machine, the newest first, and how many there are of others.
+
+    Raises
+    ------
+    ValueError, OSError, sqlite3.Error
+        The file is not one of ours, or damaged: nothing of it is to be used.
+    """
+    if not os.path.isfile(where):
+        raise ValueError("it is not a file")
+    if os.path.getsize(where) > MAX_FILE:
+        raise ValueError(f"it has more than {MAX_FILE >> 20} MB")
+    with closing(connect(where)) as connection:
+        reason = _foreign(connection)
+        if reason:
+            raise ValueError(reason)
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return [], 0
+        state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if state != "ok":
+            raise ValueError(f"it is damaged: {' '.join(str(state).split())}")
+        found = connection.execute(
+            "SELECT key, threads, record FROM records WHERE machine = ? ORDER BY created DESC LIMIT ?", (machine, MAX_ROWS)
+        ).fetchall()
+        others = connection.execute("SELECT count(*) FROM records WHERE machine <> ?", (machine,)).fetchone()[0]
+    return found, int(others)
+
+
+def write(where: str, records: list[TuningRecord]) -> int:
+    """Write records to a file in one transaction, where they are newer than what it holds. Returns how many it took.
+
+    Raises
+    ------
+    ValueError, OSError, sqlite3.Error
+        The file is not one of ours, or cannot be written.
+    """
+    os.makedirs(os.path.dirname(where), exist_ok=True)
+    with closing(connect(where, create=True)) as connection:  # what was not committed is rolled back
+        connection.execute("BEGIN IMMEDIATE")
+        reason = _foreign(connection)
+        if reason:
+            raise ValueError(reason)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS records (machine TEXT NOT NULL, key TEXT NOT NULL, threads INTEGER NOT NULL, "
+            "created TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (machine, key, threads)) WITHOUT ROWID"
+        )
+        before = connection.total_changes
+        connection.executemany(
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created, "
+            "record = excluded.record WHERE excluded.created >= records.created",
+            [(r.machine, r.key, r.threads, r.created, r.line()) for r in records],
+        )
+        written = connection.total_changes - before
+        connection.execute("COMMIT")
+    return int(written)
