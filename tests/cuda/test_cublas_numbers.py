@@ -47,14 +47,17 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(new_seed())
 
 
-def expected_of(problem: Any, hosts: list[Any]) -> Any:
-    """The result in float64 or complex128, from the operands as the Problem sees them."""
+def expected_of(problem: Any, hosts: list[Any], size: bool = False) -> Any:
+    """The result in float64 or complex128, from the operands as the Problem sees them; of their sizes, how large its terms are together."""
     kind = np.complex128 if problem.dtype.kind == "c" else np.float64
     seen = {o.role: np.lib.stride_tricks.as_strided(h, o.shape, o.strides).astype(kind) for o, h in zip(problem.operands, hosts, strict=True)}
+    alpha, beta = problem.parameter("alpha", 1), problem.parameter("beta", 0)
+    if size:
+        seen, alpha, beta = {role: np.abs(array) for role, array in seen.items()}, abs(alpha), abs(beta)
     a = seen["a"].conj() if problem.parameter("conj") else seen["a"]
-    total = problem.parameter("alpha", 1) * (a @ seen["b"])
-    if problem.parameter("beta", 0) != 0:
-        total = total + problem.parameter("beta") * seen["c"].reshape(total.shape)
+    total = alpha * (a @ seen["b"])
+    if beta != 0:
+        total = total + beta * seen["c"].reshape(total.shape)
     for role in ("bias", "residual"):
         total = total + seen[role] if role in seen else total
     return (np.maximum(total, 0) if problem.parameter("activation") else total).reshape(problem.result)
@@ -70,6 +73,8 @@ def check(op: str, library: str, *args: Any, **kwargs: Any) -> int:
     problem = problem_builders[op](*given, **named)
     hosts = [v for v in (*args, *kwargs.values()) if isinstance(v, np.ndarray)]
     expected = expected_of(problem, hosts)
+    # Of the terms, not of their sum: that may be next to nothing.
+    scale = max(float(np.max(expected_of(problem, hosts, size=True), initial=0)), 1e-30)
     found = [a for a in libraries.get(library).algorithms(problem, 1) if isinstance(a, Algorithm)]
     before = [h.copy() for h in hosts]
     for algorithm in found:
@@ -81,7 +86,6 @@ def check(op: str, library: str, *args: Any, **kwargs: Any) -> int:
         assert type(result) is ndarray and result.dtype == problem.dtype and result.shape == np.shape(expected)
         host = result.host
         wide = host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
-        scale = max(float(np.max(np.abs(expected), initial=0)), 1e-30)
         error = float(np.max(np.abs(wide - expected), initial=0)) / scale
         assert error <= accuracy.bound(problem, algorithm.precision), f"{algorithm.key}: {error}"
         for each, copy in zip(hosts, before, strict=True):
