@@ -20,7 +20,7 @@ import pytest
 # Marker -> why a test with it may be skipped in CI. A marker here needs a reason that CI cannot mend by installing something.
 MAY_SKIP = {
     "gpu": "needs a GPU; the CI machine has none",
-    "triton": "needs Triton: 272 MB that CI leaves out to stay quick; `make test-triton` runs these",
+    "triton": "needs Triton, 272 MB: `make test-triton` runs these, in CI too",
     "cudnn": "needs cuDNN, 1 GB with what it needs, and puts a stub of the driver in its place: `make test-cudnn` runs these",
     "cupy": "needs CuPy and NVRTC, 250 MB with CUDA's headers, and puts a driver in its place: `make test-cupy` runs these",
     "torch": "needs PyTorch beside Backline: 200 MB that CI leaves out to stay quick; developers run these",
