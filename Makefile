@@ -107,7 +107,7 @@ $(VENV)/cudnn: $(VENV)/core
 
 $(VENV)/cupy: $(VENV)/core
 	@echo "installing CuPy, NVRTC and the headers of CUDA"
-	@$(PIP) install 'cupy-cuda13x>=14.2,<15' 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-cccl>=13,<14'
+	@$(PIP) install 'cupy-cuda13x>=14.2,<15' 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-cccl>=13,<14' 'nvidia-cuda-crt>=13,<14'
 	@touch $@
 
 # Everything works without MKL, on fewer libraries.
