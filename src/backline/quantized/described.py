@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explain import problem_builders
+from ..engine.explain import operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..libraries import engines
 from ..libraries.cpu.reference_quantized import MOST_TERMS
@@ -89,11 +89,13 @@ def _conv2d_of_shapes(
 
 
 def _builder(op: str, arguments: Callable[..., Any], of_shapes: Callable[..., QuantizedProblem]) -> Callable[..., Any]:
-    call = problem_builders[f"quantized.{op}"]
+    call, there = problem_builders[f"quantized.{op}"], problem_builders.get(f"quantized.{op}_there")
 
     def problem(x: Any, packed: Any, *numbers: Any, **words: Any) -> Any:
         if isinstance(packed, np.ndarray):
             return of_shapes(op, x, packed, *numbers, **words)
+        if there is not None and ops.in_mlx(x):
+            return there(*arguments(x, packed, *numbers, **words))
         return call(*arguments(x, packed, *numbers, **words))
 
     return problem
@@ -102,3 +104,7 @@ def _builder(op: str, arguments: Callable[..., Any], of_shapes: Callable[..., Qu
 problem_builders["quantized.linear"] = _builder("linear", ops.for_linear, _linear_of_shapes)
 problem_builders["quantized.linear_dynamic"] = _builder("linear_dynamic", ops.for_dynamic, _linear_of_shapes)
 problem_builders["quantized.conv2d"] = _builder("conv2d", ops.for_conv2d, _conv2d_of_shapes)
+
+# It is the one before on arrays of another kind, and has no name of its own for users.
+for known in (problem_builders, operation_families):
+    del known["quantized.linear_dynamic_there"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from math import isfinite, isnan
 from typing import Any, TypeVar
@@ -9,8 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
 from ..ops.bind import operation
 from ..ops.conv_checks import points_of, possible
+from ..ops.kinds import dtype_of
 from ..problems import operand
 from ..problems.quantized import QuantizedProblem
 from .arrays import QArray, check_quantized, extremes, integers
@@ -19,7 +22,7 @@ from .observers import parameters_of_one
 from .packing import Packed, PackedConv2d, PackedLinear
 from .schemes import scheme
 
-__all__ = ["conv2d", "fits", "for_conv2d", "for_dynamic", "for_linear", "linear", "linear_dynamic"]
+__all__ = ["conv2d", "fits", "for_conv2d", "for_dynamic", "for_linear", "in_mlx", "linear", "linear_dynamic"]
 
 MODULE = "backline.quantized"
 U8 = np.dtype(np.uint8)
@@ -73,6 +76,15 @@ def _linear_dynamic(
 ) -> QuantizedProblem:  # fmt: skip
     """The arrays of a linear layer with a result of real numbers."""
     return _linear_problem("linear_dynamic", x, w, form, xs, xz, ws, wz, bias, engine=engine)
+
+
+@operation("linear_dynamic_there", module=MODULE, family="quantized")
+def _linear_dynamic_there(x: Any, w: Any, ws: Any, wz: Any, bias: Any, engine: str, least: int, most: int) -> QuantizedProblem:
+    """The arrays of a linear layer with a result of real numbers, which are not NumPy's: their library quantizes `x`."""
+    roles = ("input", "weight", "weight_scale", "weight_zero", "bias")
+    operands = tuple(operand(role, a) for role, a in zip(roles, (x, w, ws, wz, bias), strict=True) if a is not None)
+    parameters = (("engine", engine), ("least", least), ("most", most))
+    return QuantizedProblem("quantized.linear_dynamic", operands, parameters, "quantized", result=(*x.shape[:-1], w.shape[0]))
 
 
 @operation("conv2d", module=MODULE, family="quantized")
@@ -192,14 +204,14 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     Parameters
     ----------
     x
-        float32 array of shape (..., in), without NaN or infinity.
+        float32 array of shape (..., in), without NaN or infinity; also one of MLX.
     packed
         From `linear_prepack`.
 
     Returns
     -------
     ndarray
-        float32, shape (..., out).
+        float32, shape (..., out), of the kind of `x`.
 
     Raises
     ------
@@ -211,7 +223,8 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     Notes
     -----
     `x` becomes uint8, in the range that the engine of the packed weight has for activations. Sums of integers are exact; times
-    ``x.scale * weight.scale``, and plus the bias, they are float64, which is rounded to float32.
+    ``x.scale * weight.scale``, and plus the bias, they are float64, which is rounded to float32. On arrays of MLX all of that is
+    float32, and an element half-way between two integers may become the other one; NaN is not looked for, and is in every result.
 
     Examples
     --------
@@ -221,16 +234,34 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     >>> quantized.linear_dynamic(np.array([[255.0, 0.0]], np.float32), packed)
     array([[255.]], dtype=float32)
     """
-    result: Array = _linear_dynamic(*for_dynamic(x, packed))
+    call = _linear_dynamic_there if in_mlx(x) else _linear_dynamic
+    result: Array = call(*for_dynamic(x, packed))
     return result
+
+
+def in_mlx(x: Any) -> bool:
+    """Whether it is an array of MLX, which has products with quantized weights of its own."""
+    kind = kind_of(x)
+    return kind is not None and kind.package == "mlx"
+
+
+def _in_mlx(layer: PackedLinear) -> tuple[Any, ...]:
+    """The words, scales, offsets and the bias of a layer as arrays of MLX."""
+    from ..libraries.apple.mlx_quantized import pack
+
+    array = sys.modules["mlx.core"].array
+    weight, scale, zeros, bias = layer.parts
+    return *map(array, pack(weight, scale, zeros)), None if bias is None else array(bias)
 
 
 def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
     layer = _packed("linear_dynamic", packed, PackedLinear)
-    array = check_kind("linear_dynamic", x)
-    if array.dtype.name != "float32":
-        raise BadType(f"linear_dynamic: x has dtype {array.dtype}, it must be float32", remedy="x.astype(np.float32)")
-    fits("linear_dynamic", array.shape, layer.shape)
+    array = x if in_mlx(x) else check_kind("linear_dynamic", x)
+    if dtype_of(array).name != "float32":
+        raise BadType(f"linear_dynamic: x has dtype {array.dtype}, it must be float32", remedy="x.astype(float32)")
+    fits("linear_dynamic", tuple(array.shape), layer.shape)
+    if array is x and in_mlx(x):
+        return array, *layer.there("mlx", lambda: _in_mlx(layer)), layer.engine, *scheme(layer.engine).activations(U8)
     low, high = extremes(array)
     if not (isfinite(low) and isfinite(high)):
         what = "NaN" if isnan(low) or isnan(high) else "infinity"

@@ -39,7 +39,7 @@ class Packed:
         What calls need of them: the integers, the scales, the zero points or None where all are 0, the bias or None.
     """
 
-    __slots__ = ("_bias", "_engine", "_forms", "_known", "_weight", "parts")
+    __slots__ = ("_bias", "_engine", "_forms", "_known", "_there", "_weight", "parts")
 
     def __init__(self, where: str, weight: QArray, bias: Array | None) -> None:
         self._engine = current_engine(where)
@@ -53,10 +53,11 @@ class Packed:
         self.parts = w.int_repr, w.scales, w.zero_points if w.zero_points.any() else None, self._bias
         self._forms: list[tuple[Any, Array]] = []
         self._known: dict[Any, Array] = {}
+        self._there: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return {name: getattr(self, name) for name in names if name not in ("_forms", "_known", "parts")}
+        return {name: getattr(self, name) for name in names if name not in ("_forms", "_known", "_there", "parts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -93,6 +94,11 @@ class Packed:
                 self._known.clear()
             self._known[key] = found
         return found
+
+    def there(self, kind: str, make: Callable[[], Any]) -> Any:
+        """What calls need of it on arrays of another kind: made when it is first needed, and kept."""
+        found = self._there.get(kind)
+        return found if found is not None else self._there.setdefault(kind, make())
 
     @property
     def engine(self) -> str:

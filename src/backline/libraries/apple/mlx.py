@@ -24,9 +24,10 @@ from ...problems.linalg import LinalgProblem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ...problems.neural import NeuralProblem
+from ...problems.quantized import QuantizedProblem
 from ...problems.rnn import RnnProblem
 from ..base import Algorithm, Library, Refusal
-from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_rnn
+from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_quantized, mlx_rnn
 from .placement import CPU, METAL, Device, device_of, not_on_metal, reduces
 
 __all__ = ["MLX", "MlxPlan"]
@@ -52,6 +53,7 @@ PARTS: dict[type[Problem], Part] = {
     LinalgProblem: Part("linalg", mlx_linalg.refusal, mlx_linalg.function, mlx_linalg.note),
     FftProblem: Part("fft", mlx_fft.refusal, mlx_fft.function),
     EinsumProblem: Part("elements", mlx_products.elements_refusal, mlx_products.elements),
+    QuantizedProblem: Part("quantized_matmul", mlx_quantized.refusal, mlx_quantized.linear_dynamic, mlx_quantized.note),
     RnnProblem: Part("steps", mlx_rnn.refusal, mlx_rnn.function),
 }
 
