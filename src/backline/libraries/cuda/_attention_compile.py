@@ -127,9 +127,9 @@ def _compile(variant: Variant, tile: Tile, key: str) -> Compiled:
 def build(variant: Variant, tile: Tile) -> Compiled:
     """Compile with Triton: seconds, without a GPU."""
     # Ignored: Triton is not installed where types are checked, or it is.
-    from triton import compile as translate  # type: ignore[import-not-found,unused-ignore]
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found,unused-ignore]
-    from triton.compiler import ASTSource  # type: ignore[import-not-found,unused-ignore]
+    from triton import compile as translate
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
     from . import attention_kernels
 
