@@ -57,3 +57,6 @@ def test_results_are_as_before() -> None:
     assert backline.linalg.vector_norm(x, out=out) is out and out == np.float32(6**0.5)
     with pytest.raises(backline.errors.BadType):
         backline.linalg.norm(x, out=np.empty((), np.float64))
+    for order in (np.array([2, 2]), 2 + 0j, "2"):
+        with pytest.raises(backline.errors.BadType, match="ord is a number"):
+            backline.linalg.vector_norm(x, order)

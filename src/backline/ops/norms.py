@@ -56,7 +56,7 @@ def vector_norm(
     >>> float(backline.linalg.vector_norm(np.array([3.0, 4.0])))
     5.0
     """
-    whole = _whole_norm(x, keepdim) if dim is None and ord == 2 else None
+    whole = _whole_norm(x, keepdim) if dim is None and isinstance(ord, (int, float)) and ord == 2 else None
     if whole is not None:
         return into(out, "vector_norm", whole)
     a = given(x, "vector_norm: x")
