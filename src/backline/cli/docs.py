@@ -103,12 +103,12 @@ only. What has been run:
 
 # What was run of a library that was not run where it is meant to be: of those with a name here, else by the kind of its arrays.
 _RUN = {
-    "cudnn": "its decisions; its graphs as recorded calls; by hand, the plans that cuDNN 9.19 and 9.28 list without a device "
-    "(`make test-cudnn`)",
+    "cudnn": "its decisions; its graphs as recorded calls; by hand, the plans that cuDNN 9.28 lists without a device "
+    "(`make test-cudnn`), of 9.19 those of convolutions and some of attention",
     "cupy": "its formulas with NumPy in CuPy's place; by hand, with the true CuPy, whose kernels NVRTC compiled for sm_90 and "
     "g++ for the CPU (`make test-cupy`)",
-    "triton": "its decisions and launches as recorded calls; by hand, the kernels in Triton's interpreter, and compiled for "
-    "sm_75 to sm_120 (`make test-triton`)",
+    "triton": "its decisions and launches as recorded calls; the kernels in Triton's interpreter, and compiled for sm_80, "
+    "sm_90 and sm_100 (`make test-triton`)",
     "magma": "a stand-in compiled in the tests; no MAGMA",
     "nnpack": "a stand-in compiled in the tests; by hand, the copy inside PyTorch",
     "cuda": "its decisions; its calls against the signatures of the real bindings, with NumPy in place of the GPU; by hand, "
