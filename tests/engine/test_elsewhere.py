@@ -18,24 +18,11 @@ from backline.libraries import array_kinds
 from backline.libraries.array_kinds import ArrayKind, Described, likeness
 from backline.libraries.base import Algorithm, Library
 from backline.problems import Problem
+from device_arrays import ndarray
 from support import clean
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
-
-
-class ndarray:
-    """An array on a device that is not there: NumPy's numbers, which only the stand-in library looks at."""
-
-    def __init__(self, values: Any, device: int = 0) -> None:
-        self.values, self.device = np.asarray(values), device
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-
-ndarray.__module__ = "standin.core"
 
 
 class StandIn(Library):

@@ -20,24 +20,13 @@ from backline.libraries.array_kinds import ArrayKind
 from backline.libraries.base import Algorithm, Library
 from backline.ops import elsewhere
 from backline.problems import Problem
+from device_arrays import ndarray
 from support import clean
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 
 
-class ndarray:
-    """An array on a device that is not there."""
-
-    def __init__(self, values: Any, device: int = 0) -> None:
-        self.values, self.device = np.asarray(values), device
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-
-ndarray.__module__ = "standin.core"
 SLOW = ArrayKind("StandIn", "standin", "ndarray", lambda a: a.values.dtype, lambda a: a.values.strides, lambda a: f"cuda:{a.device}")
 FAST = dataclasses.replace(SLOW, reads=("values.dtype", "shape", "values.strides", "device"))
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 import backline
 from backline import libraries, switches
@@ -18,7 +19,7 @@ from backline.libraries.cuda.cudnn_graphs import Plans
 from backline.nn import functional, grad
 from gpu.arrays import error, normal, wide
 
-__all__ = ["CLOSE", "COARSE", "FINE", "IEEE", "ON", "OPS", "PRECISION", "ROUNDED", "TF32", "Convolution", "Size", "anew", "in_use", "of_three",
+__all__ = ["CLOSE", "COARSE", "FINE", "IEEE", "ON", "OPS", "PRECISION", "ROUNDED", "TF32", "Convolution", "Size", "anew", "images", "in_use",
            "same_bits"]  # fmt: skip
 
 Size = Callable[[Any, Any], Any]
@@ -143,7 +144,8 @@ def same_bits(arrays: list[Any]) -> bool:
     return all(each.tobytes() == hosts[0].tobytes() for each in hosts)
 
 
-def of_three(xp: Any, size: Size) -> Callable[..., Convolution]:
+@pytest.fixture
+def images(xp: Any, size: Size) -> Callable[..., Convolution]:
     """Makes convolutions of 3 x 3, of images that are small where NumPy does the work."""
 
     def make(dtype: str = "float32", last: bool = False, **given: Any) -> Convolution:

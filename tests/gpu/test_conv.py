@@ -33,16 +33,12 @@ from gpu.convolutions import (
     Convolution,
     Size,
     anew,
+    images,
     in_use,
-    of_three,
     same_bits,
 )
 
-
-@pytest.fixture
-def images(xp: Any, size: Size) -> Callable[..., Convolution]:
-    """A convolution of 3 x 3."""
-    return of_three(xp, size)
+assert images  # a fixture
 
 
 # --- without cuDNN ----------------------------------------------------------------------------------------------------
