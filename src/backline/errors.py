@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.linalg import LinAlgError
+import numpy as np
 
 __all__ = [
     "BackendUnavailable",
     "BacklineError",
+    "BadAxis",
     "BadType",
     "BadValue",
     "DeviceLost",
@@ -75,12 +76,31 @@ class BadValue(BacklineError, RuntimeError, ValueError):
     """A value outside the legal ones; the text lists those, the nearest first."""
 
 
+class BadAxis(BadValue, IndexError):
+    """An axis that an array does not have; the text says how many dimensions it has."""
+
+
+class LinAlgError(np.linalg.LinAlgError, RuntimeError):
+    """A matrix without such a factorization, inverse or solution: NumPy's class of that name, and a RuntimeError as in torch.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> try:
+    ...     backline.linalg.cholesky(-np.eye(2))
+    ... except RuntimeError as error:
+    ...     print(error)
+    linalg.cholesky: the leading minor of order 1 is not positive definite
+    >>> issubclass(LinAlgError, np.linalg.LinAlgError)
+    True
+    """
+
+
 def refuse_overlap(out: Any, operand: Any) -> None:
     """Raise `BadValue` if two arrays whose ranges of bytes meet have an element in common.
 
     The compiled core calls this, and so do plans in Python, so that every library refuses the same calls.
     """
-    import numpy as np
 
     try:
         # Exact for what people write; the bound keeps adversarial strides (an NP-hard problem) from hanging.

@@ -116,7 +116,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: q.MinMaxObserver(engine=3), BadType, "engine=3"),
     (lambda: q.MinMaxObserver(symmetric=1), BadType, "MinMaxObserver: symmetric"),
     (lambda: q.MinMaxObserver(axis=0.5), BadType, "axis=0.5"),
-    (lambda: q.MinMaxObserver(axis=2)(np.zeros(2)), BadValue, r"axis=2.*\n.*\(2,\)"),
+    (lambda: q.MinMaxObserver(axis=2)(np.zeros(2)), BadValue, r"axis=2.*\(2,\)"),
     (lambda: q.MinMaxObserver()(np.array([np.inf])), BadValue, r"shape \(1,\), holds infinity"),
     (lambda: q.MinMaxObserver()(np.array([np.nan])), BadValue, "holds NaN"),
     (lambda: q.HistogramObserver()(np.array([np.inf])), BadValue, "holds infinity"),

@@ -9,10 +9,11 @@ import numpy as np
 
 from ..errors import BadType, BadValue, refuse_overlap
 from ..libraries.array_kinds import kind_of
+from .axes import axes_of
 from .bind import check_array, check_out
 from .kinds import functions, into, on_its_device
 from .layer_checks import whole
-from .transforms import MODULE, Array, Sizes, axis_in
+from .transforms import MODULE, Array, Sizes
 
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
 
@@ -96,14 +97,11 @@ def rfftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
 def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
     kind = kind_of(input)
     array = input if kind is not None else check_array(input, f"{where}: input")
-    wanted = range(array.ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
-    axes = [axis_in(where, axis, array) for axis in wanted]
-    if len(set(axes)) != len(axes):
-        raise BadValue(f"{where}: dim={dim!r} names an axis twice", remedy="each once")
+    axes = tuple(range(array.ndim)) if dim is None else axes_of(where, "dim", dim, array.shape)
     if kind is not None:
         xp = functions(array)
         steps = [-(array.shape[axis] // 2) if back else array.shape[axis] // 2 for axis in axes]
-        moved = xp.roll(array, tuple(steps), tuple(axes)) if axes else xp.array(array)
+        moved = xp.roll(array, tuple(steps), axes) if axes else xp.array(array)
         shifted: Array = into(out, where, moved)
         return shifted
     target = np.empty(array.shape, array.dtype) if out is None else check_out(out, f"{where}: out", array.shape, array.dtype)

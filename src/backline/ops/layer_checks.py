@@ -12,7 +12,7 @@ from ..problems.neural import NeuralProblem
 from .bind import check_array
 
 __all__ = [
-    "FLOATS", "MODULE", "Array", "as_input", "axis_of", "channels", "parameter", "positive", "problem", "same_shape", "whole",
+    "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape", "whole",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -70,14 +70,6 @@ def whole(where: str, name: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise BadType(f"{where}: {name} is an int, not {value!r}")
     return int(value)
-
-
-def axis_of(where: str, name: str, value: Any, array: Array) -> int:
-    """An axis of an array, counted from 0."""
-    axis = whole(where, name, value)
-    if not -array.ndim <= axis < array.ndim:
-        raise BadValue(f"{where}: {name}={axis}, and input of shape {array.shape} has {array.ndim} dimensions")
-    return axis % array.ndim
 
 
 def positive(where: str, name: str, value: Any, *, most: float = float("inf")) -> float:

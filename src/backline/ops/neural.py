@@ -13,10 +13,11 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.neural import NeuralProblem
+from .axes import axis_of
 from .bind import operation
 from .checks import flag, word
 from .kinds import functions, like, on_its_device, space_of
-from .layer_checks import MODULE, Array, as_input, axis_of, positive, problem
+from .layer_checks import MODULE, Array, as_input, positive, problem
 
 __all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
 
@@ -201,7 +202,7 @@ def softmax(input: Array, dim: int) -> NeuralProblem:
            [1. , 0. ]])
     """
     array = as_input("softmax", "input", input, rank=1)
-    return problem("softmax", {"input": array}, array.shape, axis=axis_of("softmax", "dim", dim, array))
+    return problem("softmax", {"input": array}, array.shape, axis=axis_of("softmax", "dim", dim, array.shape))
 
 
 @operation("log_softmax", module=MODULE, family="neural")
@@ -232,7 +233,7 @@ def log_softmax(input: Array, dim: int) -> NeuralProblem:
     array([    0., -1000.])
     """
     array = as_input("log_softmax", "input", input, rank=1)
-    return problem("log_softmax", {"input": array}, array.shape, axis=axis_of("log_softmax", "dim", dim, array))
+    return problem("log_softmax", {"input": array}, array.shape, axis=axis_of("log_softmax", "dim", dim, array.shape))
 
 
 @on_its_device

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..errors import BadValue
 from ..problems.neural import NeuralProblem
+from .axes import axis_of
 from .bind import operation
 from .checks import word
-from .layer_checks import Array, as_input, axis_of, problem, same_shape
+from .layer_checks import Array, as_input, problem, same_shape
 
 __all__ = [
     "GRAD", "gelu_input", "log_softmax_input", "pair", "relu_input", "sigmoid_input", "silu_input", "softmax_input", "tanh_input",
@@ -256,4 +257,4 @@ def _softmax(op: str, output: Any, grad_output: Any, dim: Any) -> NeuralProblem:
     array, grad = pair(where, "output", output, grad_output)
     if array.ndim < 1:
         raise BadValue(f"{where}: output must have 1 dimension or more, it has shape ()")
-    return problem(f"{op}_grad", {"result": array, "grad": grad}, array.shape, axis=axis_of(where, "dim", dim, array))
+    return problem(f"{op}_grad", {"result": array, "grad": grad}, array.shape, axis=axis_of(where, "dim", dim, array.shape))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from .axes import axes_of
 from .bind import check_out, composed_of
 from .kinds import given, into, on_its_device, one_kind
 from .matmul import matmul, mm
@@ -181,7 +182,10 @@ def tensordot(
     else:
         if not isinstance(dims, (tuple, list)) or len(dims) != 2 or not all(isinstance(d, (tuple, list)) for d in dims):
             raise BadType(f"tensordot: dims={dims!r}", remedy="a number of axes, or a pair of lists of axes")
-        summed = _axes(dims[0], a.ndim, "a"), _axes(dims[1], b.ndim, "b")
+        summed = (
+            list(axes_of("tensordot", "dims[0]", tuple(dims[0]), a.shape, "a")),
+            list(axes_of("tensordot", "dims[1]", tuple(dims[1]), b.shape, "b")),
+        )
     sizes = [a.shape[i] for i in summed[0]], [b.shape[i] for i in summed[1]]
     if sizes[0] != sizes[1]:
         raise BadValue(f"tensordot: axes {summed[0]} of a have sizes {sizes[0]}, axes {summed[1]} of b have {sizes[1]}")
@@ -205,14 +209,3 @@ def tensordot(
     else:
         out[...] = mm(left, right).reshape(shape)
     return out
-
-
-def _axes(axes: Sequence[int], ndim: int, name: str) -> list[int]:
-    found = []
-    for axis in axes:
-        if not -ndim <= axis < ndim:
-            raise BadValue(f"tensordot: axis {axis} of {name}, which has {ndim} dimensions")
-        found.append(axis % ndim)
-    if len(set(found)) < len(found):
-        raise BadValue(f"tensordot: axes {list(axes)} of {name} repeat")
-    return found

@@ -10,11 +10,12 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.fft import FftProblem
+from .axes import axes_of, axis_of
 from .bind import check_array, check_out
 from .checks import flag, word
 from .layer_checks import whole
 
-__all__ = ["MODULE", "Array", "Sizes", "as_input", "axis_in", "cosine", "fourier"]
+__all__ = ["MODULE", "Array", "Sizes", "as_input", "cosine", "fourier"]
 
 Array = np.ndarray[Any, Any]
 Sizes = tuple[int, ...] | list[int] | int | None
@@ -33,18 +34,6 @@ def as_input(where: str, value: Any, *, real: bool = False) -> Array:
     return array
 
 
-def axis_in(where: str, value: Any, array: Array) -> int:
-    """An axis of the input, counted from 0."""
-    axis = whole(where, "dim", value)
-    if not -array.ndim <= axis < array.ndim:
-        number = f"{array.ndim} dimension{'' if array.ndim == 1 else 's'}"
-        raise BadValue(
-            f"{where}: dim={axis}, and input of shape {array.shape} has {number}",
-            remedy=f"a number from {-array.ndim} to {array.ndim - 1}" if array.ndim else "an array of one dimension or more",
-        )
-    return axis % array.ndim
-
-
 def _numbers(where: str, name: str, value: Any) -> tuple[int, ...]:
     values = value if isinstance(value, (tuple, list)) else (value,)
     return tuple(whole(where, name, v) for v in values)
@@ -57,9 +46,7 @@ def _axes(where: str, array: Array, sizes: tuple[int, ...] | None, dim: Any) -> 
                 f"{where}: s={sizes} has {len(sizes)} sizes, and input of shape {array.shape} has {array.ndim} dimensions"
             )
         return tuple(range(array.ndim - (array.ndim if sizes is None else len(sizes)), array.ndim))
-    axes = tuple(axis_in(where, axis, array) for axis in _numbers(where, "dim", dim))
-    if len(set(axes)) != len(axes):
-        raise BadValue(f"{where}: dim={dim!r} names an axis twice", cause=f"input has shape {array.shape}", remedy="each once")
+    axes = axes_of(where, "dim", dim, array.shape)
     if sizes is not None and len(sizes) != len(axes):
         raise BadValue(f"{where}: s={sizes} has {len(sizes)} sizes, dim={dim!r} has {len(axes)} axes", remedy="one for each")
     return axes
@@ -68,7 +55,7 @@ def _axes(where: str, array: Array, sizes: tuple[int, ...] | None, dim: Any) -> 
 def _places(where: str, array: Array, s: Any, dim: Any, one: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """The axes and the sizes that the call gives; with `one`, of a function of one dimension."""
     if one:
-        return (axis_in(where, dim, array),), None if s is None else (whole(where, "n", s),)
+        return (axis_of(where, "dim", dim, array.shape),), None if s is None else (whole(where, "n", s),)
     sizes = None if s is None else _numbers(where, "s", s)
     return _axes(where, array, sizes, dim), sizes
 

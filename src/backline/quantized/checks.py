@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..ops import axes
 from ..ops.bind import check_array
 
 __all__ = ["LEAST", "MOST", "Array", "axis_of", "check_kind", "integer_dtype", "one_of_each", "scales", "zero_points"]
@@ -41,14 +42,8 @@ def integer_dtype(where: str, dtype: Any) -> np.dtype[Any]:
 
 
 def axis_of(where: str, axis: Any, shape: tuple[int, ...]) -> int | None:
-    """The axis, counted from the first; None for None."""
-    if axis is None:
-        return None
-    if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
-        raise BadType(f"{where}: axis={axis!r} is not an int or None")
-    if not -len(shape) <= axis < len(shape):
-        raise BadValue(f"{where}: axis={axis}", cause=f"the array has shape {shape}, {len(shape)} axes")
-    return int(axis) % len(shape)
+    """Returns the axis, counted from the first; None for None."""
+    return None if axis is None else axes.axis_of(where, "axis", axis, shape, "the array")
 
 
 def _numbers(where: str, name: str, value: Any, size: int | None, kinds: str, what: str) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..ops.checks import flag
 from .arrays import QArray, check_floats, quantize
-from .checks import LEAST, MOST, Array, integer_dtype
+from .checks import LEAST, MOST, Array, axis_of, integer_dtype
 from .schemes import scheme
 
 __all__ = ["HistogramObserver", "MinMaxObserver", "parameters", "parameters_of_one", "quantize_weights"]
@@ -131,9 +131,8 @@ class MinMaxObserver(_Observer):
         """Look at an array of real numbers, and return it."""
         array = self._checked(x)
         axis = self._axis
-        if axis is not None and not -array.ndim <= axis < array.ndim:
-            raise BadValue(f"MinMaxObserver: axis={axis}", cause=f"x has shape {array.shape}, {array.ndim} axes")
-        others = None if axis is None else tuple(i for i in range(array.ndim) if i != axis % array.ndim)
+        kept = axis_of("MinMaxObserver", axis, array.shape)
+        others = None if kept is None else tuple(i for i in range(array.ndim) if i != kept)
         wide = array.astype(np.float64)
         # Ranges hold 0 anyway, so it can stand for what is not there.
         low, high = np.min(wide, axis=others, initial=0.0), np.max(wide, axis=others, initial=0.0)

@@ -234,7 +234,12 @@ def _linalg(p: LinalgProblem) -> Callable[..., Any]:
         inputs = [arrays[index[role]] for role in ("a", "p", "b") if role in index]
         if p.op in NEEDS_FINITE and not _finite(p, inputs):
             raise LinAlgError(f"{p.op}: {NOT_FINITE[p.op == 'linalg.lstsq']}")
-        result = solve(p, *inputs, **keywords)
+        try:
+            result = solve(p, *inputs, **keywords)
+        except np.linalg.LinAlgError as error:
+            if isinstance(error, LinAlgError):
+                raise
+            raise LinAlgError(f"{p.op}: {error}") from None  # NumPy's own class is no RuntimeError
         parts = result if isinstance(result, tuple) else (result,)
         if outs:
             for role, part in zip(outs, parts, strict=False):

@@ -68,7 +68,7 @@ def _cholesky(low: Array) -> tuple[Array, int]:
     if np.isfinite(full).all():
         try:
             return np.linalg.cholesky(full), 0
-        except LinAlgError:
+        except np.linalg.LinAlgError:
             pass  # column by column below, to learn where it fails
     factor = low.astype(np.result_type(low, np.float64))
     for j in range(n):
@@ -135,7 +135,7 @@ def inv(p: LinalgProblem, a: Array, *, check: bool = True) -> Any:
         try:
             results.append(np.linalg.inv(item))
             infos.append(np.int32(0))
-        except LinAlgError:
+        except np.linalg.LinAlgError:
             info = _zero_pivot(item)
             if check and info:
                 raise _singular(p.op, info) from None
@@ -152,7 +152,7 @@ def solve(p: LinalgProblem, a: Array, b: Array, *, left: bool = True, check: boo
         try:
             results.append(np.linalg.solve(x, y) if left else np.linalg.solve(x.T, y.T).T)
             infos.append(np.int32(0))
-        except LinAlgError:
+        except np.linalg.LinAlgError:
             info = _zero_pivot(x)
             if check and info:
                 raise _singular(p.op, info) from None

@@ -1,0 +1,64 @@
+"""Axes that callers name: checked, and counted from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadAxis, BadType, BadValue
+
+__all__ = ["axes_of", "axis_of"]
+
+
+def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: str = "input") -> int:
+    """Return an axis of an array of this shape, counted from 0.
+
+    Parameters
+    ----------
+    where, name, array
+        The operation, its parameter and the array, for the text of an error.
+    value
+        The axis as the caller gave it; negative numbers count from the last.
+    shape
+        The array's shape.
+
+    Raises
+    ------
+    BadType
+        Not an integer.
+    BadAxis
+        The array has no such axis.
+
+    Examples
+    --------
+    >>> axis_of("softmax", "dim", -1, (2, 3))
+    1
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise BadType(f"{where}: {name} is an int, not {value!r}")
+    rank = len(shape)
+    if not -rank <= value < rank:
+        raise BadAxis(
+            f"{where}: {name}={value}, and {array} of shape {shape} has {rank} dimension{'' if rank == 1 else 's'}",
+            remedy=f"a number from {-rank} to {rank - 1}" if rank else "an array of one dimension or more",
+        )
+    return int(value) % rank
+
+
+def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: str = "input") -> tuple[int, ...]:
+    """Return one axis or several different ones, each counted from 0.
+
+    Parameters and errors are those of `axis_of`; an axis named twice is a `BadValue`.
+
+    Examples
+    --------
+    >>> axes_of("fftn", "dim", (0, -1), (2, 3))
+    (0, 1)
+    """
+    given: Iterable[Any] = values if isinstance(values, (tuple, list)) else (values,)
+    axes = tuple(axis_of(where, name, value, shape, array) for value in given)
+    if len(set(axes)) < len(axes):
+        raise BadValue(f"{where}: {name}={values!r} names an axis twice", cause=f"{array} has shape {shape}", remedy="each once")
+    return axes
