@@ -1,4 +1,4 @@
-"""Which parts of a layer's result are held against float64, and how exact they have to be.
+"""The parts of a layer's or transform's result that are compared with a reference, and how exact they have to be.
 
 Layers treat images, rows and heads alike and apart, so some of them stand for all where there is much: the first, the last, and
 others at random, as many as a second or so allows. Where elements of a batch meet, as in a gradient of weights, all is compared.
@@ -21,13 +21,15 @@ from ..problems.fft import FftProblem
 from ..problems.linear import LinearProblem
 from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
+from .accuracy_linalg import relative
+from .accuracy_wide import paired, wide_results
 
-__all__ = ["Part", "parts", "terms"]
+__all__ = ["Compared", "Part", "parts", "terms"]
 
 Array = Any
 Index = tuple[slice, ...]
 
-FLOPS = 2e9  # what the float64 reference may take
+FLOPS = 2e9  # what a reference in float64 may take; one that is wider takes longer for each
 BYTES = 16 << 20  # of operands that are compared, or of a layer that is compared as a whole
 ROWS = 64  # of a linear layer in one part
 WITH_BATCH = ("input", "result", "grad", "residual")  # roles whose first axis is the batch
@@ -55,16 +57,35 @@ class Part:
     shape: tuple[int, ...] | None = None
     least: float = 1.0
 
-    def error(self, results: tuple[Array, ...], wanted: Any, distance: Callable[[Array, Array, float], float]) -> float:
+
+class Compared:
+    """A part with its reference, computed once.
+
+    Parameters
+    ----------
+    part
+        The part.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.wanted, self.unknown = wide_results(part.problem, part.arrays)
+
+    def error(self, results: tuple[Array | None, ...]) -> float:
         """Relative error of this part of the results."""
-        right = wanted if isinstance(wanted, tuple) else (wanted,)
-        if len(right) != len(results):
+        p = self.part
+        if len(self.wanted) != len(results):
             return math.inf
-        worst = 0.0
-        for result, reference in zip(results, right, strict=True):
-            whole = result if self.shape is None or result.size != math.prod(self.shape) else result.reshape(self.shape)
-            there = whole[self.index] if self.index else whole
-            worst = max(worst, distance(there, np.asarray(reference).reshape(there.shape), self.least))
+        worst = self.unknown
+        for result, reference in zip(results, self.wanted, strict=True):
+            if result is None or reference is None:
+                continue
+            whole = result if p.shape is None or result.size != math.prod(p.shape) else result.reshape(p.shape)
+            there = whole[p.index] if p.index else whole
+            if there.size != reference.high.size:
+                return math.inf
+            shown = paired(there)
+            worst = max(worst, relative(shown, reference.each(lambda x, shape=there.shape: x.reshape(shape)), p.least))  # type: ignore[misc]
         return worst
 
 

@@ -1,0 +1,146 @@
+"""Relative errors of matrix products: each element is judged by the size that its terms would give it if none cancelled.
+
+That is the root of the sum of the squared terms, or the element itself where that is larger. A sum of terms that happen to cancel is
+then no worse than others, as it would be if judged by itself; and unlike the sum of absolute terms, which outgrows the result as
+sums get longer, that measure means the same for every length.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..problems.matmul import MatmulProblem
+from .accuracy_linalg import times
+from .double_double import Pair, difference, pair, product
+
+__all__ = ["ProductReference"]
+
+Array = Any
+
+FLOPS = 5e7  # of a product that is computed whole in double-double arithmetic, or of the rows that are
+ITEMS, ROWS, COLUMNS = 4, 16, 1024  # of a larger one that are compared, the first and the last among them
+PROBES = 4
+
+
+class ProductReference:
+    """What results of a MatmulProblem on given operands are compared with.
+
+    Parameters
+    ----------
+    problem, arrays
+        The Problem and its operands.
+    small
+        Whether float64 copies of operands and results may be held.
+    """
+
+    def __init__(self, problem: MatmulProblem, arrays: list[Array], small: bool) -> None:
+        self.problem = p = problem
+        self.double = p.dtype.name in ("float64", "complex128")
+        self.whole = small and not (self.double and p.flops > FLOPS)
+        self.views = {
+            o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in zip(p.operands, arrays, strict=True)
+        }
+        working = np.dtype(np.float32) if p.dtype.name in ("float16", "bfloat16") else p.dtype
+        self.alpha, self.beta = (_wide(np.asarray(x).astype(working)) for x in (p.alpha, p.beta))
+        self._rng = np.random.default_rng(1)
+        self._wanted: dict[Any, tuple[Pair, Array]] = {}
+
+    def error(self, got: Array) -> float:
+        """Relative error of one result."""
+        p = self.problem
+        if p.empty:
+            return 0.0
+        if got.shape not in (p.result, (*p.batch, p.m, p.n)):
+            return math.inf
+        got = got.reshape(*p.batch, p.m, p.n)
+        if self.whole:
+            return self._compared(got, ())
+        # Products with random vectors show a wrong element wherever it is; how wrong the usual one is, a sample shows better.
+        return max(self._probed(got), *(self._compared(got, item) for item in self._items()))
+
+    def _items(self) -> list[tuple[int, ...]]:
+        p = self.problem
+        return [tuple(map(int, np.unravel_index(i, p.batch))) for i in _sample(p.items, ITEMS)] if p.batch else [()]
+
+    def _compared(self, got: Array, item: tuple[int, ...]) -> float:
+        p = self.problem
+        wide = {role: np.broadcast_to(x, (*p.batch, *_core(p, role))) for role, x in self.views.items() if role != "out"}
+        if not self.whole:
+            rows, columns = _sample(p.m, max(min(ROWS, int(FLOPS / (2 * p.k))), 1)), _sample(p.n, COLUMNS)
+            columns = columns[: max(int(FLOPS / (2 * p.k * len(rows))), 1)]
+            where: dict[str, Any] = {"a": (rows,), "b": (slice(None), columns), "c": np.ix_(rows, columns)}
+            got = got[item][where["c"]]
+            wide = {role: x[item][where[role]] for role, x in wide.items()}
+        if item not in self._wanted:
+            self._wanted[item] = self._sum(wide)
+        return _by_size(pair(_wide(got)), *self._wanted[item])
+
+    def _sum(self, wide: dict[str, Array]) -> tuple[Pair, Array]:
+        """alpha * A @ B + beta * C, and what its elements are judged by."""
+        p = self.problem
+        a, b = _wide(wide["a"]), _wide(wide["b"])
+        a = a.conj() if p.parameter("conj") else a
+        total = product(a, b) if self.double else pair(np.matmul(a, b))
+        squares = np.matmul(_square(a), _square(b)) * _square(self.alpha)
+        if self.alpha != 1:
+            total = total.times(self.alpha)
+        if p.beta != 0:
+            c = _wide(wide["c"])
+            total = total + pair(c).times(self.beta)
+            squares = squares + _square(c) * _square(self.beta)
+        return total, squares
+
+    def _probed(self, got: Array) -> float:
+        p = self.problem
+        a, b = self.views["a"], self.views["b"]
+        a = a.conj() if p.parameter("conj") else a
+        # Integers of eight bits: products with them are exact, and none of them is near 0.
+        v = self._rng.integers(128, 256, (p.n, PROBES)) * self._rng.choice((-1.0, 1.0), (p.n, PROBES)) / 128
+        v = v.astype(np.complex128) if p.dtype.kind == "c" else v
+        wanted = times(a, times(b, pair(v), exact=self.double), exact=self.double).times(self.alpha)
+        squares = _squared_times(a, _squared_times(b, _square(v))) * _square(self.alpha)
+        if p.beta != 0:
+            c = np.broadcast_to(self.views["c"], (*p.batch, p.m, p.n))
+            wanted = wanted + times(c, pair(v), exact=self.double).times(self.beta)
+            squares = squares + _squared_times(c, _square(v)) * _square(self.beta)
+        shown = times(got, pair(v), exact=self.double)
+        shape = np.broadcast_shapes(shown.high.shape, wanted.high.shape)
+        return _by_size(shown.each(lambda x: np.broadcast_to(x, shape)), wanted.each(lambda x: np.broadcast_to(x, shape)), squares)
+
+
+def _core(p: MatmulProblem, role: str) -> tuple[int, int]:
+    return {"a": (p.m, p.k), "b": (p.k, p.n)}.get(role, (p.m, p.n))
+
+
+def _sample(n: int, most: int) -> Array:
+    """Some of n numbers, with the first and the last."""
+    if n <= most:
+        return np.arange(n)
+    others = np.random.default_rng(1).choice(np.arange(1, n - 1), max(most - 2, 0), replace=False) if n > 2 else []
+    return np.unique([0, n - 1, *others])
+
+
+def _by_size(got: Pair, wanted: Pair, squares: Array) -> float:
+    size = np.maximum(np.abs(wanted.high), np.sqrt(squares))
+    distance = difference(got, wanted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(distance == 0, 0.0, distance / size)
+    return math.inf if np.isnan(found).any() else float(np.max(found))
+
+
+def _square(x: Array) -> Array:
+    return x.real**2 + x.imag**2 if x.dtype.kind == "c" else x * x
+
+
+def _squared_times(a: Array, x: Array) -> Array:
+    """The squares of a matrix's elements times vectors, some rows at a time."""
+    step = max((1 << 20) // max(a.size // a.shape[-2], 1), 1)
+    parts = [np.matmul(_square(_wide(a[..., i : i + step, :])), x) for i in range(0, a.shape[-2], step)]
+    return np.concatenate(parts, axis=-2) if len(parts) > 1 else parts[0]
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)

@@ -1,0 +1,188 @@
+"""Layers, convolutions and transforms of float64 computed more precisely: the references of `accuracy_layers`.
+
+Convolutions and linear layers are sums of products and computed in double-double arithmetic. Transforms, activations,
+normalisation, pooling, attention and recurrent networks are computed by NumPy in `np.longdouble`, which has 11 bits more than
+float64 on x86 and 60 more on other Linux systems. Where it has none more, or a Problem would take too long in it, the reference
+stays float64; errors below that format's own rounding are then reported as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..libraries import layer_formulas
+from ..libraries.spaces import Space
+from ..problems import Problem, operand
+from ..problems.conv import ConvProblem
+from ..problems.fft import FftProblem
+from ..problems.linear import LinearProblem
+from ..problems.neural import NeuralProblem
+from .double_double import Pair, bilinear, pair, product
+
+__all__ = ["Wide", "computed", "paired", "wide_results"]
+
+Array = Any
+Wide = tuple[list[Pair | None], float]  # results, and their own relative error where that may show
+
+LONG = np.dtype(np.longdouble)
+LONGER = float(np.finfo(LONG).eps) < 2.0**-60
+SLICED = 3e8  # floating-point operations of a convolution that are repeated for each pair of slices,
+LONG_FLOPS = {"fft": 4e8}  # and those that are done in longdouble, by family;
+LONG_FLOPS_ELSE = 5e7  # products in longdouble have no BLAS
+EPS = float(np.finfo(np.float64).eps)
+
+
+def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None = None) -> Any:
+    """The results that NumPy computes in float64 (or another real dtype) from operands converted exactly."""
+    from .. import libraries
+
+    real = np.dtype(np.float64) if dtype is None else dtype
+    operands, copies = [], []
+    for o, array in zip(problem.operands, arrays, strict=True):
+        if o.role.startswith("out"):
+            continue
+        if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
+            wanted = np.dtype(real.char.upper()) if array.dtype.kind == "c" else real
+            array = array.astype(np.promote_types(array.dtype, wanted) if array.dtype.kind in "fc" else wanted, copy=False)
+        copies.append(array)
+        operands.append(operand(o.role, array))
+    parameters = tuple((name, value) for name, value in problem.parameters if name != "overwrite")
+    wide = replace(problem, operands=tuple(operands), parameters=parameters)
+    if isinstance(problem, NeuralProblem) and real == LONG:
+        return _layer(wide)(*copies)
+    return libraries.get("numpy").prepare(wide, libraries.Algorithm("numpy", "reference"))(*copies)
+
+
+def wide_results(problem: Problem, arrays: list[Array]) -> Wide:
+    """The results of a Problem, in float64 for narrower ones, else more precise where that can be had."""
+    if problem.dtype.name not in ("float64", "complex128"):
+        return _parts(computed(problem, arrays)), float(np.finfo(LONG).eps) if problem.dtype.char in "gG" else 0.0
+    if isinstance(problem, ConvProblem) and problem.flops <= SLICED:
+        return [_finished(problem, arrays, _convolution(problem, arrays))], 0.0
+    if isinstance(problem, LinearProblem) and problem.flops <= SLICED:
+        views = {o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in zip(problem.operands, arrays, strict=True)}
+        whole = product(views["a"], views["b"])
+        return [_finished(problem, [views[o.role] for o in problem.operands], whole)], 0.0
+    if LONGER and not isinstance(problem, (ConvProblem, LinearProblem)):
+        elementwise = isinstance(problem, NeuralProblem)
+        if elementwise or problem.flops <= LONG_FLOPS.get(problem.family, LONG_FLOPS_ELSE):
+            found = _parts(computed(problem, arrays, LONG))
+            if all(x is None or isinstance(x.low, np.ndarray) for x in found):
+                return found, 0.0
+    return _parts(computed(problem, arrays)), EPS
+
+
+def _parts(result: Any) -> list[Pair | None]:
+    return [None if x is None else paired(np.asarray(x)) for x in (result if isinstance(result, tuple) else (result,))]
+
+
+def paired(x: Array) -> Pair:
+    """An array of any dtype of numbers as a Pair; one of longdouble keeps its digits."""
+    narrow = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    if x.dtype.char not in "gG":
+        return pair(x.astype(narrow, copy=False))
+    high = x.astype(narrow)
+    return Pair(high, (x - high).astype(narrow))
+
+
+# Sums of products ----------------------------------------------------------------------------------------------------
+
+
+def _convolution(p: ConvProblem, arrays: list[Array]) -> Pair:
+    from .accuracy_layers import terms  # which imports this module
+
+    given = [(o, x) for o, x in zip(p.operands, arrays, strict=True) if o.role in ("input", "weight", "grad")]
+    plain = tuple((name, value) for name, value in p.parameters if name != "activation")
+
+    def convolve(one: Array, other: Array) -> Array:
+        operands = tuple(operand(o.role, x) for (o, _), x in zip(given, (one, other), strict=True))
+        return computed(replace(p, operands=operands, parameters=plain), [one, other])
+
+    return bilinear(convolve, given[0][1], given[1][1], terms(p))
+
+
+def _finished(p: Any, arrays: list[Array], total: Pair) -> Pair:
+    """Bias, residual and activation."""
+    for o, x in zip(p.operands, arrays, strict=True):
+        if o.role == "bias" and isinstance(p, ConvProblem):
+            x = x.reshape(-1, *[1] * len(p.kernel))
+        if o.role in ("bias", "residual"):
+            total = total + Pair(np.broadcast_to(x, total.high.shape))
+    name = p.parameter("activation")
+    if not name:
+        return total
+    return paired(ACTIVATIONS[name](total.high.astype(LONG) + total.low))
+
+
+# Formulas in longdouble ------------------------------------------------------------------------------------------------
+
+
+def _layer(p: NeuralProblem) -> Callable[..., Any]:
+    name = p.op
+    if name in layer_formulas.FORMULAS:
+        return layer_formulas.function(p, Space(np, LONG))
+    base = name.removesuffix("_grad")
+    if base == "gelu" and p.parameter("approximate") == "tanh":
+        base = "gelu_tanh"
+    if name.endswith("_grad"):
+        slope = SLOPES[base]
+        return lambda x, grad: slope(x) * grad
+    return ACTIVATIONS[base]
+
+
+def _erfc(x: Array) -> Array:
+    """1 - erf(x): by a series of positive terms, far out by a continued fraction."""
+    size = np.minimum(np.abs(x), LONG.type(110))
+    near = np.minimum(size, LONG.type(3))
+    term = total = near * 2 / np.sqrt(_pi()) * np.exp(-near * near)
+    for n in range(1, 100):
+        term = term * (2 * near * near / (2 * n + 1))
+        total = total + term
+    far = np.maximum(size, LONG.type(3))
+    fraction = far
+    for n in range(120, 0, -1):
+        fraction = far + LONG.type(n) / 2 / fraction
+    value = np.where(size <= 3, 1 - total, np.exp(-far * far) / (fraction * np.sqrt(_pi())))
+    return np.where(x < 0, 2 - value, value)
+
+
+def _pi() -> Any:
+    return 4 * np.arctan(LONG.type(1))
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, LONG.type(1), e) / (1 + e)
+
+
+def _gelu(x: Array) -> Array:
+    return x * _erfc(-x * np.sqrt(LONG.type(0.5))) / 2
+
+
+def _twice(x: Array) -> Array:
+    """Twice the argument of the tangent in the approximation of gelu."""
+    return 2 * np.sqrt(2 / _pi()) * (x + LONG.type(0.044715) * x * x * x)
+
+
+def _gelu_slope(x: Array) -> Array:
+    return _erfc(-x * np.sqrt(LONG.type(0.5))) / 2 + x * np.exp(-x * x / 2) / np.sqrt(2 * _pi())
+
+
+def _gelu_tanh_slope(x: Array) -> Array:
+    u = _twice(x)
+    return _sigmoid(u) + x * _sigmoid(u) * _sigmoid(-u) * 2 * np.sqrt(2 / _pi()) * (1 + 3 * LONG.type(0.044715) * x * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: np.maximum(x, 0), "gelu": _gelu, "gelu_tanh": lambda x: x * _sigmoid(_twice(x)),
+    "silu": lambda x: x * _sigmoid(x), "tanh": np.tanh, "sigmoid": _sigmoid,
+}  # fmt: skip
+SLOPES: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda x: (x > 0).astype(LONG), "gelu": _gelu_slope, "gelu_tanh": _gelu_tanh_slope,
+    "silu": lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x)), "tanh": lambda x: 4 * _sigmoid(2 * x) * _sigmoid(-2 * x),
+    "sigmoid": lambda x: _sigmoid(x) * _sigmoid(-x),
+}  # fmt: skip
