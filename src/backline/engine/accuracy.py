@@ -1,9 +1,10 @@
 """Relative errors of results: compared with a wider reference where the answer is unique, by residual where it is not.
 
-Results of float32, complex64 and 16-bit floats are compared with float64, from operands converted exactly. Results of float64 and
-complex128 are compared with at least 11 bits more than those have, in double-double arithmetic or `np.longdouble`: a reference in
-float64 would report the difference of two roundings, and 0 for NumPy. An error of 0 means that every digit is right. Where no such
-reference can be had in reasonable time, errors below the reference's own rounding are reported as that rounding.
+Results of float32, complex64 and 16-bit floats are compared with float64, computed from operands converted exactly. Results
+of float64 and complex128 are compared with references of at least 11 bits more, in double-double arithmetic or
+`np.longdouble`: one in float64 would report the difference of two roundings, and 0 for NumPy. An error of 0 means that every
+digit is right. Where no such reference can be had in reasonable time, errors below the reference's own rounding are reported
+as that rounding.
 
 Products are `accuracy_products`' business, linear algebra `accuracy_linalg`'s, and layers and transforms `accuracy_layers`'.
 """
@@ -96,7 +97,7 @@ class Reference:
             if self._reference is None:
                 copies = (16 if p.dtype.kind == "c" else 8) * (sum(math.prod(o.shape) for o in p.operands) + p.m * p.n * p.items)
                 self._reference = ProductReference(p, self.arrays, copies <= WIDE)
-            return self._reference.error(parts[0])  # type: ignore[arg-type]
+            return self._reference.error(parts[0])
         if isinstance(p, LinalgProblem):
             if p.empty:
                 return 0.0
@@ -104,7 +105,7 @@ class Reference:
                 scale = 16 // p.dtype.itemsize if p.dtype.kind == "c" else max(8 // p.dtype.itemsize, 1)
                 wide = scale * sum(o.nbytes for o in p.operands) * (3 if p.op in UNIQUE else 1)
                 self._reference = LinalgReference(p, self.arrays, wide <= WIDE, lambda: computed(p, self.arrays))
-            return self._reference.error(parts)  # type: ignore[arg-type]
+            return self._reference.error(parts)
         if self._parts is None:
             self._parts = [accuracy_layers.Compared(part) for part in accuracy_layers.parts(p, self.arrays)]
         return max((part.error(parts) for part in self._parts), default=0.0)

@@ -22,7 +22,8 @@ from ..problems.linear import LinearProblem
 from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
 from .accuracy_linalg import relative
-from .accuracy_wide import paired, wide_results
+from .accuracy_wide import LONG_FLOPS, float64_results, wide_results
+from .double_double import paired
 
 __all__ = ["Compared", "Part", "parts", "terms"]
 
@@ -31,6 +32,7 @@ Index = tuple[slice, ...]
 
 FLOPS = 2e9  # what a reference in float64 may take; one that is wider takes longer for each
 BYTES = 16 << 20  # of operands that are compared, or of a layer that is compared as a whole
+COARSE = 2.0**-40  # error that a comparison in float64 does not count
 ROWS = 64  # of a linear layer in one part
 WITH_BATCH = ("input", "result", "grad", "residual")  # roles whose first axis is the batch
 
@@ -49,6 +51,8 @@ class Part:
         Shape to which the whole result is brought first, or None.
     least
         Size below which no value is taken for the largest.
+    coarse
+        Whether it is compared in float64, only to see what is wrong.
     """
 
     problem: Problem
@@ -56,6 +60,7 @@ class Part:
     index: Index = ()
     shape: tuple[int, ...] | None = None
     least: float = 1.0
+    coarse: bool = False
 
 
 class Compared:
@@ -69,7 +74,8 @@ class Compared:
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        self.wanted, self.unknown = wide_results(part.problem, part.arrays)
+        compute = float64_results if part.coarse else wide_results
+        self.wanted, self.unknown = compute(part.problem, part.arrays)
 
     def error(self, results: tuple[Array | None, ...]) -> float:
         """Relative error of this part of the results."""
@@ -86,7 +92,7 @@ class Compared:
                 return math.inf
             shown = paired(there)
             worst = max(worst, relative(shown, reference.each(lambda x, shape=there.shape: x.reshape(shape)), p.least))  # type: ignore[misc]
-        return worst
+        return 0.0 if p.coarse and worst < COARSE else worst
 
 
 def terms(p: Problem) -> int:
@@ -121,6 +127,9 @@ def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:
         return
     if isinstance(p, AttentionProblem) and p.dropout:
         return  # each draws its own random numbers
+    if isinstance(p, FftProblem):
+        yield from _transforms(p, arrays)
+        return
     size, cut = _cuts(p, arrays)
     if size <= 1 or (p.bytes <= BYTES and p.flops <= FLOPS):
         yield Part(p, arrays, least=_least(p))
@@ -136,6 +145,8 @@ def _least(p: Problem) -> float:
     """Sizes of elements, where operands have variance 1; softmax may have any, and its elements are its own measure."""
     if isinstance(p, (ConvProblem, LinearProblem)):
         return math.sqrt(terms(p))
+    if isinstance(p, FftProblem):
+        return 0.0  # transforms may be scaled by their length
     return 0.0 if p.op.startswith("softmax") else 0.1 if isinstance(p, AttentionProblem) else 1.0
 
 
@@ -164,6 +175,26 @@ def _image(p: Any, arrays: list[Array], i: int) -> Part:
     if isinstance(p, ConvProblem):
         changes["batch"] = 1
     return Part(replace(p, **changes), some, (slice(i, i + 1),), least=_least(p))
+
+
+def _transforms(p: FftProblem, arrays: list[Array]) -> Iterator[Part]:
+    """All of them; where that would take too long in a wider format, some in that, and all in float64 to see what is wrong."""
+    whole = Part(p, arrays, least=_least(p))
+    axes = [axis for axis in range(len(p.result)) if axis not in p.axes and p.result[axis] > 1]
+    if p.single or p.flops <= LONG_FLOPS["fft"] or not axes:
+        yield whole
+        return
+    axis = max(axes, key=lambda i: p.result[i])
+    for i in {0, p.result[axis] // 2, p.result[axis] - 1}:
+        yield _transform(p, arrays, axis, i)
+    yield replace(whole, coarse=True)
+
+
+def _transform(p: FftProblem, arrays: list[Array], axis: int, i: int) -> Part:
+    here = (*[slice(None)] * axis, slice(i, i + 1))
+    some = [a[here] for a in arrays]
+    result = (*p.result[:axis], 1, *p.result[axis + 1 :])
+    return Part(replace(p, operands=_described(p, some), result=result), some, here, least=_least(p))
 
 
 def _rows(p: LinearProblem, arrays: list[Array], i: int) -> Part:

@@ -1,8 +1,9 @@
 """Relative errors of linear algebra: compared with a reference where the answer is unique, by residual where it is not.
 
-Solutions, Cholesky factors, eigenvalues and singular values are unique: float64 ones are compared with references refined to twice
-that precision, float32 ones with NumPy's in float64. LU and QR factors and vectors are not unique, and large solutions would take
-too long to refine: those are multiplied out, times a few random vectors, which no wrong element escapes.
+Solutions, Cholesky factors, eigenvalues and singular values are unique: float64 ones are compared with references that are
+refined until their own errors do not show, float32 ones with NumPy's in float64. LU and QR factors and vectors are not
+unique, and large solutions would take too long to refine: those are multiplied out, times a few random vectors, which no
+wrong element escapes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..problems.linalg import LinalgProblem
 from . import refinement
-from .double_double import Pair, difference, pair, product
+from .double_double import Pair, difference, pair, product, widened
 from .refinement import adjoint
 
 __all__ = ["LinalgReference", "matched"]
@@ -74,19 +75,19 @@ class LinalgReference:
         shape, (wanted, unknown) = self._wanted
         if got.shape != shape:
             return float("inf")
-        got = _wide(got)
+        got = widened(got)
         found = relative(pair(self._oriented(got) if self.double else got), wanted)
         return max(found, unknown) if unknown > EPS / 64 else found
 
     def _refined(self, start: Array) -> refinement.Refined:
         p = self.problem
-        a = _wide(self._get("a"))
+        a = widened(self._get("a"))
         if p.op == "linalg.cholesky":
             upper = bool(p.parameter("upper", False))
             low = adjoint(np.triu(a)) if upper else np.tril(a)
             found = refinement.cholesky(low + adjoint(np.tril(low, -1)), self._oriented(start))
         elif p.op == "linalg.lstsq":
-            found = refinement.least_squares(a, self._oriented(_wide(self._get("b"))), self._oriented(start))
+            found = refinement.least_squares(a, self._oriented(widened(self._get("b"))), self._oriented(start))
         else:
             found = refinement.solution(*self._system(a), self._oriented(start))
         return found
@@ -107,7 +108,7 @@ class LinalgReference:
         if op in ("linalg.inv", "cholesky_inverse"):
             right = np.eye(p.n)
         else:
-            right = self._oriented(_wide(self._get("b")))
+            right = self._oriented(widened(self._get("b")))
         matrix: Any = a
         if op.startswith("cholesky"):
             factor = adjoint(np.triu(a)) if p.parameter("upper", False) else np.tril(a)
@@ -135,12 +136,12 @@ class LinalgReference:
         values, unknown, conditions = self._wanted
         if got.shape != values.high.shape:
             return float("inf")
-        got, size = _wide(got), float(np.max(np.abs(values.high), initial=0.0))
+        got, size = widened(got), float(np.max(np.abs(values.high), initial=0.0))
         if self.problem.op in ("linalg.eigvals", "linalg.eig"):
             # A change of the matrix by one part in its size changes a value by as many as its condition number, and no
             # algorithm can do better: an error is judged by that, as one of a sum is by its terms.
-            a = self._get("a")
-            size = max(size, float(np.linalg.norm(a.astype(np.complex128)) / np.sqrt(max(a.size / a.shape[-1], 1))) if self.small else 0)
+            if self.small:
+                size = max(size, _root_mean_square(widened(self._get("a"))))
             places = matched(got, values.high)
             values = values.each(lambda x: np.take_along_axis(x, places, axis=-1))
             if isinstance(conditions, np.ndarray):
@@ -156,7 +157,7 @@ class LinalgReference:
             # the right ones is not known, and nothing below that is told apart.
             unknown = EPS * max(p.m, p.n) ** 0.5 if self.double else 0.0
             return refinement.Spectrum(pair(self._first()), unknown, 1.0)
-        a = _wide(self._get("a"))
+        a = widened(self._get("a"))
         if p.op == "linalg.eigvals" or p.op == "linalg.eig":
             return refinement.general_values(a, refine=self.double)
         if not self.double:
@@ -226,7 +227,7 @@ class LinalgReference:
 
     def _eigh(self, values: Array, vectors: Array) -> float:
         def restored(v: Pair) -> Pair:
-            return self._times(vectors, self._times(adjoint(vectors), v).times(_wide(values)[..., None]))
+            return self._times(vectors, self._times(adjoint(vectors), v).times(widened(values)[..., None]))
 
         return max(self._restored(restored, self._get("a"), vectors.shape[-1]), self._orthonormal(vectors))
 
@@ -234,7 +235,7 @@ class LinalgReference:
         k = s.shape[-1]
 
         def restored(v: Pair) -> Pair:
-            return self._times(u[..., :, :k], self._times(vh[..., :k, :], v).times(_wide(s)[..., None]))
+            return self._times(u[..., :, :k], self._times(vh[..., :k, :], v).times(widened(s)[..., None]))
 
         a = self._get("a")
         return max(self._restored(restored, a, a.shape[-1]), self._orthonormal(u), self._orthonormal(adjoint(vh)))
@@ -242,9 +243,9 @@ class LinalgReference:
     def _eig(self, values: Array, vectors: Array) -> float:
         v = self._vectors(vectors.shape[-1], np.dtype(np.complex128))
         shape = (*vectors.shape[:-2], *v.high.shape)
-        scaled = v.each(lambda x: np.broadcast_to(x, shape)).times(_wide(values)[..., None])
+        scaled = v.each(lambda x: np.broadcast_to(x, shape)).times(widened(values)[..., None])
         residual = relative(self._times(vectors, scaled), self._times(self._get("a"), self._times(vectors, v)))
-        lengths = np.sqrt(np.sum(np.abs(_wide(vectors)) ** 2, axis=-2))  # one pair many times over would pass, or zeros
+        lengths = np.sqrt(np.sum(np.abs(widened(vectors)) ** 2, axis=-2))  # one pair many times over would pass, or zeros
         if np.max(np.abs(lengths - 1)) > 1e-3:
             return float("inf")
         return max(residual, self._spectrum(values))
@@ -265,23 +266,23 @@ class LinalgReference:
         return self._times(a, self._times(adjoint(a), x, keep="upper"), keep="lower")
 
     def _cholesky_solve(self, x: Array) -> float:
-        return relative(self._from_factor(_wide(x)), pair(_wide(self._get("b"))))
+        return relative(self._from_factor(widened(x)), pair(widened(self._get("b"))))
 
     def _solve(self, x: Array, *info: Array) -> float:
         a = self._get("a") if self.problem.parameter("left", True) else np.swapaxes(self._get("a"), -1, -2)
-        return relative(self._times(a, self._oriented(_wide(x))), pair(self._oriented(_wide(self._get("b")))))
+        return relative(self._times(a, self._oriented(widened(x))), pair(self._oriented(widened(self._get("b")))))
 
     def _solve_triangular(self, x: Array) -> float:
         a, left = self._get("a"), self.problem.parameter("left", True)
         upper = bool(self.problem.parameter("upper", False)) == bool(left)
         unit = self.problem.parameter("unitriangular", False)
         keep = ("unit_upper" if upper else "unit") if unit else ("upper" if upper else "lower")
-        shown = self._times(a if left else np.swapaxes(a, -1, -2), self._oriented(_wide(x)), keep=keep)
-        return relative(shown, pair(self._oriented(_wide(self._get("b")))))
+        shown = self._times(a if left else np.swapaxes(a, -1, -2), self._oriented(widened(x)), keep=keep)
+        return relative(shown, pair(self._oriented(widened(self._get("b")))))
 
     def _lu_solve(self, x: Array) -> float:
         lu, right = self._get("a"), not self.problem.parameter("left", True)
-        x, b = self._oriented(_wide(x)), pair(self._oriented(_wide(self._get("b"))))
+        x, b = self._oriented(widened(x)), pair(self._oriented(widened(self._get("b"))))
         rows = order(self._get("p"), lu.shape[-1])[..., None]
         turn = self.problem.parameter("adjoint", False)
         if turn != right:  # the factors in the other order
@@ -296,8 +297,8 @@ class LinalgReference:
     def _lstsq(self, x: Array, *rest: Array) -> float:
         """The residual is orthogonal to the columns."""
         a, turned = self._get("a"), adjoint(self._get("a"))
-        fitted = self._times(turned, self._times(a, self._oriented(_wide(x))))
-        return relative(fitted, self._times(turned, self._oriented(_wide(self._get("b")))))
+        fitted = self._times(turned, self._times(a, self._oriented(widened(x))))
+        return relative(fitted, self._times(turned, self._oriented(widened(self._get("b")))))
 
 
 def order(pivots: Array, n: int) -> Array:
@@ -309,6 +310,11 @@ def order(pivots: Array, n: int) -> Array:
         np.put_along_axis(found, other, found[..., i : i + 1], axis=-1)
         found[..., i : i + 1] = there
     return found
+
+
+def _root_mean_square(a: Array) -> float:
+    """Of the lengths of a matrix's columns."""
+    return float(np.sqrt(np.sum(np.abs(a) ** 2) / max(a.size / a.shape[-2], 1)))
 
 
 def matched(got: Array, wanted: Array) -> Array:
@@ -336,13 +342,13 @@ def matched(got: Array, wanted: Array) -> Array:
 
 
 def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True) -> Pair:
-    """Matrix times vectors, some rows at a time, in double-double arithmetic or in float64; `keep` names the triangle that counts."""
+    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts."""
     rows, cols = a.shape[-2:]
     items = max(a.size // max(rows * cols, 1), 1)
     step = max(CHUNK // max(items * cols, 1), 1)
     parts = []
     for first in range(0, rows, step):
-        part = _wide(a[..., first : first + step, :])
+        part = widened(a[..., first : first + step, :])
         if keep:
             part = np.triu(part, first) if "upper" in keep else np.tril(part, first)
             if keep.startswith("unit"):
@@ -365,7 +371,3 @@ def relative(got: Pair, wanted: Pair, least: float = 0.0) -> float:
     if not np.isfinite(distance):
         return float("inf")
     return distance / size if size else (0.0 if distance == 0.0 else float("inf"))
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)

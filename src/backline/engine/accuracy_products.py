@@ -1,8 +1,9 @@
 """Relative errors of matrix products: each element is judged by the size that its terms would give it if none cancelled.
 
-That is the root of the sum of the squared terms, or the element itself where that is larger. A sum of terms that happen to cancel is
-then no worse than others, as it would be if judged by itself; and unlike the sum of absolute terms, which outgrows the result as
-sums get longer, that measure means the same for every length.
+That is the root of the sum of the squared terms, or the element itself where that is larger. A sum whose terms happen to
+cancel is then no worse than others, as it would be if it were judged by itself. The sum of absolute terms would do that as
+well, but it grows faster with the length of a sum than the sum does, so that in long ones nothing at all would count as
+wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from ..problems.matmul import MatmulProblem
 from .accuracy_linalg import times
-from .double_double import Pair, difference, pair, product
+from .double_double import Pair, difference, pair, paired, product, widened
 
 __all__ = ["ProductReference"]
 
@@ -38,13 +39,13 @@ class ProductReference:
 
     def __init__(self, problem: MatmulProblem, arrays: list[Array], small: bool) -> None:
         self.problem = p = problem
-        self.double = p.dtype.name in ("float64", "complex128")
+        self.double = p.dtype.name in ("float64", "complex128") or p.dtype.char in "gG"
         self.whole = small and not (self.double and p.flops > FLOPS)
         self.views = {
             o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in zip(p.operands, arrays, strict=True)
         }
         working = np.dtype(np.float32) if p.dtype.name in ("float16", "bfloat16") else p.dtype
-        self.alpha, self.beta = (_wide(np.asarray(x).astype(working)) for x in (p.alpha, p.beta))
+        self.alpha, self.beta = (widened(np.asarray(x).astype(working)) for x in (p.alpha, p.beta))
         self._rng = np.random.default_rng(1)
         self._wanted: dict[Any, tuple[Pair, Array]] = {}
 
@@ -76,21 +77,21 @@ class ProductReference:
             wide = {role: x[item][where[role]] for role, x in wide.items()}
         if item not in self._wanted:
             self._wanted[item] = self._sum(wide)
-        return _by_size(pair(_wide(got)), *self._wanted[item])
+        return _by_size(paired(got), *self._wanted[item])
 
     def _sum(self, wide: dict[str, Array]) -> tuple[Pair, Array]:
         """alpha * A @ B + beta * C, and what its elements are judged by."""
         p = self.problem
-        a, b = _wide(wide["a"]), _wide(wide["b"])
-        a = a.conj() if p.parameter("conj") else a
-        total = product(a, b) if self.double else pair(np.matmul(a, b))
+        left, right = paired(wide["a"].conj() if p.parameter("conj") else wide["a"]), paired(wide["b"])
+        a, b = left.high, right.high
+        total = product(left, right) if self.double else pair(np.matmul(a, b))
         squares = np.matmul(_square(a), _square(b)) * _square(self.alpha)
         if self.alpha != 1:
             total = total.times(self.alpha)
         if p.beta != 0:
-            c = _wide(wide["c"])
-            total = total + pair(c).times(self.beta)
-            squares = squares + _square(c) * _square(self.beta)
+            c = paired(wide["c"])
+            total = total + c.times(self.beta)
+            squares = squares + _square(c.high) * _square(self.beta)
         return total, squares
 
     def _probed(self, got: Array) -> float:
@@ -107,8 +108,7 @@ class ProductReference:
             wanted = wanted + times(c, pair(v), exact=self.double).times(self.beta)
             squares = squares + _squared_times(c, _square(v)) * _square(self.beta)
         shown = times(got, pair(v), exact=self.double)
-        shape = np.broadcast_shapes(shown.high.shape, wanted.high.shape)
-        return _by_size(shown.each(lambda x: np.broadcast_to(x, shape)), wanted.each(lambda x: np.broadcast_to(x, shape)), squares)
+        return _by_size(shown, wanted, squares)
 
 
 def _core(p: MatmulProblem, role: str) -> tuple[int, int]:
@@ -117,9 +117,9 @@ def _core(p: MatmulProblem, role: str) -> tuple[int, int]:
 
 def _sample(n: int, most: int) -> Array:
     """Some of n numbers, with the first and the last."""
-    if n <= most:
+    if n <= max(most, 2):
         return np.arange(n)
-    others = np.random.default_rng(1).choice(np.arange(1, n - 1), max(most - 2, 0), replace=False) if n > 2 else []
+    others = np.random.default_rng(1).choice(np.arange(1, n - 1), max(most - 2, 0), replace=False)
     return np.unique([0, n - 1, *others])
 
 
@@ -138,9 +138,5 @@ def _square(x: Array) -> Array:
 def _squared_times(a: Array, x: Array) -> Array:
     """The squares of a matrix's elements times vectors, some rows at a time."""
     step = max((1 << 20) // max(a.size // a.shape[-2], 1), 1)
-    parts = [np.matmul(_square(_wide(a[..., i : i + step, :])), x) for i in range(0, a.shape[-2], step)]
+    parts = [np.matmul(_square(widened(a[..., i : i + step, :])), x) for i in range(0, a.shape[-2], step)]
     return np.concatenate(parts, axis=-2) if len(parts) > 1 else parts[0]
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)

@@ -2,8 +2,9 @@
 
 Convolutions and linear layers are sums of products and computed in double-double arithmetic. Transforms, activations,
 normalisation, pooling, attention and recurrent networks are computed by NumPy in `np.longdouble`, which has 11 bits more than
-float64 on x86 and 60 more on other Linux systems. Where it has none more, or a Problem would take too long in it, the reference
-stays float64; errors below that format's own rounding are then reported as that.
+float64 on x86 and 60 more on other Linux systems. Where it has none more, where a Problem would take too long in it, and for
+multi-head attention, which is made of other operations, the reference stays float64: errors below that format's own rounding
+are then reported as that.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ..libraries import layer_formulas
 from ..libraries.spaces import Space
 from ..problems import Problem, operand
 from ..problems.conv import ConvProblem
-from ..problems.fft import FftProblem
 from ..problems.linear import LinearProblem
+from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
-from .double_double import Pair, bilinear, pair, product
+from .double_double import Pair, bilinear, paired, product
 
-__all__ = ["Wide", "computed", "paired", "wide_results"]
+__all__ = ["Wide", "computed", "float64_results", "wide_results"]
 
 Array = Any
 Wide = tuple[list[Pair | None], float]  # results, and their own relative error where that may show
@@ -51,7 +52,7 @@ def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None 
         copies.append(array)
         operands.append(operand(o.role, array))
     parameters = tuple((name, value) for name, value in problem.parameters if name != "overwrite")
-    wide = replace(problem, operands=tuple(operands), parameters=parameters)
+    wide: Any = replace(problem, operands=tuple(operands), parameters=parameters)
     if isinstance(problem, NeuralProblem) and real == LONG:
         return _layer(wide)(*copies)
     return libraries.get("numpy").prepare(wide, libraries.Algorithm("numpy", "reference"))(*copies)
@@ -64,29 +65,25 @@ def wide_results(problem: Problem, arrays: list[Array]) -> Wide:
     if isinstance(problem, ConvProblem) and problem.flops <= SLICED:
         return [_finished(problem, arrays, _convolution(problem, arrays))], 0.0
     if isinstance(problem, LinearProblem) and problem.flops <= SLICED:
-        views = {o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in zip(problem.operands, arrays, strict=True)}
-        whole = product(views["a"], views["b"])
-        return [_finished(problem, [views[o.role] for o in problem.operands], whole)], 0.0
-    if LONGER and not isinstance(problem, (ConvProblem, LinearProblem)):
+        operands = zip(problem.operands, arrays, strict=True)
+        views = {o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in operands}
+        return [_finished(problem, [views[o.role] for o in problem.operands], product(views["a"], views["b"]))], 0.0
+    if LONGER and not isinstance(problem, (ConvProblem, LinearProblem, MultiHeadProblem)):
         elementwise = isinstance(problem, NeuralProblem)
         if elementwise or problem.flops <= LONG_FLOPS.get(problem.family, LONG_FLOPS_ELSE):
             found = _parts(computed(problem, arrays, LONG))
             if all(x is None or isinstance(x.low, np.ndarray) for x in found):
                 return found, 0.0
+    return float64_results(problem, arrays)
+
+
+def float64_results(problem: Problem, arrays: list[Array]) -> Wide:
+    """The results of a Problem in float64."""
     return _parts(computed(problem, arrays)), EPS
 
 
 def _parts(result: Any) -> list[Pair | None]:
     return [None if x is None else paired(np.asarray(x)) for x in (result if isinstance(result, tuple) else (result,))]
-
-
-def paired(x: Array) -> Pair:
-    """An array of any dtype of numbers as a Pair; one of longdouble keeps its digits."""
-    narrow = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
-    if x.dtype.char not in "gG":
-        return pair(x.astype(narrow, copy=False))
-    high = x.astype(narrow)
-    return Pair(high, (x - high).astype(narrow))
 
 
 # Sums of products ----------------------------------------------------------------------------------------------------

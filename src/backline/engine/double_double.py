@@ -1,11 +1,12 @@
 """Arithmetic with twice the precision of float64, for the references that float64 results are compared with.
 
-A value is a `Pair`: the unevaluated sum of two float64 (or complex128) arrays, about 106 bits. `np.longdouble` would not do: it has
-11 bits more than float64 on x86, none more on some platforms, and no BLAS.
+A value is a `Pair`: the unevaluated sum of two float64 (or complex128) arrays, about 106 bits. `np.longdouble` would not do:
+it has 11 bits more than float64 on x86, none more on some platforms, and no BLAS.
 
-Matrix products follow Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication by using fast routines of
-matrix multiplication and its applications", Numerical Algorithms 59 (2012): each operand is cut into slices of so few bits that a
-product of two slices is exact in float64, whatever the order of summation, so NumPy's BLAS computes it without rounding.
+Matrix products follow Ozaki, Ogita, Oishi and Rump, "Error-free transformations of matrix multiplication by using fast
+routines of matrix multiplication and its applications", Numerical Algorithms 59 (2012): each operand is cut into slices of so
+few bits that a product of two slices is exact in float64, whatever the order of summation, so NumPy's BLAS computes it
+without rounding.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pair", "bilinear", "difference", "pair", "product"]
+__all__ = ["Pair", "bilinear", "difference", "pair", "paired", "product", "widened"]
 
 Array = Any
 
-# Bits of each operand that count, from the largest element of a row or column. float64 has 53: 13 more tell an error of one rounding
-# to four digits, and cost six products of slices where a full 106 would cost fifteen.
+# Bits of each operand that count, from the largest element of a row or column. float64 has 53: with 13 more an error of one
+# rounding is known to four digits, for six products of slices; a full 106 bits would take fifteen.
 BITS = 66
 BLOCK = 1 << 19  # elements of an operand that are sliced at a time
 
@@ -78,6 +79,17 @@ class Pair:
 def pair(array: Array) -> Pair:
     """An array of float64 or complex128, or a Pair, as a Pair."""
     return array if isinstance(array, Pair) else Pair(np.asarray(array))
+
+
+def widened(x: Array) -> Array:
+    """An array of any dtype of numbers in float64 or complex128."""
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64, copy=False)
+
+
+def paired(x: Array) -> Pair:
+    """An array of any dtype of numbers as a Pair; one of longdouble keeps its digits."""
+    high = widened(x)
+    return Pair(high, widened(x - high)) if x.dtype.char in "gG" else Pair(high)
 
 
 def difference(one: Pair, other: Pair) -> Array:
@@ -190,7 +202,7 @@ def _real_product(a: Pair, b: Pair) -> Pair:
 
 
 def bilinear(function: Callable[[Array, Array], Array], a: Array, b: Array, terms: int) -> Pair:
-    """A sum of products of elements of two float64 or complex128 arrays, as `product`, by any function that computes it in float64.
+    """A sum of products of elements of two arrays, as precise as `product`, by any function that computes it in float64.
 
     Parameters
     ----------

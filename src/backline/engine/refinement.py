@@ -1,8 +1,9 @@
 """Refinement of NumPy's float64 linear algebra to results two formats wider, for the references of `accuracy`.
 
-Solutions and factors are corrected by Newton's method with residuals in double-double arithmetic; eigenvalues and singular values
-are Rayleigh quotients of computed vectors, whose error is the square of that of the vectors. Each result comes with a bound on
-what is still unknown of it, relative to its largest element: where a problem is too ill-conditioned to be refined, that says so.
+Solutions and factors are corrected by Newton's method with residuals in double-double arithmetic; eigenvalues and singular
+values are Rayleigh quotients of computed vectors, whose error is the square of that of the vectors. Each result comes with a
+bound on what is still unknown of it, relative to its largest element: where a problem is too ill-conditioned to be refined,
+that says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from .double_double import Pair, pair, product
 
 __all__ = [
-    "Refined", "Spectrum", "adjoint", "cholesky", "general_values", "hermitian_values", "least_squares", "singular_values", "solution",
+    "Refined", "Spectrum", "adjoint", "cholesky", "general_values", "hermitian_values", "least_squares", "singular_values",
+    "solution",
 ]  # fmt: skip
 
 Array = Any
@@ -134,7 +136,7 @@ def _over(numerator: Pair, denominator: Pair, power: float = 1.0) -> Pair:
 
 
 def _bounds(values: Array, residuals: Array, conditions: Any = 1.0) -> float:
-    """How far Rayleigh quotients can be off: residual squared over the gap to the next value, and never more than the residual."""
+    """The error that Rayleigh quotients can have: the residual squared over the gap to the next value, at most the residual."""
     n = values.shape[-1]
     order = np.sort(values, axis=-1)
     gaps = np.full(values.shape, np.inf)
