@@ -22,7 +22,7 @@ from ..problems.linear import LinearProblem
 from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
 from .accuracy_linalg import relative
-from .accuracy_wide import LONG_FLOPS, float64_results, wide_results
+from .accuracy_wide import affordable, float64_results, wide_results
 from .double_double import paired
 
 __all__ = ["Compared", "Part", "parts", "terms"]
@@ -127,11 +127,19 @@ def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:
         return
     if isinstance(p, AttentionProblem) and p.dropout:
         return  # each draws its own random numbers
-    if isinstance(p, FftProblem):
-        yield from _transforms(p, arrays)
-        return
     size, cut = _cuts(p, arrays)
-    if size <= 1 or (p.bytes <= BYTES and p.flops <= FLOPS):
+    usual = _usual(p, arrays, size, cut)
+    if affordable(p) or size <= 1 or not affordable(cut(0).problem):
+        yield from usual
+        return
+    # All of it would take too long in a wider format: some in that, and the rest in float64, to see what is wrong.
+    yield from (cut(i) for i in sorted({0, size // 2, size - 1}))
+    yield from (replace(part, coarse=True) for part in usual)
+
+
+def _usual(p: Problem, arrays: list[Array], size: int, cut: Callable[[int], Part]) -> Iterator[Part]:
+    """Parts that a reference in float64 is fast enough for."""
+    if size <= 1 or isinstance(p, FftProblem) or (p.bytes <= BYTES and p.flops <= FLOPS):
         yield Part(p, arrays, least=_least(p))
         return
     number = int(min(FLOPS / max(p.flops, 1.0), BYTES / p.bytes, 1.0) * size)
@@ -158,6 +166,10 @@ def _cuts(p: Problem, arrays: list[Array]) -> tuple[int, Callable[[int], Part]]:
     if isinstance(p, AttentionProblem):
         same = len({o.shape[:-2] for o in p.operands[:3]}) == 1 and p.mask is None and len(p.shapes[0]) > 2
         return (math.prod(p.shapes[0][:-2]), partial(_head, p, arrays)) if same else whole
+    if isinstance(p, FftProblem):
+        free = [axis for axis in range(len(p.result)) if axis not in p.axes]
+        axis = max(free, key=lambda i: p.result[i], default=0)
+        return (p.result[axis], partial(_transform, p, arrays, axis)) if free else whole
     meets = (
         (isinstance(p, ConvProblem) and p.op == "conv_grad_weight")
         or p.op in ("batch_norm_train", "batch_norm_train_grad", "layer_norm_grad")
@@ -175,19 +187,6 @@ def _image(p: Any, arrays: list[Array], i: int) -> Part:
     if isinstance(p, ConvProblem):
         changes["batch"] = 1
     return Part(replace(p, **changes), some, (slice(i, i + 1),), least=_least(p))
-
-
-def _transforms(p: FftProblem, arrays: list[Array]) -> Iterator[Part]:
-    """All of them; where that would take too long in a wider format, some in that, and all in float64 to see what is wrong."""
-    whole = Part(p, arrays, least=_least(p))
-    axes = [axis for axis in range(len(p.result)) if axis not in p.axes and p.result[axis] > 1]
-    if p.single or p.flops <= LONG_FLOPS["fft"] or not axes:
-        yield whole
-        return
-    axis = max(axes, key=lambda i: p.result[i])
-    for i in {0, p.result[axis] // 2, p.result[axis] - 1}:
-        yield _transform(p, arrays, axis, i)
-    yield replace(whole, coarse=True)
 
 
 def _transform(p: FftProblem, arrays: list[Array], axis: int, i: int) -> Part:

@@ -24,7 +24,7 @@ from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
 from .double_double import Pair, bilinear, paired, product
 
-__all__ = ["Wide", "computed", "float64_results", "wide_results"]
+__all__ = ["Wide", "affordable", "computed", "float64_results", "wide_results"]
 
 Array = Any
 Wide = tuple[list[Pair | None], float]  # results, and their own relative error where that may show
@@ -32,8 +32,9 @@ Wide = tuple[list[Pair | None], float]  # results, and their own relative error 
 LONG = np.dtype(np.longdouble)
 LONGER = float(np.finfo(LONG).eps) < 2.0**-60
 SLICED = 3e8  # floating-point operations of a convolution that are repeated for each pair of slices,
-LONG_FLOPS = {"fft": 4e8}  # and those that are done in longdouble, by family;
-LONG_FLOPS_ELSE = 5e7  # products in longdouble have no BLAS
+LONG_FLOPS = {"fft": 4e8}  # and those that are done in longdouble, by family:
+LONG_FLOPS_ELSE = 5e7  # products in longdouble have no BLAS.
+LONG_BYTES = 4 << 20  # Operands and results of activations and the like
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -58,23 +59,34 @@ def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None 
     return libraries.get("numpy").prepare(wide, libraries.Algorithm("numpy", "reference"))(*copies)
 
 
+def affordable(problem: Problem) -> bool:
+    """Whether a wider reference than float64 can be had and is fast enough, or float64 is wide enough itself."""
+    if problem.dtype.name not in ("float64", "complex128"):
+        return True
+    if isinstance(problem, (ConvProblem, LinearProblem)):
+        return problem.flops <= SLICED
+    if not LONGER or isinstance(problem, MultiHeadProblem):
+        return False
+    if isinstance(problem, NeuralProblem):
+        return problem.bytes <= LONG_BYTES
+    return problem.flops <= LONG_FLOPS.get(problem.family, LONG_FLOPS_ELSE)
+
+
 def wide_results(problem: Problem, arrays: list[Array]) -> Wide:
     """The results of a Problem, in float64 for narrower ones, else more precise where that can be had."""
     if problem.dtype.name not in ("float64", "complex128"):
         return _parts(computed(problem, arrays)), float(np.finfo(LONG).eps) if problem.dtype.char in "gG" else 0.0
-    if isinstance(problem, ConvProblem) and problem.flops <= SLICED:
+    if not affordable(problem):
+        return float64_results(problem, arrays)
+    if isinstance(problem, ConvProblem):
         return [_finished(problem, arrays, _convolution(problem, arrays))], 0.0
-    if isinstance(problem, LinearProblem) and problem.flops <= SLICED:
+    if isinstance(problem, LinearProblem):
         operands = zip(problem.operands, arrays, strict=True)
         views = {o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in operands}
         return [_finished(problem, [views[o.role] for o in problem.operands], product(views["a"], views["b"]))], 0.0
-    if LONGER and not isinstance(problem, (ConvProblem, LinearProblem, MultiHeadProblem)):
-        elementwise = isinstance(problem, NeuralProblem)
-        if elementwise or problem.flops <= LONG_FLOPS.get(problem.family, LONG_FLOPS_ELSE):
-            found = _parts(computed(problem, arrays, LONG))
-            if all(x is None or isinstance(x.low, np.ndarray) for x in found):
-                return found, 0.0
-    return float64_results(problem, arrays)
+    found = computed(problem, arrays, LONG)
+    given = [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,)) if x is not None]
+    return _parts(found), 0.0 if all(x.dtype.char in "gG" for x in given) else EPS
 
 
 def float64_results(problem: Problem, arrays: list[Array]) -> Wide:
@@ -134,16 +146,17 @@ def _layer(p: NeuralProblem) -> Callable[..., Any]:
 def _erfc(x: Array) -> Array:
     """1 - erf(x): by a series of positive terms, far out by a continued fraction."""
     size = np.minimum(np.abs(x), LONG.type(110))
-    near = np.minimum(size, LONG.type(3))
-    term = total = near * 2 / np.sqrt(_pi()) * np.exp(-near * near)
-    for n in range(1, 100):
-        term = term * (2 * near * near / (2 * n + 1))
+    value, near = np.empty_like(size), size <= 3
+    y = size[near]
+    term = total = y * 2 / np.sqrt(_pi()) * np.exp(-y * y)
+    for n in range(1, 70):
+        term = term * (2 * y * y / (2 * n + 1))
         total = total + term
-    far = np.maximum(size, LONG.type(3))
-    fraction = far
+    value[near] = 1 - total
+    fraction = y = size[~near]
     for n in range(120, 0, -1):
-        fraction = far + LONG.type(n) / 2 / fraction
-    value = np.where(size <= 3, 1 - total, np.exp(-far * far) / (fraction * np.sqrt(_pi())))
+        fraction = y + LONG.type(n) / 2 / fraction
+    value[~near] = np.exp(-y * y) / (fraction * np.sqrt(_pi()))
     return np.where(x < 0, 2 - value, value)
 
 
