@@ -25,7 +25,7 @@ from .accuracy_linalg import UNIQUE, LinalgReference
 from .accuracy_products import ProductReference
 from .accuracy_wide import computed
 
-__all__ = ["Reference", "bound", "error", "reference"]
+__all__ = ["Reference", "bound", "error"]
 
 Array = Any
 
@@ -53,11 +53,6 @@ def bound(problem: Problem, precision: str = "") -> float:
     if isinstance(problem, LinalgProblem):
         length = 16 * max(problem.m, problem.n, 1)
     return 4 * rounding + 64 * accumulated * math.sqrt(length)
-
-
-def reference(problem: Problem, arrays: list[Array]) -> Any:
-    """The result computed by NumPy in float64 or complex128, as the operation returns it."""
-    return computed(problem, arrays)
 
 
 def error(problem: Problem, arrays: list[Array], result: Any) -> float:

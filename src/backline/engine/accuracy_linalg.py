@@ -313,16 +313,16 @@ def order(pivots: Array, n: int) -> Array:
 
 
 def _root_mean_square(a: Array) -> float:
-    """Of the lengths of a matrix's columns."""
+    """Returns the root mean square of the lengths of a matrix's columns."""
     return float(np.sqrt(np.sum(np.abs(a) ** 2) / max(a.size / a.shape[-2], 1)))
 
 
 def matched(got: Array, wanted: Array) -> Array:
-    """For each of some numbers the place of its partner among others: the nearest, each taken once.
+    """Returns the place of each number's partner among others: the nearest one, and none twice.
 
     Examples
     --------
-    >>> matched(np.array([2.0, 1.1]), np.array([1.0, 1.2]))
+    >>> matched(np.array([2.0, 1.05]), np.array([1.0, 1.2]))
     array([1, 0])
     """
     if got.ndim > 1:

@@ -81,7 +81,7 @@ class ProductReference:
         return _by_size(paired(got), *self._wanted[item])
 
     def _sum(self, wide: dict[str, Array]) -> tuple[Pair, Array]:
-        """alpha * A @ B + beta * C, and what its elements are judged by."""
+        """Returns alpha * A @ B + beta * C, and the squares of what its elements are judged by."""
         p = self.problem
         left, right = paired(wide["a"].conj() if p.parameter("conj") else wide["a"]), paired(wide["b"])
         a, b = left.high, right.high
@@ -104,7 +104,7 @@ class ProductReference:
         return found if not self.double or found > 16 * EPS * math.sqrt(self.problem.k + self.problem.n) else 0.0
 
     def _probe(self) -> tuple[Array, Array, Array]:
-        """Random vectors, what the product makes of them, and what the sums are judged by."""
+        """Returns random vectors, the product times those, and the squares of what each sum is judged by."""
         p = self.problem
         a, b = self.views["a"], self.views["b"]
         a = a.conj() if p.parameter("conj") else a
@@ -125,7 +125,7 @@ def _core(p: MatmulProblem, role: str) -> tuple[int, int]:
 
 
 def _sample(n: int, most: int) -> Array:
-    """Some of n numbers, with the first and the last."""
+    """Returns some of n numbers, the first and the last among them."""
     if n <= max(most, 2):
         return np.arange(n)
     others = np.random.default_rng(1).choice(np.arange(1, n - 1), max(most - 2, 0), replace=False)

@@ -60,7 +60,7 @@ def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None 
 
 
 def affordable(problem: Problem) -> bool:
-    """Whether a wider reference than float64 can be had and is fast enough, or float64 is wide enough itself."""
+    """Returns true where float64 is wide enough, or a reference wider than that can be had and is fast enough."""
     if problem.dtype.name not in ("float64", "complex128"):
         return True
     if isinstance(problem, (ConvProblem, LinearProblem)):

@@ -226,7 +226,7 @@ def bilinear(function: Callable[[Array, Array], Array], a: Array, b: Array, term
 
 
 def _components(x: Array, bits: int) -> dict[complex, tuple[list[Array], int]]:
-    """Slices of the real part by 1, and of the imaginary part by 1j."""
+    """Returns slices and their exponent, those of the real part under the key 1, of the imaginary part under 1j."""
     found = {}
     for unit, part in ((1, x.real), (1j, x.imag)) if x.dtype.kind == "c" else ((1, x),):
         slices, exponents = _slices(pair(part), bits, None)
@@ -235,7 +235,7 @@ def _components(x: Array, bits: int) -> dict[complex, tuple[list[Array], int]]:
 
 
 def _slice_bits(terms: int) -> int:
-    """A sum of so many products of two slices of these bits has to fit into the 53 bits of a float64."""
+    """Returns bits of slices such that a sum of so many products of two of them fits into the 53 bits of a float64."""
     return (53 - ceil(log2(max(terms, 1)))) // 2
 
 
