@@ -152,6 +152,11 @@ def test_bench_as_text_and_with_filters() -> None:
     assert first == "matmul f64 20x20 20x20:F" and second.split()[0] == "numpy" and "GF/s" in second and "error" in second
 
 
+def test_bench_compares_numpy_with_something_more_precise() -> None:
+    rows = of_json("bench", "matmul", "linalg.inv", "linalg.svdvals", "-n", "40", "-d", "f64", "-l", "numpy", "--budget", "0.02")
+    assert len(rows) == 3 and all(0 < r["error"] < 1e-12 for r in rows), rows
+
+
 def test_bench_refuses_what_does_not_fit_and_who_is_unknown() -> None:
     assert "for its operands alone" in run("bench", "matmul", "-n", "3000000", "-d", "f64", status=2).stderr
     assert "no library 'mlk'" in run("bench", "matmul", "--library", "mlk", status=2).stderr

@@ -219,6 +219,33 @@ def test_a_result_of_another_shape_is_wrong() -> None:
     assert accuracy.error(p, arrays, np.zeros((4, 5), np.float32)) == math.inf
 
 
+def test_a_bound_on_the_error_keeps_the_more_accurate_library(fake: Any) -> None:
+    """Its inverse has fewer wrong digits than NumPy's; a reference in float64 by NumPy would have called NumPy's exact."""
+    from backline.engine.double_double import pair, product
+
+    def improved(a: Array) -> Array:
+        x = np.linalg.inv(a)
+        return x + x @ (pair(np.eye(len(a))) - product(a, x)).high
+
+    def spoilt(a: Array) -> Array:
+        return improved(a) * (1 + 1e-13)
+
+    better, worse = fake(improved=improved, spoilt=spoilt)
+    a = np.random.default_rng(0).standard_normal((300, 300)) + 30 * np.eye(300)
+    problem, threads = problem_builders["linalg.inv"](a), backline.get_num_threads()
+    numpy = next(x for x in libraries.get("numpy").algorithms(problem, threads) if isinstance(x, Algorithm))
+    record = measure.measure_problem(problem, [better, worse, numpy], threads, budget=0.0, seed=3)
+    errors = [record.errors[x.key] for x in (better, numpy, worse)]
+    assert errors == sorted(errors) and 0 < errors[0] < errors[1] and errors[2] == pytest.approx(1e-13, rel=0.05)
+    records.keep(record)
+    with switches.scope(max_error=(errors[0] + errors[1]) / 2):
+        backline.linalg.inv(a)
+        choice = backline.explain()
+    assert choice.chosen is not None and choice.chosen.key == "fake.improved@1"
+    refused = {f"{c.library}.{c.algorithm}" for c in choice.candidates if c.verdict == "refused" and c.switch == "max_error"}
+    assert refused >= {"fake.spoilt", "numpy.linalg"}
+
+
 # Records --------------------------------------------------------------------------------------------------------------
 
 

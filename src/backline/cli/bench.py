@@ -1,4 +1,4 @@
-"""``backline bench``: operation by library by precision on this machine: time, rate, error against float64."""
+"""``backline bench``: time, rate and error of operations, by library and precision, on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bench(
     every: Annotated[bool, typer.Option("--all", help="Every algorithm, not only the fastest of each library.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure operations on every library: time, rate, error against float64. Nothing is kept."""
+    """Measure operations on every library: time, rate, relative error. Nothing is kept."""
     from .. import libraries, switches
     from ..engine import ranking
     from ..engine.choose import eligible

@@ -152,7 +152,7 @@ def _print(report: Any) -> None:
         facts.append(("measured", f"{count} problem{'' if count == 1 else 's'} in {show.seconds(report.measuring)}"))
     errors = [r.error for r in rows if r.error is not None]
     if errors:
-        facts.append(("accuracy", f"largest relative error of what ran: {max(errors):.1e}, on random data against float64"))
+        facts.append(("accuracy", f"largest relative error of what ran: {max(errors):.1e}, on random data"))
     if report.max_error is not None:
         facts.append(("bound", f"--max-error {report.max_error:g}"))
     reasons: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Which parts of a layer's result are held against float64, and how exact they have to be.
+"""The parts of a layer's or transform's result that are compared with a reference, and how exact they have to be.
 
 Layers treat images, rows and heads alike and apart, so some of them stand for all where there is much: the first, the last, and
 others at random, as many as a second or so allows. Where elements of a batch meet, as in a gradient of weights, all is compared.
@@ -21,14 +21,18 @@ from ..problems.fft import FftProblem
 from ..problems.linear import LinearProblem
 from ..problems.multi_head import MultiHeadProblem
 from ..problems.neural import NeuralProblem
+from .accuracy_linalg import relative
+from .accuracy_wide import affordable, float64_results, wide_results
+from .double_double import paired
 
-__all__ = ["Part", "parts", "terms"]
+__all__ = ["Compared", "Part", "parts", "terms"]
 
 Array = Any
 Index = tuple[slice, ...]
 
-FLOPS = 2e9  # what the float64 reference may take
+FLOPS = 2e9  # what a reference in float64 may take; one that is wider takes longer for each
 BYTES = 16 << 20  # of operands that are compared, or of a layer that is compared as a whole
+COARSE = 2.0**-40  # error that a comparison in float64 does not count
 ROWS = 64  # of a linear layer in one part
 WITH_BATCH = ("input", "result", "grad", "residual")  # roles whose first axis is the batch
 
@@ -47,6 +51,8 @@ class Part:
         Shape to which the whole result is brought first, or None.
     least
         Size below which no value is taken for the largest.
+    coarse
+        Whether it is compared in float64, only to see what is wrong.
     """
 
     problem: Problem
@@ -54,18 +60,39 @@ class Part:
     index: Index = ()
     shape: tuple[int, ...] | None = None
     least: float = 1.0
+    coarse: bool = False
 
-    def error(self, results: tuple[Array, ...], wanted: Any, distance: Callable[[Array, Array, float], float]) -> float:
+
+class Compared:
+    """A part with its reference, computed once.
+
+    Parameters
+    ----------
+    part
+        The part.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        compute = float64_results if part.coarse else wide_results
+        self.wanted, self.unknown = compute(part.problem, part.arrays)
+
+    def error(self, results: tuple[Array | None, ...]) -> float:
         """Relative error of this part of the results."""
-        right = wanted if isinstance(wanted, tuple) else (wanted,)
-        if len(right) != len(results):
+        p = self.part
+        if len(self.wanted) != len(results):
             return math.inf
-        worst = 0.0
-        for result, reference in zip(results, right, strict=True):
-            whole = result if self.shape is None or result.size != math.prod(self.shape) else result.reshape(self.shape)
-            there = whole[self.index] if self.index else whole
-            worst = max(worst, distance(there, np.asarray(reference).reshape(there.shape), self.least))
-        return worst
+        worst = self.unknown
+        for result, reference in zip(results, self.wanted, strict=True):
+            if result is None or reference is None:
+                continue
+            whole = result if p.shape is None or result.size != math.prod(p.shape) else result.reshape(p.shape)
+            there = whole[p.index] if p.index else whole
+            if there.size != reference.high.size:
+                return math.inf
+            shown = paired(there)
+            worst = max(worst, relative(shown, reference.each(lambda x, shape=there.shape: x.reshape(shape)), p.least))  # type: ignore[misc]
+        return 0.0 if p.coarse and worst < COARSE else worst
 
 
 def terms(p: Problem) -> int:
@@ -101,7 +128,18 @@ def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:
     if isinstance(p, AttentionProblem) and p.dropout:
         return  # each draws its own random numbers
     size, cut = _cuts(p, arrays)
-    if size <= 1 or (p.bytes <= BYTES and p.flops <= FLOPS):
+    usual = _usual(p, arrays, size, cut)
+    if affordable(p) or size <= 1 or not affordable(cut(0).problem):
+        yield from usual
+        return
+    # All of it would take too long in a wider format: some in that, and the rest in float64, to see what is wrong.
+    yield from (cut(i) for i in sorted({0, size // 2, size - 1}))
+    yield from (replace(part, coarse=True) for part in usual)
+
+
+def _usual(p: Problem, arrays: list[Array], size: int, cut: Callable[[int], Part]) -> Iterator[Part]:
+    """Parts that a reference in float64 is fast enough for."""
+    if size <= 1 or isinstance(p, FftProblem) or (p.bytes <= BYTES and p.flops <= FLOPS):
         yield Part(p, arrays, least=_least(p))
         return
     number = int(min(FLOPS / max(p.flops, 1.0), BYTES / p.bytes, 1.0) * size)
@@ -115,6 +153,8 @@ def _least(p: Problem) -> float:
     """Sizes of elements, where operands have variance 1; softmax may have any, and its elements are its own measure."""
     if isinstance(p, (ConvProblem, LinearProblem)):
         return math.sqrt(terms(p))
+    if isinstance(p, FftProblem):
+        return 0.0  # transforms may be scaled by their length
     return 0.0 if p.op.startswith("softmax") else 0.1 if isinstance(p, AttentionProblem) else 1.0
 
 
@@ -126,6 +166,10 @@ def _cuts(p: Problem, arrays: list[Array]) -> tuple[int, Callable[[int], Part]]:
     if isinstance(p, AttentionProblem):
         same = len({o.shape[:-2] for o in p.operands[:3]}) == 1 and p.mask is None and len(p.shapes[0]) > 2
         return (math.prod(p.shapes[0][:-2]), partial(_head, p, arrays)) if same else whole
+    if isinstance(p, FftProblem):
+        free = [axis for axis in range(len(p.result)) if axis not in p.axes]
+        axis = max(free, key=lambda i: p.result[i], default=0)
+        return (p.result[axis], partial(_transform, p, arrays, axis)) if free else whole
     meets = (
         (isinstance(p, ConvProblem) and p.op == "conv_grad_weight")
         or p.op in ("batch_norm_train", "batch_norm_train_grad", "layer_norm_grad")
@@ -143,6 +187,13 @@ def _image(p: Any, arrays: list[Array], i: int) -> Part:
     if isinstance(p, ConvProblem):
         changes["batch"] = 1
     return Part(replace(p, **changes), some, (slice(i, i + 1),), least=_least(p))
+
+
+def _transform(p: FftProblem, arrays: list[Array], axis: int, i: int) -> Part:
+    here = (*[slice(None)] * axis, slice(i, i + 1))
+    some = [a[here] for a in arrays]
+    result = (*p.result[:axis], 1, *p.result[axis + 1 :])
+    return Part(replace(p, operands=_described(p, some), result=result), some, here, least=_least(p))
 
 
 def _rows(p: LinearProblem, arrays: list[Array], i: int) -> Part:

@@ -28,7 +28,8 @@ class TuningRecord:
     runs
         How many runs those figures rest on.
     errors
-        Relative error against float64, for those that were checked; infinite for a result with NaN or infinity.
+        Relative error, compared with a more precise result, for those that were checked; infinite for a result with NaN or
+        infinity.
     rejected
         Algorithms that must not be used, with the reason.
     left

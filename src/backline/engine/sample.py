@@ -1,4 +1,4 @@
-"""Random operands for a Problem, made to suit its operation, and how far a result is from float64.
+"""Random operands for a Problem, made to suit its operation.
 
 Matrices to be solved with are well conditioned, so that an error tells of the algorithm and not of the data; rows are shuffled,
 so that a pivoted factorisation has interchanges to do.
@@ -91,7 +91,7 @@ def _empty(o: Operand) -> Array:
 
 def _working(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """A dtype that random numbers can be drawn in."""
-    return np.dtype(np.float64 if dtype.name in ("float64", "complex128", "longdouble", "clongdouble") else np.float32)
+    return np.dtype(np.float64 if dtype.char in "dDgG" else np.float32)
 
 
 def _fill(rng: np.random.Generator, array: Array) -> None:

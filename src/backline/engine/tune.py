@@ -191,7 +191,7 @@ def tune_script(
     argv
         The script's path and its arguments.
     max_error
-        Largest relative error against float64 that an algorithm may have.
+        Largest relative error that an algorithm may have, compared with a more precise result.
     deterministic
         "run" or "threads": reproducible at that level; then nothing is chosen by timing.
     threads

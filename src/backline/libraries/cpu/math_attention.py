@@ -74,7 +74,7 @@ class _Formula:
         self.problem, self.mask = problem, mask
         compute = np.dtype(np.float32) if problem.dtype.name in HALVES else problem.dtype
         self.zero = compute.type(0)
-        root = abs(problem.scale) ** 0.5
+        root = np.sqrt(np.longdouble(abs(problem.scale)))  # rounded once, to the precision that is computed in
         self.roots = compute.type(-root if problem.scale < 0 else root), compute.type(root)
         self.query = query.astype(compute, copy=False) * self.roots[0]
         self.key = key.astype(compute, copy=False) * self.roots[1]

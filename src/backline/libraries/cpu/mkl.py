@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ... import _core, switches
@@ -123,6 +123,8 @@ class _Kernels:
     def __init__(self, native: NativeLibrary) -> None:
         self.native = native
         self._works: str | None = None
+        # Made now: when the interpreter ends, the names of modules are gone.
+        self.destroy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(native.address("mkl_jit_destroy") or 0)
 
     def refusal(self, p: MatmulProblem) -> str:
         if p.dtype.name not in LETTER:
@@ -137,7 +139,8 @@ class _Kernels:
         if self._works is None:
             made = self.make("s", ROW, PLAIN, PLAIN, (8, 8, 8), 1.0, 0.0, (8, 8, 8))
             self._works = "" if made[0] == 0 else "MKL compiles no kernels for this CPU (status 1: it would call plain GEMM)"
-            self.destroy(made[1])
+            if made[1]:
+                self.destroy(made[1])
         return self._works
 
     def make(
@@ -161,10 +164,6 @@ class _Kernels:
         )  # fmt: skip
         return int(status), int(handle.value or 0)
 
-    def destroy(self, handle: int) -> None:
-        if handle:
-            self.native.call(self.native.address("mkl_jit_destroy"), ctypes.c_void_p(handle))
-
     def prepare(self, p: MatmulProblem) -> Any:
         letter = LETTER[p.dtype.name]
         a, b, out = p.view("a"), p.view("b"), p.view("out")
@@ -178,17 +177,17 @@ class _Kernels:
         get = self.native.address(f"mkl_jit_get_{letter}gemm_ptr")
         kernel = self.native.call(get, ctypes.c_void_p(handle), restype=ctypes.c_void_p)
         w = Builder(p)
-        w.keep.append(_Handle(self, handle))
+        w.keep.append(_Handle(self.destroy, handle))
         result = w.argument("out", out.items) if out else w.result(p.dtype, p.result, "C", p.m * p.n * p.dtype.itemsize)
         w.call(kernel, [handle, w.argument("a", a.items), w.argument("b", b.items), result])
         return w.plan(result, count=p.items)
 
 
 class _Handle:
-    """Frees a kernel with the plan that owns it."""
+    """A compiled kernel, freed with the plan that owns it."""
 
-    def __init__(self, kernels: _Kernels, handle: int) -> None:
-        self.kernels, self.handle = kernels, handle
+    def __init__(self, destroy: Callable[[int], int], handle: int) -> None:
+        self.destroy, self.handle = destroy, handle
 
     def __del__(self) -> None:
-        self.kernels.destroy(self.handle)
+        self.destroy(self.handle)

@@ -1,0 +1,151 @@
+"""Relative errors of matrix products: each element is judged by the size that its terms would give it if none cancelled.
+
+That is the root of the sum of the squared terms, or the element itself where that is larger. A sum whose terms happen to
+cancel is then no worse than others, as it would be if it were judged by itself. The sum of absolute terms would do that as
+well, but it grows faster with the length of a sum than the sum does, so that in long ones nothing at all would count as
+wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..problems.matmul import MatmulProblem
+from .accuracy_linalg import times
+from .double_double import Pair, difference, pair, paired, product, widened
+
+__all__ = ["ProductReference"]
+
+Array = Any
+
+FLOPS = 5e7  # of a product that is computed whole in double-double arithmetic, or of the rows that are
+ITEMS, ROWS, COLUMNS = 4, 16, 1024  # of a larger one that are compared, the first and the last among them
+PROBES = 4
+EPS = float(np.finfo(np.float64).eps)
+
+
+class ProductReference:
+    """What results of a MatmulProblem on given operands are compared with.
+
+    Parameters
+    ----------
+    problem, arrays
+        The Problem and its operands.
+    small
+        Whether float64 copies of operands and results may be held.
+    """
+
+    def __init__(self, problem: MatmulProblem, arrays: list[Array], small: bool) -> None:
+        self.problem = p = problem
+        self.double = p.dtype.name in ("float64", "complex128") or p.dtype.char in "gG"
+        self.whole = small and not (self.double and p.flops > FLOPS)
+        self.views = {
+            o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in zip(p.operands, arrays, strict=True)
+        }
+        working = np.dtype(np.float32) if p.dtype.name in ("float16", "bfloat16") else p.dtype
+        self.alpha, self.beta = (widened(np.asarray(x).astype(working)) for x in (p.alpha, p.beta))
+        self._shown: tuple[Array, Array, Array] | None = None
+        self._wanted: dict[Any, tuple[Pair, Array]] = {}
+
+    def error(self, got: Array) -> float:
+        """Relative error of one result."""
+        p = self.problem
+        if p.empty:
+            return 0.0
+        if got.shape not in (p.result, (*p.batch, p.m, p.n)):
+            return math.inf
+        got = got.reshape(*p.batch, p.m, p.n)
+        if self.whole:
+            return self._compared(got, ())
+        # Products with random vectors show a wrong element wherever it is; how wrong the usual one is, a sample shows better.
+        return max(self._probed(got), *(self._compared(got, item) for item in self._items()))
+
+    def _items(self) -> list[tuple[int, ...]]:
+        p = self.problem
+        return [tuple(map(int, np.unravel_index(i, p.batch))) for i in _sample(p.items, ITEMS)] if p.batch else [()]
+
+    def _compared(self, got: Array, item: tuple[int, ...]) -> float:
+        p = self.problem
+        wide = {role: np.broadcast_to(x, (*p.batch, *_core(p, role))) for role, x in self.views.items() if role != "out"}
+        if not self.whole:
+            rows, columns = _sample(p.m, max(min(ROWS, int(FLOPS / (2 * p.k))), 1)), _sample(p.n, COLUMNS)
+            columns = columns[: max(int(FLOPS / (2 * p.k * len(rows))), 1)]
+            where: dict[str, Any] = {"a": (rows,), "b": (slice(None), columns), "c": np.ix_(rows, columns)}
+            got = got[item][where["c"]]
+            wide = {role: x[item][where[role]] for role, x in wide.items()}
+        if item not in self._wanted:
+            self._wanted[item] = self._sum(wide)
+        return _by_size(paired(got), *self._wanted[item])
+
+    def _sum(self, wide: dict[str, Array]) -> tuple[Pair, Array]:
+        """Returns alpha * A @ B + beta * C, and the squares of what its elements are judged by."""
+        p = self.problem
+        left, right = paired(wide["a"].conj() if p.parameter("conj") else wide["a"]), paired(wide["b"])
+        a, b = left.high, right.high
+        total = product(left, right) if self.double else pair(np.matmul(a, b))
+        squares = np.matmul(_square(a), _square(b)) * _square(self.alpha)
+        if self.alpha != 1:
+            total = total.times(self.alpha)
+        if p.beta != 0:
+            c = paired(wide["c"])
+            total = total + c.times(self.beta)
+            squares = squares + _square(c.high) * _square(self.beta)
+        return total, squares
+
+    def _probed(self, got: Array) -> float:
+        if self._shown is None:
+            self._shown = self._probe()
+        v, wanted, squares = self._shown
+        found = _by_size(times(got, pair(v), exact=False), pair(wanted), squares)
+        # In float64 these sums have rounding errors of their own, below which nothing is seen.
+        return found if not self.double or found > 16 * EPS * math.sqrt(self.problem.k + self.problem.n) else 0.0
+
+    def _probe(self) -> tuple[Array, Array, Array]:
+        """Returns random vectors, the product times those, and the squares of what each sum is judged by."""
+        p = self.problem
+        a, b = self.views["a"], self.views["b"]
+        a = a.conj() if p.parameter("conj") else a
+        rng = np.random.default_rng(1)
+        v = rng.integers(128, 256, (p.n, PROBES)) * rng.choice((-1.0, 1.0), (p.n, PROBES)) / 128  # none is near 0
+        v = v.astype(np.complex128) if p.dtype.kind == "c" else v
+        wanted = times(a, times(b, pair(v), exact=False), exact=False).high * self.alpha
+        squares = _squared_times(a, _squared_times(b, _square(v))) * _square(self.alpha)
+        if p.beta != 0:
+            c = np.broadcast_to(self.views["c"], (*p.batch, p.m, p.n))
+            wanted = wanted + times(c, pair(v), exact=False).high * self.beta
+            squares = squares + _squared_times(c, _square(v)) * _square(self.beta)
+        return v, wanted, squares
+
+
+def _core(p: MatmulProblem, role: str) -> tuple[int, int]:
+    return {"a": (p.m, p.k), "b": (p.k, p.n)}.get(role, (p.m, p.n))
+
+
+def _sample(n: int, most: int) -> Array:
+    """Returns some of n numbers, the first and the last among them."""
+    if n <= max(most, 2):
+        return np.arange(n)
+    others = np.random.default_rng(1).choice(np.arange(1, n - 1), max(most - 2, 0), replace=False)
+    return np.unique([0, n - 1, *others])
+
+
+def _by_size(got: Pair, wanted: Pair, squares: Array) -> float:
+    size = np.maximum(np.abs(wanted.high), np.sqrt(squares))
+    distance = difference(got, wanted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(distance == 0, 0.0, distance / size)
+    return math.inf if np.isnan(found).any() else float(np.max(found))
+
+
+def _square(x: Array) -> Array:
+    return x.real**2 + x.imag**2 if x.dtype.kind == "c" else x * x
+
+
+def _squared_times(a: Array, x: Array) -> Array:
+    """The squares of a matrix's elements times vectors, some rows at a time."""
+    step = max((1 << 20) // max(a.size // a.shape[-2], 1), 1)
+    parts = [np.matmul(_square(widened(a[..., i : i + step, :])), x) for i in range(0, a.shape[-2], step)]
+    return np.concatenate(parts, axis=-2) if len(parts) > 1 else parts[0]
