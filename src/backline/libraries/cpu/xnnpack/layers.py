@@ -360,7 +360,10 @@ class _Product(_Call):
             if activation:
                 activate(activation, y, y)
         if not self.direct:
-            out[...] = y
+            # The caller's array may have its axes in another order than the product has them.
+            o = p.get("out")
+            assert o is not None
+            np.lib.stride_tricks.as_strided(out, o.shape, o.strides)[...] = y.reshape(o.shape)
         return out
 
 
