@@ -113,7 +113,7 @@ class _Call:
         if i is None:
             return None
         o, array = self.p.operands[i], arrays[i]
-        if array.shape == o.shape:
+        if array.shape == o.shape and array.strides == o.strides:
             return array
         return np.lib.stride_tricks.as_strided(array, o.shape, o.strides)
 
