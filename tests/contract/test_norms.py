@@ -67,7 +67,7 @@ def test_every_order_of_every_size(dtype: str, order: float) -> None:
                 assert np.isnan(found), (x, found)
                 continue
             with decimal.localcontext(EXACT):
-                size, beyond = Decimal(float(found)), wanted > Decimal(float(info.max)) * (1 - Decimal(1e-5))
+                size, beyond = Decimal(float(found)), wanted > Decimal(float(info.max)) * (1 - Decimal("1e-5"))
                 if beyond and found == math.inf:
                     continue
                 off = abs(size - wanted)

@@ -105,7 +105,7 @@ def _power_norm(xp: Any, size: Array, p: float, axes: tuple[int, ...], keepdim: 
     return result if keepdim else plain(xp.squeeze(result, axis=axes))
 
 
-def _scaled_norm(xp: Any, size: Array, p: float, axes: tuple[int, ...]) -> Array:
+def _scaled_norm(xp: Any, size: Any, p: float, axes: tuple[int, ...]) -> Any:
     """The p-th root of a sum of powers that are at most 1, with its axes: what vanishes beside them counts for nothing."""
     # The largest power is that of the largest element, or with a negative order of the smallest.
     scale = (xp.max if p > 0 else xp.min)(size, axis=axes, keepdims=True)
