@@ -153,7 +153,7 @@ class LibraryFailed(BacklineError, RuntimeError):
 
 
 class OutOfMemory(LibraryFailed, MemoryError):
-    """A library found no memory on a device, also after memory that CuPy kept in its pool was given back."""
+    """A library found no memory; on a CUDA device, also after memory that CuPy kept in its pool was given back."""
 
 
 class DeviceLost(LibraryFailed):

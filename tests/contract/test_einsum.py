@@ -166,6 +166,31 @@ def test_every_library_alone(library: str, rng: np.random.Generator) -> None:
             assert ran <= {library}, f"{equation}: {choice}"
 
 
+def test_axes_of_one_size_in_every_order_by_every_library(rng: np.random.Generator) -> None:
+    """Sizes do not tell axes apart here: what takes an intermediate result's memory order for another one is wrong."""
+    axes = "nXmdb"
+    equations = ["nX,mdXb,db->bnm", "ba,b->a", "a,ba,->", "abc,bd,ca->dcb"]
+    for _ in range(12):
+        terms = ["".join(rng.permutation(list(axes))[: rng.integers(1, 5)]) for _ in range(3)]
+        output = "".join(rng.permutation(sorted(set("".join(terms))))[: rng.integers(0, 4)])
+        equations.append(f"{','.join(terms)}->{output}")
+    for library in ("numpy", "openblas", "mkl", "blis", "onednn", "xnnpack"):
+        if not libraries.get(library).available():
+            continue
+        with backends.flags(only=(library,)):
+            for equation in equations:
+                terms = equation.partition("->")[0].split(",")
+                operands = [random_array(rng, (2,) * len(term), np.dtype(np.float32)) for term in terms]
+                turned = [x.swapaxes(0, -1).copy().swapaxes(0, -1) if x.ndim else x for x in operands]
+                reference = exact(equation, *operands)
+                for arrays in (operands, turned):
+                    try:
+                        agree(equation, *arrays)
+                        agree(equation, *arrays, out=np.zeros(reference.shape, np.float32, "F"))
+                    except NoKernel:
+                        assert library in ("onednn", "xnnpack")  # these have no kernel for every layout
+
+
 # Meaning ----------------------------------------------------------------------------------------------------------------
 
 

@@ -521,7 +521,10 @@ def test_not_positive_definite(library: str, dtype: str) -> None:
     first, nan = np.diag([-1, 1, 1, 1]).astype(kind), np.eye(4, dtype=kind)
     nan[2, 2] = np.nan
     for upper in (False, True):
-        for x, info in ((bad, 3), (np.asfortranarray(bad), 3), (first, 1), (np.eye(4, dtype=kind), 0), (nan, 1)):
+        for x, info in (
+            (bad, 3), (np.asfortranarray(bad), 3), (first, 1), (np.eye(4, dtype=kind), 0), (nan, 1), (np.full((4, 4), np.inf, kind), 1),
+            (np.full((1, 1), np.inf, kind), 1), (np.diag([4, 4, 4, np.inf]).astype(kind), 1),
+        ):  # fmt: skip
             for name, result in run_each(library, "linalg.cholesky_ex", x, upper=upper):
                 assert result.info == info, f"{name}: info {result.info}, not {info}"
         for name, result in run_each(library, "linalg.cholesky_ex", np.stack([np.eye(4, dtype=kind), bad, nan]), upper=upper):

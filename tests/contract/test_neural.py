@@ -141,6 +141,40 @@ def test_softmax(dtype: str, rng: np.random.Generator) -> None:
             assert_near(result, logarithm, dtype, what, 4 if "loops" in what else 8, 1.0 if "loops" in what else float(np.abs(x).max()))
 
 
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_no_probability_is_above_one(dtype: str, rng: np.random.Generator) -> None:
+    """And the logarithm of one near 1 keeps its digits: it is that of the sum of the others, however small that is."""
+    info = np.finfo(dtype)
+    for n in (1, 2, 3, 7, 16, 33, 65, 300):
+        for scale in (1e-3, 1.0, 5.0, 25.0):
+            x = (scale * rng.standard_normal((6, n))).astype(dtype)
+            y = x.astype(np.longdouble)
+            y -= y.max(1, keepdims=True)
+            others = np.where(y == 0, 0, np.exp(y)).sum(1, keepdims=True) + ((y == 0).sum(1, keepdims=True) - 1)
+            logarithm = y - np.log1p(others)
+            for dim, laid in ((1, x), (0, np.ascontiguousarray(x.T)), (1, np.asfortranarray(x)), (1, x[::-1])):
+                wanted = logarithm.T if dim == 0 else logarithm[::-1] if laid.strides[0] < 0 else logarithm
+                for what, result in by_each(f"{OPS}log_softmax", laid, dim):
+                    assert result.max() <= 0, what
+                    off = np.abs(result - wanted)
+                    assert (off <= 8 * info.eps * np.maximum(np.abs(wanted), 1)).all(), what
+                    if "compiled" in what:  # an exponent off by a rounding has its result off by as many as it is large
+                        assert (off <= (16 + 2 * np.abs(y).max()) * info.eps * np.abs(wanted) + 1e-37).all(), what
+                for what, result in by_each(f"{OPS}softmax", laid, dim):
+                    assert result.min() >= 0 and result.max() <= 1, what
+                    assert np.abs(result.astype(np.longdouble).sum(dim) - 1).max() <= 8 * info.eps, what
+                # However the array lies, the compiled loop has a way.
+                if laid.strides[0] > 0:
+                    assert any("compiled" in what for what, _ in by_each(f"{OPS}log_softmax", laid, dim)) or n == 1
+
+
+def test_activations_stay_in_their_range() -> None:
+    x = np.concatenate([np.linspace(-200, 200, 4001), [INF, -INF, 1e38, -1e38, 1e-45]]).astype(np.float32)
+    for name, low, high in (("tanh", -1, 1), ("sigmoid", 0, 1), ("relu", 0, INF)):
+        for what, result in by_each(f"{OPS}{name}", x):
+            assert result.min() >= low and result.max() <= high, what
+
+
 def test_softmax_of_extremes() -> None:
     x = np.array([[1e38, -1e38, 0.0], [-INF, 0, -INF], [NAN, 0, 0], [INF, 0, 0], [-INF, -INF, -INF]], np.float32)
     nans = [NAN] * 3

@@ -89,6 +89,10 @@ def test_linear(seed: int, dtype: str, kind: str, axis: int | None, biased: bool
     bias = rng.standard_normal(outs).astype(np.float32) * np.float32(10.0 ** rng.integers(-3, 9)) if biased else None
     packed = q.linear_prepack(w, bias)
     scale, zero = output(rng, terms, dtype)
+    if bias is not None and (np.abs(bias) / (x.scale * w.scales.astype(np.float64))).max() > 2**31 - 1:
+        with pytest.raises(BadValue, match=r"units of x\.scale"):
+            q.linear(x, packed, scale, zero)
+        return
     same(by_each("linear", x, packed, scale, zero), integers.linear(x, w, bias, scale, zero))
     made = q.linear(x, packed, scale, zero)
     assert made.scale == scale and made.zero_point == zero and made.axis is None
@@ -325,6 +329,11 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: q.linear_prepack(REAL), BadType, "linear_prepack: weight must be a QArray, not ndarray"),
     (lambda: q.linear_prepack(KERNEL), BadValue, r"weight must have shape \(out, in\), it has \(4, 2, 3, 3\)"),
     (lambda: q.linear_prepack(q.QArray(W.int_repr, [1, 1, 1], 0, 1)), BadValue, r"scales along axis 1, for shape \(4, 3\)"),
+    (lambda: q.quantize_weights(np.array([[1e300, 1.0]])), BadValue, r"quantize_weights: values as large as 1e\+300\n.*past 3.403e\+38"),
+    (
+        lambda: q.linear(q.QArray(np.ones((1, 3), np.uint8), 1e-3), q.linear_prepack(W, BIAS + 1e8), 1.0, 0),
+        BadValue, r"linear: the bias is up to .*e\+1\d units of x.scale \* weight.scale, with x.scale=0.001\n.*2147483647 units at most",
+    ),
     (lambda: q.linear_prepack(W, BIAS[:2]), BadValue, r"bias has shape \(2,\), for weight of shape \(4, 3\)"),
     (lambda: q.linear_prepack(W, BIAS.astype(float)), BadType, "bias has dtype float64"),
     (lambda: q.linear_prepack(W, BIAS * np.nan), BadValue, r"bias, of shape \(4,\), holds NaN"),

@@ -77,11 +77,20 @@ def weights(rng: np.random.Generator, shape: tuple[int, ...], axis: int | None =
     return q.QArray(whole(rng, shape, "int8", rng.random() < 0.2), scale_of(rng, size), zero, axis)
 
 
-def biases(rng: np.random.Generator, outs: int) -> Array | None:
-    """None, or anything from nothing to more than int32 holds in units of the sums."""
+def biases(rng: np.random.Generator, outs: int, x: Any = None, w: Any = None) -> Array | None:
+    """None, or anything from nothing to what int32 holds in units of the sums of `x` and `w`; without them, anything."""
     if rng.random() < 0.3:
         return None
-    return np.asarray(rng.standard_normal(outs) * 10.0 ** rng.integers(-3, 10)).astype(np.float32)
+    made = np.asarray(rng.standard_normal(outs) * 10.0 ** rng.integers(-3, 10)).astype(np.float32)
+    return made if x is None else held(made, x.scale, w.scales.astype(np.float64).min())
+
+
+def held(bias: Array, *scales: float) -> Array:
+    """The bias, cut to what int32 holds in units of these scales."""
+    most = (2**31 - 1) * float(np.prod(np.array(scales, np.float64)))
+    limit = np.float32(min(most, float(np.finfo(np.float32).max)))
+    limit = np.nextafter(limit, np.float32(0)) if float(limit) > most else limit
+    return np.clip(bias, -limit, limit)
 
 
 def both(pack: Any, engine: str, *args: Any) -> tuple[Any, Any]:
@@ -124,7 +133,7 @@ def test_linear(seed: int, dtype: str, engine: str, axis: int | None, zeros: boo
     lead = ((), (1,), (5,), (2, 3), (40,))[rng.integers(5)]
     terms, outs = int(rng.integers(1, 200)), int(rng.integers(1, 140))
     x, w = activations(rng, (*lead, terms), dtype), weights(rng, (outs, terms), axis, zeros)
-    packed, reference = both(q.linear_prepack, engine, w, biases(rng, outs))
+    packed, reference = both(q.linear_prepack, engine, w, biases(rng, outs, x, w))
     scale, zero = float(np.float32(scale_of(rng, ()) * 10.0 ** rng.integers(-1, 3))), int(whole(rng, (), dtype))
     same(by_each("linear", libraries.get("onednn"), x, packed, scale, zero), q.linear(x, reference, scale, zero).int_repr)
 
@@ -151,7 +160,7 @@ def test_conv2d(seed: int, dtype: str, engine: str, axis: int | None, zeros: boo
     size = tuple(int(n) for n in rng.integers(5, 18, 2))
     x = activations(rng, (int(rng.integers(1, 4)), groups * channels, *size), dtype, last)
     w = weights(rng, (groups * part, channels, *kernel), axis, zeros)
-    packed, reference = both(q.conv2d_prepack, engine, w, biases(rng, groups * part), stride, padding, dilation, groups)
+    packed, reference = both(q.conv2d_prepack, engine, w, biases(rng, groups * part, x, w), stride, padding, dilation, groups)
     scale, zero = float(np.float32(scale_of(rng, ()) * 10.0 ** rng.integers(-1, 3))), int(whole(rng, (), dtype))
     wanted = q.conv2d(x, reference, scale, zero).int_repr
     found = by_each("conv2d", libraries.get("onednn"), x, packed, scale, zero)
@@ -165,7 +174,8 @@ def test_conv2d(seed: int, dtype: str, engine: str, axis: int | None, zeros: boo
 def test_a_convolution_that_threads_share(onednn: Any, dtype: str, last: bool) -> None:
     rng = np.random.default_rng(1)
     x = activations(rng, (3, 16, 40, 41), dtype, last)
-    packed, reference = both(q.conv2d_prepack, "onednn", weights(rng, (24, 16, 3, 3)), biases(rng, 24), 1, 1)
+    w = weights(rng, (24, 16, 3, 3))
+    packed, reference = both(q.conv2d_prepack, "onednn", w, biases(rng, 24, x, w), 1, 1)
     wanted = q.conv2d(x, reference, 3.0, 7).int_repr
     assert channels_last(wanted) is last
     problem = problem_builders["quantized.conv2d"](x, packed, 3.0, 7)
@@ -183,7 +193,7 @@ def channels_last(images: Array) -> bool:
 def test_a_product_that_threads_share(onednn: Any, dtype: str, outs: int) -> None:
     rng = np.random.default_rng(2)
     x, w = activations(rng, (501, 333), dtype), weights(rng, (outs, 333), zeros=outs == 64)
-    packed, reference = both(q.linear_prepack, "x86", w, biases(rng, outs))
+    packed, reference = both(q.linear_prepack, "x86", w, biases(rng, outs, x, w))
     same(by_each("linear", onednn, x, packed, 2.5, 3), q.linear(x, reference, 2.5, 3).int_repr)
 
 
@@ -198,7 +208,7 @@ def test_the_longest_sums(onednn: Any, dtype: str, zero_at: int) -> None:
     terms, ends = driven.MOST_TERMS, LIMITS[dtype]
     x = q.QArray(np.full((2, terms), ends[1 - zero_at], dtype), 1.0, ends[zero_at])
     w = np.stack([np.full(terms, -128, np.int8), np.full(terms, 127, np.int8)])
-    bias = np.array([2.0**31, -(2.0**31)], np.float32)
+    bias = held(np.array([2.0**31, -(2.0**31)], np.float32), 1.0)
     for zeros in ([0, 0], [127, -128]):
         for b in (None, bias, bias * np.float32(1e-4)):
             packed, reference = both(q.linear_prepack, "onednn", q.QArray(w, 1.0, 0) if not any(zeros) else q.QArray(w, [1.0, 1.0], zeros, 0), b)
@@ -217,7 +227,8 @@ def test_scales_at_the_ends_of_float32(onednn: Any) -> None:
     for first in (least, 1.0, most):
         for second in (least, 1.0, most):
             w = q.QArray(whole(rng, (18, 20), "int8"), np.full(18, second), 0, 0)
-            packed, reference = both(q.linear_prepack, "onednn", w, np.linspace(-most, most, 18).astype(np.float32))
+            bias = held(np.linspace(-most, most, 18).astype(np.float32), first, second)
+            packed, reference = both(q.linear_prepack, "onednn", w, bias)
             for third in (least, 1.0, most):
                 args = q.QArray(x, first, 128), packed, third, 5
                 same(by_each("linear", onednn, *args), q.linear(args[0], reference, third, 5).int_repr)
@@ -398,7 +409,8 @@ def test_plans_keep_no_weight() -> None:
     """Two weights of one shape share a plan, and each gives its own result."""
     rng = np.random.default_rng(8)
     x = activations(rng, (6, 30), "uint8")
-    pairs = [both(q.linear_prepack, "onednn", weights(rng, (20, 30)), biases(rng, 20)) for _ in range(3)]
+    layers = [weights(rng, (20, 30)) for _ in range(3)]
+    pairs = [both(q.linear_prepack, "onednn", w, biases(rng, 20, x, w)) for w in layers]
     for _ in range(2):
         for packed, reference in pairs:
             np.testing.assert_array_equal(q.linear(x, packed, 0.5, 1).int_repr, q.linear(x, reference, 0.5, 1).int_repr)

@@ -110,6 +110,18 @@ def test_weights_as_engines_take_them(engine: str) -> None:
     assert (np.abs(made.dequantize() - w) <= 0.5001 * step).all()
 
 
+def test_the_largest_float32_is_not_quantized_to_infinity() -> None:
+    most = np.finfo(np.float32).max
+    for x in (np.array([[most, 1.0]], np.float32), np.array([[-most, most / 3]], np.float32)):
+        assert np.isfinite(q.quantize_weights(x).dequantize()).all()
+
+
+def seen(value: float) -> Any:
+    observer = q.MinMaxObserver()
+    observer(np.array([value]))
+    return observer
+
+
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: q.MinMaxObserver("int16"), BadType, "MinMaxObserver: dtype is int16"),
     (lambda: q.MinMaxObserver(engine="fbgem"), BadValue, "engine='fbgem'"),
@@ -117,6 +129,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: q.MinMaxObserver(symmetric=1), BadType, "MinMaxObserver: symmetric"),
     (lambda: q.MinMaxObserver(axis=0.5), BadType, "axis=0.5"),
     (lambda: q.MinMaxObserver(axis=2)(np.zeros(2)), BadValue, r"axis=2.*\(2,\)"),
+    (lambda: seen(1e300).calculate_qparams(), BadValue, r"MinMaxObserver: values as large as 1e\+300"),
     (lambda: q.MinMaxObserver()(np.array([np.inf])), BadValue, r"shape \(1,\), holds infinity"),
     (lambda: q.MinMaxObserver()(np.array([np.nan])), BadValue, "holds NaN"),
     (lambda: q.HistogramObserver()(np.array([np.inf])), BadValue, "holds infinity"),

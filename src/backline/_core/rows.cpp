@@ -55,29 +55,33 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
     // A NaN may have hidden what is in its lane, or all of them: it is in the result of every element.
     T largest = joined<T, Bytes>(a, larger);
     L::fill(most, largest);
-    auto soften = [&](const T *from, T *to) __attribute__((always_inline)) {
-        L::load(u, from);
-        L::load(v, from + L::count);
-        u = u - most;
-        v = v - most;
-        exponential<T, Bytes>(u);
-        exponential<T, Bytes>(v);
-        a += u;
-        b += v;
-        if (to) {
-            L::store(u, to);
-            L::store(v, to + L::count);
-        }
-    };
     a = typename L::Vector{};
     b = a;
-    for (int64_t i = 0; i < whole; i += step) soften(x + i, logarithm ? nullptr : y + i);
+    auto sum = [](auto &left, const auto &right) __attribute__((always_inline)) { left += right; };
     T soft[step];
-    soften(last, soft);
-    a += b;
-    T sum = joined<T, Bytes>(a, [](auto &left, const auto &right) __attribute__((always_inline)) { left += right; });
     if (logarithm) {
-        L::fill(b, std::log(sum));
+        // The largest counts as 1, and beside it the others lose their digits, which are all that the logarithm of its own
+        // probability has: their sum is taken apart as well, and is what counts unless several are the largest.
+        typename L::Vector zero{}, c{}, d{};
+        auto others = [&](const T *from) __attribute__((always_inline)) {
+            L::load(u, from);
+            L::load(v, from + L::count);
+            u = u - most;
+            v = v - most;
+            typename L::Vector e = u, f = v;
+            exponential<T, Bytes>(e);
+            exponential<T, Bytes>(f);
+            a += e;
+            b += f;
+            c += u < zero ? e : u;  // 0, or NaN, which stays
+            d += v < zero ? f : v;
+        };
+        for (int64_t i = 0; i < whole; i += step) others(x + i);
+        others(last);
+        a += b;
+        c += d;
+        T all = joined<T, Bytes>(a, sum);
+        L::fill(b, all < T(2) ? std::log1p(joined<T, Bytes>(c, sum)) : std::log(all));
         for (int64_t i = 0; i < whole; i += L::count) {
             L::load(u, x + i);
             u = (u - most) - b;
@@ -89,7 +93,22 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
             L::store(u, soft + i);
         }
     } else {
-        T share = T(1) / sum;
+        auto soften = [&](const T *from, T *to) __attribute__((always_inline)) {
+            L::load(u, from);
+            L::load(v, from + L::count);
+            u = u - most;
+            v = v - most;
+            exponential<T, Bytes>(u);
+            exponential<T, Bytes>(v);
+            a += u;
+            b += v;
+            L::store(u, to);
+            L::store(v, to + L::count);
+        };
+        for (int64_t i = 0; i < whole; i += step) soften(x + i, y + i);
+        soften(last, soft);
+        a += b;
+        T share = T(1) / joined<T, Bytes>(a, sum);
         for (int64_t i = 0; i < whole; i += L::count) {
             L::load(u, y + i);
             u = u * share;

@@ -75,12 +75,12 @@ class Refusal:
     switch: str = ""
 
 
-def failure(plan: Any, message: str, *, cause: str = "") -> LibraryFailed:
+def failure(plan: Any, message: str, *, cause: str = "", error: type[LibraryFailed] = LibraryFailed) -> LibraryFailed:
     """The error to raise where a library failed to run a plan; the plan is not used again."""
     if isinstance(plan, _core.PreparedCall):
         plan.failed = True
         _core.memo_clear()  # calls that led to the plan look for one in its cache again, which makes a new one
-    return LibraryFailed(message, cause=cause)
+    return error(message, cause=cause)
 
 
 class PythonPlan:

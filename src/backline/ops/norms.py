@@ -43,7 +43,7 @@ def vector_norm(
     Returns
     -------
     scalar or ndarray
-        Real. Scaled where squares would overflow or vanish.
+        Real. Powers are scaled, so that none overflows or vanishes on the way.
 
     Raises
     ------
@@ -65,7 +65,8 @@ def vector_norm(
     p = _order("vector_norm", ord)
     axes = tuple(range(a.ndim)) if dim is None else _axes("vector_norm", dim, a.ndim)
     xp = functions(a)
-    size = xp.abs(a)
+    with np.errstate(over="ignore"):
+        size = xp.abs(a)
     if not axes:  # every element by itself
         size, axes, keepdim = size[..., None], (a.ndim,), False
     count = math.prod(size.shape[i] for i in axes)
@@ -91,21 +92,30 @@ def _whole_norm(a: Any, keepdim: bool) -> Any:
 
 
 def _power_norm(xp: Any, size: Array, p: float, axes: tuple[int, ...], keepdim: bool, count: int) -> Any:
-    if p == np.inf:
-        return xp.max(size, axis=axes, keepdims=keepdim)
-    if p == -np.inf:
-        return xp.min(size, axis=axes, keepdims=keepdim)
-    if p == 0:
-        return plain(xp.sum(size != 0, axis=axes, keepdims=keepdim).astype(size.dtype))
-    if p == 1 or count == 0:
-        return xp.sum(size, axis=axes, keepdims=keepdim)
-    # The largest element scaled to 1, so that neither 1e200 nor 1e-200 leaves the range when raised to a power.
-    scale = xp.max(size, axis=axes, keepdims=True)
-    usable = xp.where((scale > 0) & xp.isfinite(scale), scale, 1).astype(size.dtype)
-    with np.errstate(divide="ignore"):
-        total = xp.sum((size / usable) ** p, axis=axes, keepdims=True)
-        result = (usable * total ** (1 / p)).astype(size.dtype)
+    with np.errstate(all="ignore"):  # what overflows shows in the result
+        if p == np.inf:
+            return xp.max(size, axis=axes, keepdims=keepdim)
+        if p == -np.inf:
+            return xp.min(size, axis=axes, keepdims=keepdim)
+        if p == 0:
+            return plain(xp.sum(size != 0, axis=axes, keepdims=keepdim).astype(size.dtype))
+        if p == 1 or count == 0:
+            return xp.sum(size, axis=axes, keepdims=keepdim)
+        result = _scaled_norm(xp, size, p, axes).astype(size.dtype)
     return result if keepdim else plain(xp.squeeze(result, axis=axes))
+
+
+def _scaled_norm(xp: Any, size: Any, p: float, axes: tuple[int, ...]) -> Any:
+    """The p-th root of a sum of powers that are at most 1, with its axes: what vanishes beside them counts for nothing."""
+    # The largest power is that of the largest element, or with a negative order of the smallest.
+    scale = (xp.max if p > 0 else xp.min)(size, axis=axes, keepdims=True)
+    usable = xp.where((scale > 0) & xp.isfinite(scale), scale, 1).astype(size.dtype)
+    if abs(p) >= 1:
+        return usable * xp.sum((size / usable) ** p, axis=axes, keepdims=True) ** (1 / p)
+    # A small power brings numbers together that are too far apart for a quotient, and the root is of a high degree: the scale
+    # goes between its two halves, so that a norm within the range is found.
+    root = xp.sum(size**p / usable**p, axis=axes, keepdims=True) ** (0.5 / p)
+    return root * usable * root
 
 
 def _order(where: str, ord: Any) -> float:
@@ -180,7 +190,8 @@ def matrix_norm(
         result = values.sum(-1) if ord == "nuc" else values.max(-1) if ord == 2 else values.min(-1)
     else:
         summed, kept = axes if ord in (1, -1) else axes[::-1]
-        sums = xp.sum(xp.abs(a), axis=summed, keepdims=True)
+        with np.errstate(over="ignore"):
+            sums = xp.sum(xp.abs(a), axis=summed, keepdims=True)
         result = xp.max(sums, axis=kept, keepdims=True) if ord in (1, np.inf) else xp.min(sums, axis=kept, keepdims=True)
         result = xp.squeeze(result, axis=axes)
     if keepdim:

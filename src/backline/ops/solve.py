@@ -45,7 +45,8 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     Raises
     ------
     LinAlgError
-        A pivot is zero. NaN does not raise; it spreads.
+        A pivot is zero. NaN does not raise; it spreads. Neither does infinity: what comes of it, zeros or NaN, depends on the
+        order in which a library eliminates.
 
     Notes
     -----

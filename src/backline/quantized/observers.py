@@ -16,8 +16,15 @@ from .schemes import scheme
 __all__ = ["HistogramObserver", "MinMaxObserver", "parameters", "parameters_of_one", "quantize_weights"]
 
 
-def parameters(low: Array, high: Array, least: int, most: int, symmetric: bool = False) -> tuple[Array, Array]:
+def parameters(
+    low: Array, high: Array, least: int, most: int, symmetric: bool = False, *, where: str = "parameters"
+) -> tuple[Array, Array]:
     """Scales (float32) and zero points (int32) with which integers from `least` to `most` cover the ranges, and 0 exactly.
+
+    Raises
+    ------
+    BadValue
+        A range so wide that the integers would stand for numbers past float32.
 
     Examples
     --------
@@ -34,8 +41,18 @@ def parameters(low: Array, high: Array, least: int, most: int, symmetric: bool =
         scale = np.maximum(-low, high) / (most - middle)
     else:
         scale = high / (most - least) - low / (most - least)  # the difference of two large numbers may not exist
-    scale = np.where((low == 0) & (high == 0), 1.0, np.clip(scale, LEAST, MOST))
+    widest = most - middle if symmetric else most - least
+    if bool((scale > MOST / widest).any()):
+        reach = float(np.maximum(-low, high).max())
+        raise BadValue(
+            f"{where}: values as large as {reach:.6g}",
+            cause=f"integers stand for float32 numbers, and {widest} steps of the scale would be past {MOST:.4g}",
+            remedy="smaller values: x / factor, and the factor on what comes out",
+        )
+    scale = np.where((low == 0) & (high == 0), 1.0, np.maximum(scale, LEAST))
     kept = np.asarray(scale, np.float32)
+    # Rounded up, a scale at the limit would have its last integer stand for infinity.
+    kept = np.where(kept.astype(np.float64) * widest > MOST, np.nextafter(kept, np.float32(0)), kept).astype(np.float32)
     zero = np.full(kept.shape, float(middle)) if symmetric else least + np.rint(-low / kept.astype(np.float64))
     return kept, np.asarray(np.clip(zero, least, most), np.int32)
 
@@ -102,7 +119,8 @@ class MinMaxObserver(_Observer):
     Raises
     ------
     BadType, BadValue
-        Not such a dtype, engine, flag or axis; values that are NaN or infinite; nothing seen yet.
+        Not such a dtype, engine, flag or axis; values that are NaN, infinite, or so large that no scale of float32 covers them;
+        nothing seen yet.
 
     Examples
     --------
@@ -148,7 +166,7 @@ class MinMaxObserver(_Observer):
         """Scale and zero point: numbers, or with an axis arrays."""
         if self._low is None or self._high is None:
             raise self._unseen()
-        scale, zero = parameters(self._low, self._high, *self._range, self._symmetric)
+        scale, zero = parameters(self._low, self._high, *self._range, self._symmetric, where=self._NAME)
         return (float(scale), int(zero)) if self._axis is None else (scale, zero)
 
     def __repr__(self) -> str:
@@ -242,7 +260,7 @@ class HistogramObserver(_Observer):
         half = self._BINS // 2
         low = max(math.ldexp(first - half, self._exponent), self._low)
         high = min(math.ldexp(last + 1 - half, self._exponent), self._high)
-        scale, zero = parameters(np.array(low), np.array(high), *self._range, self._symmetric)
+        scale, zero = parameters(np.array(low), np.array(high), *self._range, self._symmetric, where=self._NAME)
         return float(scale), int(zero)
 
     def __repr__(self) -> str:
@@ -267,7 +285,7 @@ def quantize_weights(weight: Array, *, engine: str | None = None) -> QArray:
     Raises
     ------
     BadType, BadValue
-        Not such an array; no such engine.
+        Not such an array; no such engine; weights that no scale of float32 covers.
 
     Examples
     --------
@@ -284,5 +302,5 @@ def quantize_weights(weight: Array, *, engine: str | None = None) -> QArray:
         raise BadValue(f"quantize_weights: x, of shape {array.shape}, holds infinity", cause="no scale covers it")
     axis = 0 if scheme(engine).per_channel else None
     size = np.abs(array.astype(np.float64)).max(axis=tuple(range(1, array.ndim)) if axis == 0 else None, initial=0.0)
-    scale, zero = parameters(-size, size, -128, 127, symmetric=True)
+    scale, zero = parameters(-size, size, -128, 127, symmetric=True, where="quantize_weights")
     return quantize(array, scale, zero, "int8", axis)

@@ -162,7 +162,7 @@ def linear(x: QArray, packed: PackedLinear, scale: float, zero_point: int) -> QA
     Raises
     ------
     BadType, BadValue
-        Not such operands; shapes that do not fit; numbers as for `QArray`.
+        Not such operands; shapes that do not fit; numbers as for `QArray`; a bias of more than 2**31 - 1 units.
     NoKernel
         The library of the engine that packed the weight is switched off.
 
@@ -188,6 +188,7 @@ def linear(x: QArray, packed: PackedLinear, scale: float, zero_point: int) -> QA
 def for_linear(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, ...]:
     layer, given = _packed("linear", packed, PackedLinear), _input("linear", x)
     fits("linear", given.shape, layer.shape)
+    layer.check_bias("linear", given.scale)
     made = one_of_each("linear", scale, zero_point, given.dtype)
     x_int = np.ascontiguousarray(given.int_repr)
     return *_linear_arrays("linear", x_int, given.scales, given.zero_points, layer), *made, layer.engine
@@ -321,6 +322,7 @@ def for_conv2d(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, .
             f"conv2d: x of shape {given.shape} has {given.shape[1]} channels",
             cause=f"weight of shape {layer.shape} with groups={layer.groups} takes {channels}",
         )
+    layer.check_bias("conv2d", given.scale)
     made = one_of_each("conv2d", scale, zero_point, given.dtype)
     x_int, engine = _dense(given.int_repr), layer.engine
     weight, steps, zeros, bias = layer.parts

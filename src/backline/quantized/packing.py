@@ -19,6 +19,7 @@ from .schemes import SCHEMES, current_engine
 
 __all__ = ["Packed", "PackedConv2d", "PackedLinear", "conv2d_prepack", "linear_prepack"]
 
+MOST_UNITS = 2**31 - 1  # of a bias
 MOST_KNOWN = 256  # kinds of calls that a packed weight remembers its form for
 
 
@@ -39,7 +40,7 @@ class Packed:
         What calls need of them: the integers, the scales, the zero points or None where all are 0, the bias or None.
     """
 
-    __slots__ = ("_bias", "_engine", "_forms", "_known", "_there", "_weight", "parts")
+    __slots__ = ("_bias", "_engine", "_forms", "_known", "_reach", "_there", "_weight", "parts")
 
     def __init__(self, where: str, weight: QArray, bias: Array | None) -> None:
         self._engine = current_engine(where)
@@ -51,13 +52,15 @@ class Packed:
     def _begin(self) -> None:
         w = self._weight
         self.parts = w.int_repr, w.scales, w.zero_points if w.zero_points.any() else None, self._bias
+        # The bias in units of the weight's scales, where it is largest.
+        self._reach = 0.0 if self._bias is None else float(np.max(np.abs(self._bias) / w.scales.astype(np.float64), initial=0.0))
         self._forms: list[tuple[Any, Array]] = []
         self._known: dict[Any, Array] = {}
         self._there: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return {name: getattr(self, name) for name in names if name not in ("_forms", "_known", "_there", "parts")}
+        return {name: getattr(self, name) for name in names if name not in ("_forms", "_known", "_reach", "_there", "parts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -66,6 +69,15 @@ class Packed:
             if array is not None:
                 array.flags.writeable = False
         self._begin()
+
+    def check_bias(self, where: str, scale: float) -> None:
+        """Raise where the bias, in units of an input's scale times the weight's, is no int32."""
+        if self._reach > MOST_UNITS * scale:
+            raise BadValue(
+                f"{where}: the bias is up to {self._reach / scale:.6g} units of x.scale * weight.scale, with x.scale={scale:.6g}",
+                cause=f"sums are int32, and so is the bias that is added to them: {MOST_UNITS} units at most",
+                remedy="a larger x.scale, a smaller bias, or linear_dynamic, which adds the bias to real numbers",
+            )
 
     def form(self, key: Any, problem: Callable[[], QuantizedProblem]) -> Array | None:
         """The weight in the order in which the engine's library wants it for a call; None where that is as NumPy has it.

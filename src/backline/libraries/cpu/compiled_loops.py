@@ -33,6 +33,7 @@ SHARES = 16  # into which a large array is divided, whatever the number of threa
 # Below so many elements, threads and the release of the GIL cost more than they bring.
 RELU_THREADED, THREADED, SMALL_ELEMENTS = 1 << 18, 1 << 16, 1 << 13
 MOST_POINTS = 1 << 30  # of an image: places in it are int32 beside float32
+CACHE_LINE = 64
 MOST_LANES, WORK_BYTES = 64, 256 << 10  # channels of an item where they are neighbours in memory, and what its sums may take
 
 
@@ -44,7 +45,7 @@ def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm]:
         if _merged(p) is None:
             return
     elif p.op in SOFTMAX:
-        if not _rows(p):
+        if not _rows(p) and _columns(p) is None:
             return
     elif p.op not in POOLS or not _indexed(p):
         return
@@ -65,7 +66,7 @@ def prepare_compiled(p: NeuralProblem, algorithm: Algorithm) -> Any:
     b = Builder(p)
     out = b.result(p.dtype, p.result, strides)
     if p.op in SOFTMAX:
-        count = _softmax(b, p, out)
+        count = _softmax(b, p, out) if _rows(p) else _softmax_columns(b, p, out, algorithm.threads)
     else:
         count = _relu(b, p, out) if p.op in RELU else _pooling(b, p, tuple(strides), out)
     big = prod(p.result) >= SMALL_ELEMENTS
@@ -112,6 +113,47 @@ def _rows(p: NeuralProblem) -> bool:
             return False
         step *= o.shape[i]
     return bool(o.shape[axis] > 1)
+
+
+def _columns(p: NeuralProblem) -> tuple[int, int, int] | None:
+    """Size before the axis, along it and after it in memory, where the axis is not the innermost and there are no gaps.
+
+    Only for logarithms: oneDNN has a softmax that needs no copies, but its logarithms may be positive.
+    """
+    o, axis = p.operands[0], p.parameter("axis")
+    if p.op != "log_softmax" or o.shape[axis] < 2:
+        return None
+    order, step = _order(o), p.dtype.itemsize
+    for i in reversed(order):
+        if o.shape[i] > 1 and o.strides[i] != step:
+            return None
+        step *= o.shape[i]
+    at = order.index(axis)
+    before, after = (prod(o.shape[i] for i in axes) for axes in (order[:at], order[at + 1 :]))
+    return (before, o.shape[axis], after) if before * after <= MOST_ITEMS else None
+
+
+def _softmax_columns(b: Builder, p: NeuralProblem, out: Any, threads: int) -> int:
+    """Some columns at a time are brought into rows that stay in cache; returns the number of items of the last group."""
+    sizes, item = _columns(p), p.dtype.itemsize
+    assert sizes is not None
+    before, width, after = sizes
+    share = min(after, max(WORK_BYTES // (width * item), CACHE_LINE // item))
+    given, work = b.argument("input"), b.work(share * width * item)
+    count = before
+    for columns, starts in ((share, range(0, after - share + 1, share)), (after % share, (after - after % share,))):
+        if not columns:
+            continue
+        b.each(count, threads)  # what the round before has written down
+        at = tuple((i * width * after + start) * item for i in range(before) for start in starts)
+        source, target = (given[0], given[1], at), (out[0], out[1], at)
+        fields = [item, vector_level(), True, columns, width, columns]
+        description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+        b.copy((columns, width), source, (item, after * item), work, (width * item, item), item)
+        b.call(_core.softmax_address(), [description, 0, work, work])
+        b.copy((columns, width), work, (width * item, item), target, (item, after * item), item)
+        count = len(at)
+    return count
 
 
 def _softmax(b: Builder, p: NeuralProblem, out: Any) -> int:

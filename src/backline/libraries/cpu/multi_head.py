@@ -102,14 +102,20 @@ class _Rows:
 
 
 def _rows(o: Operand) -> _Rows | None:
+    """The rows of an operand as those of one matrix; None unless they follow each other upwards in memory, at even steps."""
     (batch, length, width), (b, s, across), item = o.shape, o.strides, o.dtype.itemsize
     if not o.aligned or (across != item and width > 1):
         return None
-    for first, second, count, steps in ((b, s, length, (length, 1)), (s, b, batch, (1, batch))):
-        outer, inner = (batch, length) if steps[1] == 1 else (length, batch)
-        step = second if inner > 1 else first // max(count, 1) if outer > 1 else width * item
-        even = outer == 1 or inner == 1 or first == count * second
-        if even and step >= width * item and step % item == 0:
+    # Strides of axes of one element mean nothing, so they are not looked at.
+    for outer, inner, step, steps in (
+        ((batch, b), (length, s), s, (length, 1)),
+        ((length, s), (batch, b), b, (1, batch)),
+    ):
+        if inner[0] == 1:
+            step = outer[1] if outer[0] > 1 else width * item
+        elif outer[0] > 1 and outer[1] != inner[0] * step:
+            continue
+        if step >= width * item and step % item == 0:
             return _Rows(batch * length, step // item, *steps)
     return None
 

@@ -189,7 +189,7 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
         if p.alpha == 0:  # as in BLAS: then A and B do not matter, whatever is in them
             product = np.zeros((*p.batch, p.m, p.n), a.dtype)
         else:
-            product = np.matmul(a, b)
+            product = np.matmul(a, b, order="C")
         if p.alpha not in (0, 1):
             product = product * np.asarray(p.alpha, product.dtype)
         if p.beta != 0:
@@ -199,7 +199,8 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
         if out is not None:
             views["out"][...] = product
             return arrays[out]
-        product = product.astype(p.dtype, copy=False)
+        # Left to itself NumPy lays the batch out as it lies in A and B, but a plan's result has its axes in order.
+        product = product.astype(p.dtype, order="C", copy=False)
         if product.shape != p.result:
             product = product.reshape(p.result)
         return product if product.ndim else product[()]

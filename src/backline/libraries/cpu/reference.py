@@ -63,18 +63,19 @@ def cholesky(p: LinalgProblem, a: Array, *, upper: bool = False, check: bool = T
 
 
 def _cholesky(low: Array) -> tuple[Array, int]:
+    if not np.isfinite(low).all():
+        return low, 1  # as if the first minor had failed, whatever runs
     n = low.shape[0]
     full = low + np.tril(low, -1).conj().T
-    if np.isfinite(full).all():
-        try:
-            return np.linalg.cholesky(full), 0
-        except np.linalg.LinAlgError:
-            pass  # column by column below, to learn where it fails
+    try:
+        return np.linalg.cholesky(full), 0
+    except np.linalg.LinAlgError:
+        pass  # column by column below, to learn where it fails
     factor = low.astype(np.result_type(low, np.float64))
     for j in range(n):
         d = factor[j, j].real - np.sum(np.abs(factor[j, :j]) ** 2)
         if not d > 0:
-            return low, (j + 1) if np.isfinite(full).all() else 1
+            return low, j + 1
         factor[j, j] = np.sqrt(d)
         factor[j + 1 :, j] = (factor[j + 1 :, j] - factor[j + 1 :, :j] @ factor[j, :j].conj()) / factor[j, j]
     return np.tril(factor).astype(low.dtype), 0

@@ -25,6 +25,7 @@ TAG_ANY = 1
 MAX_NDIMS = 12
 ALLOCATED_BY_NOBODY = 0  # the handle of a memory object whose data is somewhere else each time
 
+OUT_OF_MEMORY = 1
 STATUS = {
     0: "success", 1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "no further implementation",
     5: "runtime error", 6: "not required", 7: "invalid graph", 8: "invalid operation of a graph", 9: "invalid shape",

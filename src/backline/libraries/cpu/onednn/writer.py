@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....errors import LibraryFailed, OutOfMemory
 from ....problems import Operand, Problem
 from ....problems.layout import batch_offsets
 from ...base import failure
@@ -276,7 +277,8 @@ class Writer:
             status, finite = infos
             if finite == NOT_FINITE and status == 0 and exact is not None:
                 return exact(arrays, results[0])
-            raise failure(plan, f"oneDNN failed to run {text}", cause=abi.status_text(status))
+            error = OutOfMemory if status == abi.OUT_OF_MEMORY else LibraryFailed
+            raise failure(plan, f"oneDNN failed to run {text}", cause=abi.status_text(status), error=error)
 
         return self.b.plan(
             *results, gate=self.engine.gate, gate_threads=self.threads if self.engine.gate else 0, release_gil=release_gil,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....errors import LibraryFailed
+from ....errors import LibraryFailed, OutOfMemory
 from ...native import NativeLibrary
 from ..pthreadpool import Pools
 
@@ -26,6 +26,7 @@ PAGE = 4096  # no system has smaller ones
 ALIGNMENT = 128  # of workspace: as much as any generation asks for
 
 U32, SIZE, POINTER, FLOAT = ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_float
+OUT_OF_MEMORY = 6
 STATUS = {
     1: "it is not initialised", 2: "invalid parameter", 3: "invalid state", 4: "unsupported parameter",
     5: "it does not support this processor", 6: "out of memory", 7: "reallocation required", 8: "deprecated",
@@ -145,7 +146,8 @@ class Xnnpack:
         """
         status = self.function(name, arguments)(*values)
         if status:
-            raise LibraryFailed(f"XNNPACK: {name} failed: {_text(status)}")
+            error = OutOfMemory if status == OUT_OF_MEMORY else LibraryFailed
+            raise error(f"XNNPACK: {name} failed: {_text(status)}")
 
 
 def _text(status: int) -> str:

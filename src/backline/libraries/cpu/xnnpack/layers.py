@@ -113,7 +113,7 @@ class _Call:
         if i is None:
             return None
         o, array = self.p.operands[i], arrays[i]
-        if array.shape == o.shape:
+        if array.shape == o.shape and array.strides == o.strides:
             return array
         return np.lib.stride_tricks.as_strided(array, o.shape, o.strides)
 
@@ -360,7 +360,10 @@ class _Product(_Call):
             if activation:
                 activate(activation, y, y)
         if not self.direct:
-            out[...] = y
+            # The caller's array may have its axes in another order than the product has them.
+            o = p.get("out")
+            assert o is not None
+            np.lib.stride_tricks.as_strided(out, o.shape, o.strides)[...] = y.reshape(o.shape)
         return out
 
 
