@@ -27,6 +27,8 @@ def test_a_failed_decomposition_is_a_runtime_error_and_numpys(library, call, mat
     "call",
     [
         lambda x: functional.softmax(x, dim=2),
+        lambda x: linalg.vector_norm(x, 2, dim=2),
+        lambda x: linalg.norm(x, dim=(0, 5)),
         lambda x: fft.fft(x, dim=-3),
         lambda x: fft.fftshift(x, dim=5),
         lambda x: fft.fftn(x, dim=(0, 2)),

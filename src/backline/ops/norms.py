@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import BadType, BadValue
+from .axes import axes_of
 from .bind import composed_of
 from .checks import FLOATS, Array
 from .kinds import dtype_of, functions, given, into, matrices, on_its_device, plain
@@ -63,7 +64,7 @@ def vector_norm(
     if dtype_of(a).name not in FLOATS:
         raise BadType(f"vector_norm: x has dtype {dtype_of(a)}", cause=f"norms take {', '.join(FLOATS)}")
     p = _order("vector_norm", ord)
-    axes = tuple(range(a.ndim)) if dim is None else _axes("vector_norm", dim, a.ndim)
+    axes = tuple(range(a.ndim)) if dim is None else axes_of("vector_norm", "dim", dim, a.shape)
     xp = functions(a)
     with np.errstate(over="ignore"):
         size = xp.abs(a)
@@ -124,18 +125,6 @@ def _order(where: str, ord: Any) -> float:
     return float(ord)
 
 
-def _axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
-    given = (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
-    found = []
-    for axis in given:
-        if not -ndim <= axis < ndim:
-            raise BadValue(f"{where}: axis {axis} of an array of {ndim} dimensions")
-        found.append(int(axis) % ndim)
-    if len(set(found)) < len(found):
-        raise BadValue(f"{where}: axes {given} repeat")
-    return tuple(found)
-
-
 @composed_of("linalg.svdvals")
 @on_its_device
 def matrix_norm(
@@ -174,7 +163,7 @@ def matrix_norm(
     5.0
     """
     a = matrices("matrix_norm", A)
-    axes = _axes("matrix_norm", dim, a.ndim)
+    axes = axes_of("matrix_norm", "dim", dim, a.shape)
     if len(axes) != 2:
         raise BadValue(f"matrix_norm: dim={dim}", remedy="two different axes")
     if ord == "fro":
@@ -238,7 +227,7 @@ def norm(
         return vector_norm(a, 2, dim, keepdim, out=out)
     if dim is None and a.ndim > 2:
         raise BadValue(f"norm: ord={ord!r} for {a.ndim} dimensions", remedy="say which axes: dim=(-2, -1)")
-    axes = tuple(range(a.ndim)) if dim is None else _axes("norm", dim, a.ndim)
+    axes = tuple(range(a.ndim)) if dim is None else axes_of("norm", "dim", dim, a.shape)
     if len(axes) == 2:
         return matrix_norm(a, ord, (axes[0], axes[1]), keepdim, out=out)
     return vector_norm(a, ord, axes, keepdim, out=out)
