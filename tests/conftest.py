@@ -17,6 +17,11 @@ from pathlib import Path
 
 import pytest
 
+# Every test module may import what lies beside this file: `support`, `processes` and others.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import processes
+
 # Marker -> why a test with it may be skipped in CI. A marker here needs a reason that CI cannot mend by installing something.
 MAY_SKIP = {
     "gpu": "needs a GPU; the CI machine has none",
@@ -59,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker}: {why}")
     if on_gpu(config):
         _check_on_gpu(config)
+    else:
+        config.pluginmanager.register(_NoProcessLeft())
     if os.environ.get("CI", "").lower() in ("true", "1"):
         # As a plugin of its own: hooks of this file would see the tests below this folder only, not the package's doctests.
         config.pluginmanager.register(_NoSkips())
@@ -114,6 +121,27 @@ class _NoSkips:
         if report.skipped:  # importorskip at the top of a file
             _fail(report)
         return report
+
+
+class _NoProcessLeft:
+    """Makes an error of a process that a test started and that still runs when the test and its fixtures have ended."""
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+        processes.adopt_orphans()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        self.known = processes.children()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, None, None]:
+        try:
+            return (yield)
+        finally:
+            if left := processes.left_behind(self.known):
+                pytest.fail(f"the test left processes behind, which were killed: {'; '.join(left)}", pytrace=False)
 
 
 def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
