@@ -373,7 +373,7 @@ def test_a_weight_is_packed_once_for_all_calls(monkeypatch: pytest.MonkeyPatch) 
     assert len(orders) == 1
     q.linear(activations(rng, (3, 30), "int8"), packed, 0.5, 1)
     q.linear(activations(rng, (9, 30), "int8"), packed, 0.5, 1)
-    assert len(orders) == 1 or len(orders) == 2 and orders[0] != orders[1]
+    assert len(orders) == 1 or (len(orders) == 2 and orders[0] != orders[1])
     kernel, _ = both(q.conv2d_prepack, "onednn", weights(rng, (20, 16, 3, 3)), None, 1, 1)
     del orders[:]
     for size in (8, 9, 8, 30):
