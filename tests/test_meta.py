@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import backline
+import configurations
 import processes
 from backline import _core, linalg
 from backline.nn import functional, grad
@@ -23,14 +24,14 @@ from backline.nn import functional, grad
 HERE = Path(__file__).parent
 
 
-def run_pytest(folder: Path, text: str, *, ci: str) -> tuple[dict[str, int], str]:
+def run_pytest(folder: Path, text: str, *, ci: str, configuration: str = "native") -> tuple[dict[str, int], str]:
     """Run a test file beside this folder's conftest.py; return pytest's counts and all that it printed."""
-    for name in ("conftest.py", "processes.py"):
+    for name in ("conftest.py", "processes.py", "configurations.py"):
         shutil.copy(HERE / name, folder)
     (folder / "test_it.py").write_text("import pytest\n" + text)
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", str(folder)]
-    out = subprocess.run(command, env=os.environ | {"CI": ci}, capture_output=True, text=True, check=False, cwd=folder).stdout
+    out = subprocess.run(command, env=os.environ | {"CI": ci, configurations.VARIABLE: configuration, configurations.SHARE: "1"}, capture_output=True, text=True, check=False, cwd=folder).stdout
     closing = out.strip().splitlines()[-1]
     return {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", closing)}, out
 
@@ -59,6 +60,42 @@ def test_a_file_that_is_skipped_whole_is_a_failure_in_ci(tmp_path: Path) -> None
 def test_what_ci_cannot_have_may_be_skipped(tmp_path: Path) -> None:
     counts, _ = run_pytest(tmp_path, "@pytest.mark.gpu\n" + SKIPPED_INSIDE, ci="true")
     assert counts["skipped"] == 1 and "failed" not in counts
+
+
+@pytest.mark.parametrize(("name", "reason", "may"), [
+    ("no-mkl", "mkl is not available: no file of this name was found", True),
+    ("no-mkl", "MKL is not installed", True),
+    ("no-mkl", "blis is not available: no file of this name was found", False),
+    ("avx2", "mkl is not available: no file of this name was found", False),
+])  # fmt: skip
+def test_in_an_environment_without_a_library_its_tests_may_be_skipped_and_no_others(name: str, reason: str, may: bool, tmp_path: Path) -> None:
+    if configurations.lacking(name):
+        name = "native"
+    text = f"def test_it():\n    pytest.skip({reason!r})\n"
+    counts, _ = run_pytest(tmp_path, text, ci="true", configuration=name)
+    assert counts == {"skipped": 1} if may else counts["failed"] == 1
+
+
+@pytest.mark.parametrize("name", configurations.CONFIGURATIONS)
+def test_libraries_hear_of_the_configuration(name: str, tmp_path: Path) -> None:
+    if configurations.lacking(name):
+        assert name not in ("native", "no-mkl", "no-system-libraries", "sse4")
+        return
+    found = configurations.CONFIGURATIONS[name]
+    absent = [n for n in ("mkl", "blis", "xnnpack", "fftw", "openblas", "onednn") if n in found.absent]
+    text = f"""
+import os
+import numpy as np
+def test_it():
+    import backline
+    for variable, value in {found.environment!r}.items():
+        assert os.environ[variable] == value
+    for library in {absent!r}:
+        assert not getattr(backline.backends, library).is_available()
+    assert (backline.matmul(np.ones((70, 70)), np.ones((70, 70))) == 70).all()
+"""
+    counts, out = run_pytest(tmp_path, text, ci="true", configuration=name)
+    assert counts == {"passed": 1}, out
 
 
 def test_an_expected_failure_is_no_skip(tmp_path: Path) -> None:
