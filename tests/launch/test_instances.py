@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,11 +27,11 @@ def shell(*scripts: str, folder: Path | None = None) -> list[Job]:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    for _ in range(1500):
+    for _ in range(9000):
         if condition():
             return
         time.sleep(0.02)
-    raise AssertionError(f"waited half a minute for {what}")
+    raise AssertionError(f"waited three minutes for {what}")
 
 
 def alive(pid: int) -> bool:
@@ -61,7 +62,8 @@ def test_the_first_failure_counts_and_ends_the_others(tmp_path: Path, capfd: pyt
     scripts = ["exec sleep 100", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done; exit 7", f"touch {tmp_path}/go; exec sleep 100", "exit 0"]
     assert run(shell(*scripts)) == 7
     said = capfd.readouterr().err
-    assert "instance 1 ended with status 7\nterminating instances 0, 2\n" in said and "killing" not in said
+    # The last one may still be ending, too.
+    assert re.search(r"instance 1 ended with status 7\nterminating instances 0, 2(, 3)?\n", said) and "killing" not in said
 
 
 def test_who_does_not_end_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
