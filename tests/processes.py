@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def become(parent: int, command: list[str]) -> None:
     for number in DEFAULTS:
         signal.signal(number, signal.SIG_DFL)
     os.execvp(command[0], command)
+
+
+def forked(work: Callable[[], object], seconds: int = 200) -> int:
+    """The exit status of a fork of this process that does the work: 0 if it returns true, 1 if not or if it raises, -14 if it hangs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of Python warn of forks beside threads, which is what is tested
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(seconds)
+            status = 0 if work() else 1
+        except BaseException as error:
+            os.write(2, f"in the forked child: {error!r}\n".encode())
+        finally:
+            os._exit(status)  # whatever happens, it must not go on with the tests
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 # What is left behind --------------------------------------------------------------------------------------------------

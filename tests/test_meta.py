@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,13 @@ def test_the_child_of_a_test_hears_signals_that_the_test_run_ignores() -> None:
             assert child.communicate(timeout=200)[0] == "True\n"
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("work", "status"), [
+    (lambda: True, 0), (lambda: False, 1), (lambda: 1 / 0, 1), (lambda: time.sleep(300), -signal.SIGALRM), (lambda: sys.exit(0), 1),
+])  # fmt: skip
+def test_a_forked_child_ends_whatever_it_does(work: Callable[[], object], status: int) -> None:
+    assert processes.forked(work, seconds=2) == status
 
 
 def test_children_that_run_beside_a_test_are_started_so_that_they_end_with_it() -> None:
