@@ -134,7 +134,7 @@ def spread(x: Array, axis: int = -1) -> Array:
 
 def algorithms(library: str, problem: Any, threads: int = THREADS) -> list[Algorithm]:
     """What a library lists for a Problem, refusals left out."""
-    return [a for a in libraries.get(library).algorithms(problem, threads) if not isinstance(a, Refusal)]
+    return [a for a in need(library).algorithms(problem, threads) if not isinstance(a, Refusal)]
 
 
 def problem_of(op: str, *args: Any, **kwargs: Any) -> Any:
