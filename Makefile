@@ -2,6 +2,7 @@
 # make test    the tests                                  make types   mypy
 # make bench   the benchmarks                             make clean   removes what these made
 # make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
+# make test-caps the tests as on other processors, and without some libraries: half an hour
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
+.PHONY: demo demo-cnn test test-caps gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -32,6 +33,10 @@ demo-cnn: $(VENV)/demo $(VENV)/mkl
 
 test: $(VENV)/test $(VENV)/mkl $(VENV)/devices
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# The tests of operations, libraries and choices as on other processors and without some libraries: tests/configurations.py has the table.
+test-caps: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python tests/configurations.py --workers $(WORKERS) $(ARGS)
 
 # The rows that only an NVIDIA GPU can prove, by the machine's own Python: nothing is installed, and no network is needed.
 gpu-check:

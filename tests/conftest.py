@@ -1,7 +1,9 @@
 """What holds for every test: no configuration or tuning of the developer's own, and no test that is silently skipped.
 
 A test that is skipped in every configuration that CI has tests nothing. With ``CI=true`` a skip therefore counts as a failure,
-unless the test carries one of the markers in `MAY_SKIP`. The reason "MKL is not installed" is none of them: CI installs it.
+unless the test carries one of the markers in `MAY_SKIP`. The reason "MKL is not installed" is none of them: CI installs it. Only
+where a run is for an environment without MKL (`configurations`), which CI has beside the one with all libraries, may a test be
+skipped for that reason.
 """
 
 from __future__ import annotations
@@ -12,10 +14,17 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+# Every test module may import what lies beside this file: `support`, `processes` and others.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import configurations
+import processes
 
 # Marker -> why a test with it may be skipped in CI. A marker here needs a reason that CI cannot mend by installing something.
 MAY_SKIP = {
@@ -29,6 +38,9 @@ MAY_SKIP = {
     "cpu_kernel": "needs a kernel that the vendor compiles for some processors only, such as MKL's JIT kernels",
 }
 
+# The environment that this run is for: `configurations` has the table.
+CONFIGURATION = os.environ.get(configurations.VARIABLE, "native")
+
 _folder = tempfile.mkdtemp(prefix="backline-tests-")
 
 # At import, so that nothing of Backline can have read them yet; child processes inherit them.
@@ -39,6 +51,7 @@ os.environ |= {
     "BACKLINE_CONFIG": "",
     "BACKLINE_TUNING": "",
     "COLUMNS": "140",
+    **configurations.environment(CONFIGURATION),
     **{f"XDG_{kind}_HOME": os.path.join(_folder, kind.lower()) for kind in ("CONFIG", "CACHE", "DATA", "STATE")},
 }
 
@@ -59,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker}: {why}")
     if on_gpu(config):
         _check_on_gpu(config)
+    else:
+        config.pluginmanager.register(_NoProcessLeft())
     if os.environ.get("CI", "").lower() in ("true", "1"):
         # As a plugin of its own: hooks of this file would see the tests below this folder only, not the package's doctests.
         config.pluginmanager.register(_NoSkips())
@@ -79,6 +94,16 @@ def _check_on_gpu(config: pytest.Config) -> None:
     check = Check(config)
     config.pluginmanager.register(check, "gpu-check")
     check.begin()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One test of so many where that is asked for, and other ones in each configuration."""
+    share = int(os.environ.get(configurations.SHARE, "1"))
+    if share > 1:
+        left_out = [item for item in items if zlib.crc32(f"{CONFIGURATION} {item.nodeid}".encode()) % share]
+        config.hook.pytest_deselected(items=left_out)
+        away = set(left_out)
+        items[:] = [item for item in items if item not in away]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -104,20 +129,47 @@ class _NoSkips:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         # An expected failure is reported as a skip as well.
-        if report.skipped and not hasattr(report, "wasxfail") and not any(item.get_closest_marker(name) for name in MAY_SKIP):
+        skipped = report.skipped and not hasattr(report, "wasxfail")
+        marked = any(item.get_closest_marker(name) for name in MAY_SKIP)
+        if skipped and not marked and not configurations.may_skip(CONFIGURATION, _reason(report)):
             _fail(report)
         return report
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
-        if report.skipped:  # importorskip at the top of a file
+        if report.skipped and not configurations.may_skip(CONFIGURATION, _reason(report)):  # importorskip at the top of a file
             _fail(report)
         return report
 
 
+class _NoProcessLeft:
+    """Makes an error of a process that a test started and that still runs when the test and its fixtures have ended."""
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+        processes.adopt_orphans()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        self.known = processes.children()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, None, None]:
+        try:
+            return (yield)
+        finally:
+            if left := processes.left_behind(self.known):
+                pytest.fail(f"the test left processes behind, which were killed: {'; '.join(left)}", pytrace=False)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
 def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = _reason(report)
     report.outcome = "failed"
     report.longrepr = (
         f"skipped in CI ({reason}). CI installs what the tests need: mend .ci/run or the test, or give the test one of the "

@@ -24,6 +24,7 @@ from backline import libraries, switches
 from backline.engine.explain import problem_builders
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.maps import mapped_files
+from processes import wrapped
 
 Array = Any
 LIBRARIES = ("mkl", "openblas", "blis", "numpy")
@@ -133,7 +134,7 @@ def spread(x: Array, axis: int = -1) -> Array:
 
 def algorithms(library: str, problem: Any, threads: int = THREADS) -> list[Algorithm]:
     """What a library lists for a Problem, refusals left out."""
-    return [a for a in libraries.get(library).algorithms(problem, threads) if not isinstance(a, Refusal)]
+    return [a for a in need(library).algorithms(problem, threads) if not isinstance(a, Refusal)]
 
 
 def problem_of(op: str, *args: Any, **kwargs: Any) -> Any:
@@ -203,13 +204,13 @@ def assert_close(result: Array, reference: Array, bound: Array, what: str) -> No
 # Programs of their own ------------------------------------------------------------------------------------------------
 
 
-def python(program: str, *, timeout: float = 60, env: dict[str, str] | None = None, check: bool = True) -> Any:
+def python(program: str, *, timeout: float = 200, env: dict[str, str] | None = None, check: bool = True) -> Any:
     """Run a program in a fresh interpreter; its output is in the message if it fails or hangs."""
     source = str(Path(backline.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), **(env or {})}
     environment = {k: v for k, v in environment.items() if v is not None}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
+        wrapped([sys.executable, "-c", textwrap.dedent(program)]),
         env=environment,
         capture_output=True,
         text=True,

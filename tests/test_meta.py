@@ -7,26 +7,32 @@ import importlib.metadata
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import backline
+import configurations
+import processes
 from backline import _core, linalg
 from backline.nn import functional, grad
 
 HERE = Path(__file__).parent
 
 
-def run_pytest(folder: Path, text: str, *, ci: str) -> tuple[dict[str, int], str]:
+def run_pytest(folder: Path, text: str, *, ci: str, configuration: str = "native") -> tuple[dict[str, int], str]:
     """Run a test file beside this folder's conftest.py; return pytest's counts and all that it printed."""
-    shutil.copy(HERE / "conftest.py", folder)
+    for name in ("conftest.py", "processes.py", "configurations.py"):
+        shutil.copy(HERE / name, folder)
     (folder / "test_it.py").write_text("import pytest\n" + text)
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", str(folder)]
-    out = subprocess.run(command, env=os.environ | {"CI": ci}, capture_output=True, text=True, check=False, cwd=folder).stdout
+    out = subprocess.run(command, env=os.environ | {"CI": ci, configurations.VARIABLE: configuration, configurations.SHARE: "1"}, capture_output=True, text=True, check=False, cwd=folder).stdout
     closing = out.strip().splitlines()[-1]
     return {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", closing)}, out
 
@@ -57,9 +63,103 @@ def test_what_ci_cannot_have_may_be_skipped(tmp_path: Path) -> None:
     assert counts["skipped"] == 1 and "failed" not in counts
 
 
+@pytest.mark.parametrize(("name", "reason", "may"), [
+    ("no-mkl", "mkl is not available: no file of this name was found", True),
+    ("no-mkl", "MKL is not installed", True),
+    ("no-mkl", "blis is not available: no file of this name was found", False),
+    ("avx2", "mkl is not available: no file of this name was found", False),
+])  # fmt: skip
+def test_in_an_environment_without_a_library_its_tests_may_be_skipped_and_no_others(name: str, reason: str, may: bool, tmp_path: Path) -> None:
+    if configurations.lacking(name):
+        name = "native"
+    text = f"def test_it():\n    pytest.skip({reason!r})\n"
+    counts, _ = run_pytest(tmp_path, text, ci="true", configuration=name)
+    assert counts == {"skipped": 1} if may else counts["failed"] == 1
+
+
+@pytest.mark.parametrize("name", configurations.CONFIGURATIONS)
+def test_libraries_hear_of_the_configuration(name: str, tmp_path: Path) -> None:
+    if configurations.lacking(name):
+        assert name not in ("native", "no-mkl", "no-system-libraries", "sse4")
+        return
+    found = configurations.CONFIGURATIONS[name]
+    absent = [n for n in ("mkl", "blis", "xnnpack", "fftw", "openblas", "onednn") if n in found.absent]
+    text = f"""
+import os
+import numpy as np
+def test_it():
+    import backline
+    for variable, value in {found.environment!r}.items():
+        assert os.environ[variable] == value
+    for library in {absent!r}:
+        assert not getattr(backline.backends, library).is_available()
+    assert (backline.matmul(np.ones((70, 70)), np.ones((70, 70))) == 70).all()
+"""
+    counts, out = run_pytest(tmp_path, text, ci="true", configuration=name)
+    assert counts == {"passed": 1}, out
+
+
 def test_an_expected_failure_is_no_skip(tmp_path: Path) -> None:
     counts, _ = run_pytest(tmp_path, "@pytest.mark.xfail\ndef test_it(): assert False\n", ci="true")
     assert counts["xfailed"] == 1 and "failed" not in counts
+
+
+LEAVES_A_CHILD = "subprocess.Popen(['sleep', '300'])"
+LEAVES_A_GRANDCHILD = "subprocess.run(['sh', '-c', 'sleep 300 > /dev/null 2>&1 & exit 0'])"
+FAILS_BESIDE_A_CHILD = "subprocess.Popen(['sleep', '300']); raise ValueError"
+
+
+@pytest.mark.parametrize("line", [LEAVES_A_CHILD, LEAVES_A_GRANDCHILD, FAILS_BESIDE_A_CHILD])
+def test_a_process_that_a_test_leaves_running_is_an_error_and_is_killed(line: str, tmp_path: Path) -> None:
+    text = f"import processes, subprocess\nprocesses.GRACE = 0.1\ndef test_it(): {line}\ndef test_other(): pass\n"
+    counts, out = run_pytest(tmp_path, text, ci="")
+    assert counts["error"] == 1 and counts["passed"] == (1 if "raise" in line else 2)
+    (pid,) = {int(number) for number in re.findall(r"left processes behind, which were killed: process (\d+): sleep 300", out)}
+    assert not processes.running(pid)
+
+
+def test_the_child_of_a_test_ends_with_what_it_was_started_by() -> None:
+    with processes.started(["sleep", "300"]) as child:
+        assert processes.running(child.pid)
+    assert child.returncode == -signal.SIGKILL
+    # A test run that is itself killed cleans nothing up.
+    program = (
+        "import processes, time\nwith processes.started(['sh', '-c', 'echo $$; exec sleep 300'], text=True):\n    time.sleep(300)"
+    )
+    with processes.started([sys.executable, "-c", program], cwd=HERE, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout is not None
+        pid = int(runner.stdout.readline())
+        assert processes.running(pid)
+        os.kill(runner.pid, signal.SIGKILL)
+        runner.wait()
+        for _ in range(3000):
+            if not processes.running(pid):
+                break
+            time.sleep(0.01)
+        assert not processes.running(pid)
+
+
+def test_the_child_of_a_test_hears_signals_that_the_test_run_ignores() -> None:
+    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it starts in the background
+    try:
+        with processes.started([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+            assert child.communicate(timeout=200)[0] == "True\n"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("work", "status"), [
+    (lambda: True, 0), (lambda: False, 1), (lambda: 1 / 0, 1), (lambda: time.sleep(300), -signal.SIGALRM), (lambda: sys.exit(0), 1),
+])  # fmt: skip
+def test_a_forked_child_ends_whatever_it_does(work: Callable[[], object], status: int) -> None:
+    assert processes.forked(work, seconds=2) == status
+
+
+def test_children_that_run_beside_a_test_are_started_so_that_they_end_with_it() -> None:
+    """Nothing but `processes.started` begins them: whoever waits for the end at once calls `subprocess.run`."""
+    files = [p for p in HERE.rglob("*.py") if p.name != "processes.py" and p != Path(__file__)]
+    assert not [str(p.relative_to(HERE)) for p in files if "Popen(" in p.read_text()]
 
 
 @pytest.mark.parametrize("name", ["numpy", "openblas", "mkl", "blis"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from backline.libraries.machine import fingerprint
+from processes import running, started
 
 BOXES = set("─│┌┐└┘├┤┬┴┼━┃┏┓┗┛┡┩╭╮╰╯╞╡═║╔╗╚╝\x1b")
 
@@ -118,19 +121,19 @@ def test_on_a_terminal_there_is_colour(tmp_path: Path) -> None:
     main, side = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color"}
     command = [sys.executable, "-m", "backline", "explain", "matmul f32 8x8 8x8"]
-    child = subprocess.Popen(command, stdout=side, env=environment)
-    os.close(side)
-    text = b""
-    while True:
-        try:
-            part = os.read(main, 4096)
-        except OSError:  # how Linux tells that the other side is closed
-            break
-        if not part:
-            break
-        text += part
-    os.close(main)
-    assert child.wait() == 0 and b"\x1b[32m" in text
+    with started(command, stdout=side, env=environment) as child:
+        os.close(side)
+        text = b""
+        while True:
+            try:
+                part = os.read(main, 4096)
+            except OSError:  # how Linux tells that the other side is closed
+                break
+            if not part:
+                break
+            text += part
+        os.close(main)
+        assert child.wait() == 0 and b"\x1b[32m" in text
 
 
 # bench ------------------------------------------------------------------------------------------------------------------
@@ -224,15 +227,37 @@ def test_ctrl_c_during_tune_keeps_what_was_measured(tmp_path: Path) -> None:
         "import numpy as np, backline\nfor n in range(20, 80):\n    backline.matmul(np.ones((n, n)), np.ones((n, n)))\n"
     )
     where = tmp_path / "t.sqlite"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "backline", "tune", str(tmp_path / "many.py")],
+
+    def kept() -> int:
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{where}?mode=ro", uri=True)) as file:
+                return int(file.execute("SELECT count(*) FROM records").fetchone()[0])
+        except sqlite3.Error:  # there is no file or no table yet
+            return 0
+
+    with started(
+        [sys.executable, "-m", "backline", "tune", tmp_path / "many.py"],
         env=os.environ | {"BACKLINE_TUNING": str(where)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    for _ in range(600):
-        if where.exists() and where.stat().st_size:
-            break
-        time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
+    ) as child:  # fmt: skip
+        while not kept() and child.poll() is None:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=200)
     assert child.returncode == 130 and "what was measured is kept" in errors and "Traceback" not in errors
     assert 1 <= len(of_json("tune", "--list", tuning=str(where))) < 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_script_ends_with_the_tune_that_runs_it(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "endless.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    command = [sys.executable, "-m", "backline", "tune", "--verbose", tmp_path / "endless.py"]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        assert child.stdout is not None
+        script = int(child.stdout.readline())
+        child.send_signal(number)
+        child.wait(timeout=200)
+        for _ in range(3000):
+            if not running(script):
+                break
+            time.sleep(0.01)
+        assert not running(script)

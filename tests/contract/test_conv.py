@@ -575,6 +575,7 @@ def test_padding_by_words(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_one_image_without_a_batch(library: str, rng: np.random.Generator) -> None:
+    need(library)
     for rank in (1, 2, 3):
         x, w = rng.standard_normal((4, 6, 5, 4)[: rank + 1]), rng.standard_normal((4, 2, 2, 2, 2)[: rank + 2])
         residual = rng.standard_normal((4, 5, 4, 3)[: rank + 1])

@@ -717,6 +717,13 @@ def test_as_torch(name: str) -> None:
         )
         value = np.array(wanted["array"], dtype=float).reshape(wanted["shape"])
         got = np.asarray(part)
+        if case["function"] == "cond":
+            # An SVD finds every singular value within n * eps of the largest: so well is 1 / cond known. Of a singular matrix
+            # the smallest one is rounding, another with each processor, and 0 as well.
+            n = args[0].shape[-1]
+            with np.errstate(divide="ignore"):
+                assert np.allclose(1 / got, 1 / value, rtol=1e-5, atol=10 * n * eps(args[0].dtype), equal_nan=True), f"{name}: {got} {value}"
+            continue
         assert np.allclose(np.abs(got) if case.get("absolute") else got, value, rtol=1e-5, atol=1e-6, equal_nan=True), (
             f"{name}: {got} {value}"
         )

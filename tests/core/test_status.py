@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import threading
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import processes
 from backline import _core
 
 SOURCE = r"""
@@ -83,19 +83,19 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(library: Any) -
     )
     stop = threading.Event()
 
+    def call() -> bool:
+        plan(np.zeros(1))
+        return True
+
     def keep_busy() -> None:
         while not stop.is_set():
-            plan(np.zeros(1))
+            call()
 
     thread = threading.Thread(target=keep_busy)
     thread.start()
     try:
         for _ in range(5):
-            child = os.fork()
-            if child == 0:
-                plan(np.zeros(1))
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
+            assert processes.forked(call) == 0
     finally:
         stop.set()
         thread.join()

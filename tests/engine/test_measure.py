@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from backline.engine import accuracy, measure, records, sample
 from backline.engine.explain import problem_builders
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Operand, Problem
+from processes import started
 
 Array = Any
 
@@ -488,13 +488,12 @@ measure.measure_problem(p, [Algorithm("numpy", "one"), Algorithm("numpy", "two")
 
 
 def test_ctrl_c_keeps_what_was_measured(file: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "measuring\n"
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with started([sys.executable, "-c", INTERRUPTED], **pipes) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "measuring\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=200)
     assert child.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors
     (record,) = records.every()
     assert set(record.medians) == {"numpy.one@1", "numpy.two@1"}

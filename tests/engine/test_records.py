@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -24,6 +25,7 @@ from backline.engine.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm
 from backline.libraries.machine import fingerprint
+from processes import started
 
 
 @pytest.fixture(autouse=True)
@@ -369,18 +371,18 @@ for n in range(first, first + 25):
 
 
 def test_two_processes_that_write_at_once_lose_nothing(file: Path) -> None:
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(first)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for first in (100, 200, 300)
-    ]
-    for w in writers:
-        assert w.stdin is not None and w.stdout is not None
-        w.stdin.write(made().line() + "\n")
-        w.stdin.flush()
-        assert w.stdout.readline() == "ready\n"
-    for w in writers:
-        w.communicate("go\n", timeout=120)
-    assert [w.returncode for w in writers] == [0, 0, 0]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+        commands = ([sys.executable, "-c", WRITER, str(first)] for first in (100, 200, 300))
+        writers = [stack.enter_context(started(command, **pipes)) for command in commands]
+        for w in writers:
+            assert w.stdin is not None and w.stdout is not None
+            w.stdin.write(made().line() + "\n")
+            w.stdin.flush()
+            assert w.stdout.readline() == "ready\n"
+        for w in writers:
+            w.communicate("go\n", timeout=120)
+        assert [w.returncode for w in writers] == [0, 0, 0]
     records.reload()
     assert len(records.every()) == 75
 

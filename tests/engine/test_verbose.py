@@ -24,7 +24,7 @@ from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.verbosity import read_mkl, read_onednn, voice_of
 from backline.switches.verbosity import starting_mkl, starting_mkldnn
-from support import clean, need, python
+from support import algorithms, clean, need, problem_of, python
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
@@ -296,13 +296,26 @@ def test_a_scope_at_the_level_of_the_environment_collects_too() -> None:
             mkl.is_available()
             real, sys.stdout = sys.stdout, io.StringIO()
             with mkl.verbose(1) as log:
-                backline.mm(np.eye(4), np.eye(4))
+                backline.mm(np.eye(200), np.eye(200))
             text, sys.stdout = sys.stdout.getvalue(), real
         assert len(log) == 1 and "DGEMM" in text and list(log[0].lines) == text.splitlines(), (log, text)
         """,
         env={"MKL_VERBOSE": "1"},
     )
     assert done.returncode == 0
+
+
+@pytest.mark.cpu_kernel
+@pytest.mark.usefixtures("on_mkl")
+def test_a_kernel_compiled_for_the_shape_prints_nothing_and_is_told_of_all_the_same() -> None:
+    """MKL prints lines of its named functions; a compiled kernel is none of them."""
+    if "jit" not in {a.name for a in algorithms("mkl", problem_of("mm", SMALL, SMALL))}:
+        pytest.skip("MKL compiles no kernels for this processor")
+    backline.mm(SMALL, SMALL)  # setting it up calls functions that print
+    with mkl.verbose(1) as log:
+        for _ in range(3):
+            assert np.array_equal(backline.mm(SMALL, SMALL), SMALL @ SMALL)
+    assert [(event.implementation, event.lines) for event in log] == [("jit", ())] * 3
 
 
 @pytest.mark.usefixtures("on_mkl")
@@ -381,7 +394,7 @@ def test_two_threads_in_scopes_of_their_own_hear_only_themselves() -> None:
                 backline.mm(x, x)
         logs[n] = log
 
-    threads = [threading.Thread(target=context.copy().run, args=(work, n)) for n in (40, 60, 210)]
+    threads = [threading.Thread(target=context.copy().run, args=(work, n)) for n in (80, 120, 210)]
     for t in threads:
         t.start()
     for t in threads:

@@ -19,6 +19,7 @@ from backline.errors import BackendUnavailable, BadValue, UnknownName
 from backline.launch import counts, launcher
 from backline.launch.topology import CPUInfo
 from backline.libraries.machine import cpu_quota
+from processes import started
 
 REPORT = """
 import json, os, sys
@@ -291,13 +292,13 @@ def test_a_signal_is_passed_on_through_the_command_that_binds(tmp_path: Path, jo
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(5))\nprint('up')\ntime.sleep(100)\n"
     )
     for number, status in ((signal.SIGTERM, 5), (signal.SIGINT, 130)):
-        # Whoever runs the tests may ignore SIGINT: shells do for what they start in the background.
-        code = "import signal, sys; signal.signal(2, signal.SIG_DFL); from backline.launch import launcher; sys.exit(launcher.command())"
-        process = subprocess.Popen([sys.executable, "-c", code, "waits.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stdout and process.stdout.readline() == "up\n"
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == status, errors
+        code = "import sys; from backline.launch import launcher; sys.exit(launcher.command())"
+        command = [sys.executable, "-c", code, "waits.py"]
+        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout and process.stdout.readline() == "up\n"
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=200)
+            assert process.returncode == status, errors
 
 
 # From Python --------------------------------------------------------------------------------------------------------------

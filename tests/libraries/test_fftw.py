@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fft_cases import DTYPES, SHAPES, allowed, arrays_like, check_layouts, check_outputs, error, plans_of, problem, wanted
 
+import processes
 from backline import backends, libraries
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Refusal
@@ -259,15 +260,7 @@ def test_in_a_forked_child():
     p = problem("c2c", x)
     for _, plan in plans_of(fftw, p, 2):
         plan(x)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            (_, plan), *_ = plans_of(fftw, p, 1)
-            code = 0 if error(plan(x), wanted(p, x)) <= allowed(p) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert processes.forked(lambda: error(plans_of(fftw, p, 1)[0][1](x), wanted(p, x)) <= allowed(p)) == 0
 
 
 def test_mkl_does_not_stand_in_for_it():

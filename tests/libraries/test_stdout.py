@@ -16,6 +16,7 @@ import pytest
 
 import backline
 from backline.libraries.stdout import Capture
+from processes import started
 
 SOURCE = str(Path(backline.__file__).parents[1])
 HEAD = """
@@ -316,23 +317,20 @@ def test_the_end_of_the_process_waits_too() -> None:
 
 
 def test_a_thread_that_waits_for_input_is_not_waited_for() -> None:
-    with subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE) as never:
-        try:
-            done = run(
-                """
-                stdin = ctypes.c_void_p.in_dll(C, "stdin")
-                buffer = ctypes.create_string_buffer(10)
-                threading.Thread(target=C.fgets, args=(buffer, 10, stdin), daemon=True).start()
-                time.sleep(0.2)  # it holds the lock of C's stdin by now
-                with Capture():
-                    say("done\\n")
-                sys.stdout.flush()
-                os._exit(0)
-                """,
-                stdin=never.stdout,
-            )
-        finally:
-            never.kill()
+    with started(["sleep", "600"], stdout=subprocess.PIPE) as never:
+        done = run(
+            """
+            stdin = ctypes.c_void_p.in_dll(C, "stdin")
+            buffer = ctypes.create_string_buffer(10)
+            threading.Thread(target=C.fgets, args=(buffer, 10, stdin), daemon=True).start()
+            time.sleep(0.2)  # it holds the lock of C's stdin by now
+            with Capture():
+                say("done\\n")
+            sys.stdout.flush()
+            os._exit(0)
+            """,
+            stdin=never.stdout,
+        )
     assert done.stdout == "done\n"
 
 
@@ -344,7 +342,7 @@ def test_a_terminal_stays_one_for_c() -> None:
         say("a line at once\\n")
         os._exit(0)  # what is still in a buffer is lost
     """)
-    with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": SOURCE}, stdout=theirs) as child:
+    with started([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": SOURCE}, stdout=theirs) as child:
         os.close(theirs)
         text = b""
         try:

@@ -285,6 +285,8 @@ def _conforming(
             kept.append(a)
         else:
             reason = f"reaches determinism level {a.level!r}, {asked!r} is asked for"
+            if a.level == "off" and a.note:
+                reason += f" ({a.note})"
             refused.append(Candidate(a.library, a.name, "refused", reason, switch))
     return kept
 

@@ -1,7 +1,8 @@
 """Runs a script and writes down every Problem it has solved: the child process of `backline tune`.
 
-Called as ``python recorder.py OUTPUT SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it ends, however
-it ends, OUTPUT holds one JSON object. The exit status is the script's.
+Called as ``python recorder.py OUTPUT PARENT SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it ends,
+however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when the process
+PARENT ends.
 """
 
 from __future__ import annotations
@@ -124,10 +125,24 @@ def _steps(choice: Any, op: str, count: int, nanoseconds: float) -> list[tuple[A
     return [(each, op, count, nanoseconds * max(each.problem.flops, 1.0) / total) for each in inner]
 
 
-def main(output: str, script: str, arguments: list[str]) -> None:
+def _end_with(parent: int) -> None:
+    """Ends this process with `backline tune`, even where that is killed: nobody reads the record any more."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the line above
+        sys.exit(128 + signal.SIGTERM)
+
+
+def main(output: str, parent: int, script: str, arguments: list[str]) -> None:
     """Run the script and write what was seen."""
     import runpy
 
+    _end_with(parent)
     recorder = Recorder()
     here = os.getpid()
     sys.argv = [script, *arguments]
@@ -151,4 +166,4 @@ def main(output: str, script: str, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:])

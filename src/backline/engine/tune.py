@@ -309,7 +309,7 @@ def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) ->
     recorder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.py")
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
         output = os.path.join(folder, "run.json")
-        command = [sys.executable, recorder, output, *argv]
+        command = [sys.executable, recorder, output, str(os.getpid()), *argv]
         with open(os.path.join(folder, "output"), "w+b") as kept:
             to = None if show else kept
             sys.stdout.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ... import _core, switches
@@ -29,7 +30,8 @@ __all__ = ["MKL"]
 
 GNU_LAYER, INTEL_LAYER = 3, 0
 JIT_LARGEST = 64
-CNR_AUTO, CNR_STRICT = 2, 0x10000
+CNR_OFF, CNR_AUTO, CNR_STRICT, CNR_ALL = 1, 2, 0x10000, -1
+UNREPRODUCIBLE = "MKL was used in this process before it could be asked for the same bits from run to run"
 
 
 class MKL(BlasLibrary):
@@ -39,6 +41,7 @@ class MKL(BlasLibrary):
     title = "MKL"
     kernels = ("flash_attention", "math")
     how_to_get = "pip install 'backline[mkl]'"
+    reproducible = True
     spec = LibrarySpec(
         name="mkl",
         env="BACKLINE_MKL_LIBRARY",
@@ -56,12 +59,7 @@ class MKL(BlasLibrary):
             # Never the Intel layer by call while libgomp is mapped: with a global libgomp its products are wrong.
             native.call(native.address("MKL_Set_Threading_Layer"), ctypes.c_int(GNU_LAYER if ours else INTEL_LAYER))
         capped = capability.cap_mkl(native)
-        strict = False
-        if switches.get("deterministic") and switches.get("determinism_level") == "threads":
-            status = native.call(
-                native.address("MKL_CBWR_Set"), ctypes.c_int(CNR_AUTO | CNR_STRICT), restype=ctypes.c_int
-            )
-            strict = status == 0
+        strict = self._reproduce(native)
         text = ctypes.create_string_buffer(256)
         native.call(native.address("MKL_Get_Version_String"), text, ctypes.c_int(256))
         native.call(native.address("MKL_Set_Dynamic"), ctypes.c_int(0))  # the number asked for is the number used
@@ -74,6 +72,20 @@ class MKL(BlasLibrary):
         self._kernels = _Kernels(native)
         self.real_transforms = RealTransforms()
         return BlasTraits(self.name, native, gate, "", run="promise", threads="promise" if strict else "")
+
+    def _reproduce(self, native: NativeLibrary) -> bool:
+        """Asks MKL for the same bits from run to run; true where they are the same for any number of threads too.
+
+        MKL promises nothing otherwise: on Intel's processors `eigh` and `svd` then give other bits, on one thread, when their
+        arrays lie elsewhere in memory. It can be asked before the first computation only, and costs no measurable time.
+        """
+        strict = bool(switches.get("deterministic")) and switches.get("determinism_level") == "threads"
+        if strict or not os.environ.get("MKL_CBWR"):
+            mode = ctypes.c_int(CNR_AUTO | CNR_STRICT if strict else CNR_AUTO)
+            native.call(native.address("MKL_CBWR_Set"), mode, restype=ctypes.c_int)
+        reached = native.call(native.address("MKL_CBWR_Get"), ctypes.c_int(CNR_ALL), restype=ctypes.c_int)
+        self.reproducible = reached & ~CNR_STRICT > CNR_OFF
+        return self.reproducible and bool(reached & CNR_STRICT)
 
     def opened(self, traits: BlasTraits) -> None:
         """After the first computation: which layer MKL really took."""
@@ -90,6 +102,13 @@ class MKL(BlasLibrary):
         return next((w.split("-")[0] for w in words if w[:1].isdigit()), None)
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        for each in self._algorithms(problem, threads):
+            if self.reproducible or isinstance(each, Refusal) or each.name == "jit":
+                yield each
+            else:
+                yield replace(each, level="off", note=UNREPRODUCIBLE)
+
+    def _algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         if isinstance(problem, FftProblem) and self.available() and self.traits is not None:
             yield from fft_algorithms(self.traits, self.real_transforms, problem, threads)
             return
