@@ -19,7 +19,7 @@ from ...problems.fft import LARGEST_IN_SINGLE, FftProblem
 from ..base import PythonPlan
 from ..build import Builder, Pointer, shift
 
-__all__ = ["DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "unfit"]
+__all__ = ["DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SMALL_FLOPS = 2e5  # below this the GIL is kept
@@ -54,13 +54,14 @@ class Lay:
         return self.strides[axis] // self.dtype.itemsize if self.shape[axis] > 1 else 1
 
 
-def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Lay:
-    """An array that lies in order, without gaps."""
-    strides, step = [], dtype.itemsize
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return Lay(at, shape, tuple(reversed(strides)), dtype)
+def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any], last: tuple[int, ...] = ()) -> Lay:
+    """An array that lies in order, without gaps; the axes in `last` lie closest together."""
+    order = [*(axis for axis in range(len(shape)) if axis not in last), *last]
+    strides, step = [0] * len(shape), dtype.itemsize
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return Lay(at, shape, tuple(strides), dtype)
 
 
 def merge(dims: list[Dim]) -> list[Dim]:

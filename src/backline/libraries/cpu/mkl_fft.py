@@ -23,7 +23,7 @@ from ..base import Algorithm, Refusal, failure
 from ..native import NativeLibrary
 from . import mkl_fft_errata
 from .cblas import BlasTraits
-from .fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, unfit
+from .fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, packed, unfit
 
 __all__ = ["Descriptor", "RealTransforms", "fft_algorithms", "prepare_fft"]
 
@@ -113,6 +113,11 @@ class Descriptor:
             free(self._argument)
 
 
+def nearest(lay: Lay, axes: tuple[int, ...]) -> int:
+    """The smallest step in elements along any of these axes."""
+    return min((abs(lay.elements(a)) for a in axes if lay.shape[a] > 1), default=1)
+
+
 def _address(native: NativeLibrary, name: str) -> int:
     address = native.address(name)
     if not address:
@@ -151,6 +156,12 @@ class DftiSteps(Steps):
         *, spare: bool = False,
     ) -> None:  # fmt: skip
         native, b = self.traits.native, self.b
+        if len(axes) > 1 and nearest(source, axes) > nearest(target, axes):
+            # MKL's kernels for AVX2 and AVX-512 write beyond a buffer of their own where the input of transforms of several axes
+            # has wider steps than the output (2026.2: 6x300 points, every second of them, complex128).
+            near = packed(b.work(prod(source.shape) * source.dtype.itemsize, shared=True), source.shape, source.dtype, axes)
+            self.copy(source, near)
+            source = near
         dims = batches(source, target, axes)
         batch = (1, 0, 0)
         # One axis of the batch is DFTI's; what it cannot have (a step of 0) and the others become calls of their own.

@@ -1,7 +1,7 @@
 """Errata of MKL's Fourier transforms: lengths at which its kernels are wrong or lose digits, with what was seen.
 
-Every condition is a pure function of a Problem. The order in which transforms lie, their number and the number of threads are left
-out of the conditions on purpose: how MKL divides them among its kernels is not documented.
+Every condition is a pure function of a Problem. How the arrays lie, the number of transforms and the number of threads are left out
+of the conditions on purpose: how MKL divides transforms among its kernels is not documented.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from ...problems.fft import FftProblem, largest_factor
 from ..maps import mapped_files
 
-__all__ = ["ERRATA", "FftErratum", "applying", "kernels", "of_large_factors", "of_single_lengths", "of_single_tails"]
+__all__ = ["ERRATA", "FftErratum", "applying", "kernels", "matching", "of_large_factors", "of_single_lengths", "of_single_tails"]
 
-# The AVX-512 kernels for float32 have 10 times NumPy's error or more at many lengths. These are the ones without: all lengths
-# up to FEW_POINTS that have no factor above 13, multiples of BLOCK with no factor above 5 up to SOME_POINTS, and powers of two.
-FEW_POINTS, SOME_POINTS, BLOCK = 4096, 1 << 17, 64
+# The AVX-512 kernels for float32 have 10 times NumPy's error or more at many lengths. These are the ones without: all lengths up to
+# FEW_POINTS that have no factor above 13, multiples of BLOCK with no factor above 5 up to SOME_POINTS, and powers of two.
+FEW_POINTS, SOME_POINTS, MANY_POINTS, BLOCK = 4096, 1 << 17, 1 << 23, 64
 TAILS_FROM = 8192
 
 
@@ -28,7 +28,7 @@ def of_large_factors(p: FftProblem) -> bool:
 
 
 def of_single_lengths(p: FftProblem) -> bool:
-    """Some length is no power of two, and has a prime factor above 13 or more than 4096 points (131072 if 2, 3, 5 and 64 divide it)."""
+    """Some length is none of: up to 4096 without a prime factor above 13; a multiple of 64 up to 131072 without one above 5; 2^k, k < 24."""
     return not all(_accurate_in_single(n) for n in p.lengths)
 
 
@@ -40,7 +40,7 @@ def of_single_tails(p: FftProblem) -> bool:
 
 def _accurate_in_single(n: int) -> bool:
     if n & (n - 1) == 0:
-        return True
+        return n <= MANY_POINTS
     factor = largest_factor(n)
     return (n <= FEW_POINTS and factor <= 13) or (n <= SOME_POINTS and n % BLOCK == 0 and factor <= 5)
 
@@ -104,7 +104,7 @@ ERRATA = (
         operations=ALL,
         single=True,
         isa="avx512",
-        condition="transforms in float32 lose digits at most lengths above 4096 and at those with prime factors above 13",
+        condition="transforms in float32 lose digits at lengths with prime factors above 13 and at most lengths above 4096",
         evidence="relative errors up to 4e-4 (906770 points), 4e-7 at 16807 points, NumPy 2.5e-8 (MKL 2026.2, AVX-512)",
         holds=of_single_lengths,
     ),
