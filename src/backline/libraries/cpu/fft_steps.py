@@ -19,7 +19,9 @@ from ...problems.fft import LARGEST_IN_SINGLE, FftProblem
 from ..base import PythonPlan
 from ..build import Builder, Pointer, shift
 
-__all__ = ["DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit"]
+__all__ = [
+    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit",
+]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SMALL_FLOPS = 2e5  # below this the GIL is kept

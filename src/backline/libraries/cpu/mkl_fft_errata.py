@@ -1,7 +1,7 @@
 """Errata of MKL's Fourier transforms: lengths at which its kernels are wrong or lose digits, with what was seen.
 
-Every condition is a pure function of a Problem. How the arrays lie, the number of transforms and the number of threads are left out
-of the conditions on purpose: how MKL divides transforms among its kernels is not documented.
+Every condition is a pure function of a Problem. How the arrays lie, the number of transforms and the number of threads are left
+out of the conditions on purpose: how MKL divides transforms among its kernels is not documented.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ..maps import mapped_files
 
 __all__ = ["ERRATA", "FftErratum", "applying", "kernels", "matching", "of_large_factors", "of_single_lengths", "of_single_tails"]
 
-# The AVX-512 kernels for float32 have 10 times NumPy's error or more at many lengths. These are the ones without: all lengths up to
-# FEW_POINTS that have no factor above 13, multiples of BLOCK with no factor above 5 up to SOME_POINTS, and powers of two.
-FEW_POINTS, SOME_POINTS, MANY_POINTS, BLOCK = 4096, 1 << 17, 1 << 23, 64
+# The AVX-512 kernels for float32 have 10 times NumPy's error or more at many lengths. These are the ones without: lengths up to
+# FEW_POINTS without a prime factor above 13, multiples of BLOCK without one above 5 up to SOME_POINTS, and powers of two up to
+# MANY_POINTS.
+FEW_POINTS, SOME_POINTS, MANY_POINTS, BLOCK = 4096, 1 << 17, 1 << 20, 64
 TAILS_FROM = 8192
 
 
@@ -28,7 +29,7 @@ def of_large_factors(p: FftProblem) -> bool:
 
 
 def of_single_lengths(p: FftProblem) -> bool:
-    """Some length is none of: up to 4096 without a prime factor above 13; a multiple of 64 up to 131072 without one above 5; 2^k, k < 24."""
+    """Some length is large or has large prime factors, as `_accurate_in_single` has it."""
     return not all(_accurate_in_single(n) for n in p.lengths)
 
 
@@ -39,6 +40,7 @@ def of_single_tails(p: FftProblem) -> bool:
 
 
 def _accurate_in_single(n: int) -> bool:
+    """Return whether transforms of n points in float32 stay below 10 times NumPy's error."""
     if n & (n - 1) == 0:
         return n <= MANY_POINTS
     factor = largest_factor(n)
