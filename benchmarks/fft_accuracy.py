@@ -1,11 +1,11 @@
 """Errors of Fourier transforms at random lengths, beside NumPy's: ``python benchmarks/fft_accuracy.py [--count N] [--seed N]``.
 
-Each case is one call of a function of `backline.fft` under the default switches: a random length up to ``--most`` (2^18 unless
-given; primes, small multiples of primes, products of small primes, powers of two and their neighbours, and any), a random function
-of six, dtype, number of transforms, normalisation and layout. Its result and that of the same function of NumPy are compared with a
-transform in a wider format: long double for float64, float64 for float32. Printed and kept are the cases with the largest ratio of
-the two relative errors (in the Euclidean norm), and which library ran how many. With ``--library NAME`` that library alone is
-allowed; what it refuses is counted. The exit status is 1 where a ratio is above 10.
+Each case is one call of a function of `backline.fft` under the default switches: a random length up to ``--most`` (2^18
+unless given; primes, small multiples of primes, products of small primes, powers of two and their neighbours, and any), a
+random function of six, dtype, number of transforms, normalisation and layout. Its result and that of the same function of
+NumPy are compared with a transform in a wider format: long double for float64, float64 for float32. Printed and kept are the
+cases with the largest ratio of the two relative errors (in the Euclidean norm), and which library ran how many. With
+``--library NAME`` that library alone is allowed; what it refuses is counted. The exit status is 1 where a ratio is above 10.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ def main() -> int:
     name = option("--name") or "_".join(filter(None, ["fft_accuracy", library]))
     table = Table(name, [])
     table.rows = found[:WORST]
-    table.save(count=count, seed=seed, most=most, over=over, ran_on=dict(ran), median=float(np.median([f["ratio"] for f in found])))
+    median = float(np.median([f["ratio"] for f in found]))
+    table.save(count=count, seed=seed, most=most, over=over, median=median, ran_on=dict(ran))
     return 1 if over else 0
 
 

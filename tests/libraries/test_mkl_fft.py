@@ -30,6 +30,7 @@ from backline.libraries.cpu import mkl_fft
 from backline.libraries.cpu import mkl_fft_errata as errata
 
 mkl = libraries.get("mkl")
+ROUNDING = 6.1e-8  # of a result that was computed in float64
 MOST_ERROR = 2.5e-7  # of float32: 10 times NumPy's, which computes in float64
 pytestmark = pytest.mark.skipif(not mkl.available(), reason="MKL is not installed")
 
@@ -159,7 +160,8 @@ class TestErrata:
             ("c2r", 2060, "complex128", "mkl-dft-double-digits"), ("c2c", 1022, "float64", "mkl-dft-double-digits"),
         ],
     )  # fmt: skip
-    def test_what_falls_under_them(self, kernels, op, n, dtype, what):
+    def test_what_falls_under_them(self, kernels, op, n, dtype, what, monkeypatch):
+        monkeypatch.setattr(mkl.real_transforms, "refusal", lambda *args: "")
         x = np.zeros((2, n // 2 + 1 if op == "c2r" else n), dtype)
         for p in (problem(op, x, lengths=(n,)), problem(op, x, (0, 1), (2, n))):
             found = list(mkl.algorithms(p, 2))
@@ -199,11 +201,11 @@ def test_float32_computed_in_float64(dtype, shape, axes):
                 for a, plan in ways(p):
                     assert a.name == "dfti_double" and a.precision == "f64"
                     got = plan(x)
-                    assert got.dtype == p.result_dtype and error(got, wanted(p, x)) < 5e-8
+                    assert got.dtype == p.result_dtype and error(got, wanted(p, x)) < ROUNDING
                 out = np.full(p.result, np.nan, p.result_dtype)[..., ::-1]
                 q = problem(op, x, axes, lengths, sign, 0.37, out=out)
                 for _, plan in ways(q):
-                    assert plan(x, out) is out and error(out, wanted(p, x)) < 5e-8
+                    assert plan(x, out) is out and error(out, wanted(p, x)) < ROUNDING
 
 
 STRIDED = """

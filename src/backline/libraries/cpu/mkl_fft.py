@@ -33,8 +33,9 @@ INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 1
 COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
 MOST_AXES = 7
 
-# Real transforms of float32 are measured from so many points on: on some processors other lengths than the errata list were seen
-# to lose up to a digit and a half. Above the largest the rounding of what was found so far is below that of a good transform again.
+# Real transforms of float32 are measured from so many points on: on some processors other lengths than the errata list were
+# seen to lose up to a digit and a half. Above the largest the rounding of what was found so far is below that of a good
+# transform again.
 CHECKED_FROM, CHECKED_TO = 1 << 16, 1 << 24
 ALLOWED = 2.4e-7  # good transforms have 1.4e-7 to 2.2e-7; NumPy, which computes in float64, has 2.5e-8
 
