@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .native import NativeLibrary
 
 __all__ = [
-    "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "mkl_kernels", "reachable",
-    "reachables", "too_late",
+    "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "mkl_kernels",
+    "openblas_kernels", "reachable", "reachables", "too_late",
 ]  # fmt: skip
 
 #: Library -> the word it keeps to, and why that is not the cap it met, if it is not.
@@ -206,6 +206,20 @@ def loaded_openblas(core: str) -> str:
     own = os.environ.get("OPENBLAS_CORETYPE")
     why = f"OPENBLAS_CORETYPE={own} is set" if own else f"it was loaded before, or has no other kernels than {core}"
     return _keeps("openblas", word, why)
+
+
+def openblas_kernels(core: str) -> tuple[str, ...] | None:
+    """Instruction sets of the kernels that an OpenBLAS has for a core; None for a core that is not known to need less.
+
+    Examples
+    --------
+    >>> openblas_kernels("Haswell"), openblas_kernels("Nehalem")
+    (('avx2',), ())
+    """
+    word = next((word for word, cores in _CORE_WORDS.items() if core.lower() in cores.split()), "")
+    if word:
+        return () if word == "default" else (word,)
+    return ("avx2", "avx512") if core.lower() in ("skylakex", "cooperlake", "sapphirerapids") else None
 
 
 def cap_onednn(native: NativeLibrary) -> str:

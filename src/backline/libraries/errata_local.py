@@ -67,8 +67,9 @@ def processor() -> str:
 
 
 def identity(library: Library) -> str:
-    """Return what tells one build of a library from another: version, and size and head of its file."""
-    return _identity(library.version() or "", library.report().get("path") or "")
+    """Return what tells one build of a library from another: version, kernels in use, and size and head of its file."""
+    sets = library.instruction_sets() or ("any",)
+    return _identity(" ".join((library.version() or "", *sets)), library.report().get("path") or "")
 
 
 @lru_cache(maxsize=32)
