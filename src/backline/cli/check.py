@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..kernel_check.cases import cases
 from . import show
 
 __all__ = ["app", "kernels"]
@@ -38,7 +39,6 @@ def kernels(
     from .. import libraries
     from ..errors import BadValue
     from ..kernel_check import runs
-    from ..kernel_check.cases import cases
     from ..libraries import errata_local
 
     if forget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 from typing import Any
 
@@ -16,6 +17,18 @@ Array = np.ndarray[Any, Any]
 PLACES = ("end", "start")  # which end of the array lies at a page that must not be touched
 CANARY, POISON = 0xA5, 0xFF  # 0xFF in every byte is NaN in each floating-point format
 NO_ACCESS = 0
+
+
+@functools.cache
+def _mprotect() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).mprotect
+    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return function
+
+
+def _forbid(address: int, nbytes: int) -> None:
+    if _mprotect()(address, nbytes, NO_ACCESS):
+        raise OSError(ctypes.get_errno(), "mprotect failed")
 
 
 class Guarded:
@@ -47,8 +60,7 @@ class Guarded:
         self._bytes = np.frombuffer(self._map, np.uint8)
         address = self._bytes.ctypes.data
         for guard in (address, address + page + room):
-            if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), NO_ACCESS):
-                raise OSError(ctypes.get_errno(), "mprotect failed")
+            _forbid(guard, page)
         shift = 0 if o.aligned else 1  # an array that is not aligned begins or ends a byte away from the page
         self._start = page + (shift if place == "start" else room - used)
         self._stop = self._start + high - low

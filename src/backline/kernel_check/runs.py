@@ -35,7 +35,8 @@ CAPS: dict[str, tuple[str, dict[str, str]]] = {
 }
 # Memory from malloc is filled with 0xFE, a NaN of float16 and a huge number of other formats, so that what a kernel leaves
 # unwritten shows; the cache for threads would hand out memory as it was.
-POISON = {"MALLOC_PERTURB_": "1", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+SETTINGS = {"MALLOC_PERTURB_": "1", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+WAITING = {"OMP_WAIT_POLICY": "passive"}  # thousands of short runs: threads that spin would only take the processor away
 _CHILD = "from backline.kernel_check.child import main; main()"
 
 
@@ -209,7 +210,7 @@ class _Child:
     """A process that runs cases, and the lines that it writes."""
 
     def __init__(self, job: Job, task: dict[str, Any]) -> None:
-        environment = {**os.environ, **POISON}
+        environment = {**WAITING, **os.environ, **SETTINGS}
         if job.variable:
             environment[job.variable] = job.cap
         # -P: what lies in the working directory is not imported.
