@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 import backline
 from backline import libraries
+from backline.cli.problem_text import parse
 from backline.errors import NoKernel
-from backline.libraries import errata, errata_local, errata_table
+from backline.libraries import edges, errata, errata_local, errata_table
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
 from backline.libraries.errata import Erratum
@@ -124,6 +126,54 @@ def test_shipped_rows_are_well_formed() -> None:
     for row in errata_table.TABLE:
         assert row.library in libraries.names() and row.condition and row.evidence and not row.problem, row.id
         assert (not row.edge or row.edge in EDGES) and row.operations and row.id.startswith(row.library), row.id
+
+
+def _of(text: str, sets: tuple[str, ...] | None, library: str = "onednn", version: str = "3.2.0") -> set[str]:
+    """Names of the shipped rows that an algorithm falls under, of a library that is made up."""
+    made = Toy()
+    made.name, made.sets, made.told = library, sets, version
+    errata.clear()
+    found = {row.id for row in errata.matching(made, parse(text), "nhwc")}
+    errata.clear()
+    return found
+
+
+CRASH = "conv bf16 1x2x1x6 4x1x2x2 dilation=3x3 padding=2x2 groups=2"
+WEIGHT = "conv_grad_weight bf16 2x4x6x2 2x12x4x1 stride=2x3 padding=1x1 groups=4 result=12x1x2x2"
+INPUT = "conv_grad_input bf16 3x2x2x3x1 2x3x2x2x12 stride=2x1x3 result=2x2x5x4x35"
+DECONVOLUTION = "conv_transpose f32 1x1x3x1 1x1x3x3 stride=3x3 output_padding=2x2 padding=2x2"
+ZEN4 = ("avx2", "avx512", "avx512_vnni", "avx512_bf16")
+XEON = (*ZEN4, "avx512_fp16", "amx_bf16")
+USUAL = "conv_grad_weight bf16 2x8x14x14 2x16x7x7 stride=2x2 padding=1x1 result=16x8x3x3"
+
+
+def test_rows_hold_where_their_defects_were_seen() -> None:
+    assert _of(CRASH, XEON) == {"onednn-amx-conv-crash"} and _of(CRASH, None) and not _of(CRASH, ZEN4)
+    assert "onednn-bf16-weight-gradient" in _of(WEIGHT, ZEN4) and "onednn-amx-gradient-unwritten" in _of(WEIGHT, XEON)
+    assert _of(INPUT, XEON) == {"onednn-amx-gradient-unwritten"} and not _of(INPUT, ZEN4)
+    assert not _of(USUAL, XEON) and not _of("conv_grad_input bf16 16x8x3x3 2x16x7x7 stride=2x2 padding=1x1 result=2x8x14x14", XEON) & {"onednn-amx-conv-crash"}
+    assert _of(DECONVOLUTION, None, "xnnpack", "") == {"xnnpack-deconvolution-small"}
+    assert not _of("conv_transpose f32 1x8x7x7 8x4x4x4 stride=2x2 padding=1x1", None, "xnnpack", "")
+
+
+def test_edges_are_those_of_loops_over_every_position() -> None:
+    numbers = random.Random(5)
+    met = set()
+    for _ in range(4000):
+        image, kernel, stride, dilation = (numbers.randint(1, n) for n in (12, 5, 6, 5))
+        image = numbers.randint(40, 200) if numbers.random() < 0.2 else image
+        before, after = numbers.randint(0, 6), numbers.randint(0, 6)
+        points = (image + before + after - dilation * (kernel - 1) - 1) // stride + 1
+        if points < 1:
+            continue
+        reads = [[position * stride - before + tap * dilation for position in range(points)] for tap in range(kernel)]
+        inside = np.array([[0 <= at < image for at in row] for row in reads])
+        read = {at for row in reads for at in row} & set(range(image))
+        axis = edges.Axis(image, kernel, points, stride, dilation, before)
+        found = edges._idle_tap(axis), edges._empty_window(axis), edges._unread_point(axis)
+        assert found == (not inside.any(1).all(), not inside.any(0).all(), len(read) < image), axis
+        met.add(found)
+    assert len(met) > 4
 
 
 # Rows of this machine -------------------------------------------------------------------------------------------------

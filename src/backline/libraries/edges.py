@@ -95,6 +95,16 @@ def points_left_out(p: ConvProblem) -> bool:
 
 
 @edge
+def uneven_windows(p: ConvProblem) -> bool:
+    """Rows or positions of the kernel lie in padding whole, the kernel is longer than the image, or padding meets dilation."""
+    if p.empty:
+        return False
+    padded, dilated = any(map(any, p.padding)), any(d > 1 for d in p.dilation)
+    longer = any(x.image < x.dilation * (x.kernel - 1) + 1 for x in axes(p))
+    return longer or (padded and dilated) or kernel_in_padding(p)
+
+
+@edge
 def result_below_stride(p: ConvProblem) -> bool:
     """The result is smaller than the stride along an axis; the kernel is neither dilated nor smaller than its stride."""
     dense = all(d == 1 for d in p.dilation) and all(k >= s for k, s in zip(p.kernel, p.stride, strict=True))

@@ -19,6 +19,17 @@ _UNWRITTEN = (
     "2), weight (12, 1, 2, 2), stride=(2, 3), groups=4, padding=1; conv3d_input, input (2, 2, 5, 4, 35), weight (3, 2, 2, 3, 1), "
     "stride=(2, 1, 3)."
 )
+_WEIGHTS = (
+    "AMD Zen 4, oneDNN 3.2 (jit_bf16:avx512_core_bf16), 2026-11: of 624 random gradients 40 were wrong by up to 1e34 or crashed, "
+    "all of them among the 263 under the condition; conv2d_weight of input (2, 4, 6, 2), weight (12, 1, 2, 2), stride=(2, 3), "
+    "groups=4, padding=1 returns uninitialised memory, as on an Intel Xeon."
+)
+_BLIS = (
+    "Segmentation faults with operands that end at the end of a page, Debian 12's BLIS 0.9.0, AMD Zen 4, 2026-11: (16, 28) rows "
+    "times (28, 100) columns reads a row behind the first operand; a result of (18, 34) from (18, 200) columns is read 8 bytes "
+    "past its end. 62 of 4,560 random products of float32 crashed, none of float64, complex64 and complex128. BLIS issues 635 "
+    "and 821 describe both."
+)
 _NO_AMX = "start the program with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, which has other kernels"
 
 TABLE: tuple[Erratum, ...] = (
@@ -65,6 +76,50 @@ TABLE: tuple[Erratum, ...] = (
         condition="the same of float32 that is reduced to bfloat16",
         evidence=f"As for bfloat16, whose kernels run it. {_UNWRITTEN}",
         remedy=_NO_AMX,
+    ),
+    Erratum(
+        id="onednn-bf16-weight-gradient",
+        library="onednn",
+        operations=("conv_grad_weight",),
+        dtypes=("bf16",),
+        isa="avx512_bf16",
+        edge="uneven-windows",
+        condition="gradient by the weights in bfloat16 where rows or positions of the kernel lie in padding whole, the kernel is "
+        "longer than the image along an axis, or padding meets dilation",
+        evidence=_WEIGHTS,
+    ),
+    Erratum(
+        id="onednn-bf16-weight-gradient-reduced",
+        library="onednn",
+        operations=("conv_grad_weight",),
+        algorithm="nhwc_bf16",
+        isa="avx512_bf16",
+        edge="uneven-windows",
+        condition="the same of float32 that is reduced to bfloat16",
+        evidence=f"As for bfloat16, whose kernels run it. {_WEIGHTS}",
+    ),
+    Erratum(
+        id="blis-sgemm-reads-past-end",
+        library="blis",
+        operations=("matmul",),
+        dtypes=("f32", "f16", "bf16"),
+        algorithm="gemm*",
+        before="1.1",
+        condition="product of float32, which may read past the end of an array",
+        evidence=_BLIS,
+        remedy="BLIS 1.1 or later",
+    ),
+    Erratum(
+        id="blis-sgemm-reads-past-end-layers",
+        library="blis",
+        operations=(
+            "linear", "conv", "conv_transpose", "conv_grad_input", "conv_grad_weight", "rnn_tanh", "rnn_relu", "lstm", "gru",
+        ),
+        dtypes=("f32", "f16", "bf16"),
+        before="1.1",
+        condition="layer by products of float32, which may read past the end of an array",
+        evidence=_BLIS,
+        remedy="BLIS 1.1 or later",
     ),
     Erratum(
         id="xnnpack-deconvolution-small",
