@@ -1,10 +1,13 @@
-"""``backline check``: checks of what is installed here. ``check kernels`` runs every kernel over problems with edges."""
+"""``backline check``: checks of what is installed here. ``check kernels`` runs every kernel over problems with edges,
+``check errata`` lists the known defects that choices avoid.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,10 +16,29 @@ import typer
 from ..kernel_check.cases import cases
 from . import show
 
-__all__ = ["app", "kernels"]
+__all__ = ["app", "errata", "kernels", "page"]
 
 app = typer.Typer(help="Checks of the libraries on this machine.", no_args_is_help=True, add_completion=False)
 SECONDS = 300.0
+
+
+_PAGE = """\
+# Errata of vendor libraries
+
+<!-- Made by `backline check errata --docs docs/errata.md` from libraries/errata_table.py. Do not edit. -->
+
+Kernels of vendor libraries that give wrong numbers, crash or hang under some condition, and are therefore not chosen there: the
+next library runs the call, and `explain` shows the row as the reason. `backline info` says how many rows hold for a library as it
+is installed here, and `backline check errata` lists them.
+
+A row names the library, its versions, the instruction set whose kernels have the defect, and the condition. Where the version or
+the instruction set of a library cannot be known, the defect is assumed.
+
+`backline check kernels` runs every kernel of every CPU library over problems with edges on your machine, in processes that may
+crash. With `--keep`, what fails there is refused from then on, for this build of the library, this processor and that very
+problem (`--forget` removes such rows again). They lie in a file in the user's data folder; the variable `BACKLINE_ERRATA` names
+another one.
+"""
 
 
 @app.callback()
@@ -77,6 +99,54 @@ def kernels(
         raise typer.Exit(1)
 
 
+def errata(
+    docs: Annotated[str, typer.Option("--docs", help="Write the page of the shipped errata to this file.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the known defects of vendor kernels, and which of them hold for the libraries on this machine."""
+    from .. import libraries
+    from ..libraries import errata as table
+
+    if docs:
+        with open(docs, "w", encoding="utf-8") as stream:
+            stream.write(page())
+        return
+    here = {row.id for each in libraries.all_libraries() if each.available() for row in table.applying(each)}
+    rows = table.rows()
+    if json:
+        show.as_json([{**asdict(row), "holds here": row.id in here} for row in rows])
+        return
+    for row in rows:
+        show.line(f"{row.id}: {'holds here' if row.id in here else 'not here'}", "yellow" if row.id in here else "dim")
+        show.table(_facts(row), indent=2)
+
+
+def _facts(row: Any) -> list[tuple[str, str]]:
+    dtypes = f" of {', '.join(row.dtypes)}" if row.dtypes else ""
+    since, before = row.since and f"since {row.since}", row.before and f"before {row.before}"
+    facts = [
+        ("library", row.library),
+        ("versions", " and ".join(filter(None, (since, before))) or "all"),
+        ("instructions", row.isa or "any"),
+        ("operations", f"{', '.join(row.operations) or 'any'}{dtypes}{f' by {row.algorithm}' if row.algorithm else ''}"),
+        ("condition", row.condition),
+        ("seen", row.evidence),
+        ("remedy", row.remedy),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def page() -> str:
+    """Return the page of the shipped errata."""
+    from ..libraries.errata_table import TABLE
+
+    parts = [_PAGE]
+    for row in TABLE:
+        facts = "".join(f"- **{name}**: {text}\n" for name, text in _facts(row))
+        parts.append(f"\n## {row.id}\n\n{facts}")
+    return "".join(parts)
+
+
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Any]:
     """A bar on a terminal, nothing elsewhere; yields what makes a function that is told of progress."""
@@ -125,3 +195,4 @@ def _content(job: Any, outcome: Any) -> dict[str, Any]:
 
 
 app.command("kernels")(show.reported(kernels))
+app.command("errata")(show.reported(errata))

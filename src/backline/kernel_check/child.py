@@ -11,7 +11,7 @@ import resource
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from .memory import PLACES, Guarded
 __all__ = ["main"]
 
 THREADS = 2
-TIGHTER = 8  # transforms lose digits long before they are wrong: `accuracy.bound` is divided by this for them
+TIGHTER = 6  # transforms lose digits long before they are wrong: `accuracy.bound` is divided by this for them
 _KILL_WITH_PARENT = 1
 
 
@@ -72,7 +72,7 @@ def _problems(text: str) -> Iterator[Problem]:
 
 def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, ...]], tell: Any) -> None:
     arrays = reference = None
-    allowed = int(switches.get("num_threads"))  # type: ignore[call-overload]
+    allowed = cast(int, switches.get("num_threads"))
     for algorithm in library.algorithms(problem, allowed):
         if isinstance(algorithm, Refusal) or (number, algorithm.key) in skip:
             continue
@@ -108,10 +108,10 @@ def _tried(library: Library, problem: Problem, algorithm: Algorithm, arrays: lis
         if touched and not (touched == "changes an operand" and problem.parameter("overwrite")):
             return touched
         with np.errstate(all="ignore"):
-            error = reference.error(result)
+            distance = reference.error(result)
         allowed = accuracy.bound(problem, algorithm.precision)
         if isinstance(problem, FftProblem):
             allowed /= TIGHTER
-        if not error <= allowed:
-            return f"relative error {error:.1e}, above {allowed:.1e}"
+        if not distance <= allowed:
+            return f"relative error {distance:.1e}, above {allowed:.1e}"
     return ""

@@ -155,7 +155,7 @@ def run(job: Job, cases: list[str], seconds: float, progress: Callable[[int, Out
         child = _Child(job, {"library": job.library, "cases": cases, "start": start, "skip": skip})
         begun: dict[str, Any] = {}
         try:
-            ended = ""
+            ended = False
             for line in child.lines(deadline):
                 if "unavailable" in line:
                     outcome.reason = f"not available: {line['unavailable']}"

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from ..problems import Problem
 from ..problems.conv import ConvProblem
+from ..problems.matmul import MatmulProblem
 
 __all__ = ["EDGES", "edge"]
 
@@ -22,6 +23,15 @@ def edge(predicate: Callable[[_P], bool]) -> Callable[[_P], bool]:
     """Register a predicate under the name of its function, with hyphens."""
     EDGES[predicate.__name__.strip("_").replace("_", "-")] = predicate  # type: ignore[assignment]
     return predicate
+
+
+# Products ---------------------------------------------------------------------------------------------------------------------
+
+
+@edge
+def terms_not_in_fours(p: MatmulProblem) -> bool:
+    """How many terms an element of the product has is no multiple of 4."""
+    return p.k % 4 != 0
 
 
 # Convolutions -----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The shipped errata, as data; docs/errata.md shows them.
+"""The shipped errata, as data; docs/errata.md, made from it, shows them.
 
 A condition is as wide as its evidence needs, and rather wider: what a refusal costs is the speed of the next library.
 """
@@ -29,6 +29,11 @@ _BLIS = (
     "times (28, 100) columns reads a row behind the first operand; a result of (18, 34) from (18, 200) columns is read 8 bytes "
     "past its end. 62 of 4,560 random products of float32 crashed, none of float64, complex64 and complex128. BLIS issues 635 "
     "and 821 describe both."
+)
+_JIT = (
+    "Segmentation faults with operands that end at the end of a page, MKL 2026.2 with its kernels for AVX-512 and AVX2, 2026-11: "
+    "complex64 (15, 2) times (2, 31), float32 (16, 2) times (2, 7), both column by column. 40 of 7,860 random products crashed: "
+    "of complex64 with 1 to 3 terms, of float32 with 2, 6, 10, 18 or 22; none of float64 and complex128, none of 4, 8, 12, ..."
 )
 _NO_AMX = "start the program with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, which has other kernels"
 
@@ -97,6 +102,17 @@ TABLE: tuple[Erratum, ...] = (
         edge="uneven-windows",
         condition="the same of float32 that is reduced to bfloat16",
         evidence=f"As for bfloat16, whose kernels run it. {_WEIGHTS}",
+    ),
+    Erratum(
+        id="mkl-jit-reads-past-end",
+        library="mkl",
+        operations=("matmul",),
+        dtypes=("f32", "c64"),
+        algorithm="jit*",
+        isa="avx2",
+        edge="terms-not-in-fours",
+        condition="compiled kernel for a product in single precision of a number of terms that is no multiple of 4",
+        evidence=_JIT,
     ),
     Erratum(
         id="blis-sgemm-reads-past-end",
