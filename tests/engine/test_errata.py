@@ -128,14 +128,20 @@ def test_shipped_rows_are_well_formed() -> None:
         assert (not row.edge or row.edge in EDGES) and row.operations and row.id.startswith(row.library), row.id
 
 
-def _of(text: str, sets: tuple[str, ...] | None, library: str = "onednn", version: str = "3.2.0") -> set[str]:
-    """Names of the shipped rows that an algorithm falls under, of a library that is made up."""
+def _matching(
+    library: str, text: str, algorithm: str, sets: tuple[str, ...] | None, version: str = "3.2.0"
+) -> list[Erratum]:
+    """The shipped rows that an algorithm falls under, of a library that is made up."""
     made = Toy()
     made.name, made.sets, made.told = library, sets, version
     errata.clear()
-    found = {row.id for row in errata.matching(made, parse(text), "nhwc")}
+    found = [*errata.matching(made, parse(text), algorithm)]
     errata.clear()
     return found
+
+
+def _of(text: str, sets: tuple[str, ...] | None, library: str = "onednn", version: str = "3.2.0") -> set[str]:
+    return {row.id for row in _matching(library, text, "nhwc", sets, version)}
 
 
 CRASH = "conv bf16 1x2x1x6 4x1x2x2 dilation=3x3 padding=2x2 groups=2"
@@ -150,9 +156,18 @@ USUAL = "conv_grad_weight bf16 2x8x14x14 2x16x7x7 stride=2x2 padding=1x1 result=
 def test_rows_hold_where_their_defects_were_seen() -> None:
     assert _of(CRASH, XEON) == {"onednn-amx-conv-crash"} and _of(CRASH, None) and not _of(CRASH, ZEN4)
     assert "onednn-bf16-weight-gradient" in _of(WEIGHT, ZEN4) and "onednn-amx-gradient-unwritten" in _of(WEIGHT, XEON)
+    window = CRASH.replace("bf16", "f32")
+    assert not _of(window, ZEN4) and _of(window, ZEN4, version="3.14.0") == {"onednn-conv-empty-window"}
+    point = "conv_grad_weight f32 32x4x32x32 32x8x16x16 stride=2x2 result=8x4x1x1 last"
+    assert not _of(point, ZEN4) and _of(point, ZEN4, version="3.9.1") == {"onednn-weight-gradient-1x1"}
     assert _of(INPUT, XEON) == {"onednn-amx-gradient-unwritten"} and not _of(INPUT, ZEN4)
     assert not _of(USUAL, XEON) and not _of("conv_grad_input bf16 16x8x3x3 2x16x7x7 stride=2x2 padding=1x1 result=2x8x14x14", XEON) & {"onednn-amx-conv-crash"}
     assert _of(DECONVOLUTION, None, "xnnpack", "") == {"xnnpack-deconvolution-small"}
+    few, many = "matmul c64 15x2:F 2x31:F", "matmul f32 16x8 8x16"
+    made = [(text, {row.id for row in _matching("mkl", text, "jit", ("avx2", "avx512"))}) for text in (few, many)]
+    assert made == [(few, {"mkl-jit-reads-past-end"}), (many, set())] and not _matching("mkl", few, "gemm", None)
+    assert {row.id for row in _matching("blis", many, "gemm", None, "0.9.0")} == {"blis-sgemm-reads-past-end"}
+    assert not _matching("blis", many, "gemm", None, "1.1") and not _matching("blis", many.replace("f32", "f64"), "gemm", None, "0.9.0")
     assert not _of("conv_transpose f32 1x8x7x7 8x4x4x4 stride=2x2 padding=1x1", None, "xnnpack", "")
 
 

@@ -169,9 +169,8 @@ def mkl_kernels(path: str) -> tuple[str, ...] | None:
     """
     folder = os.path.dirname(os.path.realpath(path))
     for file in mapped_files():
-        real = os.path.realpath(file.path)
-        word = os.path.basename(real).partition(".")[0].removeprefix("libmkl_")
-        if os.path.dirname(real) == folder and word in _MKL_KERNELS:
+        word = file.name.partition(".")[0].removeprefix("libmkl_")
+        if word in _MKL_KERNELS and os.path.dirname(os.path.realpath(file.path)) == folder:
             return _MKL_KERNELS[word]
     return None
 

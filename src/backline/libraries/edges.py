@@ -115,6 +115,12 @@ def uneven_windows(p: ConvProblem) -> bool:
 
 
 @edge
+def strided_point_kernel(p: ConvProblem) -> bool:
+    """The kernel has one point, and a stride."""
+    return all(k == 1 for k in p.kernel) and any(s > 1 for s in p.stride)
+
+
+@edge
 def result_below_stride(p: ConvProblem) -> bool:
     """The result is smaller than the stride along an axis; the kernel is neither dilated nor smaller than its stride."""
     dense = all(d == 1 for d in p.dilation) and all(k >= s for k, s in zip(p.kernel, p.stride, strict=True))

@@ -6,8 +6,6 @@ Problem. A file that is damaged or too large is left alone, with one warning.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterable
@@ -74,6 +72,8 @@ def identity(library: Library) -> str:
 
 @lru_cache(maxsize=32)
 def _identity(version: str, file: str) -> str:
+    import hashlib
+
     digest = hashlib.sha256(version.encode())
     try:
         with open(file, "rb") as stream:
@@ -108,9 +108,11 @@ def local_rows_of(library: Library) -> list[LocalErratum]:
 
 
 def _load(file: str) -> tuple[LocalErratum, ...]:
+    if not file or not os.path.isfile(file):
+        return ()
+    import json  # most machines have no such file
+
     try:
-        if not file or not os.path.isfile(file):
-            return ()
         with open(file, "rb") as stream:
             content = stream.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
@@ -167,6 +169,8 @@ def forget() -> int:
 
 
 def _write(rows: list[LocalErratum]) -> None:
+    import json
+
     file = path()
     if not file:
         return

@@ -104,6 +104,28 @@ TABLE: tuple[Erratum, ...] = (
         evidence=f"As for bfloat16, whose kernels run it. {_WEIGHTS}",
     ),
     Erratum(
+        id="onednn-conv-empty-window",
+        library="onednn",
+        operations=("conv",),
+        since="3.3",
+        isa="avx2",
+        edge="kernel-in-padding",
+        condition="convolution where a row of the kernel always lies in padding, or a position of it whole",
+        evidence="oneDNN issue 5942 of 2026-08: segmentation fault in float32 with AVX2 and with AVX-512, fixed after "
+        "release 3.13. Release 3.2 was right in 136 problems under the condition, with AVX2, AVX-512 and its bfloat16, 2026-11.",
+    ),
+    Erratum(
+        id="onednn-weight-gradient-1x1",
+        library="onednn",
+        operations=("conv_grad_weight",),
+        since="3.3",
+        isa="avx2",
+        edge="strided-point-kernel",
+        condition="gradient by the weights of a kernel of one point with a stride",
+        evidence="oneDNN issue 6035 of 2026: float32, channels last, fewer channels than a vector has: wrong, hangs or crashes "
+        "with AVX2. Release 3.2 was run on shapes of that issue on AMD Zen 4 in 2026-11 and was right.",
+    ),
+    Erratum(
         id="mkl-jit-reads-past-end",
         library="mkl",
         operations=("matmul",),
