@@ -47,6 +47,9 @@ class MKL(BlasLibrary):
         needs=("MKL_Set_Num_Threads_Local", "cblas_sgemm"),
     )
 
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None
+
     def open(self, path: str) -> BlasTraits:
         ours = team.bind()
         # MKL exports both widths side by side; with 64-bit integers no size is too large.
