@@ -10,6 +10,7 @@ from .errata import Erratum
 __all__ = ["TABLE"]
 
 _CONVOLUTIONS = ("conv", "conv_transpose", "conv_grad_input", "conv_grad_weight")
+_TRANSFORMS = ("fft.c2c", "fft.r2c", "fft.c2r")
 _CRASH = (
     "Segmentation fault on an Intel Xeon with AMX, oneDNN 3.2, 2026-11: conv2d of bfloat16, input (1, 2, 1, 6), weight "
     "(4, 1, 2, 2), groups=2, dilation=3, padding=2. Release 3.14 is reported to crash on the same condition (oneDNN issue 5942)."
@@ -34,6 +35,21 @@ _JIT = (
     "Segmentation faults with operands that end at the end of a page, MKL 2026.2 with its kernels for AVX-512 and AVX2, 2026-11: "
     "complex64 (15, 2) times (2, 31), float32 (16, 2) times (2, 7), both column by column. 40 of 7,860 random products crashed: "
     "of complex64 with 1 to 3 terms, of float32 with 2, 6, 10, 18 or 22; none of float64 and complex128, none of 4, 8, 12, ..."
+)
+_TAIL = (
+    "MKL 2026.2 with its kernels for AVX-512, 2026-11: errors of 1 to 8 % of the largest element in single transforms wherever "
+    "the length modulo 64 was 36 to 62, from 8,232 to 1,547,910 points; irfft of 8,250 points is off by 0.249. Seen on an Intel "
+    "Xeon too. Right with its kernels for AVX2."
+)
+_SINGLE = (
+    "MKL 2026.2 with its kernels for AVX-512, 2026-11, relative errors where NumPy has 2.5e-8: 4e-4 at 906,770 points (Intel "
+    "Xeon), 4e-7 at 16,807, 3e-7 at 78,125, above 2.5e-7 at 46,875 and many more. Lengths that are left out had 2.5e-7 at most, "
+    "all lengths with its kernels for AVX2 too."
+)
+_DOUBLE = (
+    "MKL 2026.2 with its kernels for AVX-512, 2026-11: more than 10 times NumPy's error at 1,606 of the 4,298 lengths 2 to 4,299, "
+    "worst 203 times (3e-14), and 2,800 times at 780,563 points; seen on an Intel Xeon at 1,030 points. None of the others was "
+    "above 3 machine epsilons, and with its kernels for AVX2 no length was."
 )
 _NO_AMX = "start the program with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, which has other kernels"
 
@@ -168,5 +184,38 @@ TABLE: tuple[Erratum, ...] = (
         evidence="Segmentation fault, Debian 12's XNNPACK of 2022-02-16, AMD Zen 4, 2026-11: input (1, 1, 3, 1), weight "
         "(1, 1, 3, 3), stride=3, padding=2, output_padding=2. Of 5,572 random problems, 38 of the 167 under the condition "
         "crashed, and none of the others.",
+    ),
+    Erratum(
+        id="mkl-dft-tail",
+        library="mkl",
+        operations=("fft.c2r",),
+        dtypes=("f32", "c64"),
+        algorithm="dfti",
+        isa="avx512",
+        edge="uneven-end",
+        condition="real results in float32 of an even length from 8192 on that 64 does not divide",
+        evidence=_TAIL,
+    ),
+    Erratum(
+        id="mkl-dft-single-digits",
+        library="mkl",
+        operations=_TRANSFORMS,
+        dtypes=("f32", "c64"),
+        algorithm="dfti",
+        isa="avx512",
+        edge="long-or-rough",
+        condition="transforms in float32 above 4096 points (powers of two: 2^20; 64 2^a 3^b 5^c: 2^17) or with a factor above 13",
+        evidence=_SINGLE,
+    ),
+    Erratum(
+        id="mkl-dft-double-digits",
+        library="mkl",
+        operations=_TRANSFORMS,
+        dtypes=("f64", "c128"),
+        algorithm="dfti",
+        isa="avx512",
+        edge="factors-from-17",
+        condition="transforms in float64 of a length with a prime factor of 17 or more that is no prime itself",
+        evidence=_DOUBLE,
     ),
 )

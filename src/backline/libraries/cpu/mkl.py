@@ -94,7 +94,7 @@ class MKL(BlasLibrary):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         if isinstance(problem, FftProblem) and self.available() and self.traits is not None:
-            yield from fft_algorithms(self.traits, self.real_transforms, problem, threads)
+            yield from fft_algorithms(self, self.traits, self.real_transforms, problem, threads)
             return
         if isinstance(problem, MatmulProblem) and self.available():
             reason = self._kernels.refusal(problem)

@@ -19,9 +19,8 @@ import numpy as np
 
 from ...problems.fft import FftProblem
 from .. import team
-from ..base import Algorithm, Refusal, failure
+from ..base import Algorithm, Library, Refusal, failure
 from ..native import NativeLibrary
-from . import mkl_fft_errata
 from .cblas import BlasTraits
 from .fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, packed, unfit
 
@@ -273,21 +272,12 @@ def real_kind(p: FftProblem) -> str:
     return "r2c" if p.op == "fft.c2c" and p.dtype.kind != "c" else ""
 
 
-def errata_of(traits: BlasTraits) -> tuple[mkl_fft_errata.FftErratum, ...]:
-    """The errata that hold for MKL as it is loaded; asked once its kernels are, with its first computation."""
-    path = traits.native.path
-    if path not in _errata:
-        _errata[path] = mkl_fft_errata.applying(mkl_fft_errata.kernels(path))
-    return _errata[path]
-
-
-_errata: dict[str, tuple[mkl_fft_errata.FftErratum, ...]] = {}
-
-
 def fft_algorithms(
-    traits: BlasTraits, checks: RealTransforms, problem: FftProblem, threads: int
+    library: Library, traits: BlasTraits, checks: RealTransforms, problem: FftProblem, threads: int
 ) -> Iterator[Algorithm | Refusal]:
     """What DFTI has for a Problem."""
+    from .. import errata
+
     name = traits.name
     if problem.op == "fft.r2r":
         yield Refusal(name, "dfti", "DFTI has no cosine and sine transforms")
@@ -299,7 +289,7 @@ def fft_algorithms(
     if reason or len(problem.axes) > MOST_AXES:
         yield Refusal(name, "dfti", reason or f"DFTI transforms up to {MOST_AXES} axes, not {len(problem.axes)}")
         return
-    wrong = next((erratum.reason() for erratum in mkl_fft_errata.matching(errata_of(traits), problem)), "")
+    wrong = next((erratum.reason() for erratum in errata.matching(library, problem, "dfti")), "")
     if not wrong and problem.needs_double:
         wrong = IN_DOUBLE
     counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS else []
