@@ -47,7 +47,7 @@ _SINGLE = (
     "all lengths with its kernels for AVX2 too."
 )
 _DOUBLE = (
-    "MKL 2026.2 with its kernels for AVX-512, 2026-11: more than 10 times NumPy's error at 1,606 of the 4,298 lengths 2 to 4,299, "
+    "MKL 2026.2 with its kernels for AVX-512, 2026-11: over 10 times NumPy's error at 1,606 of the 4,298 lengths 2 to 4,299, "
     "worst 203 times (3e-14), and 2,800 times at 780,563 points; seen on an Intel Xeon at 1,030 points. None of the others was "
     "above 3 machine epsilons, and with its kernels for AVX2 no length was."
 )
