@@ -1,6 +1,7 @@
 # make demo    the example, tuned on this machine         make lint    ruff
 # make test    the tests                                  make types   mypy
 # make bench   the benchmarks                             make clean   removes what these made
+# make check-kernels  every vendor kernel over problems with edges
 # make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
 # make test-caps the tests as on other processors, and without some libraries: half an hour
 #
@@ -21,7 +22,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
+.PHONY: demo demo-cnn test test-caps check-kernels gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -65,6 +66,10 @@ lint: $(VENV)/dev
 
 types: $(VENV)/dev $(VENV)/test
 	$(BIN)/mypy
+
+# Every kernel of every CPU library over problems with edges, in processes that may crash; ARGS="--library onednn --seconds 60".
+check-kernels: $(VENV)/test $(VENV)/mkl
+	$(BIN)/backline check kernels $(ARGS)
 
 bench: $(VENV)/test $(VENV)/mkl
 	for name in small tables switches; do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done

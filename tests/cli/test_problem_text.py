@@ -98,3 +98,9 @@ def test_no_shape_of_no_operation_breaks_it(name: str, shapes: str) -> None:
         assert str(error)
     else:
         assert found.key
+
+
+@pytest.mark.parametrize("steps", ["stride=1x3 output_padding=0x1 padding=0x2", "stride=2x2 padding=0x10"])
+def test_sizes_that_begin_with_0_are_no_hexadecimal_numbers(steps: str) -> None:
+    key = f"conv_transpose f32 1x5x9x40 5x1x3x5 {steps}"
+    assert parse(key).key == key

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,10 @@ import backline.fft
 from backline import _core, libraries
 from backline.errors import BadType, BadValue, NoKernel
 from backline.problems.fft import FftProblem
-from support import BFLOAT16, LAYOUTS, algorithms, clean, misaligned, need, problem_of, run_each, spread
+from support import BFLOAT16, LAYOUTS, algorithms, clean, misaligned, need, new_seed, problem_of, run_each, spread
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import fft_accuracy as accuracy
 
 Array = Any
 pytestmark = pytest.mark.usefixtures("clean")
@@ -443,6 +448,42 @@ def test_errors_grow_like_log_n(library: str, name: str, n: int, dtype: str) -> 
         assert error <= growth(n), f"{what}: {error:.2f} eps at n = {n}, {growth(n):.2f} allowed"
 
 
+@pytest.mark.parametrize(
+    ("name", "n", "dtype"),
+    [
+        *[("irfft", n, "float32") for n in (8232, 8250, 12584, 26364, 50544, 65534, 100_000)], ("hfft", 8250, "float32"), ("irfft", 906_770, "float32"),
+        *[("fft", n, "float64") for n in (34, 68, 1030, 4204, 8512, 33_688)], ("rfft", 3144, "float64"), ("irfft", 2060, "float64"),
+        *[(f, n, "float32") for f in ("fft", "rfft", "irfft") for n in (16_807, 196_569, 93_750, 10_007, (1 << 17) + 1)],
+        ("fft", 906_770, "float32"), ("rfft", (1 << 20) + 1, "float32"),
+    ],
+)  # fmt: skip
+def test_the_default_choice_is_accurate_at_lengths_where_kernels_were_not(name: str, n: int, dtype: str) -> None:
+    case = accuracy.Case(name, n, 1, dtype == "float32", "backward", 1, n)
+    x = case.numbers()
+    ours, theirs, ratio = case.ratio(getattr(backline.fft, name)(x, n), x)
+    assert ratio <= accuracy.ALLOWED, f"{backline.explain().chosen}: error {ours:.1e}, NumPy's {theirs:.1e}"
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_the_default_choice_is_accurate_at_random_lengths(part: int) -> None:
+    """A hundred of the cases of ``python benchmarks/fft_accuracy.py``, which runs 3000."""
+    seed = new_seed() % 1_000_000
+    for case in accuracy.cases(seed, 100, 1 << 16):
+        x = case.numbers()
+        ours, theirs, ratio = case.ratio(getattr(backline.fft, case.function)(x, case.n, norm=case.norm), x)
+        assert ratio <= accuracy.ALLOWED, f"{case} by {backline.explain().chosen}: error {ours:.1e}, NumPy's {theirs:.1e}"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_library_is_accurate_at_lengths_with_large_factors(library: str) -> None:
+    for name, n, single in itertools.product(("fft", "rfft", "irfft"), (37, 626, 1009, 3274, 8191), (True, False)):
+        case = accuracy.Case(name, n, 1, single, "backward", 1, n)
+        x = case.numbers()
+        for what, _, result in each(library, name, x, n):
+            ours, theirs, ratio = case.ratio(result, x)
+            assert ratio <= accuracy.ALLOWED, f"{what}, {case}: error {ours:.1e}, NumPy's {theirs:.1e}"
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 600), rows=st.integers(1, 4), single=st.booleans(), norm=st.sampled_from(NORMS), seed=st.integers(0, 99))
@@ -450,7 +491,7 @@ def test_round_trips_and_parseval(library: str, n: int, rows: int, single: bool,
     need(library)
     eps = float(np.finfo(np.float32 if single else np.float64).eps) * (8 + 8 * np.log2(n + 1))
     x = numbers((rows, n), "complex64" if single else "complex128", seed)
-    with backline.use(library, only=True):
+    with backline.use(library):  # at some lengths an erratum forbids it, and the next library takes over
         y = backline.fft.fft(x, norm=norm)
         back = backline.fft.ifft(y, norm=norm)
         half = backline.fft.rfft(np.ascontiguousarray(x.real), norm=norm)

@@ -62,6 +62,12 @@ CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 5, 6), {"kernel_size": 2, "stride": 5, "ceil_mode": True}),
     ((3, 7, 6), {"kernel_size": 2, "stride": 1}),  # no batch
     ((1, 1, 1, 1), {"kernel_size": 3, "stride": 1, "padding": 1}),
+    # One point along an axis, of which padding makes more.
+    ((1, 2, 4, 1), {"kernel_size": 2, "stride": 1, "padding": 1}),
+    ((2, 3, 1, 5), {"kernel_size": 2, "stride": 1, "padding": 1}),
+    ((3, 1, 4), {"kernel_size": (2, 2), "stride": 1, "padding": 1}),
+    ((2, 16, 1), {"kernel_size": 4, "stride": 1, "padding": 2}),
+    ((1, 3, 2, 1, 1), {"kernel_size": (2, 2, 4), "stride": 1, "padding": (0, 1, 2)}),
     ((2, 2, 5, 6, 4), {"kernel_size": (2, 3, 2), "stride": 2, "padding": (1, 1, 0)}),
     ((2, 16, 30, 40), {"kernel_size": 3, "stride": 2, "padding": 1}),
 ]

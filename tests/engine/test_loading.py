@@ -58,7 +58,7 @@ def test_what_is_asked_for_is_loaded() -> None:
         HEAD
         + """
 with backline.use("blis"):
-    backline.mm(a, a)
+    backline.mm(a.astype(float), a.astype(float))
     print("blis" in loaded(), "onednn" in loaded(), backline.explain().library)
 with backline.use("onednn", only=True):
     backline.mm(a, a)

@@ -1,6 +1,8 @@
 """Fourier transforms by MKL's DFTI: right for every layout, accurate at every size, and freed."""
 
 import gc
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +25,13 @@ from fft_cases import (
 
 from backline import libraries
 from backline.errors import BackendUnavailable, BadValue, LibraryFailed
+from backline.libraries import errata
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cpu import mkl_fft
 
 mkl = libraries.get("mkl")
+ROUNDING = 6.1e-8  # of a result that was computed in float64
+MOST_ERROR = 2.5e-7  # of float32: 10 times NumPy's, which computes in float64
 pytestmark = pytest.mark.skipif(not mkl.available(), reason="MKL is not installed")
 
 
@@ -71,7 +76,7 @@ def test_accuracy_at_every_size_that_matters(power, op):
     reference = inverse[0](wide, **({"n": n} if op == "c2r" else {}), **inverse[1]) / n
     for a, plan in ways(p):
         found = error(plan(x), reference)
-        assert found <= mkl_fft.bound(n), f"{a.key}: {found:.1e}"
+        assert found <= MOST_ERROR, f"{a.key}: {found:.1e}"
 
 
 def test_other_lengths_are_accurate():
@@ -81,15 +86,16 @@ def test_other_lengths_are_accurate():
         p = problem("r2c", x, scale=1 / n)
         reference = np.fft.rfft(x.astype(np.float64)) / n
         for _, plan in ways(p):
-            assert error(plan(x), reference) <= mkl_fft.bound(n)
+            assert error(plan(x), reference) <= MOST_ERROR
 
 
 class TestAccuracyIsMeasured:
-    """A processor on which real transforms are bad is imitated: the measurement is replaced."""
+    """A processor on which real transforms are bad is imitated: the measurement is replaced, and there are no errata."""
 
     @pytest.fixture
     def bad(self, monkeypatch):
         asked = []
+        monkeypatch.setattr(errata, "matching", lambda *args: ())
 
         def measure(traits, kind, n, threads):
             asked.append((kind, n, threads))
@@ -114,7 +120,7 @@ class TestAccuracyIsMeasured:
         refused = [f for f in found if isinstance(f, Refusal)]
         assert {r.name for r in refused} == {"dfti"} and "4.2e-06" in refused[0].reason and "65536 points" in refused[0].reason
         able = [f for f in found if isinstance(f, Algorithm)]
-        assert {a.name for a in able} == {"dfti_complex"}
+        assert {(a.name, a.precision) for a in able} == {("dfti_double", "f64")}
         for a in able:
             assert error(mkl.prepare(p, a)(x), wanted(p, x)) <= allowed(p)
 
@@ -132,8 +138,99 @@ class TestAccuracyIsMeasured:
     def test_the_measurement_itself(self):
         checks = mkl_fft.RealTransforms()
         for kind in ("r2c", "c2r"):
-            for n in (1 << 16, 65537):
-                assert 1e-8 < checks.error(mkl.traits, kind, n, 2) < 1e-5
+            assert 1e-8 < checks.error(mkl.traits, kind, 1 << 16, 2) < MOST_ERROR
+
+
+class TestErrata:
+    """Problems whose lengths fall under an erratum, on kernels that have it and on others."""
+
+    @pytest.fixture(params=["avx512", "unknown", "avx2"])
+    def kernels(self, request, monkeypatch):
+        sets = {"avx512": ("avx2", "avx512"), "unknown": None, "avx2": ("avx2",)}[request.param]
+        monkeypatch.setattr(mkl, "instruction_sets", lambda: sets, raising=False)
+        errata.clear()
+        yield request.param
+        monkeypatch.undo()
+        errata.clear()
+
+    @pytest.mark.parametrize(
+        ("op", "n", "dtype", "what"),
+        [
+            ("c2r", 8250, "complex64", "mkl-dft-tail"), ("c2r", 65534, "complex64", "mkl-dft-tail"),
+            ("c2r", 8256, "complex64", "mkl-dft-single-digits"), ("c2c", 16807, "complex64", "mkl-dft-single-digits"),
+            ("c2c", 34, "complex64", "mkl-dft-single-digits"), ("r2c", 93750, "float32", "mkl-dft-single-digits"),
+            ("c2c", 1030, "complex128", "mkl-dft-double-digits"), ("r2c", 68, "float64", "mkl-dft-double-digits"),
+            ("c2r", 2060, "complex128", "mkl-dft-double-digits"), ("c2c", 1022, "float64", "mkl-dft-double-digits"),
+        ],
+    )  # fmt: skip
+    def test_what_falls_under_them(self, kernels, op, n, dtype, what, monkeypatch):
+        monkeypatch.setattr(mkl.real_transforms, "refusal", lambda *args: "")
+        x = np.zeros((2, n // 2 + 1 if op == "c2r" else n), dtype)
+        for p in (problem(op, x, lengths=(n,)), problem(op, x, (0, 1), (2, n))):
+            found = list(mkl.algorithms(p, 2))
+            refused = [f.reason for f in found if isinstance(f, Refusal)]
+            able = {f.name for f in found if isinstance(f, Algorithm)}
+            if kernels == "avx2":
+                assert able == {"dfti_double" if p.needs_double else "dfti"}
+            else:
+                assert any(reason.startswith(f"erratum {what}: ") for reason in refused)
+                assert able == ({"dfti_double"} if p.single else set())
+
+    @pytest.mark.parametrize(
+        ("op", "n", "dtype"),
+        [
+            ("c2r", 8192, "complex64"), ("c2r", 1000, "complex64"), ("c2c", 1 << 20, "complex64"), ("r2c", 48000, "float32"),
+            ("c2c", 3003, "complex64"), ("c2c", 1031, "complex128"), ("c2c", 100000, "complex128"), ("r2c", 15015, "float64"),
+        ],
+    )  # fmt: skip
+    def test_what_does_not(self, kernels, op, n, dtype, monkeypatch):
+        monkeypatch.setattr(mkl.real_transforms, "refusal", lambda *args: "")
+        p = problem(op, np.zeros(n // 2 + 1 if op == "c2r" else n, dtype), lengths=(n,))
+        assert {f.name for f in mkl.algorithms(p, 2)} == {"dfti"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize(("shape", "axes"), [((37,), (0,)), ((3, 74), (1,)), ((74, 3), (0,)), ((41, 6, 5), (0, 2)), ((2, 37, 3, 4), (0, 1, 2, 3))])
+def test_float32_computed_in_float64(dtype, shape, axes):
+    for x in arrays_like(shape, dtype).values():
+        for op in ("c2c", "c2r", "r2c")[: 3 if dtype == "float32" else 2]:
+            for sign in (-1, 1):
+                lengths = [shape[a] for a in axes]
+                p = problem(op, x, axes, lengths, sign, 0.37)
+                for a, plan in ways(p):
+                    assert a.name == "dfti_double" and a.precision == "f64"
+                    got = plan(x)
+                    assert got.dtype == p.result_dtype and error(got, wanted(p, x)) < ROUNDING
+                out = np.full(p.result, np.nan, p.result_dtype)[..., ::-1]
+                q = problem(op, x, axes, lengths, sign, 0.37, out=out)
+                for _, plan in ways(q):
+                    assert plan(x, out) is out and error(out, wanted(p, x)) < ROUNDING
+
+
+STRIDED = """
+import numpy as np, sys
+sys.path.insert(0, sys.argv[1])
+from backline import libraries
+from fft_cases import arrays_like, plans_of, problem
+mkl = libraries.get("mkl")
+for shape in ((6, 300), (8, 251), (5, 1000), (6, 7, 300)):
+    for dtype in ("complex64", "complex128"):
+        x = np.ones((*shape[:-1], 2 * shape[-1]), dtype)[..., ::2]
+        p = problem("c2c", x, tuple(range(len(shape))))
+        for _ in range(40):
+            held = [bytearray(int(n)) for n in np.random.default_rng(0).integers(16, 6000, 60)]
+            del held[::2]
+            for a, plan in plans_of(mkl, p, 1):
+                assert abs(plan(x).ravel()[0] - x.size) < 1e-3 * x.size
+"""
+
+
+def test_several_axes_of_strided_input_write_nowhere_else():
+    # MKL's kernels for AVX2 and AVX-512 damaged the heap here, so a process of its own runs it.
+    done = subprocess.run(
+        [sys.executable, "-c", STRIDED, str(Path(__file__).parents[1])], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_same_bits_on_one_thread_wherever_the_input_lies():
@@ -247,9 +344,6 @@ def test_overlapping_output_is_refused():
 
 
 def test_it_ends_without_a_word():
-    import subprocess
-    import sys
-
     code = (
         "import numpy as np, sys; sys.path.insert(0, sys.argv[1]); from fft_cases import problem\n"
         "from backline import libraries; mkl = libraries.get('mkl')\n"

@@ -1,5 +1,6 @@
 // What plans of Fourier transforms call by address: a library that has one plan for aligned arrays and another for any arrays is
-// asked for the right one, a result is multiplied by a number, and the second half of a result made of the first.
+// asked for the right one, a result is multiplied by a number, the second half of a result made of the first, and numbers are
+// converted between float32 and float64.
 #include "common.hpp"
 
 namespace backline {
@@ -21,6 +22,14 @@ struct Mirror {
     int64_t item;  // bytes of a complex number: 8 or 16
     int64_t rows, columns;
     int64_t from_row, from_column, to_row, to_column;  // bytes; lines are read backwards where a step is below 0
+};
+
+struct Conversion {
+    int64_t widens;     // whether float32 becomes float64; else float64 becomes float32
+    int64_t parts;      // real numbers of an element: 1, or 2 for complex numbers
+    int64_t conjugate;  // whether the second part changes its sign
+    int64_t rows, columns;
+    int64_t from_row, from_column, to_row, to_column;  // bytes
 };
 
 void run_transform(const Execution *e, void *in, void *out) {
@@ -74,14 +83,43 @@ void mirror_result(const Mirror *m, const char *from, char *to) {
     m->item == 8 ? mirror_lines<float>(*m, from, to) : mirror_lines<double>(*m, from, to);
 }
 
+template <class From, class To>
+void convert_lines(const Conversion &c, const char *from, char *to) {
+    const To sign = To(c.conjugate ? -1 : 1);
+    for (int64_t i = 0; i < c.rows; ++i) {
+        const char *source = from + i * c.from_row;
+        char *target = to + i * c.to_row;
+        bool dense = c.from_column == c.parts * int64_t(sizeof(From)) && c.to_column == c.parts * int64_t(sizeof(To));
+        bool aligned = reinterpret_cast<uintptr_t>(source) % alignof(From) == 0 && reinterpret_cast<uintptr_t>(target) % alignof(To) == 0;
+        if (dense && aligned && !c.conjugate) {
+            const From *numbers = reinterpret_cast<const From *>(source);
+            To *results = reinterpret_cast<To *>(target);
+            for (int64_t j = 0; j < c.parts * c.columns; ++j) results[j] = To(numbers[j]);
+            continue;
+        }
+        for (int64_t j = 0; j < c.columns; ++j) {
+            From numbers[2] = {};
+            To results[2];
+            std::memcpy(numbers, source + j * c.from_column, size_t(c.parts) * sizeof(From));
+            results[0] = To(numbers[0]);
+            results[1] = sign * To(numbers[1]);
+            std::memcpy(target + j * c.to_column, results, size_t(c.parts) * sizeof(To));
+        }
+    }
+}
+
+void convert(const Conversion *c, const char *from, char *to) {
+    c->widens ? convert_lines<float, double>(*c, from, to) : convert_lines<double, float>(*c, from, to);
+}
+
 PyObject *transform_addresses(PyObject *, PyObject *) {
     auto address = [](auto *function) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(function)); };
-    return Py_BuildValue("{s:N,s:N,s:N}", "run", address(run_transform), "scale", address(scale_result), "mirror",
-                         address(mirror_result));
+    return Py_BuildValue("{s:N,s:N,s:N,s:N}", "run", address(run_transform), "scale", address(scale_result), "mirror",
+                         address(mirror_result), "convert", address(convert));
 }
 
 PyMethodDef methods[] = {{"transform_addresses", transform_addresses, METH_NOARGS,
-                          "Addresses of the functions that run a transform by one of two plans, multiply a result by a number, and copy conjugates."},
+                          "Addresses of the functions that run a transform by one of two plans, multiply a result by a number, copy conjugates, and convert numbers."},
                          {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""The command ``backline``: info, switches, explain, bench, tune, run.
+"""The command ``backline``: info, switches, explain, bench, check, tune, run.
 
 Exit statuses: 0 done; 1 the script or the operation failed; 2 the command was not understood; 130 stopped by Ctrl-C.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, explain, info, run, switches, tune
+from . import bench, check, explain, info, run, switches, tune
 from .show import reported
 
 __all__ = ["app"]
@@ -24,6 +24,7 @@ app.command("info")(reported(info.info))
 app.command("switches")(reported(switches.switches))
 app.command("explain")(reported(explain.explain))
 app.command("bench")(reported(bench.bench))
+app.add_typer(check.app, name="check")
 app.command("tune", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(reported(tune.tune))
 
 app.command("run", context_settings=run.SETTINGS)(run.run)  # not reported(): the launcher has statuses of its own

@@ -35,12 +35,13 @@ def gather() -> dict[str, Any]:
 
     from .. import libraries
     from ..engine import records
-    from ..libraries import loaded, presence
+    from ..libraries import errata, loaded, presence
     from ..libraries.machine import fingerprint, machine
 
     here = machine()
     reports = [library.report() for library in libraries.all_libraries()]
     for report, library in zip(reports, libraries.all_libraries(), strict=True):
+        report["errata"] = [row.id for row in errata.applying(library)] if report["available"] else []
         report["how to get"] = presence.driving(library.name)[1] or library.how_to_get
     mapped = loaded.loaded()
     return {
@@ -88,6 +89,8 @@ def _libraries(reports: list[dict[str, Any]]) -> None:
     for r in reports:
         if r["available"]:
             facts = [r.get("integers", ""), f"threads: {r['pool']}" if r.get("pool") else "", r.get("found by", "")]
+            count = len(r["errata"])
+            facts.append(f"{count} errat{'um' if count == 1 else 'a'} (`backline check errata`)" if count else "")
             rows.append((r["name"], r["version"] or "", r.get("path") or "", "; ".join(filter(None, facts))))
             styles.append("")
         else:

@@ -138,6 +138,8 @@ def _shape(word: str) -> tuple[tuple[int, ...], str]:
 def _value(word: str, value: str) -> Any:
     if not word.partition("=")[0].isidentifier():
         raise BadValue(f"{word!r} is not a parameter", remedy="write it like upper=True")
+    if re.fullmatch(r"\d+(x\d+)+", value):
+        return value  # sizes, though "0x1" is also a number of Python's
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -232,7 +232,7 @@ def able(
 def _listed_by(
     library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
 ) -> list[Algorithm]:
-    from ..libraries import capability
+    from ..libraries import capability, errata
 
     able = []
     for found in _algorithms(library, problem, threads):
@@ -242,6 +242,8 @@ def _listed_by(
         reason, switch = permits.forbids(found, snapshot)
         if not reason and found.isa and not capability.allows(found.isa):
             reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
+        if not reason:
+            reason = errata.refusal(library, problem, found)
         if not reason and found.key in without:
             reason = f"failed when it was prepared: {without[found.key]}"
         if reason:

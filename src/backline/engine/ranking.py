@@ -21,6 +21,8 @@ __all__ = ["describe", "sooner", "sort"]
 FILE = os.path.join(os.path.dirname(__file__), "ranking.json")
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
+# Algorithms that the shipped ranking does not name -> those in whose place they stand.
+STAND_INS = {"mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n"}
 LIBRARIES = ("onednn", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 
 
@@ -104,7 +106,8 @@ def _order(problem: Problem) -> list[str]:
 def _rank(a: Algorithm, order: list[str], problem: Problem) -> tuple[int, bool, int]:
     # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
     leads = a.name == "jit" or a.library == _packs(problem)
-    known = -1 if leads else order.index(a.key) if a.key in order else len(order)
+    key = STAND_INS.get(a.key, a.key)
+    known = -1 if leads else order.index(key) if key in order else len(order)
     return known, not a.scaled and problem.flops >= 1e6, _place(a.library)
 
 

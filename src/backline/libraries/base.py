@@ -153,6 +153,10 @@ class Library:
         """Version as the library itself tells it."""
         raise NotImplementedError
 
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
+        return None
+
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         """Every way it has for this Problem with at most that many threads, and the reasons for those it does not have."""
         raise NotImplementedError

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .native import NativeLibrary
 
 __all__ = [
-    "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "reachable", "reachables",
-    "too_late",
+    "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "mkl_kernels",
+    "openblas_kernels", "reachable", "reachables", "too_late",
 ]  # fmt: skip
 
 #: Library -> the word it keeps to, and why that is not the cap it met, if it is not.
@@ -33,6 +33,7 @@ _held: dict[str, tuple[str, str]] = {}
 _MKL_CODES = {"default": 0, "avx2": 2}  # SSE4.2 is the least that MKL can be told to keep to
 _MKL_OTHERS = 2  # the branch it reports on processors of other makers
 _MKL_BRANCHES = ((10, "default"), (11, "avx2"))  # branches below 10 are SSE and AVX, 10 is AVX2, those above AVX-512
+_MKL_KERNELS = {"def": (), "mc3": (), "avx": (), "avx2": ("avx2",), "avx512": ("avx2", "avx512")}  # by the name of their file
 _ONEDNN_MASKS = {"default": 0x1, "avx2": 0x7}
 _TOO_LATE, _UNIMPLEMENTED = 2, 3
 # (what the processor has, the cap) -> the name under which OpenBLAS has kernels for that.
@@ -153,6 +154,27 @@ def _mkl_in_use(path: str) -> bool:
     return any(os.path.realpath(file.path).startswith(kernels) for file in mapped_files())
 
 
+def mkl_kernels(path: str) -> tuple[str, ...] | None:
+    """Instruction sets of the kernels that an MKL opened: it loads one file of them with its first computation.
+
+    Parameters
+    ----------
+    path : str
+        Its ``libmkl_rt``. One that is linked into another library does not show its kernels: None.
+
+    Examples
+    --------
+    >>> mkl_kernels("/nowhere/libmkl_rt.so.3") is None
+    True
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    for file in mapped_files():
+        word = file.name.partition(".")[0].removeprefix("libmkl_")
+        if word in _MKL_KERNELS and os.path.dirname(os.path.realpath(file.path)) == folder:
+            return _MKL_KERNELS[word]
+    return None
+
+
 @contextmanager
 def cap_openblas() -> Iterator[None]:
     """Cap an OpenBLAS that is loaded inside the block. To be followed by `loaded_openblas`.
@@ -183,6 +205,20 @@ def loaded_openblas(core: str) -> str:
     own = os.environ.get("OPENBLAS_CORETYPE")
     why = f"OPENBLAS_CORETYPE={own} is set" if own else f"it was loaded before, or has no other kernels than {core}"
     return _keeps("openblas", word, why)
+
+
+def openblas_kernels(core: str) -> tuple[str, ...] | None:
+    """Instruction sets of the kernels that an OpenBLAS has for a core; None for a core that is not known to need less.
+
+    Examples
+    --------
+    >>> openblas_kernels("Haswell"), openblas_kernels("Nehalem")
+    (('avx2',), ())
+    """
+    word = next((word for word, cores in _CORE_WORDS.items() if core.lower() in cores.split()), "")
+    if word:
+        return () if word == "default" else (word,)
+    return ("avx2", "avx512") if core.lower() in ("skylakex", "cooperlake", "sapphirerapids") else None
 
 
 def cap_onednn(native: NativeLibrary) -> str:

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from ... import _core
-from ...problems.fft import FftProblem
+from ...problems.fft import LARGEST_IN_SINGLE, FftProblem
 from ..base import PythonPlan
 from ..build import Builder, Pointer, shift
 
-__all__ = ["DTYPES", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "unfit"]
+__all__ = [
+    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit",
+]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SMALL_FLOPS = 2e5  # below this the GIL is kept
@@ -27,6 +29,8 @@ THREAD_FLOPS = 4e5  # below this a team costs more than it brings
 SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
 MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead
 MOST_OFFSETS = 1 << 20  # entries of a table of offsets
+
+IN_DOUBLE = f"lengths with prime factors above {LARGEST_IN_SINGLE} lose digits in float32"
 
 Dim = tuple[int, int, int]
 
@@ -52,13 +56,14 @@ class Lay:
         return self.strides[axis] // self.dtype.itemsize if self.shape[axis] > 1 else 1
 
 
-def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Lay:
-    """An array that lies in order, without gaps."""
-    strides, step = [], dtype.itemsize
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return Lay(at, shape, tuple(reversed(strides)), dtype)
+def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any], last: tuple[int, ...] = ()) -> Lay:
+    """An array that lies in order, without gaps; the axes in `last` lie closest together."""
+    order = [*(axis for axis in range(len(shape)) if axis not in last), *last]
+    strides, step = [0] * len(shape), dtype.itemsize
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return Lay(at, shape, tuple(strides), dtype)
 
 
 def merge(dims: list[Dim]) -> list[Dim]:
@@ -111,12 +116,14 @@ class Steps:
         What is asked.
     threads
         Threads that copies may use.
-    halves
-        Whether real input of a complex transform goes through the real transform, which takes half the time.
+    wide
+        Whether float32 is computed in float64: the input is converted before, the result after the transforms.
     """
 
-    def __init__(self, problem: FftProblem, threads: int, *, halves: bool = True) -> None:
-        self.problem, self.threads, self.halves = problem, threads, halves
+    def __init__(self, problem: FftProblem, threads: int, *, wide: bool = False) -> None:
+        self.problem, self.threads, self.wide = problem, threads, wide
+        self.real = np.dtype(np.float64) if wide else problem.real
+        self.complex = np.dtype(np.complex128) if wide else problem.complex
         self.b = Builder(problem)
 
     def transform(
@@ -143,8 +150,8 @@ class Steps:
         else:
             y = Lay(b.argument("out"), out.shape, out.strides, out.dtype)
         result = y
-        if out is not None and not (out.aligned and whole(y) and self.takes(y, p.axes)):
-            y = self.work(y.shape, y.dtype)
+        if self.wide or (out is not None and not (out.aligned and whole(y) and self.takes(y, p.axes))):
+            y = self.work(y.shape, self.complex if y.dtype.kind == "c" else self.real)
         getattr(self, p.op.removeprefix("fft."))(x, y, o.aligned)
         if y is not result:
             self.copy(y, result)
@@ -154,49 +161,32 @@ class Steps:
         p = self.problem
         if x.dtype.kind == "c":
             self.transform("c2c", p.sign, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
-        elif self.halves and len(p.axes) <= MIRRORED_AXES:
+        elif len(p.axes) <= MIRRORED_AXES:
             half = y.cut(p.axes[-1:], (p.lengths[-1] // 2 + 1,))
             self.transform("r2c", -1, self.ready(x, aligned), half, p.axes, p.lengths, p.scale)
             if p.sign > 0:
                 self.copy(half, half, conj=True)
             self.mirror(y)
         else:
-            self.transform("c2c", p.sign, self.ready(x, aligned, p.complex), y, p.axes, p.lengths, p.scale, spare=True)
+            self.transform("c2c", p.sign, self.ready(x, aligned, self.complex), y, p.axes, p.lengths, p.scale, spare=True)
 
     def r2c(self, x: Lay, y: Lay, aligned: bool) -> None:
         p = self.problem
-        if self.halves:
-            self.transform("r2c", -1, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
-            if p.sign > 0:
-                self.copy(y, y, conj=True)
-            return
-        shape = list(y.shape)
-        shape[p.axes[-1]] = p.lengths[-1]
-        full = self.work(tuple(shape), p.complex)
-        self.transform("c2c", p.sign, self.ready(x, aligned, p.complex), full, p.axes, p.lengths, p.scale, spare=True)
-        self.copy(full.cut(p.axes[-1:], (y.shape[p.axes[-1]],)), y)
+        self.transform("r2c", -1, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
+        if p.sign > 0:
+            self.copy(y, y, conj=True)
 
     def c2r(self, x: Lay, y: Lay, aligned: bool) -> None:
         p = self.problem
-        source = self.ready(x, aligned, p.complex, conj=p.sign < 0)
+        source = self.ready(x, aligned, self.complex, conj=p.sign < 0)
         spare = source.at[0] != x.at[0]
         if len(p.axes) > 1:
             # Not in one: only the last axis is taken to be half of a mirror image, whatever the input holds along the others.
-            there = self.work(source.shape, p.complex)
+            there = self.work(source.shape, self.complex)
             self.transform("c2c", 1, source, there, p.axes[:-1], p.lengths[:-1], p.scale, spare=spare)
             source, spare = there, True
         scale = p.scale if len(p.axes) == 1 else 1.0
-        last, n = p.axes[-1:], p.lengths[-1:]
-        if self.halves:
-            self.transform("c2r", 1, source, y, last, n, scale, spare=spare)
-            return
-        full = self.work(y.shape, p.complex)
-        self.copy(source, full.cut(last, (n[0] // 2 + 1,)))
-        self.real_ends(full, last[0], n[0])
-        self.mirror(full, last, n)
-        there = self.work(y.shape, p.complex)
-        self.transform("c2c", 1, full, there, last, n, scale, spare=True)
-        self.copy(replace(there, dtype=p.real), y)
+        self.transform("c2r", 1, source, y, p.axes[-1:], p.lengths[-1:], scale, spare=spare)
 
     # parts --------------------------------------------------------------------------------------------------------------
 
@@ -207,7 +197,7 @@ class Steps:
     def ready(self, x: Lay, aligned: bool, dtype: np.dtype[Any] | None = None, *, conj: bool = False) -> Lay:
         """The input as the transform takes it: as it lies where that can be, else a copy, cut, filled up, widened."""
         p = self.problem
-        dtype = dtype or x.dtype
+        dtype = dtype or (self.complex if x.dtype.kind == "c" else self.real)
         x = x.cut(p.axes, p.taken)
         shape = list(x.shape)
         for axis, n in zip(p.axes, p.taken, strict=True):
@@ -217,7 +207,7 @@ class Steps:
         copy = self.work(tuple(shape), dtype)
         self.copy(x, copy, conj=conj, aligned=aligned)
         if x.dtype.kind != dtype.kind:
-            imaginary = Lay(shift(copy.at, dtype.itemsize // 2), x.shape, copy.strides, x.dtype)
+            imaginary = Lay(shift(copy.at, dtype.itemsize // 2), x.shape, copy.strides, self.real)
             self.fill(imaginary)
         limit = list(shape)
         for axis in reversed(p.axes):  # a border along each axis; corners belong to the first one
@@ -229,16 +219,9 @@ class Steps:
                 limit[axis] = x.shape[axis]
         return copy
 
-    def real_ends(self, y: Lay, axis: int, n: int) -> None:
-        """The imaginary parts of the elements that are their own mirror images along an axis become 0: they have no say."""
-        for k in {0, n // 2} if n % 2 == 0 else {0}:
-            shape = tuple(1 if i == axis else m for i, m in enumerate(y.shape))
-            at = shift(y.at, k * y.strides[axis] + y.dtype.itemsize // 2)
-            self.fill(Lay(at, shape, y.strides, self.problem.real))
-
-    def mirror(self, y: Lay, axes: tuple[int, ...] | None = None, lengths: tuple[int, ...] | None = None) -> None:
-        """Fill the second half along the last of `axes` with the conjugates of the first, mirrored along all of them."""
-        axes, lengths = axes or self.problem.axes, lengths or self.problem.lengths
+    def mirror(self, y: Lay) -> None:
+        """Fill the second half along the last axis with the conjugates of the first, mirrored along all of them."""
+        axes, lengths = self.problem.axes, self.problem.lengths
         n = lengths[-1]
         missing = (n - 1) // 2
         for parts in product((False, True), repeat=len(axes) - 1):  # along the others: element 0, or the elements after it
@@ -256,8 +239,14 @@ class Steps:
             self.box(tuple(shape), shift(y.at, source), tuple(back), shift(y.at, target), y.strides, ("mirror", y.dtype.itemsize))
 
     def copy(self, source: Lay, target: Lay, *, conj: bool = False, aligned: bool = True) -> None:
-        """Copy as much as `source` has; with `conj` the conjugate of complex numbers."""
+        """Copy as much as `source` has, in the precision of `target`; with `conj` the conjugate of complex numbers."""
         size = source.dtype.itemsize
+        parts = 2 if source.dtype.kind == "c" else 1
+        widens = single(target.dtype) < single(source.dtype)
+        if widens or single(target.dtype) > single(source.dtype):
+            conversion = ("convert", int(widens), parts, int(conj and parts == 2))
+            self.box(source.shape, source.at, source.strides, target.at, target.strides, conversion)
+            return
         element = ("mirror" if aligned else "conj", size) if conj and source.dtype.kind == "c" else size
         self.box(source.shape, source.at, source.strides, target.at, target.strides, element)
 
@@ -298,11 +287,19 @@ class Steps:
     def lines(self, rows: Dim, cols: Dim, source: Pointer, target: Pointer, element: Any) -> None:
         """One matrix of a copy, as a step of a new group."""
         self.b.each()
-        if isinstance(element, tuple) and element[0] == "mirror":  # four times faster, for aligned numbers
+        if isinstance(element, tuple) and element[0] == "convert":
+            what = struct.pack("<qqqqqqqqq", *element[1:], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
+            self.b.call(_core.transform_addresses()["convert"], [self.b.constant(what), source, target])
+        elif isinstance(element, tuple) and element[0] == "mirror":  # four times faster, for aligned numbers
             what = struct.pack("<qqqqqqq", element[1], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
             self.b.call(_core.transform_addresses()["mirror"], [self.b.constant(what), source, target])
         else:
             self.b.copy((rows[0], cols[0]), source, (rows[1], cols[1]), target, (rows[2], cols[2]), element)
+
+
+def single(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is float32 or complex64."""
+    return dtype.itemsize == (8 if dtype.kind == "c" else 4)
 
 
 def whole(lay: Lay) -> bool:

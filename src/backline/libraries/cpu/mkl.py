@@ -50,6 +50,9 @@ class MKL(BlasLibrary):
         needs=("MKL_Set_Num_Threads_Local", "cblas_sgemm"),
     )
 
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None
+
     def open(self, path: str) -> BlasTraits:
         ours = team.bind()
         # MKL exports both widths side by side; with 64-bit integers no size is too large.
@@ -110,7 +113,7 @@ class MKL(BlasLibrary):
 
     def _algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         if isinstance(problem, FftProblem) and self.available() and self.traits is not None:
-            yield from fft_algorithms(self.traits, self.real_transforms, problem, threads)
+            yield from fft_algorithms(self, self.traits, self.real_transforms, problem, threads)
             return
         if isinstance(problem, MatmulProblem) and self.available():
             reason = self._kernels.refusal(problem)

@@ -41,6 +41,9 @@ class OpenBLAS(BlasLibrary):
         reuse_mapped=False,
     )
 
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        return capability.openblas_kernels(self.facts.get("core", "")) if self.available() else None
+
     def open(self, path: str) -> BlasTraits:
         with capability.cap_openblas():
             native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))

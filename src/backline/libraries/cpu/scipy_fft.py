@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from ...problems import Problem
 from ...problems.fft import FftProblem
 from ..base import Algorithm, Library, Refusal
+from .fft_steps import IN_DOUBLE
 from .reference_fft import FftPlan, apart, fits, fitted, scaled
 
 __all__ = ["SciPy"]
@@ -78,13 +80,15 @@ class SciPy(Library):
             return
         name = problem.op.removeprefix("fft.")
         # One line is always transformed by one thread; with more, each line as it would be alone.
-        yield Algorithm(self.name, name, 1, False, "", "threads", "construction")
+        precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
+        yield Algorithm(self.name, name, 1, False, precision, "threads", "construction", "", note)
         if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty:
-            yield Algorithm(self.name, name, threads, True, "", "run", "measured", "scipy")
+            yield Algorithm(self.name, name, threads, True, precision, "run", "measured", "scipy", note)
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         assert isinstance(problem, FftProblem)
-        return FftPlan(problem, _function(problem, self.module(), algorithm.threads))
+        function = _in_double if problem.needs_double else _function
+        return FftPlan(problem, function(problem, self.module(), algorithm.threads))
 
     def module(self) -> Any:
         """The compiled module."""
@@ -127,6 +131,24 @@ def _function(p: FftProblem, module: Any, threads: int) -> Callable[[Array, Arra
             out[...] = y
             return out
         return y
+
+    return run
+
+
+def _in_double(p: FftProblem, module: Any, threads: int) -> Callable[[Array, Array | None], Array]:
+    """The transform computed in float64 and rounded once."""
+    x = next(o for o in p.operands if o.role == "input")
+    wide = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    compute = _function(replace(p, operands=(replace(x, dtype=wide, aligned=True),)), module, threads)
+
+    def run(x: Array, out: Array | None) -> Array:
+        if out is not None:
+            apart(out, x)
+        y = compute(x.astype(wide), None)
+        if out is None:
+            return y.astype(p.result_dtype)
+        out[...] = y
+        return out
 
     return run
 

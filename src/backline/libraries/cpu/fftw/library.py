@@ -109,7 +109,7 @@ class FFTW(FileLibrary):
         if not isinstance(problem, FftProblem):
             yield Refusal(self.name, "", f"FFTW has no {problem.op}")
             return
-        letter = "f" if problem.single else ""
+        letter = _precision(problem)
         planner = self.planners.get(letter)
         if planner is None:
             yield Refusal(self.name, "", self.missing[letter])
@@ -119,7 +119,7 @@ class FFTW(FileLibrary):
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         assert isinstance(problem, FftProblem)
-        planner = self.planners["f" if problem.single else ""]
+        planner = self.planners[_precision(problem)]
         seconds = cast(float, switches.get("fftw.plan_time_limit"))
         try:
             plan = prepare_fftw(planner, problem, algorithm, seconds, self.gate)
@@ -179,6 +179,10 @@ class FFTW(FileLibrary):
             build = next(iter(self.planners.values())).identity
             facts |= {"version": self.version(), "config": build, "pool": self.pool, **self.facts}
         return facts
+
+
+def _precision(problem: FftProblem) -> str:
+    return "f" if problem.single and not problem.needs_double else ""
 
 
 def _letter(path: str) -> str:

@@ -18,7 +18,7 @@ from ....problems.fft import FftProblem
 from ... import team
 from ...base import Algorithm, Refusal
 from ...build import Pointer, shift
-from ..fft_steps import SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, unfit
+from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, unfit
 from .planner import PLANNING, Planner, Request
 
 __all__ = ["fftw_algorithms", "prepare_fftw"]
@@ -41,7 +41,7 @@ class FftwSteps(Steps):
     """
 
     def __init__(self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, gate: Any) -> None:
-        super().__init__(problem, threads)
+        super().__init__(problem, threads, wide=problem.needs_double)
         self.planner, self.planning, self.seconds, self.gate = planner, planning, seconds, gate
         self.addresses = _core.transform_addresses()
 
@@ -172,17 +172,19 @@ def fftw_algorithms(
     counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS and planner.threaded is not None else []
     if planner.wise and planning == "estimate":
         ways = [w for w in ("patient", "measure") if any(_known(planner, problem, n, w) for n in (*counts, 1))] + ways
+    precision = "f64" if problem.needs_double else ""
     for way in ways:
-        note = "" if way == "estimate" else "planned by timing, so another process may take another way"
+        timed = "" if way == "estimate" else "planned by timing, so another process may take another way"
+        note = "; ".join(filter(None, [f"float32 computed in float64: {IN_DOUBLE}" if precision else "", timed]))
         for count in (*counts, 1):
             if way != planning and way != "estimate" and not _known(planner, problem, count, way):
                 continue
             if way != "estimate":
-                yield Algorithm("fftw", way, count, count > 1, "", "off", "measured", pool if count > 1 else "", note)
+                yield Algorithm("fftw", way, count, count > 1, precision, "off", "measured", pool if count > 1 else "", note)
             elif count > 1:
-                yield Algorithm("fftw", way, count, True, "", "run", "measured", pool)
+                yield Algorithm("fftw", way, count, True, precision, "run", "measured", pool, note)
             else:
-                yield Algorithm("fftw", way, 1, False, "", "threads", "construction")
+                yield Algorithm("fftw", way, 1, False, precision, "threads", "construction", "", note)
 
 
 def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:

@@ -152,11 +152,15 @@ class Runtime(IntEnum):
 
 
 class Isa(IntEnum):
-    """Bits of the instruction sets in use: those that matter here. Processors with AMX have this one, too."""
+    """Bits of the instruction sets in use: those that matter here. Each contains those below it, but for AVX2_VNNI."""
 
+    AVX2 = 0x04
     AVX2_VNNI = 0x08
+    AVX512 = 0x20
     AVX512_VNNI = 0x40
     AVX512_BF16 = 0x80
+    AVX512_FP16 = 0x100
+    AMX_BF16 = 0x800
 
 
 class Version(ctypes.Structure):

@@ -142,6 +142,10 @@ class OneDNN(FileLibrary):
     def version(self) -> str | None:
         return self.traits.version if self.available() and self.traits is not None else None
 
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        bits = self.traits.engine.isa if self.available() and self.traits is not None else 0
+        return tuple(isa.name.lower() for isa in abi.Isa if bits & isa) if bits else None
+
     # problems
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:

@@ -134,7 +134,7 @@ class _Layer:
         self.w = Writer(engine, p, threads)
         self.input = laid(self.w, p, "input")
         self.places: dict[int, Place] = {}
-        self.target_order = self.input.order
+        self.result_strides = dense_strides(p.result, self.input.order)
         describe: dict[str, Callable[[], PrimitiveDesc]] = {
             "softmax": self._softmax, "layer_norm": self._layer_norm,
             "batch_norm": self._batch_norm, "max_pool": self._pool, "avg_pool": self._pool,
@@ -206,6 +206,8 @@ class _Layer:
         shape, result = single + self.input.shape, single + p.result
         last = images_last(self.input, shape)
         self.source, self.target = (self._desc(s, image_strides(s, last)) for s in (shape, result))
+        # Not those of the input: where that has one point along an axis, the axis has no place in its order.
+        self.result_strides = image_strides(result, last)[len(single) :]
         alg = abi.Alg.POOLING_MAX
         if p.op == "avg_pool":
             padded = p.parameter("count_include_pad", True)
@@ -219,7 +221,7 @@ class _Layer:
     def plan(self) -> Any:
         p, w = self.p, self.w
         source = Place(self.source, self.input.pointer)
-        result = w.result(p.result, p.dtype, dense_strides(p.result, self.input.order))
+        result = w.result(p.result, p.dtype, self.result_strides)
         target = Place(self.target, result)
         if p.op in LOOKED_BEFORE:
             w.look(source.pointer, prod(self.input.shape))

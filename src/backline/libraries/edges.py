@@ -1,0 +1,160 @@
+"""Edges: conditions on Problems under which vendor kernels are known to fail, as named pure functions.
+
+A row of the errata table names one of them. A predicate is given Problems of its row's operations only, and looks at sizes and
+parameters, never at data. The first line of its docstring is the condition in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from ..problems import Problem
+from ..problems.conv import ConvProblem
+from ..problems.fft import FftProblem, largest_factor
+from ..problems.matmul import MatmulProblem
+
+__all__ = ["EDGES", "edge"]
+
+EDGES: dict[str, Callable[[Problem], bool]] = {}
+_P = TypeVar("_P", bound=Problem)
+
+
+def edge(predicate: Callable[[_P], bool]) -> Callable[[_P], bool]:
+    """Register a predicate under the name of its function, with hyphens."""
+    EDGES[predicate.__name__.strip("_").replace("_", "-")] = predicate  # type: ignore[assignment]
+    return predicate
+
+
+# Products ---------------------------------------------------------------------------------------------------------------------
+
+
+@edge
+def terms_not_in_fours(p: MatmulProblem) -> bool:
+    """How many terms an element of the product has is no multiple of 4."""
+    return p.k % 4 != 0
+
+
+# Convolutions -----------------------------------------------------------------------------------------------------------------
+
+
+class Axis(NamedTuple):
+    """One axis of the plain convolution that an operation belongs to: sizes, steps, and zeros before the image."""
+
+    image: int
+    kernel: int
+    points: int
+    stride: int
+    dilation: int
+    before: int
+
+
+def axes(p: ConvProblem) -> list[Axis]:
+    """Return the axes of the plain convolution: a transposed one is the gradient of one, its result is that one's image."""
+    image, points = (p.points, p.image) if p.transposed else (p.image, p.points)
+    before = [a for a, _ in p.padding]
+    return [Axis(*numbers) for numbers in zip(image, p.kernel, points, p.stride, p.dilation, before, strict=True)]
+
+
+def _idle_tap(x: Axis) -> bool:
+    """Return whether a row of the kernel lies in padding at every position."""
+    for tap in range(x.kernel):
+        first = -(-(x.before - tap * x.dilation) // x.stride)
+        last = (x.image - 1 + x.before - tap * x.dilation) // x.stride
+        if max(first, 0) > min(last, x.points - 1):
+            return True
+    return False
+
+
+def _empty_window(x: Axis) -> bool:
+    """Return whether a position of the kernel has no row in the image."""
+    # A kernel with gaps no longer than the image can only miss it before its first point, or behind its last.
+    positions = range(x.points) if x.dilation > x.image else {0, x.points - 1}
+    for position in positions:
+        start = position * x.stride - x.before
+        first, last = -(start // x.dilation), (x.image - 1 - start) // x.dilation
+        if max(first, 0) > min(last, x.kernel - 1):
+            return True
+    return False
+
+
+def _unread_point(x: Axis) -> bool:
+    """Return whether no position of the kernel reads some point of the image."""
+    # What lies far from both ends repeats with the stride: a long image is cut to a short one with the same ends.
+    surplus = max((x.image - 4 * (x.kernel * x.dilation + x.before + x.stride)) // x.stride, 0)
+    surplus = min(surplus, x.points - 1)
+    image, points = x.image - surplus * x.stride, x.points - surplus
+    unread = set(range(image))
+    for tap in range(x.kernel):
+        start = tap * x.dilation - x.before
+        unread.difference_update(range(start, start + points * x.stride, x.stride))
+        if not unread:
+            return False
+    return True
+
+
+@edge
+def kernel_in_padding(p: ConvProblem) -> bool:
+    """A row of the kernel lies in padding everywhere, or a position of the kernel lies in padding whole."""
+    return not p.empty and any(_idle_tap(x) or _empty_window(x) for x in axes(p))
+
+
+@edge
+def points_left_out(p: ConvProblem) -> bool:
+    """A row of the kernel lies in padding everywhere, a position of it whole, or no position reads some point of the image."""
+    return not p.empty and any(_idle_tap(x) or _empty_window(x) or _unread_point(x) for x in axes(p))
+
+
+@edge
+def uneven_windows(p: ConvProblem) -> bool:
+    """Rows or positions of the kernel lie in padding whole, the kernel is longer than the image, or padding meets dilation."""
+    if p.empty:
+        return False
+    padded, dilated = any(map(any, p.padding)), any(d > 1 for d in p.dilation)
+    longer = any(x.image < x.dilation * (x.kernel - 1) + 1 for x in axes(p))
+    return longer or (padded and dilated) or kernel_in_padding(p)
+
+
+@edge
+def strided_point_kernel(p: ConvProblem) -> bool:
+    """The kernel has one point, and a stride."""
+    return all(k == 1 for k in p.kernel) and any(s > 1 for s in p.stride)
+
+
+@edge
+def result_below_stride(p: ConvProblem) -> bool:
+    """The result is smaller than the stride along an axis; the kernel is neither dilated nor smaller than its stride."""
+    dense = all(d == 1 for d in p.dilation) and all(k >= s for k, s in zip(p.kernel, p.stride, strict=True))
+    return dense and any(n < s for n, s in zip(p.points, p.stride, strict=True))
+
+
+# Fourier transforms -----------------------------------------------------------------------------------------------------------
+#
+# How the arrays lie, the number of transforms and the number of threads are left out on purpose: how libraries divide transforms
+# among their kernels is not documented.
+
+
+@edge
+def factors_from_17(p: FftProblem) -> bool:
+    """Some length has a prime factor of 17 or more and is no prime itself."""
+    return any(largest_factor(n) >= 17 and largest_factor(n) != n for n in p.lengths)
+
+
+@edge
+def uneven_end(p: FftProblem) -> bool:
+    """The last length is even, 8192 or more, and no multiple of 64."""
+    n = p.lengths[-1]
+    return n >= 8192 and n % 2 == 0 and n % 64 != 0
+
+
+@edge
+def long_or_rough(p: FftProblem) -> bool:
+    """Some length is above 4096 or has prime factors above 13; powers of two to 2^20 and 64 2^a 3^b 5^c to 2^17 are left out."""
+    return not all(_short_and_smooth(n) for n in p.lengths)
+
+
+def _short_and_smooth(n: int) -> bool:
+    if n & (n - 1) == 0:
+        return n <= 1 << 20
+    factor = largest_factor(n)
+    return (n <= 4096 and factor <= 13) or (n <= 1 << 17 and n % 64 == 0 and factor <= 5)

@@ -1,0 +1,75 @@
+"""`backline check` on the command line: a sample of every library's kernels, and the page of errata."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from backline.cli import app
+from backline.cli.check import page
+from backline.cli.problem_text import parse
+from backline.errors import BadValue
+from backline.kernel_check.cases import FAMILIES, cases
+from backline.libraries import errata
+from backline.libraries.errata_table import TABLE
+from support import need
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def without_local_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BACKLINE_ERRATA", str(tmp_path / "errata.json"))
+    errata.clear()
+
+
+def check(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["check", *words])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(("library", "op"), [("openblas", ""), ("onednn", ""), ("xnnpack", "conv"), ("mkl", "matmul"), ("blis", "")])
+def test_a_sample_of_kernels_has_nothing_new(library: str, op: str) -> None:
+    need(library)
+    status, output = check("kernels", "--library", library, "--op", op, "--seconds", "6")
+    assert status == 0 and "nothing new" in output, output
+
+
+def test_json_and_words_that_are_not_understood() -> None:
+    status, output = check("kernels", "--library", "numpy", "--op", "attention", "--seconds", "30", "--json")
+    (job,) = json.loads(output)
+    assert status == 0 and job["library"] == "numpy" and job["runs"] > 20 and job["failures"] == []
+    for words, said in ((("--library", "nothing"), "no library"), (("--op", "nothing"), "no case"), (("--library", "magma"), "info")):
+        status, output = check("kernels", *words)
+        assert status == 2 and said in output, output
+
+
+def test_cases_are_problems_with_edges_of_every_family() -> None:
+    lines = cases()
+    assert len(lines) > 4000 and all(cases(name) for name in FAMILIES)
+    refused = []
+    for line in lines:
+        try:
+            parse(line)
+        except BadValue:
+            refused.append(line)
+    assert not refused
+    problems = [parse(line) for line in cases("fft")]
+    assert {p.points % 64 for p in problems if p.op == "fft.c2r" and len(p.axes) == 1} == set(range(64))
+
+
+def test_the_page_is_made_from_the_table(tmp_path: Path) -> None:
+    assert (ROOT / "docs" / "errata.md").read_text(encoding="utf-8") == page()
+    assert check("errata", "--docs", str(tmp_path / "page.md"))[0] == 0
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == page()
+    status, output = check("errata", "--json")
+    rows = json.loads(output)
+    assert status == 0 and [row["id"] for row in rows] == [row.id for row in TABLE]
+    status, output = check("errata")
+    assert status == 0 and all(row.id in output and row.condition in output for row in TABLE)
+    holding = {row["id"] for row in rows if row["holds here"]}
+    info = json.loads(CliRunner().invoke(app, ["info", "--json"]).output)
+    assert {name for library in info["libraries"] for name in library["errata"]} == holding

@@ -1,0 +1,242 @@
+"""The table of errata: which rows hold, what a choice does with them, and the rows that a machine adds for itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline import libraries
+from backline.cli.problem_text import parse
+from backline.errors import NoKernel
+from backline.libraries import edges, errata, errata_local, errata_table
+from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from backline.libraries.edges import EDGES
+from backline.libraries.errata import Erratum
+from backline.problems import Problem
+from support import clean
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+A = np.ones((3, 5))
+
+
+class Toy(Library):
+    """A library whose version and instruction sets a test sets."""
+
+    name, title, families = "blis", "Toy", ("matmul",)  # in the place of one, so that `use` knows the name
+    told: str | None = "2.5"
+    sets: tuple[str, ...] | None = ("avx2", "avx512")
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return self.told
+
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        return self.sets
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        yield Algorithm("blis", "fast")
+        yield Algorithm("blis", "slow")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        return PythonPlan(np.matmul)
+
+    def report(self) -> dict[str, Any]:
+        return {"name": "blis", "available": True, "reason": "", "version": self.told, "path": __file__}
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Toy]:
+    monkeypatch.setenv("BACKLINE_ERRATA", str(tmp_path / "errata.json"))
+    library = Toy()
+    libraries.register(library)
+    errata.clear()
+    yield library
+    libraries.unregister("blis")
+    monkeypatch.undo()
+    errata.clear()
+
+
+def ship(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    row = {"id": "toy-1", "library": "blis", "operations": ("matmul",), "condition": "a toy product", "evidence": "wrong by 1"}
+    monkeypatch.setattr(errata_table, "TABLE", (Erratum(**(row | fields)),))
+    errata.clear()
+
+
+def runnable(a: Any = A, b: Any = A.T) -> list[str]:
+    with backline.use("blis"):
+        choice = backline.explain(backline.matmul, a, b)
+    return [c.algorithm for c in choice.candidates if c.library == "blis" and c.verdict != "refused"]
+
+
+def test_a_row_is_a_refusal_with_its_reason(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runnable() == ["fast", "slow"]
+    ship(monkeypatch, algorithm="f*", remedy="a later toy")
+    with backline.use("blis"):
+        choice = backline.explain(backline.matmul, A, A.T)
+        assert (choice.library, choice.algorithm) == ("blis", "slow")
+        refused = [c.reason for c in choice.candidates if c.library == "blis" and c.verdict == "refused"]
+        assert refused == ["erratum toy-1: a toy product; a later toy"]
+        assert np.array_equal(backline.matmul(A, A.T), A @ A.T)
+    ship(monkeypatch)
+    with backline.use("blis", only=True), pytest.raises(NoKernel, match="erratum toy-1: a toy product"):
+        backline.matmul(A, A.T)
+
+
+@pytest.mark.parametrize(
+    ("fields", "holds"),
+    [
+        ({"since": "2.5"}, True), ({"since": "2.5.1"}, False), ({"before": "2.5"}, False), ({"before": "2.10"}, True),
+        ({"isa": "avx512"}, True), ({"isa": "amx_bf16"}, False), ({"dtypes": ("f64",)}, True), ({"dtypes": ("f32",)}, False),
+        ({"operations": ("conv",)}, False), ({"operations": ()}, True), ({"library": "mkl"}, False),
+        ({"algorithm": "none"}, False), ({"problem": "matmul f64 3x5 5x3:F"}, True), ({"problem": "matmul f64 3x5 5x4"}, False),
+    ],
+)  # fmt: skip
+def test_every_part_of_a_condition_counts(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], holds: bool
+) -> None:
+    ship(monkeypatch, **fields)
+    assert runnable() == ([] if holds else ["fast", "slow"])
+
+
+def test_what_a_library_does_not_tell_is_assumed(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.told = toy.sets = None
+    ship(monkeypatch, before="1.0", isa="amx_bf16")
+    assert runnable() == []
+
+
+def test_an_edge_decides_by_the_problem(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EDGES, "toy-odd", lambda p: p.k % 2 == 1)
+    ship(monkeypatch, edge="toy-odd")
+    assert runnable() == [] and runnable(np.ones((3, 4)), np.ones((4, 3))) == ["fast", "slow"]
+
+
+def test_shipped_rows_are_well_formed() -> None:
+    ids = [row.id for row in errata_table.TABLE]
+    assert len(set(ids)) == len(ids)
+    for row in errata_table.TABLE:
+        assert row.library in libraries.names() and row.condition and row.evidence and not row.problem, row.id
+        assert (not row.edge or row.edge in EDGES) and row.operations and row.id.startswith(row.library), row.id
+
+
+def _matching(
+    library: str, text: str, algorithm: str, sets: tuple[str, ...] | None, version: str = "3.2.0"
+) -> list[Erratum]:
+    """The shipped rows that an algorithm falls under, of a library that is made up."""
+    made = Toy()
+    made.name, made.sets, made.told = library, sets, version
+    errata.clear()
+    found = [*errata.matching(made, parse(text), algorithm)]
+    errata.clear()
+    return found
+
+
+def _of(text: str, sets: tuple[str, ...] | None, library: str = "onednn", version: str = "3.2.0") -> set[str]:
+    return {row.id for row in _matching(library, text, "nhwc", sets, version)}
+
+
+CRASH = "conv bf16 1x2x1x6 4x1x2x2 dilation=3x3 padding=2x2 groups=2"
+WEIGHT = "conv_grad_weight bf16 2x4x6x2 2x12x4x1 stride=2x3 padding=1x1 groups=4 result=12x1x2x2"
+INPUT = "conv_grad_input bf16 3x2x2x3x1 2x3x2x2x12 stride=2x1x3 result=2x2x5x4x35"
+DECONVOLUTION = "conv_transpose f32 1x1x3x1 1x1x3x3 stride=3x3 output_padding=2x2 padding=2x2"
+ZEN4 = ("avx2", "avx512", "avx512_vnni", "avx512_bf16")
+XEON = (*ZEN4, "avx512_fp16", "amx_bf16")
+USUAL = "conv_grad_weight bf16 2x8x14x14 2x16x7x7 stride=2x2 padding=1x1 result=16x8x3x3"
+
+
+def test_rows_hold_where_their_defects_were_seen() -> None:
+    assert _of(CRASH, XEON) == {"onednn-amx-conv-crash"} and _of(CRASH, None) and not _of(CRASH, ZEN4)
+    assert "onednn-bf16-weight-gradient" in _of(WEIGHT, ZEN4) and "onednn-amx-gradient-unwritten" in _of(WEIGHT, XEON)
+    window = CRASH.replace("bf16", "f32")
+    assert not _of(window, ZEN4) and _of(window, ZEN4, version="3.14.0") == {"onednn-conv-empty-window"}
+    point = "conv_grad_weight f32 32x4x32x32 32x8x16x16 stride=2x2 result=8x4x1x1 last"
+    assert not _of(point, ZEN4) and _of(point, ZEN4, version="3.9.1") == {"onednn-weight-gradient-1x1"}
+    assert _of(INPUT, XEON) == {"onednn-amx-gradient-unwritten"} and not _of(INPUT, ZEN4)
+    assert not _of(USUAL, XEON) and not _of("conv_grad_input bf16 16x8x3x3 2x16x7x7 stride=2x2 padding=1x1 result=2x8x14x14", XEON) & {"onednn-amx-conv-crash"}
+    assert _of(DECONVOLUTION, None, "xnnpack", "") == {"xnnpack-deconvolution-small"}
+    few, many = "matmul c64 15x2:F 2x31:F", "matmul f32 16x8 8x16"
+    made = [(text, {row.id for row in _matching("mkl", text, "jit", ("avx2", "avx512"))}) for text in (few, many)]
+    assert made == [(few, {"mkl-jit-reads-past-end"}), (many, set())] and not _matching("mkl", few, "gemm", None)
+    assert {row.id for row in _matching("blis", many, "gemm", None, "0.9.0")} == {"blis-sgemm-reads-past-end"}
+    assert not _matching("blis", many, "gemm", None, "1.1") and not _matching("blis", many.replace("f32", "f64"), "gemm", None, "0.9.0")
+    assert not _of("conv_transpose f32 1x8x7x7 8x4x4x4 stride=2x2 padding=1x1", None, "xnnpack", "")
+
+
+def test_edges_are_those_of_loops_over_every_position() -> None:
+    numbers = random.Random(5)
+    met = set()
+    for _ in range(4000):
+        image, kernel, stride, dilation = (numbers.randint(1, n) for n in (12, 5, 6, 5))
+        image = numbers.randint(40, 200) if numbers.random() < 0.2 else image
+        before, after = numbers.randint(0, 6), numbers.randint(0, 6)
+        points = (image + before + after - dilation * (kernel - 1) - 1) // stride + 1
+        if points < 1:
+            continue
+        reads = [[position * stride - before + tap * dilation for position in range(points)] for tap in range(kernel)]
+        inside = np.array([[0 <= at < image for at in row] for row in reads])
+        read = {at for row in reads for at in row} & set(range(image))
+        axis = edges.Axis(image, kernel, points, stride, dilation, before)
+        found = edges._idle_tap(axis), edges._empty_window(axis), edges._unread_point(axis)
+        assert found == (not inside.any(1).all(), not inside.any(0).all(), len(read) < image), axis
+        met.add(found)
+    assert len(met) > 4
+
+
+# Rows of this machine -------------------------------------------------------------------------------------------------
+
+
+def local(toy: Toy, **fields: str) -> errata_local.LocalErratum:
+    values: dict[str, Any] = {
+        "id": "local-toy-1", "library": "blis", "operations": ("matmul",), "problem": "matmul f64 3x5 5x3:F", "algorithm": "fast",
+        "condition": "seen here", "evidence": "wrong by 1", "build": errata_local.identity(toy),
+        "processor": errata_local.processor(),
+    }  # fmt: skip
+    return errata_local.LocalErratum(**(values | fields))
+
+
+def test_rows_are_kept_and_forgotten(toy: Toy, tmp_path: Path) -> None:
+    assert errata_local.keep([local(toy)]) == 1 and errata_local.keep([local(toy)]) == 0
+    assert runnable() == ["slow"] and runnable(A.T, A) == ["fast", "slow"]
+    assert [row.id for row in errata.applying(toy)] == ["local-toy-1"]
+    assert [file.name for file in tmp_path.iterdir()] == ["errata.json"]
+    assert errata_local.forget() == 1 and runnable() == ["fast", "slow"] and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fields", [{"build": "another"}, {"processor": "another"}])
+def test_a_row_of_another_build_or_processor_is_not_used(toy: Toy, fields: dict[str, str]) -> None:
+    errata_local.keep([local(toy, **fields)])
+    assert runnable() == ["fast", "slow"]
+
+
+def _changed(content: Any, **fields: Any) -> Any:
+    return {**content, "rows": [{**content["rows"][0], **fields}]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: b"{", lambda c: b"\xff\xfe", lambda c: b"[" * 100_000, lambda c: b" " * (errata_local.MOST_BYTES + 1),
+        lambda c: [], lambda c: {**c, "version": 2}, lambda c: {**c, "rows": {}}, lambda c: {**c, "rows": [1]},
+        lambda c: {**c, "rows": c["rows"] * (errata_local.MOST_ROWS + 1)}, lambda c: _changed(c, more=""),
+        lambda c: _changed(c, problem=""), lambda c: _changed(c, algorithm=1), lambda c: _changed(c, operations="matmul"),
+        lambda c: _changed(c, evidence="x" * 5000),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_left_alone_with_one_warning(toy: Toy, tmp_path: Path, damage: Any) -> None:
+    errata_local.keep([local(toy)])
+    file = tmp_path / "errata.json"
+    made = damage(json.loads(file.read_text()))
+    file.write_bytes(made if isinstance(made, bytes) else json.dumps(made).encode())
+    errata_local._again()
+    with pytest.warns(RuntimeWarning, match=r"errata\.json is not used.*--forget") as caught:
+        assert runnable() == ["fast", "slow"] and runnable(A.T, A) == ["fast", "slow"]
+    assert len(caught) == 1
