@@ -25,6 +25,7 @@ from support import clean
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 A = np.ones((3, 5))
+SHIPPED = errata_table.TABLE  # the fixture `clean` leaves some rows out
 
 
 class Toy(Library):
@@ -121,9 +122,9 @@ def test_an_edge_decides_by_the_problem(toy: Toy, monkeypatch: pytest.MonkeyPatc
 
 
 def test_shipped_rows_are_well_formed() -> None:
-    ids = [row.id for row in errata_table.TABLE]
+    ids = [row.id for row in SHIPPED]
     assert len(set(ids)) == len(ids)
-    for row in errata_table.TABLE:
+    for row in SHIPPED:
         assert row.library in libraries.names() and row.condition and row.evidence and not row.problem, row.id
         assert (not row.edge or row.edge in EDGES) and row.operations and row.id.startswith(row.library), row.id
 
@@ -134,6 +135,7 @@ def _matching(
     """The shipped rows that an algorithm falls under, of a library that is made up."""
     made = Toy()
     made.name, made.sets, made.told = library, sets, version
+    errata_table.TABLE = SHIPPED
     errata.clear()
     found = [*errata.matching(made, parse(text), algorithm)]
     errata.clear()

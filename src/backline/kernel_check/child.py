@@ -47,7 +47,7 @@ def main() -> None:
     def tell(**what: Any) -> None:
         os.write(pipe, (json.dumps(what) + "\n").encode())
 
-    switches.assign("num_threads", min(THREADS, len(os.sched_getaffinity(0)) or 1), depth=1)
+    switches.assign("num_threads", min(THREADS, cast(int, switches.get("num_threads"))), depth=1)
     library = libraries.get(task["library"])
     if not library.available():
         tell(unavailable=library.reason())

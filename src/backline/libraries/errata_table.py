@@ -128,7 +128,7 @@ TABLE: tuple[Erratum, ...] = (
         edge="kernel-in-padding",
         condition="convolution where a row of the kernel always lies in padding, or a position of it whole",
         evidence="oneDNN issue 5942 of 2026-08: segmentation fault in float32 with AVX2 and with AVX-512, fixed after "
-        "release 3.13. Release 3.2 was right in 136 problems under the condition, with AVX2, AVX-512 and its bfloat16, 2026-11.",
+        "release 3.13. Release 3.2 was right in 136 problems under the condition, with AVX2 and AVX-512, 2026-11.",
     ),
     Erratum(
         id="onednn-weight-gradient-1x1",
