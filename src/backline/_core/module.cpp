@@ -17,7 +17,7 @@ PyMODINIT_FUNC PyInit__core() {
     import_array();
     backline::Ref module(PyModule_Create(&definition));
     if (!module) return nullptr;
-    for (auto add : {backline::add_frame_type, backline::add_team_types, backline::add_door_type, backline::add_plan_types,
+    for (auto add : {backline::add_boundary, backline::add_frame_type, backline::add_team_types, backline::add_door_type, backline::add_plan_types,
                      backline::add_operation_types, backline::add_memo, backline::add_kinds, backline::add_pool, backline::add_columns,
                      backline::add_attention, backline::add_gates, backline::add_gradients, backline::add_rows, backline::add_quantized,
                      backline::add_squares, backline::add_transforms})
