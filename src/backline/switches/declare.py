@@ -16,10 +16,11 @@ from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
 
-__all__ = ["AtLeast", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show"]
+__all__ = ["AtLeast", "Between", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show"]
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
+_MOST_INT: Final = (1 << 63) - 1  # libraries take them as integers of C
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
 _WORDS: Final = {
     "1": True, "true": True, "on": True, "yes": True,
@@ -53,7 +54,7 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     """
     from difflib import SequenceMatcher
 
-    matcher = SequenceMatcher(b=word.casefold())
+    matcher = SequenceMatcher(b=word[:200].casefold())  # its time grows with the square of the length
 
     def unlikeness(name: str) -> float:
         matcher.set_seq1(name.casefold())
@@ -80,7 +81,7 @@ class Legal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Numbers not below `bound`; not-a-number is refused.
+    """Numbers not below `bound`, integers within 64 bits; not-a-number is refused.
 
     Examples
     --------
@@ -91,12 +92,41 @@ class AtLeast:
     bound: int | float
 
     def __call__(self, value: Value) -> bool:
+        if isinstance(value, int) and value > _MOST_INT:
+            return False
         return isinstance(value, (int, float)) and value >= self.bound
 
     def text(self, value: object, kind: type) -> str:
         """Say which values are legal, the nearest to `value` first."""
+        if kind is int and isinstance(value, int) and value > _MOST_INT:
+            return f"{_MOST_INT} (the nearest), or an integer below it, from {self.bound}"
         number = "an integer" if kind is int else "a number"
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Integers from `low` to `high`.
+
+    Examples
+    --------
+    >>> Between(1, 8)(8), Between(1, 8)(9)
+    (True, False)
+    """
+
+    low: int
+    high: int
+
+    def __call__(self, value: Value) -> bool:
+        return isinstance(value, int) and self.low <= value <= self.high
+
+    def text(self, value: object, kind: type) -> str:
+        """Say which values are legal, the nearest to `value` first."""
+        if not isinstance(value, int):
+            return f"integers from {self.low} to {self.high}"
+        if value > self.high:
+            return f"{self.high} (the nearest), or an integer below it, from {self.low}"
+        return f"{self.low} (the nearest), or an integer above it, up to {self.high}"
 
 
 @dataclass(frozen=True, slots=True)
