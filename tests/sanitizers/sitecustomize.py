@@ -19,3 +19,5 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Finder())
+# AddressSanitizer ends a process that opens a library this way.
+os.RTLD_DEEPBIND = 0
