@@ -1,6 +1,7 @@
 # make demo    the example, tuned on this machine         make lint    ruff
 # make test    the tests                                  make types   mypy
 # make bench   the benchmarks                             make clean   removes what these made
+# make sanitize the core under sanitizers
 # make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
+.PHONY: demo demo-cnn test sanitize gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -54,6 +55,12 @@ test-cudnn: $(VENV)/test $(VENV)/cudnn
 # The true CuPy, its kernels compiled by NVRTC for an H100 and by g++ for this machine: 400 MB are downloaded, a GPU is not needed.
 test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 	$(BIN)/python -m pytest -m cupy -o faulthandler_timeout=1900 tests/hollow $(ARGS)
+
+# The core built for AddressSanitizer with UndefinedBehaviorSanitizer, then for ThreadSanitizer, and a part of the tests on each.
+# make sanitize SANITIZERS=address ARGS="tests/core -x" runs others.
+SANITIZERS ?= address thread
+sanitize: $(VENV)/test
+	.ci/sanitize $(SANITIZERS) $(if $(ARGS),-- $(ARGS))
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 import backline
-from backline import switches
 from backline.cli.problem_text import parse
 from backline.engine import tuning_file
 from backline.errors import BacklineError, BadValue
@@ -20,7 +18,7 @@ from support import clean, python
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 
-HUGE = ["100000", "2147483647", "99999999999999999999", "9" * 5000, "-1", "0", "1e9", "nan", "\udcff", "\x1b[2J", "4" * 100_000]
+HUGE = ["100000", "2147483647", "99999999999999999999", "9" * 5000, "-1", "0", "1e9", "nan", "\udcff", "\x1b[2J", "4" * 50_000]
 
 
 @pytest.mark.parametrize("count", [1025, 5000, 100_000, 2**31 - 1, 2**63, 10**30, 0, -1])
@@ -43,12 +41,10 @@ def test_every_variable_with_anything_in_it() -> None:
 import os, sys, warnings
 warnings.simplefilter("error")
 import backline
-from backline import switches
-from backline.switches import config
 
 found = {HUGE!r}
-table = switches.every() if callable(getattr(switches, "every", None)) else switches.all_switches()
-for switch in list(table.values() if hasattr(table, "values") else table):
+from backline.switches.declared import every
+for switch in list(every().values()):
     for text in found:
         try:
             value = switch.parse(text)
@@ -59,23 +55,24 @@ for switch in list(table.values() if hasattr(table, "values") else table):
     )
 
 
-@pytest.mark.parametrize("name", ["NUM_THREADS", "BENCHMARK_LIMIT", "PREFER", "MKL_ENABLED", "FP32_PRECISION", "MAX_ERROR"])
-@pytest.mark.parametrize("text", ["99999999999999999999", "9" * 5000, "\x1b[2J", "x" * 100_000])
-def test_a_variable_is_ignored_with_a_warning(name: str, text: str) -> None:
-    done = python(
+@pytest.mark.parametrize("text", ["99999999999999999999", "9" * 5000, "\x1b[2J", "x" * 20_000], ids=["1e20", "digits", "escape", "long"])
+def test_a_variable_is_ignored_with_a_warning(text: str) -> None:
+    python(
         f"""
 import os, warnings
-os.environ["BACKLINE_{name}"] = {text!r}
+names = ["NUM_THREADS", "BENCHMARK_LIMIT", "PREFER", "MKL_ENABLED", "FP32_PRECISION", "DETERMINISM_LEVEL"]
+for name in names:
+    os.environ["BACKLINE_" + name] = {text!r}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import backline
     threads = backline.get_num_threads()
 assert 1 <= threads <= 1024
-limited = {name!r} == "MAX_ERROR" and {text!r}.isdigit()  # any number is a bound of errors
-assert limited or any("BACKLINE_{name}" in str(w.message) and len(str(w.message)) < 20000 for w in caught), caught
+said = " ".join(str(w.message) for w in caught)
+assert len(said) < 20000 and "\x1b" not in said
+assert all("BACKLINE_" + name in said for name in names), said
 """
     )
-    assert done is not None
 
 
 def test_openmp_counts_past_the_bound_are_cut() -> None:
@@ -139,7 +136,7 @@ TEXTS = {
 def test_a_problem_in_words_of_any_size(text: str, said: str) -> None:
     with pytest.raises(BacklineError) as caught:
         parse(text)
-    assert said in str(caught.value) and len(str(caught.value)) < 5000
+    assert said in str(caught.value) and len(str(caught.value)) < 20_000
 
 
 def _database(path: Path, *statements: str, cells: tuple[Any, ...] = ()) -> None:
@@ -190,5 +187,3 @@ assert [w for w in caught if "tuning file" in str(w.message)], caught
     )
     assert path.read_bytes() == before
 
-
-assert os and switches
