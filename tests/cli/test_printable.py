@@ -32,7 +32,7 @@ def command(*words: str) -> str:
     "words",
     [
         ("tune", ESCAPE + ".py"), ("explain", "matmul", "f32", ESCAPE), ("explain", ESCAPE), ("tune", "--import", ESCAPE),
-        ("tune", "--deterministic", ESCAPE, "x.py"), ("run", "--core-list", ESCAPE, "--ncores-per-instance", "1", "x.py"), ("run", ESCAPE + ".py"),
+        ("tune", "--deterministic", ESCAPE, "x.py"), ("run", ESCAPE + ".py"),
     ],
 )  # fmt: skip
 def test_commands_quote_without_obeying(words: tuple[str, ...]) -> None:
