@@ -75,7 +75,9 @@ def num_threads(n: int) -> Any:
 
 
 # Not a switch: it can be set once, so it has no scope.
-_INTEROP = Switch("num_interop_threads", int, 1, Between(1, MOST_THREADS), "Threads among which the items of a batch are divided.")
+_INTEROP = Switch(
+    "num_interop_threads", int, 1, Between(1, MOST_THREADS), "Threads among which the items of a batch are divided."
+)
 
 
 def get_num_interop_threads() -> int:

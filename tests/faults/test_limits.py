@@ -60,7 +60,7 @@ def test_a_variable_is_ignored_with_a_warning(text: str) -> None:
     python(
         f"""
 import os, warnings
-names = ["NUM_THREADS", "BENCHMARK_LIMIT", "PREFER", "MKL_ENABLED", "FP32_PRECISION", "DETERMINISM_LEVEL"]
+names = ["NUM_THREADS", "PREFER", "MKL_ENABLED", "FP32_PRECISION", "DETERMINISM_LEVEL"]
 for name in names:
     os.environ["BACKLINE_" + name] = {text!r}
 with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""The program of `watcher`, run by itself: reads process groups to end from stdin; see there. Needs nothing but built-in modules."""
+"""The program that `watcher` starts, by its path and without site-packages: reads process groups to end from stdin."""
 
 import os
 import signal

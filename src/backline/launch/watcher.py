@@ -1,8 +1,8 @@
 """Ends the instances of a launcher that was killed.
 
-A launcher that gets SIGKILL cannot pass anything on. So a process of its own holds the reading end of a pipe: when the launcher is
-gone, however it ended, the pipe says so, and the process groups that are still listed are ended. PR_SET_PDEATHSIG would reach the
-instance alone and not what it has started, and would have to be set between fork and exec, where no Python may run.
+A launcher that gets SIGKILL cannot pass anything on. So a process of its own holds the reading end of a pipe. When the launcher
+is gone, however it ended, the pipe says so, and the process groups that are still listed are ended. PR_SET_PDEATHSIG would reach
+the instance alone and not what it has started, and would have to be set between fork and exec, where no Python may run.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
 
-__all__ = ["AtLeast", "Between", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show"]
+__all__ = [
+    "AtLeast", "Between", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show",
+]  # fmt: skip
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
-_MOST_INT: Final = (1 << 63) - 1  # libraries take them as integers of C
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
 _WORDS: Final = {
     "1": True, "true": True, "on": True, "yes": True,
@@ -81,7 +82,7 @@ class Legal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Numbers not below `bound`, integers within 64 bits; not-a-number is refused.
+    """Numbers not below `bound`; not-a-number is refused.
 
     Examples
     --------
@@ -92,14 +93,10 @@ class AtLeast:
     bound: int | float
 
     def __call__(self, value: Value) -> bool:
-        if isinstance(value, int) and value > _MOST_INT:
-            return False
         return isinstance(value, (int, float)) and value >= self.bound
 
     def text(self, value: object, kind: type) -> str:
         """Say which values are legal, the nearest to `value` first."""
-        if kind is int and isinstance(value, int) and value > _MOST_INT:
-            return f"{_MOST_INT} (the nearest), or an integer below it, from {self.bound}"
         number = "an integer" if kind is int else "a number"
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
 
@@ -122,9 +119,8 @@ class Between:
 
     def text(self, value: object, kind: type) -> str:
         """Say which values are legal, the nearest to `value` first."""
-        if not isinstance(value, int):
-            return f"integers from {self.low} to {self.high}"
-        if value > self.high:
+        above = value > self.high if isinstance(value, int) else str(value).strip().isdigit() and len(str(value)) > 1
+        if above:
             return f"{self.high} (the nearest), or an integer below it, from {self.low}"
         return f"{self.low} (the nearest), or an integer above it, up to {self.high}"
 
