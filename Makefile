@@ -1,8 +1,8 @@
-# make demo    the example, tuned on this machine         make lint    ruff
-# make test    the tests                                  make types   mypy
-# make bench   the benchmarks                             make clean   removes what these made
-# make check-kernels  every vendor kernel over problems with edges
-# make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
+# make demo      the example, tuned on this machine       make lint           ruff
+# make test      the tests                                make types          mypy
+# make bench     the benchmarks                           make clean          removes what these made
+# make ranking   the shipped ranking, measured anew       make demo-cnn       a network is trained, a photograph filtered
+# make sanitize  the core under sanitizers                make check-kernels  every vendor kernel over problems with edges
 # make test-caps the tests as on other processors, and without some libraries: half an hour
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
@@ -22,7 +22,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps check-kernels gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
+.PHONY: demo demo-cnn test test-caps sanitize check-kernels gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench \
+        ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -60,6 +61,12 @@ test-cudnn: $(VENV)/test $(VENV)/cudnn
 # The true CuPy, its kernels compiled by NVRTC for an H100 and by g++ for this machine: 400 MB are downloaded, a GPU is not needed.
 test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 	$(BIN)/python -m pytest -m cupy -o faulthandler_timeout=1900 tests/hollow $(ARGS)
+
+# The core built for AddressSanitizer with UndefinedBehaviorSanitizer, then for ThreadSanitizer, and a part of the tests on each.
+# make sanitize SANITIZERS=address ARGS="tests/core -x" runs others.
+SANITIZERS ?= address thread
+sanitize: $(VENV)/test
+	.ci/sanitize $(SANITIZERS) $(if $(ARGS),-- $(ARGS))
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -42,6 +42,7 @@ __all__ = [
 
 # The compiler and the flags this was compiled with, for reports; empty in a build by hand.
 cxx_flags: str
+most_threads: int
 
 class MemoInfo(TypedDict):
     """State of the Memo. (In the stub only: at run time it is a dict.)"""

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 from . import _core, switches
 from .errors import BadType
-from .switches import AtLeast, Switch
-from .switches.declare import show
+from .switches import Switch
+from .switches.cores import MOST_THREADS
+from .switches.declare import Between, show
 
 __all__ = [
     "get_num_interop_threads",
@@ -38,7 +39,7 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n
-        1 or more.
+        1 to 1024.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def num_threads(n: int) -> Any:
     Parameters
     ----------
     n
-        1 or more.
+        1 to 1024.
 
     Examples
     --------
@@ -74,7 +75,9 @@ def num_threads(n: int) -> Any:
 
 
 # Not a switch: it can be set once, so it has no scope.
-_INTEROP = Switch("num_interop_threads", int, 1, AtLeast(1), "Threads among which the items of a batch are divided.")
+_INTEROP = Switch(
+    "num_interop_threads", int, 1, Between(1, MOST_THREADS), "Threads among which the items of a batch are divided."
+)
 
 
 def get_num_interop_threads() -> int:
@@ -96,7 +99,7 @@ def set_num_interop_threads(n: int) -> None:
     Parameters
     ----------
     n
-        1 or more.
+        1 to 1024.
 
     Raises
     ------

@@ -319,7 +319,7 @@ SETTINGS: dict[str, Setting] = {
     "warn_only": _OFF,
     "determinism_level": Setting(str, "run", ("run", "threads")),
     "emulate": _OFF,
-    "num_threads": Setting(int, DETECTED, (1, 2, 77, 2**40), least=1),
+    "num_threads": Setting(int, DETECTED, (1, 2, 77, 1024), least=1),
     "prefer": Setting(tuple, (), LIBRARIES, ((["mkl", "blis", "mkl"], ("mkl", "blis")),), (("blas",), ("mkl", "lapack"))),
     "only": Setting(tuple, (), LIBRARIES, bad=(("blas",), ("MKL",))),
     "max_error": Setting(float, math.inf, (0.0, 1e-6, 3.5, math.inf), ((2, 2.0),), (-1e-9, math.nan), least=0),

@@ -13,16 +13,30 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace backline {
 
-// An owned reference. Only where a function has several exits; straight-line code counts by hand.
+// Whether the interpreter is finalizing.
+inline bool ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+// An owned reference. Only where a function has several exits; straight-line code counts by hand. It lets go of nothing while the
+// interpreter is finalizing: a thread that Python ends then unwinds its stack without holding the GIL.
 struct Decref {
-    void operator()(PyObject *o) const { Py_XDECREF(o); }
+    void operator()(PyObject *o) const {
+        if (o && !ending()) Py_DECREF(o);
+    }
 };
 using Ref = std::unique_ptr<PyObject, Decref>;
 
+int add_boundary(PyObject *module);
 int add_plan_types(PyObject *module);
 int add_operation_types(PyObject *module);
 int add_frame_type(PyObject *module);

@@ -69,24 +69,35 @@ bool has_f16c() {
     return yes;
 }
 
-__attribute__((target("avx,f16c"))) void half_row(const uint16_t *src, float *dst, int64_t n) {
+__attribute__((target("avx,f16c"))) void half_row(const char *src, char *dst, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(src + i))));
-    for (; i < n; ++i) dst[i] = half_to_float(src[i]);
+        _mm256_storeu_ps(reinterpret_cast<float *>(dst + 4 * i),
+                         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(src + 2 * i))));
+    for (; i < n; ++i) {
+        uint16_t half;
+        std::memcpy(&half, src + 2 * i, 2);
+        float value = half_to_float(half);
+        std::memcpy(dst + 4 * i, &value, 4);
+    }
 }
 
-__attribute__((target("avx,f16c"))) void to_half_row(const float *src, uint16_t *dst, int64_t n) {
+__attribute__((target("avx,f16c"))) void to_half_row(const char *src, char *dst, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128(reinterpret_cast<__m128i *>(dst + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; ++i) dst[i] = float_to_half(src[i]);
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(dst + 2 * i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(reinterpret_cast<const float *>(src + 4 * i)), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; ++i) {
+        float value;
+        std::memcpy(&value, src + 4 * i, 4);
+        uint16_t half = float_to_half(value);
+        std::memcpy(dst + 2 * i, &half, 2);
+    }
 }
 #else
 bool has_f16c() { return false; }
-void half_row(const uint16_t *, float *, int64_t) {}
-void to_half_row(const float *, uint16_t *, int64_t) {}
+void half_row(const char *, char *, int64_t) {}
+void to_half_row(const char *, char *, int64_t) {}
 #endif
 
 template <class S, class D, class F>
@@ -100,9 +111,14 @@ void convert(const Copy2D &c, const char *src, char *dst, F f) {
     }
     if (d1 == int64_t(sizeof(D)) && s1 == int64_t(sizeof(S))) {
         for (int64_t i = 0; i < rows; ++i) {
-            const S *from = reinterpret_cast<const S *>(src + i * s0);
-            D *to = reinterpret_cast<D *>(dst + i * d0);
-            for (int64_t j = 0; j < cols; ++j) to[j] = f(from[j]);
+            const char *from = src + i * s0;
+            char *to = dst + i * d0;
+            for (int64_t j = 0; j < cols; ++j) {  // arrays may be misaligned; vectors come of it all the same
+                S value;
+                std::memcpy(&value, from + j * int64_t(sizeof(S)), sizeof(S));
+                D result = f(value);
+                std::memcpy(to + j * int64_t(sizeof(D)), &result, sizeof(D));
+            }
         }
         return;
     }
@@ -156,17 +172,13 @@ void Copy2D::run(const char *src, char *dst) const {
                                                                        [](auto x) { return std::conj(x); });
         case Element::f16_f32:
             if (has_f16c() && src1 == 2 && dst1 == 4) {
-                for (int64_t i = 0; i < rows; ++i)
-                    half_row(reinterpret_cast<const uint16_t *>(src + i * src0), reinterpret_cast<float *>(dst + i * dst0),
-                             cols);
+                for (int64_t i = 0; i < rows; ++i) half_row(src + i * src0, dst + i * dst0, cols);
                 return;
             }
             return convert<uint16_t, float>(*this, src, dst, half_to_float);
         case Element::f32_f16:
             if (has_f16c() && src1 == 4 && dst1 == 2) {
-                for (int64_t i = 0; i < rows; ++i)
-                    to_half_row(reinterpret_cast<const float *>(src + i * src0),
-                                reinterpret_cast<uint16_t *>(dst + i * dst0), cols);
+                for (int64_t i = 0; i < rows; ++i) to_half_row(src + i * src0, dst + i * dst0, cols);
                 return;
             }
             return convert<float, uint16_t>(*this, src, dst, float_to_half);

@@ -1,5 +1,7 @@
 #include "door.hpp"
 
+#include "boundary.hpp"
+
 #include <pthread.h>
 
 #include <chrono>
@@ -12,9 +14,8 @@ namespace {
 thread_local int entered = 0;
 
 void nap() {
-    Py_BEGIN_ALLOW_THREADS
+    ReleaseGil released;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-    Py_END_ALLOW_THREADS
 }
 
 void renew(Door *self) {

@@ -1,3 +1,4 @@
+#include "boundary.hpp"
 #include "kinds.hpp"
 
 namespace backline {
@@ -10,7 +11,7 @@ struct Known {
     PyObject *how;
 };
 
-std::vector<Known> known;  // one or two; under the GIL
+std::vector<Known> &known = *new std::vector<Known>;  // one or two; under the GIL; never destroyed
 
 bool is_path(PyObject *path) {
     if (!PyTuple_CheckExact(path) || !PyTuple_GET_SIZE(path)) return false;
@@ -33,6 +34,7 @@ PyObject *know_arrays(PyObject *, PyObject *args) {
     }
     for (const Known &k : known)
         if (k.type == reinterpret_cast<PyTypeObject *>(type)) Py_RETURN_FALSE;
+    known.reserve(known.size() + 1);
     known.push_back({reinterpret_cast<PyTypeObject *>(Py_NewRef(type)), Py_NewRef(how)});
     Py_RETURN_TRUE;
 }
@@ -75,10 +77,10 @@ bool put_part(Signature &signature, PyObject *part) {
 }
 
 PyMethodDef methods[] = {
-    {"know_arrays", know_arrays, METH_VARARGS,
+    {"know_arrays", entry<know_arrays>, METH_VARARGS,
      "know_arrays(type, how): let the Memo know arrays of a type by attributes (a tuple of paths, each a tuple of names) or\n"
      "by what a function says of one. False if it knew them."},
-    {"forget_arrays", forget_arrays, METH_NOARGS, "Forget every such type, and every Plan."},
+    {"forget_arrays", entry<forget_arrays>, METH_NOARGS, "Forget every such type, and every Plan."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "boundary.hpp"
 #include "kinds.hpp"
 
 #include <algorithm>
@@ -11,8 +12,18 @@ struct Entry {
     PyObject *plan = nullptr, *operation = nullptr, *snapshot = nullptr;
 };
 
+// Never destroyed, and without the indirection of a pointer: other threads may still compute when the process ends.
+template <class T>
+union Lasting {
+    T value;
+    template <class... A>
+    explicit Lasting(A... arguments) : value(arguments...) {}
+    ~Lasting() {}
+};
+
 // Open addressing, linear probing, at most half full. Everything here runs under the GIL.
-std::vector<Entry> table(256);
+Lasting<std::vector<Entry>> lasting_table(size_t(256));
+std::vector<Entry> &table = lasting_table.value;
 size_t entries = 0, max_entries = 4096;
 uint64_t clock_ = 0, misses = 0;
 uint64_t generation = 0;  // how often it was emptied
@@ -37,8 +48,12 @@ Entry *slot_for(std::vector<Entry> &in, uint64_t hash, const int64_t *words, siz
     }
 }
 
+// Throws std::bad_alloc with the table as it was.
 void rebuild(size_t keep, std::vector<PyObject *> &garbage) {
-    std::vector<Entry> old;
+    size_t size = 256, kept = std::min(entries, keep);
+    while (size < 4 * kept) size *= 2;
+    garbage.reserve(garbage.size() + 3 * (entries - kept));
+    std::vector<Entry> old(size);
     old.swap(table);
     old.erase(std::remove_if(old.begin(), old.end(), [](const Entry &e) { return !e.plan; }), old.end());
     std::sort(old.begin(), old.end(), [](const Entry &a, const Entry &b) { return a.used > b.used; });
@@ -46,9 +61,6 @@ void rebuild(size_t keep, std::vector<PyObject *> &garbage) {
         release(old.back(), garbage);
         old.pop_back();
     }
-    size_t size = 256;
-    while (size < 4 * old.size()) size *= 2;
-    table = std::vector<Entry>(size);
     entries = old.size();
     for (Entry &e : old) {
         Entry *slot = slot_for(table, e.hash, e.words.data(), e.words.size());
@@ -85,8 +97,8 @@ PyObject *memo_max_size(PyObject *, PyObject *arg) {
 PyMethodDef methods[] = {
     {"memo_info", memo_info, METH_NOARGS, "Entries, bound, lookups and misses of the Memo."},
     {"memo_generation", memo_generation, METH_NOARGS, "How often the Memo was emptied: what others remember of Plans is as old."},
-    {"memo_clear", memo_clear, METH_NOARGS, "Forget every Plan."},
-    {"memo_max_size", memo_max_size, METH_O, "Bound the number of entries; the least recently used go first."},
+    {"memo_clear", entry<memo_clear>, METH_NOARGS, "Forget every Plan."},
+    {"memo_max_size", entry<memo_max_size>, METH_O, "Bound the number of entries; the least recently used go first."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -189,14 +201,16 @@ PyObject *memo_find(const Signature &signature, uint64_t hash) {
 int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot) {
     if (!max_entries) return 0;
     std::vector<PyObject *> garbage;
+    garbage.reserve(3);
+    std::vector<int64_t> words(signature.words, signature.words + signature.count);
     if (entries >= max_entries) rebuild(max_entries - max_entries / 8 - 1, garbage);
     else if (2 * (entries + 1) > table.size()) rebuild(max_entries, garbage);
     Entry *e = slot_for(table, hash, signature.words, size_t(signature.count));
-    if (e->plan) release(*e, garbage);
+    if (e->plan) garbage.reserve(garbage.size() + 3), release(*e, garbage);
     else ++entries;
     e->hash = hash;
     e->used = clock_;
-    e->words.assign(signature.words, signature.words + signature.count);
+    e->words = std::move(words);
     e->plan = Py_NewRef(plan);
     e->operation = Py_NewRef(operation);
     e->snapshot = Py_NewRef(snapshot);

@@ -1,5 +1,6 @@
 // Operation: the public callable of a hot operation. A call whose signature was seen before runs its Plan right here;
 // a new one asks the engine (Python) for a Plan first.
+#include "boundary.hpp"
 #include "frame.hpp"
 #include "memo.hpp"
 #include "plan.hpp"
@@ -34,14 +35,6 @@ struct LastPlan {
 };
 
 thread_local LastPlan *last = nullptr;
-
-bool ending() {
-#if PY_VERSION_HEX >= 0x030D0000
-    return Py_IsFinalizing();
-#else
-    return _Py_IsFinalizing();
-#endif
-}
 
 void last_plan_dealloc(PyObject *raw) {
     LastPlan *self = reinterpret_cast<LastPlan *>(raw);
@@ -89,8 +82,9 @@ PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, si
                    PyObject *bound = nullptr) {
     Ref hold(Py_NewRef(plan));  // the Memo may evict it, and a nested call be remembered, while it runs
     if (!remember(plan)) return nullptr;
+    if (is_prepared(plan) && !s.foreign) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
+    [[maybe_unused]] PythonCall call;
     if (s.foreign) return run_foreign(plan, s);
-    if (is_prepared(plan)) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
     if (!bound) return PyObject_Vectorcall(plan, args, nargs, kwnames);
     Py_ssize_t n = PyTuple_GET_SIZE(bound), given = PyVectorcall_NARGS(nargs), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
     std::vector<PyObject *> all;
@@ -198,7 +192,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 #endif
     Operation *self = reinterpret_cast<Operation *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
-    self->vectorcall = operation_call;
+    self->vectorcall = entry<operation_call>;
     self->foreign = foreign;
     self->name = Py_NewRef(name);
     self->resolve = Py_NewRef(resolve);
@@ -292,7 +286,7 @@ PyGetSetDef operation_getset[] = {{"__doc__", operation_doc, operation_set_doc, 
                                   {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                                   {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(operation_new)},
+PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(entry<operation_new>)},
                                  {Py_tp_dealloc, reinterpret_cast<void *>(operation_dealloc)},
                                  {Py_tp_traverse, reinterpret_cast<void *>(operation_traverse)},
                                  {Py_tp_clear, reinterpret_cast<void *>(operation_clear)},
@@ -327,7 +321,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
     return result.release();
 }
 
-PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(run_named), METH_FASTCALL,
+PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL,
                           "run(name, plan, *arrays): the plan's result; explain and trace see the call."},
                          {"last_plan", get_last_plan, METH_NOARGS, "The Plan this thread ran last, or None."},
                          {nullptr, nullptr, 0, nullptr}};

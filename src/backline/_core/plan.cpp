@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "boundary.hpp"
 #include "pool.hpp"
 
 namespace backline {
@@ -93,7 +94,7 @@ void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, cons
         int threads = int(std::min<int64_t>(std::min(g.threads, team_limit()), g.count));
         bool local = plan->gate && plan->gate->kind == GateKind::local;
         Share share{&g, &run, std::max(threads, 1), local ? plan->gate : nullptr, plan->threads};
-        if (threads > 1) run_jobs(threads, run_share, &share);
+        if (threads > 1) run_jobs(threads, run_share, &share, false);
         else run_share(0, &share);
     }
 }
@@ -124,6 +125,40 @@ bool refuse_overlap(PyObject *out, PyObject *in) {
     Ref result(PyObject_CallMethod(errors.get(), "refuse_overlap", "OO", out, in));
     return !result;
 }
+
+// The results of one call, until finish hands them out.
+struct Made {
+    PyObject *arrays[kMaxBuffers];
+    size_t count = 0;
+    ~Made() {
+        if (!ending())
+            for (size_t i = 0; i < count; ++i) Py_XDECREF(arrays[i]);
+    }
+};
+
+// The workspace of one call: this thread's own, or of the pool.
+struct Workspace {
+    char *data = nullptr;
+    size_t bytes = 0;
+
+    bool take(size_t wanted) {
+        bytes = wanted;
+        if (bytes > kScratch) {
+            data = static_cast<char *>(pool_take(bytes));
+        } else {
+            if (!scratch) scratch.reset(static_cast<char *>(std::aligned_alloc(64, kScratch)));
+            // Taken out while in use: with the GIL released the thread cannot come back here, but a callback could.
+            data = scratch.release();
+        }
+        return data != nullptr;
+    }
+    ~Workspace() {
+        if (!data) return;
+        if (bytes > kScratch) pool_give(data, bytes);
+        else if (scratch) std::free(data);
+        else scratch.reset(data);
+    }
+};
 
 PyObject *finish(PreparedCall *plan, PyObject *const *arrays, int count, PyObject **made, const Run &run) {
     const std::vector<int> &results = *plan->results;
@@ -187,16 +222,15 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
             return nullptr;
     }
     Run run;
-    PyObject *made[kMaxBuffers];
+    Made made;
     size_t work = 0;
-    int threads = 1;
     size_t n = buffers.size();
-    for (const Group &g : *plan->groups) threads = std::max(threads, g.threads);
-    for (const Group &g : *plan->first) threads = std::max(threads, g.threads);
+    const size_t copies = size_t(plan->copies);
+    if (plan->most_threads > 1) require_threads(plan->most_threads);
     for (size_t i = 0; i < n; ++i) {
         const Buffer &b = buffers[i];
-        made[i] = nullptr;
         run.step_per_thread[i] = 0;
+        made.arrays[made.count++] = nullptr;
         switch (b.kind) {
             case BufferKind::argument:
                 run.base[i] = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[b.argument]));
@@ -205,47 +239,28 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
             case BufferKind::kept: run.base[i] = b.start; break;
             case BufferKind::work:
                 run.step_per_thread[i] = b.shared || int(i) == plan->info_buffer ? 0 : b.bytes;  // info is one array for all
-                work += b.bytes * size_t(b.shared ? 1 : threads);
+                work += b.bytes * (b.shared ? 1 : copies);
                 break;
             case BufferKind::result:
-                made[i] = allocate(b);
-                if (!made[i]) {
-                    for (size_t j = 0; j < i; ++j) Py_XDECREF(made[j]);
-                    return nullptr;
-                }
-                run.base[i] = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(made[i]));
+                made.arrays[i] = allocate(b);
+                if (!made.arrays[i]) return nullptr;
+                run.base[i] = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(made.arrays[i]));
                 break;
         }
     }
-    auto drop = [&] {  // what finish did not hand out, or all of it after a failure
-        for (size_t i = 0; i < n; ++i) Py_XDECREF(made[i]);
-    };
     if (plan->simple) {
         if (plan->door) plan->door->pass();
         run_step(plan->groups->front().steps.front(), run, 0, 0);
-        PyObject *result = finish(plan, arrays, count, made, run);
-        drop();
-        return result;
+        return finish(plan, arrays, count, made.arrays, run);
     }
-    char *block = nullptr;
-    bool pooled = work > kScratch;
+    Workspace workspace;
     if (work) {
-        if (pooled) {
-            block = static_cast<char *>(pool_take(work));
-        } else {
-            if (!scratch) scratch.reset(static_cast<char *>(std::aligned_alloc(64, kScratch)));
-            // Taken out while in use: with the GIL released the thread cannot come back here, but a callback could.
-            block = scratch.release();
-        }
-        if (!block) {
-            drop();
-            return PyErr_NoMemory();
-        }
-        char *next = block;
+        if (!workspace.take(work)) return PyErr_NoMemory();
+        char *next = workspace.data;
         for (size_t i = 0; i < n; ++i)
             if (buffers[i].kind == BufferKind::work) {
                 run.base[i] = next;
-                next += buffers[i].bytes * size_t(buffers[i].shared ? 1 : threads);
+                next += buffers[i].bytes * (buffers[i].shared ? 1 : copies);
             }
     }
     auto execute = [&] {
@@ -268,21 +283,14 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         Door *door = plan->door;
         Ref hold_door(Py_XNewRef(reinterpret_cast<PyObject *>(door)));
         if (door) ++door->inside;
-        Py_BEGIN_ALLOW_THREADS execute();
+        ReleaseGil released;
+        NativeCall native;
+        execute();
         if (door) --door->inside;
-        Py_END_ALLOW_THREADS
     } else {
         execute();
     }
-    PyObject *result = finish(plan, arrays, count, made, run);
-    drop();
-    if (pooled) {
-        pool_give(block, work);
-    } else if (block) {
-        if (scratch) std::free(block);
-        else scratch.reset(block);
-    }
-    return result;
+    return finish(plan, arrays, count, made.arrays, run);
 }
 
 }  // namespace backline

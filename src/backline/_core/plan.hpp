@@ -88,6 +88,7 @@ struct PreparedCall {
     Gate *gate;
     Door *door;  // or nullptr; the engine hangs it on
     int threads, info_buffer, info_size;
+    int copies, most_threads;   // of workspaces that each thread has its own of; threads of its groups or of its library
     int64_t info_count;
     bool release_gil;
     std::mutex *turn;  // or nullptr; calls of this plan run one after the other (what it calls keeps state of its own)

@@ -1,4 +1,5 @@
 // A PreparedCall from Python's description of it: tuples of buffers, steps and overlaps, each looked at before it is believed.
+#include <climits>
 #include <new>
 
 #include "plan_parse.hpp"
@@ -19,7 +20,8 @@ bool parse_ints(PyObject *o, std::vector<int64_t> &out) {
 
 bool parse_pointer(PreparedCall *plan, PyObject *o, Pointer &p) {
     PyObject *last;
-    if (!PyTuple_Check(o) || PyTuple_GET_SIZE(o) != 3) return fail("a pointer is (buffer, offset, stride or offsets)");
+    if (!is_tuple(o, "a pointer is a tuple (buffer, offset, stride or offsets)")) return false;
+    if (PyTuple_GET_SIZE(o) != 3) return fail("a pointer is (buffer, offset, stride or offsets)");
     long buffer = PyLong_AsLong(PyTuple_GET_ITEM(o, 0));
     p.offset = PyLong_AsLongLong(PyTuple_GET_ITEM(o, 1));
     if (PyErr_Occurred()) return false;
@@ -39,16 +41,21 @@ bool parse_pointer(PreparedCall *plan, PyObject *o, Pointer &p) {
 }
 
 bool parse_buffer(PyObject *o, Buffer &b) {
-    if (!PyTuple_Check(o) || PyTuple_GET_SIZE(o) < 2 || !PyUnicode_Check(PyTuple_GET_ITEM(o, 0)))
-        return fail("a buffer is (kind, ...)");
+    if (!is_tuple(o, "a buffer is a tuple (kind, ...)")) return false;
+    if (PyTuple_GET_SIZE(o) < 2) return fail("a buffer is (kind, ...)");
     const char *kind = PyUnicode_AsUTF8(PyTuple_GET_ITEM(o, 0));
+    if (!kind) return false;
     PyObject *value = PyTuple_GET_ITEM(o, 1);
     if (!std::strcmp(kind, "argument")) {
         b.kind = BufferKind::argument;
-        b.argument = int(PyLong_AsLong(value));
+        long argument = PyLong_AsLong(value);
+        b.argument = argument < 0 || argument > INT_MAX ? -1 : int(argument);
     } else if (!std::strcmp(kind, "work")) {
         b.kind = BufferKind::work;
-        b.bytes = (PyLong_AsSize_t(value) + 63) / 64 * 64;
+        size_t bytes = PyLong_AsSize_t(value);
+        if (PyErr_Occurred()) return false;
+        if (bytes > size_t(PTRDIFF_MAX) / 2) return PyErr_NoMemory(), false;
+        b.bytes = (bytes + 63) / 64 * 64;
         b.shared = PyTuple_GET_SIZE(o) > 2 && PyObject_IsTrue(PyTuple_GET_ITEM(o, 2)) == 1;
     } else if (!std::strcmp(kind, "constant")) {
         char *data;
@@ -62,7 +69,7 @@ bool parse_buffer(PyObject *o, Buffer &b) {
         b.kind = BufferKind::kept;
         b.bytes = PyLong_AsSize_t(value);
         if (PyErr_Occurred()) return false;
-        if (b.bytes <= SIZE_MAX / 2) b.aligned.reset(new (std::nothrow) char[b.bytes + 64]);
+        if (b.bytes <= size_t(PTRDIFF_MAX) / 2) b.aligned.reset(new (std::nothrow) char[b.bytes + 64]);
         if (!b.aligned) return PyErr_NoMemory(), false;
         b.start = b.aligned.get() + (64 - reinterpret_cast<uintptr_t>(b.aligned.get()) % 64) % 64;
     } else if (!std::strcmp(kind, "result") && PyTuple_GET_SIZE(o) == 4) {
@@ -88,7 +95,8 @@ bool parse_buffer(PyObject *o, Buffer &b) {
 }
 
 bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
-    if (!PyTuple_Check(o) || PyTuple_GET_SIZE(o) < 1) return fail("a step is a tuple");
+    if (!is_tuple(o, "a step is a tuple (kind, ...)")) return false;
+    if (PyTuple_GET_SIZE(o) < 1) return fail("a step is a tuple (kind, ...)");
     const char *kind = PyUnicode_AsUTF8(PyTuple_GET_ITEM(o, 0));
     if (!kind) return false;
     Py_ssize_t size = PyTuple_GET_SIZE(o);
@@ -121,6 +129,7 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
         if (bits.size() > size_t(kMaxFloats)) return fail("a call has more floating arguments than can be passed");
         for (size_t i = 0; i < bits.size(); ++i) std::memcpy(&s.floats[i], &bits[i], 8);
         long returns = PyLong_AsLong(PyTuple_GET_ITEM(o, 4));
+        if (PyErr_Occurred()) return false;
         if (returns < 0 || returns > 3) return fail("a call returns nothing (0), a float (1), a double (2) or a status (3)");
         s.returns = ReturnKind(returns);
         s.info_size = plan->info_size;
@@ -186,8 +195,9 @@ bool parse_groups(PreparedCall *plan, PyObject *groups, std::vector<Group> *into
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.get()); ++i) {
         long long count;
         int threads;
-        PyObject *steps;
-        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(fast.get(), i), "LiO", &count, &threads, &steps)) return false;
+        PyObject *steps, *item = PySequence_Fast_GET_ITEM(fast.get(), i);
+        if (!is_tuple(item, "a group is a tuple (count, threads, steps)")) return false;
+        if (!PyArg_ParseTuple(item, "LiO", &count, &threads, &steps)) return false;
         if (threads < 1) return fail("a group has at least one thread");
         Group g{count, threads, {}};
         Ref each(PySequence_Fast(steps, "steps"));
@@ -231,7 +241,9 @@ bool parse_plan(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObjec
         Overlap o{};
         int same;
         long long a, b, c, d;
-        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(fast.get(), i), "iLLiLLp", &o.out, &a, &b, &o.in, &c, &d, &same))
+        PyObject *item = PySequence_Fast_GET_ITEM(fast.get(), i);
+        if (!is_tuple(item, "an overlap is a tuple of seven numbers")) return false;
+        if (!PyArg_ParseTuple(item, "iLLiLLp", &o.out, &a, &b, &o.in, &c, &d, &same))
             return false;
         if (o.out < 0 || o.out >= plan->arguments || o.in < 0 || o.in >= plan->arguments)
             return fail("an overlap names an argument that is not there");

@@ -1,10 +1,49 @@
 // The Python type of a PreparedCall: made, called, looked at, freed.
 #include "plan_parse.hpp"
 
+#include "boundary.hpp"
+
 #include <structmember.h>
+
+#include <algorithm>
 
 namespace backline {
 namespace {
+
+bool sound_info(const PreparedCall *plan) {
+    int at = plan->info_buffer;
+    if (at == -1) return true;
+    if (at < 0 || at >= int(plan->buffers->size()) || (*plan->buffers)[size_t(at)].kind != BufferKind::work)
+        return fail("info names a buffer that is not there, or is no workspace");
+    size_t bytes = (*plan->buffers)[size_t(at)].bytes, size = size_t(plan->info_size);
+    if (plan->info_size != 4 && plan->info_size != 8) return fail("an info has 4 or 8 bytes");
+    if (plan->info_count < 0 || size_t(plan->info_count) > bytes / size) return fail("there are more infos than their buffer holds");
+    return true;
+}
+
+// How many threads it needs, and that its workspaces for all of them can be counted in bytes.
+bool count_threads(PreparedCall *plan) {
+    if (plan->gate && plan->threads < 1) return fail("a gate comes without a thread count");
+    plan->copies = 1;
+    for (const auto *groups : {plan->groups, plan->first})
+        for (const Group &g : *groups) plan->copies = std::max(plan->copies, g.threads);
+    plan->most_threads = std::max(plan->copies, plan->gate ? plan->threads : 1);
+    if (plan->most_threads > kMostThreads) {
+        PyErr_Format(PyExc_ValueError, "a plan for %d threads; %d are the most", plan->most_threads, kMostThreads);
+        return false;
+    }
+    size_t sum = 0;
+    for (const Buffer &b : *plan->buffers) {
+        size_t bytes = 0;
+        if (b.kind != BufferKind::work) continue;
+        if (__builtin_mul_overflow(b.bytes, b.shared ? size_t(1) : size_t(plan->copies), &bytes) ||
+            __builtin_add_overflow(sum, bytes, &sum) || sum > size_t(PTRDIFF_MAX) / 2) {
+            PyErr_NoMemory();
+            return false;
+        }
+    }
+    return true;
+}
 
 PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *names[] = {"arguments", "buffers", "groups", "results", "overlaps", "wrap", "info",
@@ -44,6 +83,7 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->info_buffer = -1;
     if (info != Py_None) {
         long long count;
+        if (!is_tuple(info, "info is a tuple (buffer, item size, count)")) return nullptr;
         if (!PyArg_ParseTuple(info, "iiL", &self->info_buffer, &self->info_size, &count)) return nullptr;
         self->info_count = count;
     }
@@ -53,10 +93,7 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         self->once = new std::mutex;
         self->once_forks = forks;
     }
-    if (self->info_buffer >= int(self->buffers->size()) || (self->gate && threads < 1)) {
-        fail("info names a buffer that is not there, or a gate comes without a thread count");
-        return nullptr;
-    }
+    if (!sound_info(self) || !count_threads(self)) return nullptr;
     bool works = false;
     for (const Buffer &b : *self->buffers) works |= b.kind == BufferKind::work;
     self->simple = !works && !self->gate && !self->turn && !self->release_gil && self->info_buffer < 0 && self->first->empty() &&
@@ -172,11 +209,11 @@ int add_plan_types(PyObject *module) {
         "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep, serial, first)\n\n"
         "Native calls, copies and triangles over buffers, ready to run on arrays of one layout. The arrays must have the shape,\n"
         "strides and dtype it was prepared for: the Memo sees to that.";
-    PreparedCallType.tp_new = plan_new;
+    PreparedCallType.tp_new = entry<plan_new>;
     PreparedCallType.tp_dealloc = plan_dealloc;
     PreparedCallType.tp_traverse = plan_traverse;
     PreparedCallType.tp_clear = plan_clear;
-    PreparedCallType.tp_call = plan_call;
+    PreparedCallType.tp_call = entry<plan_call>;
     PreparedCallType.tp_members = plan_members;
     PreparedCallType.tp_getset = plan_getset;
     return PyModule_AddType(module, &PreparedCallType);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 namespace backline {
 namespace {
@@ -14,16 +15,16 @@ struct Block {
     size_t size;
 };
 
-std::mutex lock;
-std::vector<Block> idle;  // oldest first; a handful, so a linear search is the fast one
+std::mutex &lock = *new std::mutex;
+std::vector<Block> &idle = *new std::vector<Block>;  // never destroyed: threads may still run when the process ends; oldest first; a handful, so a linear search is the fast one
 size_t idle_bytes = 0;
 size_t idle_limit = size_t(128) << 20;
 uint64_t taken = 0, reused = 0;
 
-size_t rounded(size_t bytes) {
-    constexpr size_t page = size_t(64) << 10;
-    return (bytes + page - 1) / page * page;
-}
+constexpr size_t kPage = size_t(64) << 10;
+constexpr size_t kMost = size_t(PTRDIFF_MAX) - kPage;  // more is no size of a block
+
+size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 void trim(size_t limit) {  // called with the lock held
     while (idle_bytes > limit) {
@@ -37,6 +38,7 @@ void trim(size_t limit) {  // called with the lock held
 
 void *pool_take(size_t bytes) {
     if (bytes < kPooledBytes) return std::aligned_alloc(64, (std::max<size_t>(bytes, 1) + 63) / 64 * 64);
+    if (bytes > kMost) return nullptr;
     size_t size = rounded(bytes);
     {
         std::lock_guard<std::mutex> guard(lock);
@@ -50,7 +52,7 @@ void *pool_take(size_t bytes) {
             return data;
         }
     }
-    void *data = std::aligned_alloc(size_t(64) << 10, size);
+    void *data = std::aligned_alloc(kPage, size);
 #ifdef MADV_HUGEPAGE
     if (data && size >= (size_t(4) << 20)) madvise(data, size, MADV_HUGEPAGE);  // a hint: failure changes nothing
 #endif
@@ -62,9 +64,14 @@ void pool_give(void *block, size_t bytes) {
     if (bytes < kPooledBytes) return std::free(block);
     size_t size = rounded(bytes);
     std::lock_guard<std::mutex> guard(lock);
-    if (size > idle_limit) return std::free(block);
+    // A block that realloc moved is aligned for numbers only, and workspaces want more.
+    if (size > idle_limit || reinterpret_cast<uintptr_t>(block) % kPage) return std::free(block);
     trim(idle_limit - size);
-    idle.push_back({block, size});
+    try {
+        idle.push_back({block, size});
+    } catch (const std::bad_alloc &) {
+        return std::free(block);
+    }
     idle_bytes += size;
 }
 
@@ -82,7 +89,9 @@ void handler_free(void *, void *data, size_t bytes) { pool_give(data, bytes); }
 
 // realloc is not told the old size, so pooled data carries none either: ndarray.resize of a pooled array moves the
 // data to a block of the C heap, which is what a block below the pool's threshold is as well.
-void *handler_realloc(void *, void *data, size_t bytes) { return std::realloc(data, std::max(rounded(bytes), kPooledBytes)); }
+void *handler_realloc(void *, void *data, size_t bytes) {
+    return bytes > kMost ? nullptr : std::realloc(data, std::max(rounded(bytes), kPooledBytes));
+}
 
 PyDataMem_Handler handler = {
     "backline_pool", 1, {nullptr, handler_malloc, handler_calloc, handler_realloc, handler_free}};

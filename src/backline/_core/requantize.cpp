@@ -4,7 +4,7 @@
 //
 // No product may be fused with the sum after it where that would save a rounding which the definition has: the functions where
 // it would are compiled for instruction sets without fused operations (CMakeLists.txt says it to the compiler as well).
-#include "common.hpp"
+#include "boundary.hpp"
 #include "team.hpp"
 
 #include <algorithm>
@@ -380,7 +380,7 @@ void divided(int64_t count, int threads, const Run &run) {
         const int64_t first = p.count * index / p.parts, end = p.count * (index + 1) / p.parts;
         p.run(first, end - first);
     };
-    if (parts > 1) run_jobs(int(parts), job, &shared);
+    if (parts > 1) run_jobs(int(parts), job, &shared, false);
     else job(0, &shared);
 }
 
@@ -423,8 +423,10 @@ PyObject *quantized_from_real(PyObject *, PyObject *args) {
     if (size < kShare) {
         run(0, size);
     } else {
-        Py_BEGIN_ALLOW_THREADS divided(size, threads, run);
-        Py_END_ALLOW_THREADS
+        require_threads(threads);
+        ReleaseGil released;
+        NativeCall native;
+        divided(size, threads, run);
     }
     Py_RETURN_NONE;
 }
@@ -447,8 +449,10 @@ PyObject *quantized_to_real(PyObject *, PyObject *args) {
     if (size < kShare) {
         run(0, size);
     } else {
-        Py_BEGIN_ALLOW_THREADS divided(size, threads, run);
-        Py_END_ALLOW_THREADS
+        require_threads(threads);
+        ReleaseGil released;
+        NativeCall native;
+        divided(size, threads, run);
     }
     Py_RETURN_NONE;
 }
@@ -466,8 +470,9 @@ PyObject *quantized_range(PyObject *, PyObject *args) {
     if (size < kShare) {
         range_by_level[level](from, size, low, high);
     } else {
-        Py_BEGIN_ALLOW_THREADS range_by_level[level](from, size, low, high);
-        Py_END_ALLOW_THREADS
+        ReleaseGil released;
+        NativeCall native;
+        range_by_level[level](from, size, low, high);
     }
     auto number = [](int32_t bits) {
         float value;
@@ -481,11 +486,11 @@ PyObject *quantized_range(PyObject *, PyObject *args) {
 PyMethodDef methods[] = {
     {"quantized_addresses", quantized_addresses, METH_NOARGS,
      "Addresses of the functions that bring sums of int8 products to another scale, and the bytes of what they keep."},
-    {"quantized_from_real", quantized_from_real, METH_VARARGS,
+    {"quantized_from_real", entry<quantized_from_real>, METH_VARARGS,
      "quantized_from_real(x, to, scale, zero, level, threads): float32 without NaN to uint8 or int8, of the same order in memory."},
-    {"quantized_to_real", quantized_to_real, METH_VARARGS,
+    {"quantized_to_real", entry<quantized_to_real>, METH_VARARGS,
      "quantized_to_real(x, to, scale, zero, level, threads): uint8 or int8 to float32, of the same order in memory."},
-    {"quantized_range", quantized_range, METH_VARARGS,
+    {"quantized_range", entry<quantized_range>, METH_VARARGS,
      "quantized_range(x, level): the least and the greatest of 0 and the elements of a float32 array; NaN if one is."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,5 +1,5 @@
 // Sums of squares, for norms. They are kept in float64: squares of float32 neither overflow nor vanish there.
-#include "common.hpp"
+#include "boundary.hpp"
 
 namespace backline {
 namespace {
@@ -36,9 +36,9 @@ PyObject *squares(PyObject *, PyObject *argument) {
     if (n < kLong) {
         run();
     } else {
-        Py_BEGIN_ALLOW_THREADS;
+        ReleaseGil released;
+        NativeCall native;
         run();
-        Py_END_ALLOW_THREADS;
     }
     return PyFloat_FromDouble(sum);
 }

@@ -3,6 +3,8 @@
 #endif
 #include "team.hpp"
 
+#include "boundary.hpp"
+
 #include <sched.h>
 #include <structmember.h>
 #include <sys/syscall.h>
@@ -10,6 +12,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
 #include <thread>
 
 namespace backline {
@@ -26,10 +32,25 @@ std::atomic<bool> apart{false};
 std::atomic<uint64_t> moves{0};
 
 constexpr int kMostApart = 64;  // teams larger than this sit on machines where one thread's place matters less
+
+// A thread of libgomp's. The kernel gives its id to another thread once it has ended, so an id is used only under this lock, and
+// as long as `alive`: the thread itself clears that, under the lock, on its way out.
+struct Worker {
+    pid_t id = pid_t(syscall(SYS_gettid));
+    bool alive = true;
+};
+std::mutex &workers_lock = *new std::mutex;  // threads may end after static objects are destroyed
+struct WorkerHere {
+    std::shared_ptr<Worker> worker = std::make_shared<Worker>();
+    ~WorkerHere() {
+        std::lock_guard<std::mutex> guard(workers_lock);
+        worker->alive = false;
+    }
+};
 // The threads that libgomp keeps for this thread; it has a pool for each one that opens regions.
 thread_local struct {
     int processor = -1, count = 0;
-    pid_t ids[kMostApart];
+    std::shared_ptr<Worker> each[kMostApart];
 } workers;
 
 thread_local bool in_region = false;  // set in the threads that a region has brought
@@ -38,27 +59,42 @@ struct Region {
     int count;
     Job job;
     void *data;
+    bool together;  // jobs wait for one another
 };
 
-void run_on_threads(const Region &r, int first) {
+// Jobs from..count-1 on threads of their own, and job 0 here. Called below frames of C libraries, so nothing is thrown.
+void run_with_threads(const Region &r, int from) noexcept {
     std::vector<std::thread> helpers;
-    for (int i = first + 1; i < r.count; ++i) helpers.emplace_back(r.job, i, r.data);
-    if (first < r.count) r.job(first, r.data);
+    helpers.reserve(size_t(r.count - from));
+    auto last = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    int next = from;
+    while (next < r.count) {
+        try {
+            helpers.emplace_back(r.job, next, r.data);
+            ++next;
+        } catch (const std::system_error &error) {
+            // require_threads has seen so many threads start: other programs took them since. Independent jobs run here instead.
+            if (!r.together) break;
+            if (std::chrono::steady_clock::now() > last) {
+                std::fprintf(stderr, "backline: a call on %d threads cannot go on: %s\n", r.count, error.what());
+                std::abort();
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    }
+    r.job(0, r.data);
+    for (; next < r.count; ++next) r.job(next, r.data);
     for (auto &t : helpers) t.join();
 }
+
+std::atomic<int> startable{1};  // threads that were seen running at once
 
 void region_body(void *raw) {
     const Region &r = *static_cast<Region *>(raw);
     int number = omp_number(), size = omp_size();
     if (number >= r.count) return;
-    if (number == 0 && size < r.count) {
-        // The runtime granted a smaller team (OMP_THREAD_LIMIT, OMP_DYNAMIC): the missing jobs get threads of their own.
-        std::vector<std::thread> helpers;
-        for (int i = size; i < r.count; ++i) helpers.emplace_back(r.job, i, r.data);
-        r.job(0, r.data);
-        for (auto &t : helpers) t.join();
-        return;
-    }
+    // The runtime granted a smaller team (OMP_THREAD_LIMIT, OMP_DYNAMIC): the missing jobs get threads of their own.
+    if (number == 0 && size < r.count) return run_with_threads(r, size);
     in_region = number > 0;
     r.job(number, r.data);
     in_region = false;
@@ -68,10 +104,47 @@ void region_body(void *raw) {
 
 int team_limit() { return limit.load(std::memory_order_relaxed); }
 
+void require_threads(int threads) {
+    threads = std::min(threads, team_limit());
+    if (threads <= startable.load(std::memory_order_relaxed)) return;
+    std::mutex lock;
+    std::condition_variable changed;
+    bool go = false;
+    std::vector<std::thread> started;
+    started.reserve(size_t(threads));
+    int error = 0;
+    for (int i = 1; i < threads && !error; ++i) {
+        try {
+            started.emplace_back([&] {
+                std::unique_lock<std::mutex> guard(lock);
+                changed.wait(guard, [&] { return go; });
+            });
+        } catch (const std::system_error &failure) {
+            error = failure.code().value();
+        }
+    }
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        go = true;
+    }
+    changed.notify_all();
+    for (auto &t : started) t.join();
+    if (error) throw TooManyThreads{threads, int(started.size()) + 1, error};
+    int before = startable;
+    while (before < threads && !startable.compare_exchange_weak(before, threads)) {}
+}
+
 namespace {
 
 void note_worker(int index, void *raw) {
-    if (index > 0) static_cast<pid_t *>(raw)[index - 1] = pid_t(syscall(SYS_gettid));
+    if (index == 0) return;
+    auto &slot = static_cast<std::shared_ptr<Worker> *>(raw)[index - 1];
+    try {
+        thread_local WorkerHere here;
+        slot = here.worker;
+    } catch (const std::bad_alloc &) {
+        slot.reset();
+    }
 }
 
 }  // namespace
@@ -81,7 +154,7 @@ void keep_apart(int threads) {
     int here = sched_getcpu();
     if (here == workers.processor && workers.count >= threads - 1) return;
     if (workers.count < threads - 1) {
-        Region r{threads, note_worker, workers.ids};
+        Region r{threads, note_worker, workers.each, false};
         omp_parallel(region_body, &r, unsigned(threads), 0);
         workers.count = threads - 1;
     }
@@ -90,15 +163,18 @@ void keep_apart(int threads) {
     CPU_CLR(here, &mine);
     workers.processor = here;
     if (CPU_COUNT(&mine) < threads - 1) return;  // fewer processors than threads: some have to share
-    for (int i = 0; i < workers.count; ++i)
-        if (sched_setaffinity(workers.ids[i], sizeof mine, &mine) != 0) workers.count = 0;  // it has ended: ask anew next time
+    std::lock_guard<std::mutex> guard(workers_lock);
+    for (int i = 0; i < workers.count; ++i) {
+        const Worker *worker = workers.each[i].get();
+        if (!worker || !worker->alive || sched_setaffinity(worker->id, sizeof mine, &mine) != 0) workers.count = 0;  // ask anew next time
+    }
     ++moves;
 }
 
-void run_jobs(int count, Job job, void *data) {
-    Region r{count, job, data};
+void run_jobs(int count, Job job, void *data, bool together) {
+    Region r{count, job, data, together};
     if (count == 1) return job(0, data);
-    if (team_limit() == 1 || !omp_parallel) return run_on_threads(r, 0);
+    if (team_limit() == 1 || !omp_parallel) return run_with_threads(r, 1);
     keep_apart(count);
     omp_parallel(region_body, &r, unsigned(count), 0);
 }
@@ -119,7 +195,7 @@ void run_blas_job(int index, void *raw) {
 }
 void jobs_callback(int, BlasJob job, int count, size_t size, void *data, int extra) {
     BlasJobs b{job, size, static_cast<char *>(data), extra};
-    run_jobs(count, run_blas_job, &b);
+    run_jobs(count, run_blas_job, &b, true);
 }
 
 PyObject *team_bind(PyObject *, PyObject *args) {
@@ -182,8 +258,13 @@ PyObject *team_check(PyObject *, PyObject *arg) {
     }
     Marks m;
     m.count = int(n);
-    Py_BEGIN_ALLOW_THREADS run_jobs(int(n), mark_job, &m);
-    Py_END_ALLOW_THREADS return Py_BuildValue("iK", m.most.load(), (unsigned long long)m.seen.load());
+    require_threads(int(n));
+    {
+        ReleaseGil released;
+        NativeCall native;
+        run_jobs(int(n), mark_job, &m, true);
+    }
+    return Py_BuildValue("iK", m.most.load(), (unsigned long long)m.seen.load());
 }
 
 // Flush-to-zero and denormals-are-zero of the processor, where it has them as a mode of each thread.
@@ -212,13 +293,15 @@ PyObject *flush_denormal(PyObject *, PyObject *args) {
     bool flag = on != 0;
     bool works = set_flush(flag);
     threads = std::min(threads, team_limit());
-    if (works && threads > 1 && omp_parallel)
-        run_jobs(threads, [](int, void *data) { set_flush(*static_cast<bool *>(data)); }, &flag);
+    if (works && threads > 1 && omp_parallel) {
+        require_threads(threads);
+        run_jobs(threads, [](int, void *data) { set_flush(*static_cast<bool *>(data)); }, &flag, false);
+    }
     return PyBool_FromLong(works);
 }
 
 PyMethodDef methods[] = {
-    {"flush_denormal", flush_denormal, METH_VARARGS,
+    {"flush_denormal", entry<flush_denormal>, METH_VARARGS,
      "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; False "
      "where the processor has no such mode."},
     {"team_bind", team_bind, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
@@ -228,7 +311,7 @@ PyMethodDef methods[] = {
     {"set_team_limit", set_team_limit, METH_O, "Upper bound of every thread count from now on (1 in a forked child)."},
     {"jobs_callback_address", jobs_callback_address, METH_NOARGS,
      "Address of a function with the signature of OpenBLAS's thread callback that runs its jobs on the team."},
-    {"team_check", team_check, METH_O, "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."},
+    {"team_check", entry<team_check>, METH_O, "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."},
     {nullptr, nullptr, 0, nullptr}};
 
 // Gate ---------------------------------------------------------------------------------------------------------------
@@ -244,13 +327,15 @@ PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
                         "the address of a function that tells the count, if the first does not return it");
         return nullptr;
     }
+    auto lock = std::make_unique<std::mutex>();
+    auto changed = std::make_unique<std::condition_variable>();
     Gate *self = reinterpret_cast<Gate *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     self->set = reinterpret_cast<void *>(address);
     self->get = reinterpret_cast<void *>(get);
     self->kind = GateKind(kind);
-    self->lock = new std::mutex;
-    self->changed = new std::condition_variable;
+    self->lock = lock.release();
+    self->changed = changed.release();
     return reinterpret_cast<PyObject *>(self);
 }
 
@@ -264,8 +349,9 @@ void gate_dealloc(PyObject *raw) {
 // A forked child inherits the lock in whatever state another thread left it, and none of the calls that were running.
 PyObject *gate_forked(PyObject *raw, PyObject *) {
     Gate *self = reinterpret_cast<Gate *>(raw);
-    self->lock = new std::mutex;
+    auto lock = std::make_unique<std::mutex>();
     self->changed = new std::condition_variable;
+    self->lock = lock.release();
     self->active = 0;
     self->value = 0;
     self->waiting = 0;
@@ -277,7 +363,8 @@ PyObject *gate_forked(PyObject *raw, PyObject *) {
 PyObject *gate_hold(PyObject *raw, PyObject *) {
     Gate *self = reinterpret_cast<Gate *>(raw);
     if (self->kind == GateKind::local) Py_RETURN_NONE;
-    Py_BEGIN_ALLOW_THREADS
+    // Declared first, so that the lock is let go before the GIL is taken: who has the GIL may wait for the lock.
+    ReleaseGil released;
     std::unique_lock<std::mutex> guard(*self->lock);
     ++self->waiting;
     self->changed->wait(guard, [&] { return self->active == 0; });
@@ -285,20 +372,18 @@ PyObject *gate_hold(PyObject *raw, PyObject *) {
     self->active = 1;
     self->held = self->value;
     self->value = -1;  // nobody's count: calls that would agree wait as well
-    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
 PyObject *gate_release(PyObject *raw, PyObject *) {
     Gate *self = reinterpret_cast<Gate *>(raw);
     if (self->kind == GateKind::local) Py_RETURN_NONE;
-    Py_BEGIN_ALLOW_THREADS
+    ReleaseGil released;
     std::unique_lock<std::mutex> guard(*self->lock);
     self->active = 0;
     self->value = self->held;
     ++self->turns;
     self->changed->notify_all();
-    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -307,25 +392,32 @@ PyObject *gate_enter(PyObject *raw, PyObject *arg) {
     if (n == -1 && PyErr_Occurred()) return nullptr;
     int former;
     Gate *self = reinterpret_cast<Gate *>(raw);
-    Py_BEGIN_ALLOW_THREADS former = self->enter(int(n));
-    Py_END_ALLOW_THREADS return PyLong_FromLong(former);
+    if (n < 1 || n > kMostThreads) {
+        PyErr_Format(PyExc_ValueError, "a thread count is 1 to %d, not %ld", kMostThreads, n);
+        return nullptr;
+    }
+    require_threads(int(n));
+    {
+        ReleaseGil released;
+        former = self->enter(int(n));
+    }
+    return PyLong_FromLong(former);
 }
 
 PyObject *gate_leave(PyObject *raw, PyObject *arg) {
     long n = PyLong_AsLong(arg);
     if (n == -1 && PyErr_Occurred()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS  // another thread may be inside `set`, which may need the GIL
+    ReleaseGil released;  // another thread may be inside `set`, which may need the GIL
     reinterpret_cast<Gate *>(raw)->leave(int(n));
-    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
 PyMethodDef gate_methods[] = {
-    {"enter", gate_enter, METH_O, "Put a thread count in force; returns what leave() has to be given."},
-    {"leave", gate_leave, METH_O, "End a call that enter() began."},
-    {"hold", gate_hold, METH_NOARGS, "Wait for the calls that run and let no other begin (before a fork)."},
-    {"release", gate_release, METH_NOARGS, "End what hold() began."},
-    {"forked", gate_forked, METH_NOARGS, "Forget locks and calls of the parent process."},
+    {"enter", entry<gate_enter>, METH_O, "Put a thread count in force; returns what leave() has to be given."},
+    {"leave", entry<gate_leave>, METH_O, "End a call that enter() began."},
+    {"hold", entry<gate_hold>, METH_NOARGS, "Wait for the calls that run and let no other begin (before a fork)."},
+    {"release", entry<gate_release>, METH_NOARGS, "End what hold() began."},
+    {"forked", entry<gate_forked>, METH_NOARGS, "Forget locks and calls of the parent process."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef gate_members[] = {
@@ -388,7 +480,7 @@ int add_team_types(PyObject *module) {
     GateType.tp_basicsize = sizeof(Gate);
     GateType.tp_flags = Py_TPFLAGS_DEFAULT;
     GateType.tp_doc = "Gate(address, kind, get=0): sets a library's thread count around calls that need another one.";
-    GateType.tp_new = gate_new;
+    GateType.tp_new = entry<gate_new>;
     GateType.tp_dealloc = gate_dealloc;
     GateType.tp_methods = gate_methods;
     GateType.tp_members = gate_members;

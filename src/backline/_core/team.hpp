@@ -10,9 +10,21 @@ namespace backline {
 
 using Job = void (*)(int index, void *data);
 
-// Runs job(0 .. count-1), all of them at the same time, on the bound OpenMP runtime. Falls back to plain threads where
-// none is bound or where the runtime grants fewer threads than jobs (jobs may wait for one another).
-void run_jobs(int count, Job job, void *data);
+// No call may use more threads than this; libraries keep tables of their threads, of fixed sizes.
+constexpr int kMostThreads = 1024;
+
+// Thrown where the system does not let this process have so many threads.
+struct TooManyThreads {
+    int wanted, started, error;
+};
+
+// Starts so many threads, once, and throws TooManyThreads if that fails: libraries end the process when a thread of theirs cannot
+// be started. Comes before the first call on more threads than any before it.
+void require_threads(int threads);
+
+// Runs job(0 .. count-1) on the bound OpenMP runtime. Falls back to plain threads where none is bound or where the runtime grants
+// fewer threads than jobs. With `together` the jobs wait for one another: all of them run at the same time.
+void run_jobs(int count, Job job, void *data, bool together);
 
 // Before a call on so many threads of the team: keep the team's sleeping threads off the processor of this thread. A kernel that
 // takes a halted virtual processor for a busy one wakes them right here, where this thread then spins waiting for them: until the

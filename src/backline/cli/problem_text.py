@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from ..engine.explain import composites, import_operations, problem_builders
 from ..errors import BacklineError, BadValue
 from ..problems import SHORT, Problem
-from ..switches.declare import nearest
+from ..switches.declare import nearest, show
 from . import layer_text
 
 __all__ = ["parse"]
@@ -29,7 +30,10 @@ Array = np.ndarray[Any, Any]
 SIZES = re.compile(r"\d+(x\d+)*")
 DTYPES = {**{v: k for k, v in SHORT.items()}, **{k: k for k in SHORT}}
 FORM = 'write it like "matmul f32 1024x1024 1024x1024" or "linalg.svd f64 512x512:F full_matrices=False"'
-MAX_SIZE = 1 << 62
+MAX_SIZE = 1 << 62  # bytes
+MAX_DIGITS = 20
+MAX_DIMENSIONS = 64  # of NumPy
+MAX_TEXT = 100_000  # characters
 
 
 def parse(text: str) -> Problem:
@@ -45,6 +49,8 @@ def parse(text: str) -> Problem:
     >>> parse("matmul f32 64x32 32x16:F").key
     'matmul f32 64x32 32x16:F'
     """
+    if len(text) > MAX_TEXT:
+        raise BadValue(f"the text has {len(text)} characters, more than {MAX_TEXT}", remedy=FORM)
     words = _words(text)
     if not words:
         raise BadValue("the text is empty", remedy=FORM)
@@ -129,9 +135,13 @@ def _shape(word: str) -> tuple[tuple[int, ...], str]:
         return (), "C"
     if not SIZES.fullmatch(sizes):
         raise BadValue(f"{word!r} is not a shape", cause="sizes are whole numbers joined by x", remedy=FORM)
-    shape = tuple(map(int, sizes.split("x")))
-    if np.dtype(np.float64).itemsize * 4 * int(np.prod([float(n) for n in shape])) > MAX_SIZE:
-        raise BadValue(f"{word!r} has more elements than memory can be addressed")
+    parts = sizes.split("x")
+    if len(parts) > MAX_DIMENSIONS:
+        raise BadValue(f"{show(word)} has {len(parts)} dimensions", cause=f"arrays have at most {MAX_DIMENSIONS}", remedy=FORM)
+    # Zeros do not hide what the strides of the other axes would come to.
+    if any(len(part) > MAX_DIGITS for part in parts) or 32 * math.prod(max(int(n), 1) for n in parts) > MAX_SIZE:
+        raise BadValue(f"{show(word)} has more elements than memory can be addressed")
+    shape = tuple(map(int, parts))
     return shape, _layout(word, layout) if colon else "C"
 
 
@@ -188,6 +198,10 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
             raise
         remedy = layer_text.example(name) or f"its call is {name}{_signature(name)}"
         raise BadValue(f"{name} does not take these words: {error}", remedy=remedy) from None
+    except (ValueError, ArithmeticError, RecursionError, MemoryError) as error:  # numbers past what NumPy or C count to
+        if isinstance(error, BacklineError):
+            raise
+        raise BadValue(f"{name} does not take these numbers: {error}", remedy=layer_text.example(name) or FORM) from None
     if not out:
         return problem
     result = getattr(problem, "result", None)

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from ..errors import BacklineError, BadType, BadValue, UnknownName
+from ..printable import printable
 
 __all__ = ["as_json", "error", "heading", "line", "reported", "seconds", "size", "table"]
 
@@ -25,8 +26,8 @@ def _console(stderr: bool = False) -> Any:
 
 
 def line(text: str = "", style: str = "") -> None:
-    """Print a line."""
-    _console().print(text, style=style or None)
+    """Print a line; what it quotes from elsewhere cannot steer the terminal."""
+    _console().print(printable(text), style=style or None)
 
 
 def heading(text: str) -> None:
@@ -38,7 +39,7 @@ def heading(text: str) -> None:
 def error(text: str) -> None:
     """Print an error to stderr."""
     console = _console(stderr=True)
-    console.print(f"error: {text}", style="red" if console.is_terminal else None)
+    console.print(f"error: {printable(text)}", style="red" if console.is_terminal else None)
 
 
 def table(
@@ -64,7 +65,7 @@ def table(
     indent
         Spaces before each row.
     """
-    everything = [list(heads), *map(list, rows)] if heads else list(map(list, rows))
+    everything = [[printable(cell).replace("\n", " ") for cell in row] for row in ([heads, *rows] if heads else rows)]
     if not everything:
         return
     widths = [max(len(row[i]) for row in everything) for i in range(len(everything[0]))]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..printable import printable
 from . import show
 
 __all__ = ["tune"]
@@ -88,7 +89,7 @@ class _Progress:
     def step(self, text: str) -> None:
         self.end()
         sys.stdout.flush()
-        sys.stderr.write(f"running: {text}\n")
+        sys.stderr.write(f"running: {printable(text)}\n")
         sys.stderr.flush()
 
     def measured(self, done: int, total: int, text: str) -> None:
@@ -106,7 +107,7 @@ class _Progress:
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
             self.task = self.bar.add_task("", total=total)
             self.bar.start()
-        self.bar.update(self.task, completed=done, description=text)
+        self.bar.update(self.task, completed=done, description=printable(text))
 
     def end(self) -> None:
         if self.bar is not None:

@@ -6,6 +6,7 @@ Every write is one transaction, so processes that tune at the same time lose not
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing
 from typing import Any
 
@@ -16,7 +17,13 @@ __all__ = ["MAX_FILE", "connect", "path", "rows", "write"]
 APPLICATION = 0x424B4C4E  # in the header of the file: it is ours
 MAX_FILE = 256 << 20
 MAX_ROWS = 100_000
+MAX_CELL = 1 << 20  # bytes
 TIMEOUT = 30.0  # seconds to wait for another process's transaction
+LONGEST = 30.0  # seconds after which reading a file is given up
+COLUMNS = (
+    "(machine TEXT NOT NULL, key TEXT NOT NULL, threads INTEGER NOT NULL, "
+    "created TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (machine, key, threads)) WITHOUT ROWID"
+)
 
 
 def path() -> str:
@@ -40,20 +47,29 @@ def connect(where: str, *, create: bool = False) -> Any:
 
     # rw also when only reading: what a killed writer left half done is rolled back on opening.
     mode = "rwc" if create else "rw"
-    return sqlite3.connect(f"file:{quote(where)}?mode={mode}", timeout=TIMEOUT, isolation_level=None, uri=True)
+    connection = sqlite3.connect(f"file:{quote(where)}?mode={mode}", timeout=TIMEOUT, isolation_level=None, uri=True)
+    # A file may hold anything: no functions from its schema, no cell larger than any record, and an end in time.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_CELL)
+    end = time.monotonic() + LONGEST + TIMEOUT
+    connection.set_progress_handler(lambda: int(time.monotonic() > end), 100_000)
+    return connection
 
 
 def _foreign(connection: Any) -> str:
     """Why a database is not ours, or an empty string."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application == 0 and version == 0 and tables == 0:
+    content = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 2").fetchall()
+    if application == 0 and version == 0 and not content:
         return ""  # new and empty
     if application != APPLICATION:
         return "it is a database of another program"
     if version != SCHEMA:
         return f"it has schema {version}, this backline has schema {SCHEMA}"
+    # A view that never ends, a trigger or a virtual table may have the name of our table: only the table that we make is read.
+    if content and content != [("table", "records", f"CREATE TABLE records {COLUMNS}")]:
+        return "it holds something other than the one table of backline"
     return ""
 
 
@@ -101,10 +117,7 @@ def write(where: str, records: list[TuningRecord]) -> int:
             raise ValueError(reason)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS records (machine TEXT NOT NULL, key TEXT NOT NULL, threads INTEGER NOT NULL, "
-            "created TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (machine, key, threads)) WITHOUT ROWID"
-        )
+        connection.execute(f"CREATE TABLE IF NOT EXISTS records {COLUMNS}")
         before = connection.total_changes
         connection.executemany(
             "INSERT INTO records VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created, "

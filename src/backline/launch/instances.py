@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from . import show
+from .watcher import Watcher
 
 __all__ = ["GRACE", "Job", "exit_status", "run"]
 
@@ -118,7 +119,7 @@ class _Run:
         self.consoles = [_Console(fd, whole_lines=len(jobs) > 1) for fd in (1, 2)]
 
     def result(self) -> int:
-        with self._signals():
+        with self._signals(), Watcher(self.grace) as self.watcher:
             try:
                 for job in self.jobs:
                     if any(number != signal.SIGTSTP for number in self.waiting):
@@ -139,7 +140,8 @@ class _Run:
 
     def _start(self, job: Job) -> None:
         piped = bool(job.folder) or len(self.jobs) > 1
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # there may be no stdout, or nobody who reads it
+            sys.stdout.flush()
         if job.folder:
             os.makedirs(job.folder, exist_ok=True)
         process = subprocess.Popen(
@@ -149,6 +151,7 @@ class _Run:
         )  # fmt: skip
         child = _Child(job, process)
         self.children.append(child)
+        self.watcher.started(process.pid)
         for name, pipe, console in zip(("stdout", "stderr"), (process.stdout, process.stderr), self.consoles, strict=True):
             if pipe is not None:
                 log = os.path.join(job.folder, f"{name}.log") if job.folder else ""
@@ -162,6 +165,7 @@ class _Run:
 
     def _reap(self, child: _Child) -> None:
         child.process.wait()
+        self.watcher.ended(child.process.pid)
         child.ended.set()
         self.finished.put(child)
 

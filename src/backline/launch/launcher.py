@@ -98,6 +98,7 @@ def command(words: Sequence[str] | None = None, prog: str = "python -m backline.
     int
         As `main`; 2 for options that are wrong, 1 if nothing could be started.
     """
+    _open_standard_files()
     args = arguments.create_args(arguments.new_parser(prog)).parse_args(words)
     try:
         return main(args)
@@ -109,6 +110,16 @@ def command(words: Sequence[str] | None = None, prog: str = "python -m backline.
         return 1
     except KeyboardInterrupt:  # before there were instances to pass it on to
         return 130
+
+
+def _open_standard_files() -> None:
+    """Open the null device where stdin, stdout or stderr is closed: a pipe to an instance would get that number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(number, True)
 
 
 def place(

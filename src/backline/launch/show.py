@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
+from ..printable import printable
 from .counts import Note
 
 __all__ = ["error", "line", "notes", "table"]
@@ -14,9 +15,12 @@ __all__ = ["error", "line", "notes", "table"]
 
 def line(text: str, colour: str = "") -> None:
     """Write a line; `colour` is a terminal's code for one, such as "33"."""
+    if sys.stderr is None:
+        return
+    text = printable(text)
     if colour and sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
         text = f"\x1b[{colour}m{text}\x1b[0m"
-    with contextlib.suppress(OSError):  # nobody reads it: no reason to end the instances
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it: no reason to end the instances
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 

@@ -25,11 +25,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BacklineError, BadValue
+from . import toml
 from .declare import Switch, Value, nearest, show
 
 __all__ = ["Source", "read_sources", "refuse", "unknown_keys", "warn_about"]
 
 _LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
+_LONGEST_LINE = 400  # characters that are looked at for the line of a key
+_MOST_UNKNOWN = 20  # unknown keys of a file that are named one by one
 
 
 @dataclass(slots=True)
@@ -177,8 +180,6 @@ def _project_file() -> Source | None:
 
 def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
     """Read one TOML file; None if it has no such `table`, that is if it says nothing to us."""
-    import tomllib
-
     source = Source(kind, path)
     text = ""
     try:
@@ -188,7 +189,7 @@ def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
             source.faults.append(f"the file is ignored: it is larger than {_LARGEST} bytes")
             return source if not table else None
         text = data.decode("utf-8-sig")
-        content: Any = tomllib.loads(text)
+        content: Any = toml.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # tomllib raises plain ones for numbers beyond all bounds
         if table and not re.search(r"^\s*\[\s*tool\s*\.\s*backline\b", text, re.MULTILINE):
             return None  # a broken file of somebody else's is not ours to complain about
@@ -213,16 +214,21 @@ def _reason(error: Exception) -> str:
         return f"it is not UTF-8 (byte {error.start})"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, toml.LongKey):
+        return str(error)
     return f"it is not TOML: {error}"
 
 
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            yield from _flatten(value, name + ".")
-        else:
-            yield name, value
+def _flatten(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values. Tables deeper than any switch's stay values: they are reported like unknown keys."""
+    todo = [("", 1, content)]
+    while todo:
+        prefix, depth, table = todo.pop()
+        for key, value in table.items():
+            if isinstance(value, dict) and value and depth < toml.MOST_PARTS:
+                todo.append((f"{prefix}{key}.", depth + 1, value))
+            else:
+                yield f"{prefix}{key}", value
 
 
 def _line_numbers(text: str, table: tuple[str, ...]) -> dict[str, int]:
@@ -230,7 +236,8 @@ def _line_numbers(text: str, table: tuple[str, ...]) -> dict[str, int]:
     lines: dict[str, int] = {}
     prefix = ""
     skip = ".".join(table) + "." if table else ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, whole in enumerate(text.splitlines(), 1):
+        line = whole[:_LONGEST_LINE]
         header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$", line)
         key = re.match(r"\s*([A-Za-z0-9_.\-\"' ]+?)\s*=", line)
         if header:
@@ -256,13 +263,13 @@ def unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
     if source.kind == "environment" or all(key in switches for key in source.raw):
         return []
     plugins.discover()
+    unknown = [key for key in source.raw if key not in switches and plugins.unread(key) is None]
     faults = []
-    for key, value in source.raw.items():
-        if key not in switches and plugins.unread(key) is None:
-            near = ", ".join(nearest(key, switches)[:3])
-            faults.append(
-                f"{source.at(key)}{show(key)} = {show(value)} is no switch; the nearest names: {near}"
-            )
+    for key in unknown[:_MOST_UNKNOWN]:
+        near = ", ".join(nearest(key, switches)[:3])
+        faults.append(f"{source.at(key)}{show(key)} = {show(source.raw[key])} is no switch; the nearest names: {near}")
+    if len(unknown) > _MOST_UNKNOWN:
+        faults.append(f"{len(unknown) - _MOST_UNKNOWN} more keys are no switches")
     return faults
 
 
@@ -282,7 +289,7 @@ def _environment(switches: Mapping[str, Switch]) -> Source | None:
 
         for name in strange:
             # Other variables of ours and other people's begin like this too: only a likely slip is reported.
-            near = get_close_matches(name, known, 1, 0.9)
+            near = get_close_matches(name[:100], known, 1, 0.9)
             if near:
                 source.faults.append(
                     f"{name} = {show(found[name])} sets nothing; the nearest name: {near[0]}"

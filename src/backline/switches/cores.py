@@ -9,19 +9,25 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["starting_threads", "usable_cores"]
+from .. import _core
+
+__all__ = ["MOST_THREADS", "starting_threads", "usable_cores"]
+
+MOST_THREADS: int = _core.most_threads
+"""No call may use more: OpenBLAS, MKL and BLIS keep tables of their threads, and with 5,000 or more they hang or crash."""
 
 
 def starting_threads() -> tuple[int, str]:
     """Return the thread count to start with, and where it came from.
 
-    The larger of OMP_NUM_THREADS and MKL_NUM_THREADS where either holds a number, else `usable_cores`.
+    The larger of OMP_NUM_THREADS and MKL_NUM_THREADS where either holds a number, else `usable_cores`; MOST_THREADS where that is
+    more.
     """
     asked = {name: _first_number(os.environ.get(name, "")) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     name = max(asked, key=asked.__getitem__)
     if asked[name]:
-        return asked[name], name
-    return usable_cores(), "usable physical cores"
+        return min(asked[name], MOST_THREADS), name
+    return min(usable_cores(), MOST_THREADS), "usable physical cores"
 
 
 def _first_number(text: str) -> int:

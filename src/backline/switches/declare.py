@@ -16,7 +16,9 @@ from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
 
-__all__ = ["AtLeast", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show"]
+__all__ = [
+    "AtLeast", "Between", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show",
+]  # fmt: skip
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
@@ -53,7 +55,7 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     """
     from difflib import SequenceMatcher
 
-    matcher = SequenceMatcher(b=word.casefold())
+    matcher = SequenceMatcher(b=word[:200].casefold())  # its time grows with the square of the length
 
     def unlikeness(name: str) -> float:
         matcher.set_seq1(name.casefold())
@@ -97,6 +99,30 @@ class AtLeast:
         """Say which values are legal, the nearest to `value` first."""
         number = "an integer" if kind is int else "a number"
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Integers from `low` to `high`.
+
+    Examples
+    --------
+    >>> Between(1, 8)(8), Between(1, 8)(9)
+    (True, False)
+    """
+
+    low: int
+    high: int
+
+    def __call__(self, value: Value) -> bool:
+        return isinstance(value, int) and self.low <= value <= self.high
+
+    def text(self, value: object, kind: type) -> str:
+        """Say which values are legal, the nearest to `value` first."""
+        above = value > self.high if isinstance(value, int) else str(value).strip().isdigit() and len(str(value)) > 1
+        if above:
+            return f"{self.high} (the nearest), or an integer below it, from {self.low}"
+        return f"{self.low} (the nearest), or an integer above it, up to {self.high}"
 
 
 @dataclass(frozen=True, slots=True)

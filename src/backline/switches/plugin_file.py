@@ -13,6 +13,7 @@ from keyword import iskeyword
 from typing import Any
 
 from ..errors import BacklineError
+from . import toml
 from .declare import AtLeast, EachOf, Switch, Value, nearest, show
 from .table import FAMILIES
 
@@ -135,21 +136,21 @@ def read(path: str, name: str, source: str) -> tuple[Plugin | None, list[str]]:
 
 
 def _content(path: str, faults: list[str]) -> dict[str, Any] | None:
-    import tomllib
-
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             faults.append(f"the file is ignored: it is larger than {_LARGEST} bytes")
             return None
-        return tomllib.loads(data.decode("utf-8-sig"))
+        return toml.loads(data.decode("utf-8-sig"))
     except OSError as error:
         reason = error.strerror or type(error).__name__
     except UnicodeDecodeError as error:
         reason = f"it is not UTF-8 (byte {error.start})"
     except RecursionError:
         reason = "it is nested too deeply"
+    except toml.LongKey as error:
+        reason = str(error)
     except ValueError as error:  # of TOML, or of a number with thousands of digits
         reason = f"it is not TOML: {line_of(str(error))}"
     faults.append(f"the file is ignored as a whole: {reason}")

@@ -10,8 +10,8 @@ from typing import Any
 
 from .additions import Addition
 from .capability import UpToDetected, starting_capability
-from .cores import starting_threads
-from .declare import AtLeast, EachOf, EnumSwitch, Pairs, Reduction, Switch
+from .cores import MOST_THREADS, starting_threads
+from .declare import AtLeast, Between, EachOf, EnumSwitch, Pairs, Reduction, Switch
 from .declared import library_names, register
 from .enums import BlasBackend, LinalgBackend, ROCmFABackend
 from .precision import CUDA, CUDA_MATMUL, CUDNN_OPS, FACTORY, LEGAL, MKLDNN_MATMUL, MKLDNN_OPS, Precision, TF32View, WordView
@@ -65,7 +65,7 @@ _ROOT = (
            "Same bits from run to run, or also for any number of threads.", FAMILIES),
     Switch("emulate", bool, False, None, "Round inputs to the precision requested where the hardware has none of it.",
            _FP32, library="emulated"),
-    Switch("num_threads", int, starting_threads, AtLeast(1), "Threads a library call may use.", FAMILIES),
+    Switch("num_threads", int, starting_threads, Between(1, MOST_THREADS), "Threads a library call may use.", FAMILIES),
     Switch("prefer", tuple, (), _LIBRARIES, "Libraries to try first, in this order.", FAMILIES),
     Switch("only", tuple, (), _LIBRARIES, "The only libraries allowed; empty allows all.", FAMILIES),
     Switch("max_error", float, math.inf, AtLeast(0),
