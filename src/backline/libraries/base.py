@@ -184,6 +184,10 @@ class FileLibrary(Library):
         """Find, load and check the file; why it cannot be used, or an empty string. Called by one thread at a time."""
         raise NotImplementedError
 
+    def test(self, path: str) -> dict[str, str]:
+        """Load a file and compute with it, in a child process that may crash: "reason" is what is wrong with it, or empty."""
+        raise NotImplementedError
+
     def loaded(self) -> bool:
         return self._reason is not None
 

@@ -23,7 +23,7 @@ _lock = threading.RLock()  # re-entrant: a library may ask another one while it 
 _handlers: list[tuple[Handler, Handler, Handler]] = []
 
 
-def lock() -> threading.RLock:  # type: ignore[valid-type]  # a function in typeshed
+def lock() -> threading.RLock:
     """Returns the lock; to be asked for each time, because a forked child has another one."""
     return _lock
 

@@ -14,7 +14,7 @@ from .. import _core
 from . import loading
 from .find import LibrarySpec, search
 
-__all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name", "watch_forks"]
+__all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name", "path", "watch_forks"]
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
 
@@ -37,10 +37,10 @@ def bind() -> bool:
 
 def _bind() -> None:
     global _runtime
-    path = _libgomp()
-    if path:
+    file = _libgomp()
+    if file:
         try:
-            _runtime = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            _runtime = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError:
             return
         _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
@@ -58,6 +58,11 @@ def _libgomp() -> str:
     files = ("libgomp.so.1",)
     wanted = LibrarySpec("libgomp", prefix_globs=files, system_names=files, needs=("GOMP_parallel", "omp_get_thread_num"))
     return search(wanted).path or ""
+
+
+def path() -> str:
+    """The file of the runtime that the team runs on; "" where there is none."""
+    return str(_runtime._name) if bind() else ""
 
 
 def address(symbol: str) -> int:
