@@ -63,22 +63,20 @@ class Proof:
 
 
 def identity(path: str) -> Identity:
-    """Returns size, time of change, place and the first bytes of a file, as numbers; those of its folder's change too.
-
-    The folder counts because a library's other parts are beside it.
+    """Returns size, time of change, place and the first bytes of a file, as numbers.
 
     Raises
     ------
     OSError
         It is not there.
     """
-    status, folder = os.stat(path), os.stat(os.path.dirname(os.path.realpath(path)))
+    status = os.stat(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         head = os.read(descriptor, HEAD)
     finally:
         os.close(descriptor)
-    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev, zlib.crc32(head), folder.st_mtime_ns)
+    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev, zlib.crc32(head))
 
 
 def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[str, str] | None = None) -> Proof:
@@ -102,7 +100,9 @@ def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[
 
     which = identity(path)
     subject = json.dumps({**options, "path": path}, sort_keys=True)
-    key = f"{name} {path} {' '.join(map(str, which))} {_settings(subject, changes or {}):08x}"
+    # A library's other parts lie beside it: the folder changes when one is added, replaced or removed.
+    beside = os.stat(os.path.dirname(os.path.realpath(path))).st_mtime_ns
+    key = f"{name} {path} {' '.join(map(str, which))} {beside} {_settings(subject, changes or {}):08x}"
     facts = _known.get(key)
     if facts is None:
         kept = _read()
