@@ -110,7 +110,7 @@ def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[
         if facts is None:
             facts, finished = probe_process.ask(question, subject, changes=changes)
             # What cannot be loaded may lack a library that is installed tomorrow, in another folder.
-            lasting = finished and not facts["reason"].startswith("cannot be loaded") and probe_process.can_ask()
+            lasting = finished and not facts["reason"].startswith("cannot be loaded")
             if lasting and identity(path) == which:
                 _write({**kept, key: facts})
         _known[key] = facts

@@ -51,7 +51,7 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
     dict
         What `probe_program.answer` returns; "reason" tells too of a child that crashed, ended early, or hung.
     bool
-        Whether the child finished. What is said of one that did not may be otherwise the next time.
+        Whether a child finished. What is said of one that did not may be otherwise the next time.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
     (True, True)
     """
     if not can_ask():
-        return _here(question, subject), True
+        return _here(question, subject), False
     token = os.urandom(8).hex()
     command = [
         sys.executable, "-I", "-S", os.path.abspath(probe_program.__file__), token, question, subject, str(SECONDS)
@@ -71,7 +71,7 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
             env={**environment(), **(changes or {})}, start_new_session=True,
         )  # fmt: skip
     except OSError:
-        return _here(question, subject), True  # no processes here: a sandbox, or memory is short
+        return _here(question, subject), False  # no processes here: a sandbox, or memory is short
     patience = 0.0
     try:
         answer, printed, hangs = _read(child)
