@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 namespace backline {
@@ -26,10 +27,26 @@ std::atomic<bool> apart{false};
 std::atomic<uint64_t> moves{0};
 
 constexpr int kMostApart = 64;  // teams larger than this sit on machines where one thread's place matters less
+
+// A thread of the team, as others may speak of it: its number is its own until it ends, and could be another thread's after that.
+struct Worker {
+    std::mutex lock;  // held while the number is used: the thread does not end meanwhile
+    pid_t id = 0;     // 0 once it has ended
+};
+struct Ending {
+    std::shared_ptr<Worker> worker;
+    ~Ending() {
+        if (!worker) return;
+        std::lock_guard<std::mutex> guard(worker->lock);
+        worker->id = 0;
+    }
+};
+thread_local Ending ending;
+
 // The threads that libgomp keeps for this thread; it has a pool for each one that opens regions.
 thread_local struct {
     int processor = -1, count = 0;
-    pid_t ids[kMostApart];
+    std::shared_ptr<Worker> each[kMostApart];
 } workers;
 
 thread_local bool in_region = false;  // set in the threads that a region has brought
@@ -71,7 +88,16 @@ int team_limit() { return limit.load(std::memory_order_relaxed); }
 namespace {
 
 void note_worker(int index, void *raw) {
-    if (index > 0) static_cast<pid_t *>(raw)[index - 1] = pid_t(syscall(SYS_gettid));
+    if (index == 0) return;
+    if (!ending.worker) ending.worker = std::make_shared<Worker>();
+    ending.worker->id = pid_t(syscall(SYS_gettid));
+    static_cast<std::shared_ptr<Worker> *>(raw)[index - 1] = ending.worker;
+}
+
+// Whether the thread is still there and was given the processors.
+bool place(Worker &worker, const cpu_set_t &processors) {
+    std::lock_guard<std::mutex> guard(worker.lock);
+    return worker.id && sched_setaffinity(worker.id, sizeof processors, &processors) == 0;
 }
 
 }  // namespace
@@ -81,7 +107,7 @@ void keep_apart(int threads) {
     int here = sched_getcpu();
     if (here == workers.processor && workers.count >= threads - 1) return;
     if (workers.count < threads - 1) {
-        Region r{threads, note_worker, workers.ids};
+        Region r{threads, note_worker, workers.each};
         omp_parallel(region_body, &r, unsigned(threads), 0);
         workers.count = threads - 1;
     }
@@ -91,7 +117,7 @@ void keep_apart(int threads) {
     workers.processor = here;
     if (CPU_COUNT(&mine) < threads - 1) return;  // fewer processors than threads: some have to share
     for (int i = 0; i < workers.count; ++i)
-        if (sched_setaffinity(workers.ids[i], sizeof mine, &mine) != 0) workers.count = 0;  // it has ended: ask anew next time
+        if (!workers.each[i] || !place(*workers.each[i], mine)) workers.count = 0;  // it has ended: ask anew next time
     ++moves;
 }
 
