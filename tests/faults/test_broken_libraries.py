@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from broken_libraries import CONSTRUCTORS, FILES, compiled, variable
 
 from backline import libraries
 from backline.libraries import probe_cache, probe_process
+from broken_libraries import CONSTRUCTORS, FILES, compiled, variable
 from support import need, python
 
 # A hang is told after a time; this long, it is no slow start of a process on a busy machine either.
@@ -210,6 +210,8 @@ def test_a_file_that_is_replaced_after_it_was_tested(cache: Path, direct: None, 
 def test_a_program_that_embeds_python_tests_in_itself(executable: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Where there is no interpreter to start, a library is opened without the test in a child; it is checked all the same."""
     need("openblas")
+    cache.unlink(missing_ok=True)
+    probe_cache._known.clear()
     monkeypatch.setattr(sys, "executable", executable)
     fresh = type(libraries.get("openblas"))()
     assert fresh.available() and not cache.exists()
