@@ -2,6 +2,7 @@
 # make test    the tests                                  make types   mypy
 # make bench   the benchmarks                             make clean   removes what these made
 # make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
+# make storm   first calls of many threads, 300 processes
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
+.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking storm clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -54,6 +55,10 @@ test-cudnn: $(VENV)/test $(VENV)/cudnn
 # The true CuPy, its kernels compiled by NVRTC for an H100 and by g++ for this machine: 400 MB are downloaded, a GPU is not needed.
 test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 	$(BIN)/python -m pytest -m cupy -o faulthandler_timeout=1900 tests/hollow $(ARGS)
+
+# Fresh processes in which many threads make the first call of everything at once: an hour or less.
+storm: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python tests/threads/first_use_storm.py --processes 300 $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

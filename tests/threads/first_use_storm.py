@@ -194,9 +194,14 @@ def main() -> int:
         print("\n".join(wrong))
         return 1 if wrong else 0
     begin = time.monotonic()
+    faults = []
     with ThreadPoolExecutor(given.jobs) as pool:
-        faults = [fault for fault in pool.map(lambda n: run(given.first + n, given.timeout), range(given.processes)) if fault]
-    print("\n".join(faults))
+        for done, fault in enumerate(pool.map(lambda n: run(given.first + n, given.timeout), range(given.processes)), 1):
+            if fault:
+                faults.append(fault)
+                print(fault, flush=True)
+            elif done % 25 == 0:
+                print(f"{done} processes: {len(faults)} faults", flush=True)
     took = time.monotonic() - begin
     print(f"{given.processes} processes of {THREADS} threads in {took:.0f} s: {len(faults)} hung, failed or were wrong")
     return 1 if faults else 0
