@@ -2,8 +2,8 @@
 
     python benchmarks/first_call.py [--other INTERPRETER] [--runs 11]
 
-With `--other`, an interpreter that has another Backline, both are measured in turn. "cold" begins without a cache: each library is
-tested in a child process first. "warm" finds what the runs before it have kept there. Medians in milliseconds.
+With `--other`, an interpreter that has another Backline, both are measured in turn. "cold" begins without a cache: each library
+is tested in a child process first. "warm" finds what the run before it has kept there. Medians in milliseconds.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ def main() -> None:
                     for state in ("cold", "warm"):
                         for what, ms in measure(interpreter, name, cache).items():
                             times.setdefault((what, state, side), []).append(ms)
-    print(f"{'median of ' + str(given.runs) + ' [ms]':<24}" + "".join(f"{state + ', ' + side:>14}" for side in sides for state in ("cold", "warm")))
+    heads = [(state, side) for side in sides for state in ("cold", "warm")]
+    print(f"{f'median of {given.runs} [ms]':<24}" + "".join(f"{f'{state}, {side}':>14}" for state, side in heads))
     for what in dict.fromkeys(what for what, _, _ in times):
-        columns = [times.get((what, state, side), []) for side in sides for state in ("cold", "warm")]
+        columns = [times.get((what, *head), []) for head in heads]
         print(f"{what:<24}" + "".join(f"{statistics.median(ms):>14.1f}" if ms else f"{'-':>14}" for ms in columns))
 
 

@@ -31,7 +31,7 @@ def can_ask() -> bool:
     >>> can_ask()
     True
     """
-    name = os.path.basename(sys.executable or "").lower()
+    name = os.path.basename(sys.executable or "").lower().lstrip(".")  # NixOS wraps it in a file that begins with a dot
     known = name.startswith(("python", "pypy", "graalpy"))
     return known and not getattr(sys, "frozen", False) and os.path.isfile(probe_program.__file__)
 
