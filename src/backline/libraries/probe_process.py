@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from . import probe_program
 from .probe_program import Facts
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["SECONDS", "ask", "can_ask", "environment"]
 
@@ -61,6 +64,8 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
     """
     if not can_ask():
         return _here(question, subject), False
+    import subprocess
+
     token = os.urandom(8).hex()
     command = [
         sys.executable, "-I", "-S", os.path.abspath(probe_program.__file__), token, question, subject, str(SECONDS)
@@ -84,10 +89,14 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
     if hangs:
         return {"reason": f"hangs when it is tested (no answer in {SECONDS:g} seconds)"}, False
     if child.returncode < 0:
-        import signal
-
-        return {"reason": f"crashes when it is tested ({signal.Signals(-child.returncode).name}){_last_line(printed)}"}, False
+        return {"reason": f"crashes when it is tested ({_signal(-child.returncode)}){_last_line(printed)}"}, False
     return {"reason": f"ends the process that tests it (status {child.returncode}){_last_line(printed)}"}, False
+
+
+def _signal(number: int) -> str:
+    import signal
+
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _here(question: str, subject: str) -> Facts:
@@ -134,6 +143,8 @@ def _read(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes, bool]:
 
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
     """Whether it has ended; it is not reaped yet, so that its number and that of its group are still its own."""
+    if not hasattr(os, "waitid"):  # macOS, before Python 3.13
+        return child.poll() is not None
     try:
         return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
