@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import _core
 from . import loading
-from .find import LibrarySpec, search
 
 __all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name", "path", "watch_forks"]
 
@@ -55,6 +54,8 @@ def _libgomp() -> str:
     Never by its bare name: the loader would look for that in every entry of LD_LIBRARY_PATH, and an empty or a relative one
     means the working directory.
     """
+    from .find import LibrarySpec, search
+
     files = ("libgomp.so.1",)
     wanted = LibrarySpec("libgomp", prefix_globs=files, system_names=files, needs=("GOMP_parallel", "omp_get_thread_num"))
     return search(wanted).path or ""
