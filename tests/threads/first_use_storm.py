@@ -146,8 +146,8 @@ def storm(seed: int, limit: float) -> list[str]:
         thread.join()
     stop.set()
     threads[-1].join()
-    if seed % 4 == 3 and not _forked_child_computes(limit):
-        wrong.append("a child that was forked afterwards does not compute")
+    if seed % 4 == 3 and (status := _forked_child(limit)):
+        wrong.append(f"a child that was forked afterwards ended with {status}")
     for what, case, result in results:
         wanted = case[3]()
         if not np.allclose(result, wanted, rtol=case[4], atol=case[4]):
@@ -155,16 +155,19 @@ def storm(seed: int, limit: float) -> list[str]:
     return wrong
 
 
-def _forked_child_computes(limit: float) -> bool:
-    """Whether locks and libraries are usable in a fork; not tried while threads import, which Python itself does not survive."""
+def _forked_child(limit: float) -> int:
+    """How a fork ends that computes; not tried while threads import, which Python itself does not survive."""
     import backline as bl
 
     child = os.fork()
     if child == 0:
+        faulthandler.enable()  # a crash tells where
+        faulthandler.register(signal.SIGALRM, chain=True)  # and so does a hang, which this then ends
         signal.alarm(int(limit))
         ones = np.ones((200, 200))
-        os._exit(0 if (bl.mm(ones, ones) == 200).all() and np.allclose(bl.linalg.inv(2 * np.eye(70)), np.eye(70) / 2) else 3)
-    return os.waitpid(child, 0)[1] == 0
+        product, inverse = bl.mm(ones, ones), bl.linalg.inv(2 * np.eye(70))
+        os._exit(0 if (product == 200).all() and np.allclose(inverse, np.eye(70) / 2) else 3)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def run(seed: int, seconds: float) -> str:
