@@ -4,6 +4,7 @@
 # make ranking   the shipped ranking, measured anew       make demo-cnn       a network is trained, a photograph filtered
 # make sanitize  the core under sanitizers                make check-kernels  every vendor kernel over problems with edges
 # make test-caps the tests as on other processors, and without some libraries: half an hour
+# make storm     first calls of many threads at once, in 300 processes
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -23,7 +24,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
 .PHONY: demo demo-cnn test test-caps sanitize check-kernels gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench \
-        ranking clean
+        ranking storm clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -67,6 +68,10 @@ test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 SANITIZERS ?= address thread
 sanitize: $(VENV)/test
 	.ci/sanitize $(SANITIZERS) $(if $(ARGS),-- $(ARGS))
+
+# Fresh processes in which many threads make the first call of everything at once: an hour or less.
+storm: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python tests/threads/first_use_storm.py --processes 300 $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ import pytest
 
 import backline
 from backline.libraries import devices, presence
-from backline.libraries.inquiry import inquire
+from backline.libraries.probe_process import ask
 
 Build = Callable[..., Path]
 
@@ -54,7 +54,7 @@ def use_cupy(monkeypatch: pytest.MonkeyPatch, current: int = 0, name: object = b
 
 
 def test_the_driver_tells_the_capability_of_every_device(driver):
-    assert inquire("cuda.capabilities", str(driver)) == {"reason": "", "capabilities": [[9, 0], None, [12, 1]]}
+    assert ask("cuda.capabilities", str(driver))[0] == {"reason": "", "capabilities": [[9, 0], None, [12, 1]]}
     assert devices.count() == 3
     assert [devices.capability(index) for index in (0, 1, 2, 3, -1)] == [(9, 0), None, (12, 1), None, None]
 

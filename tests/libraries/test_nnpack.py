@@ -86,7 +86,7 @@ def test_the_copy_inside_pytorch_is_taken_once_that_is_imported() -> None:
     ("before", "after", "words"),
     [
         ("return INITIALISED;", "return 51;", "does not initialise: it does not support this processor (status 51)"),
-        ("return INITIALISED;", "abort();", "crashes when asked (SIGABRT)"),
+        ("return INITIALISED;", "abort();", "crashes when it is tested (SIGABRT)"),
         ("sum += input", "sum -= input", "computes a wrong convolution by"),
         ("nnp_convolution_inference(", "nnp_something_else(", "exports no nnp_convolution_inference"),
     ],

@@ -120,7 +120,7 @@ def test_other_releases_and_builds_are_refused(
 
 @pytest.mark.parametrize(
     ("create", "words"),
-    [("return 5;", "dnnl_engine_create failed (status 5, runtime error)"), ("abort();", "crashes when asked (SIGABRT)")],
+    [("return 5;", "dnnl_engine_create failed (status 5, runtime error)"), ("abort();", "crashes when it is tested (SIGABRT)")],
 )
 def test_one_that_does_not_work_is_refused(build: Callable[..., Path], create: str, words: str) -> None:
     path = build("libdnnl.so.3", FAKE.format(major=3, minor=5, runtime=2, create=create))

@@ -83,8 +83,8 @@ def test_mlx_with_metal(more: str, name: str, tmp_path: Path, monkeypatch: pytes
         (MLX.format(metal=False, more=""), "MLX finds no Metal device"),
         ("raise RuntimeError('no backend')", "cannot be imported: RuntimeError: no backend"),
         ("import no_such_module_at_all", "cannot be imported: ModuleNotFoundError"),
-        ("import os; os.abort()", "crashes when it is asked (SIGABRT)"),
-        ("raise SystemExit(3)", "ends the process that asks it"),
+        ("import os; os.abort()", "crashes when it is tested (SIGABRT)"),
+        ("raise SystemExit(3)", "ends the process that tests it"),
         ("print('noise')", "lacks a function"),
     ],
 )

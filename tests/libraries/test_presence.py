@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from backline.errors import BackendUnavailable, BadValue
-from backline.libraries import find, inquiry, openmp, presence
+from backline.libraries import find, openmp, presence, probe_process, probe_program
 from backline.libraries.known import KNOWN
 from backline.libraries.maps import MappedFile
 from backline.libraries.presence import unavailable
@@ -77,7 +77,7 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
     "magma": (MAGMA, "2.9.0", MAGMA + "__attribute__((constructor)) static void f(void) { __builtin_trap(); }", "crashes when"),
     "miopen": (sized("miopenGetVersion", (3, 4, 0)), "3.4.0", sized("miopenGetVersion", (0, 0, 0), 3), "status 3"),
     "composable_kernel": ("int ck;", None, "#include <stdlib.h>\n__attribute__((constructor)) static void f(void) { exit(7); }",
-                          "ends the process that asks it (status 7)"),
+                          "ends the process that tests it (status 7)"),
     "aotriton": ("int a;", None, "extern int elsewhere(void); int a(void) { return elsewhere(); }", "undefined symbol: elsewhere"),
     "mkldnn": (onednn(), "3.5.3", onednn("2, 6, 3"), "is oneDNN 2.6.3, which has another interface; 3 is needed"),
     "nnpack": (returning("nnp_initialize", 0), None, returning("nnp_initialize", 51), "it does not support this processor"),
@@ -136,7 +136,7 @@ def named(monkeypatch: pytest.MonkeyPatch, name: str, path: Path | str) -> prese
 def test_every_row_has_a_stand_in_here() -> None:
     assert set(STANDINS) == set(KNOWN)
     assert set(presence.names()) == {*KNOWN, "mps", "opt_einsum"}
-    assert {question.partition(".")[0] for question in inquiry.CHECKS} <= set(KNOWN)
+    assert {question.partition(".")[0] for question in probe_program.CHECKS} <= set(KNOWN)
 
 
 # --- found, broken, absent
@@ -243,11 +243,11 @@ def test_relative_paths_and_the_working_directory(nowhere: Path, build: Build, m
 def test_a_library_that_prints_and_hangs(build: Build, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     noisy = '#include <stdio.h>\nint nnp_initialize(void) { puts("hello"); fputs("warning", stderr); fflush(stdout); return 0; }'
     assert named(monkeypatch, "nnpack", build("libnnpack.so", noisy)).available()
-    monkeypatch.setattr(inquiry, "SECONDS", 0.3)
+    monkeypatch.setattr(probe_process, "SECONDS", 0.3)
     slow = "#include <unistd.h>\nint nnp_initialize(void) { sleep(20); return 0; }"
     found = named(monkeypatch, "nnpack", build("libnnpack.so", slow))
     assert not found.available()
-    assert "hangs when it is asked" in found.reason()
+    assert "hangs when it is tested" in found.reason()
     assert capfd.readouterr() == ("", "")
 
 
@@ -265,7 +265,7 @@ def test_where_no_child_can_be_started(build: Build, monkeypatch: pytest.MonkeyP
 def test_a_function_that_is_not_there(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search asks for the first functions only; what else is missing is a reason too, not an error."""
     path = build("libmagma.so", "void magma_init(void) {}")
-    assert "lacks a function" in inquiry.inquire("magma", str(path))["reason"]
+    assert "lacks a function" in probe_process.ask("magma", str(path))[0]["reason"]
 
 
 def test_search_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_the_one_that_is_installed_has_the_interface_of_2022() -> None:
 def test_an_interface_is_named_and_read_again() -> None:
     for each in (*EARLY, *LATE):
         assert Interface.read(str(each)) == each
-    assert Interface.read("hangs when asked") is None and Interface.read("") is None
+    assert Interface.read("hangs when it is tested") is None and Interface.read("") is None
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ def test_a_sound_library_passes(tmp_path: Path) -> None:
     [
         ({"error": "+ (m > 100)"}, "computes a wrong sgemm of 512 x 512 ones"),
         ({"error": "* 0"}, "computes a wrong sgemm of 3 x 3 ones"),
-        ({"crash": "*(volatile int *)0 = 1;"}, "crashes when asked (SIGSEGV)"),
-        ({"crash": "__builtin_trap();"}, "crashes when asked (SIGILL)"),
+        ({"crash": "*(volatile int *)0 = 1;"}, "crashes when it is tested (SIGSEGV)"),
+        ({"crash": "__builtin_trap();"}, "crashes when it is tested (SIGILL)"),
         ({"root": "4.0"}, "computes a wrong Cholesky factor"),
         ({"lapack": False}, "has no LAPACK"),
     ],

@@ -31,8 +31,9 @@ _warned: set[tuple[str, ...]] = set()
 
 
 def choose(
-    problem: Problem, *, measure: bool = True, without: Mapping[str, str] = MappingProxyType({}), load: bool = True
-) -> Choice:
+    problem: Problem, *, measure: bool = True, without: Mapping[str, str] = MappingProxyType({}), load: bool = True,
+    snapshot: Any = None,
+) -> Choice:  # fmt: skip
     """The Choice for a Problem under the switches that hold here.
 
     Parameters
@@ -45,6 +46,8 @@ def choose(
         Keys of algorithms that turned out not to work, and what they said.
     load
         Whether every library is loaded to be asked. If not, those that could not come before what is chosen are left alone.
+    snapshot
+        The switches to choose by, where the caller has read them already: another thread may have written one since.
 
     Raises
     ------
@@ -56,7 +59,8 @@ def choose(
         A preference cannot be kept and `fallback` is "error".
     """
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    snapshot: Any = switches.current()
+    if snapshot is None:
+        snapshot = switches.current()
     waiting = set() if load else _not_loaded(problem, snapshot)
     while waiting:
         try:
@@ -66,7 +70,7 @@ def choose(
             continue
         assert choice.chosen is not None
         preferred = choice.library in permits.preferred(problem, snapshot)[0]
-        first = "" if preferred else _worth_loading(problem, choice, waiting)
+        first = "" if preferred else _worth_loading(problem, choice, waiting, snapshot)
         if not first:
             return choice
         waiting.discard(first)
@@ -81,12 +85,12 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     return {name for name in libraries.names() if name not in wanted and not libraries.outline(name).loaded}
 
 
-def _worth_loading(problem: Problem, choice: Choice, waiting: set[str]) -> str:
+def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
     """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
     from . import records
 
     assert choice.chosen is not None
-    record = records.find(precision.as_asked(problem, switches.current()), choice.threads)
+    record = records.find(precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
         return records.sooner(record, choice.chosen.key, waiting)
     return ranking.sooner(problem, choice.chosen, waiting)
@@ -370,7 +374,7 @@ def plan_for(problem: Problem) -> Any:
     snapshot: Any = switches.current()
     failed: dict[str, str] = {}
     while True:
-        choice = choose(problem, without=failed, load=False)
+        choice = choose(problem, without=failed, load=False, snapshot=snapshot)
         algorithm = choice.chosen
         assert algorithm is not None
         library = libraries.get(algorithm.library)

@@ -10,6 +10,7 @@ from typing import Any
 from .. import _core
 from ..errors import LibraryFailed
 from ..problems import Problem
+from . import loading
 
 __all__ = ["Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
 
@@ -181,18 +182,35 @@ class FileLibrary(Library):
 
     load_seconds = 0.0
     _reason: str | None = None
+    _being_loaded = False
 
     def load(self) -> str:
-        """Find, load and check the file; why it cannot be used, or an empty string."""
+        """Find, load and check the file; why it cannot be used, or an empty string. Called by one thread at a time."""
+        raise NotImplementedError
+
+    def test(self, path: str) -> dict[str, str]:
+        """Load a file and compute with it, in a child process that may crash: "reason" is what is wrong with it, or empty."""
         raise NotImplementedError
 
     def loaded(self) -> bool:
         return self._reason is not None
 
     def reason(self) -> str:
-        if self._reason is None:
+        reason = self._reason
+        return self._load_once() if reason is None else reason
+
+    def _load_once(self) -> str:
+        with loading.lock():
+            if self._reason is not None:
+                return self._reason  # another thread was first
+            if self._being_loaded:
+                return f"{self.title} is being loaded"  # its own loading asks
             begin = time.perf_counter()
-            reason = self.load()
+            self._being_loaded = True
+            try:
+                reason = self.load()
+            finally:
+                self._being_loaded = False
             self.load_seconds = time.perf_counter() - begin
-            self._reason = reason
-        return self._reason
+            self._reason = reason  # last: from here on other threads use the library without the lock
+            return reason

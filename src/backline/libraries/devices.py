@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from . import presence
-from .inquiry import inquire
+from .probe_process import ask
 
 __all__ = ["amd_architecture", "capability", "count", "current"]
 
@@ -59,7 +59,7 @@ def capability(index: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=8)
 def _capabilities(path: str) -> tuple[tuple[int, int] | None, ...]:
-    told = inquire("cuda.capabilities", path).get("capabilities", ())
+    told = ask("cuda.capabilities", path)[0].get("capabilities", ())
     return tuple(None if each is None else (int(each[0]), int(each[1])) for each in told)
 
 

@@ -1,6 +1,6 @@
 """The libraries behind the backends: where each is looked for, what it must export, and how to get it.
 
-One row a library; what a found file is then asked is in `inquiry`, under the same name.
+One row a library; what a found file is then asked is in `probe_program`, under the same name.
 """
 
 from __future__ import annotations

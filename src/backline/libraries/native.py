@@ -24,6 +24,9 @@ def double_bits(value: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
+_doors: dict[int, _core.Door] = {}
+
+
 class NativeLibrary:
     """One shared object, opened, with the naming rules of its BLAS and LAPACK.
 
@@ -47,7 +50,9 @@ class NativeLibrary:
         self.prefix, self.suffix, self.int_size = prefix, suffix, int_size
         self.handle = ctypes.CDLL(path, mode=mode | os.RTLD_NOW)
         self._addresses: dict[str, int] = {}
-        self.door = _core.Door()  # closed while one thread needs it in a state of its own
+        # Closed while one thread needs the library in a state of its own. It belongs to what is loaded: opening a file again
+        # gives the same handle.
+        self.door = _doors.setdefault(self.handle._handle, _core.Door())
 
     def address(self, name: str) -> int:
         """Address of an exported symbol, 0 if there is none."""

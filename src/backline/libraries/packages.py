@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import lru_cache
 from typing import Any
 
-from .inquiry import inquire
+from .probe_process import ask
 
 __all__ = ["ask_mlx", "cores_in", "find", "gpu_cores", "version"]
 
@@ -81,7 +82,7 @@ def ask_mlx() -> dict[str, Any]:
     """What MLX says of the Metal device: "reason", and "version" and "name" if there is one. A child process imports it."""
     import json
 
-    return inquire("mlx", json.dumps(sys.path))
+    return ask("mlx", json.dumps([entry for entry in sys.path if os.path.isabs(entry)]))[0]
 
 
 @lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
 """Is the library behind a backend found, and does it work, now; and which version it is.
 
 Several backends are switches for libraries that this package does not drive itself, or not yet; whether they are there is a
-question of its own. The file is found as every library's is (`find`), then a child process loads it and asks it (`inquiry`):
-a file that is there but cannot be loaded or initialised counts as absent, with the reason. Nothing is loaded here.
+question of its own. The file is found as every library's is (`find`), then a child process loads it and asks it
+(`probe_process`): a file that is there but cannot be loaded or initialised counts as absent, with the reason. Nothing is loaded
+here.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 from ..errors import BackendUnavailable, BadValue
 from . import openmp, packages
 from .find import VARIABLE, Finding, LibrarySpec, Step, search
-from .inquiry import inquire
 from .known import KNOWN, Known
 from .maps import mapped_files
+from .probe_process import ask
 
 __all__ = [
     "Presence", "Version", "acl_available", "cuda_devices", "cuda_is_built", "driving", "max_alg_id", "mentions", "metal_facts",
@@ -136,7 +137,7 @@ def _look_for(name: str) -> Found:
     reasons = []
     for each in (finding, *finding.others):
         assert each.path is not None
-        facts = dict(inquire(name, each.path))
+        facts = dict(ask(name, each.path)[0])
         reason = facts.pop("reason", "")
         if not reason:
             return Found("", searched, each.path, facts)
@@ -321,7 +322,7 @@ def max_alg_id() -> int | None:
     if not library.available() or path is None:
         return None
     if path not in _largest:
-        _largest[path] = inquire("cusparselt.max_alg_id", path).get("max_alg_id")
+        _largest[path] = ask("cusparselt.max_alg_id", path)[0].get("max_alg_id")
     return _largest[path]
 
 

@@ -1,4 +1,7 @@
-"""Asks a loaded library what it is, by calls whose answers are known, before the first real pointer goes to it."""
+"""Asks a loaded library what it is, by calls whose answers are known, before the first real pointer goes to it.
+
+A child process has computed with the file before (`probe_cache`); here it runs beside what else is in this process.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from .. import switches
-from . import find
 
 __all__ = ["probe"]
 
@@ -16,26 +18,12 @@ __all__ = ["probe"]
 ONES = 512
 
 
-def probe(traits: Any, step: str, *, has_lapack: bool) -> str:
-    """What is wrong with a BLAS, or "".
+def probe(traits: Any, *, has_lapack: bool) -> str:
+    """Returns what is wrong with a BLAS, or an empty string.
 
     Checks the width of its integers, products of ones on one thread and on all (a wrong OpenMP runtime gives wrong numbers
-    in silence), that no other library computes in its place, and the diagonal of a Cholesky factor. A file that is in
-    neither the interpreter's packages nor in this process is asked in a child process first, which may crash.
+    in silence), that no other library computes in its place, and the diagonal of a Cholesky factor.
     """
-    import os
-
-    from .isolated import CHILD, verdict
-
-    if step in (find.EXPLICIT, find.VARIABLE, find.SYSTEM) and CHILD not in os.environ:
-        wrong = verdict(traits.name, traits.native.path)
-        if wrong:
-            return wrong
-    return check(traits, has_lapack=has_lapack)
-
-
-def check(traits: Any, *, has_lapack: bool) -> str:
-    """The checks themselves, in this process."""
     native, gate = traits.native, traits.gate
     wrong = _integers(native)
     if wrong:

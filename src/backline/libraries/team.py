@@ -11,32 +11,59 @@ import os
 from typing import Any
 
 from .. import _core
+from . import loading
 
-__all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name"]
+__all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name", "path", "watch_forks"]
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
 
 _runtime: Any = None
 _searched = False
-_gates: list[Any] = []
+_gates: dict[tuple[int, int], tuple[Any, int]] = {}  # by kind and the address of the function that sets the count
 _forked = False
 
 
 def bind() -> bool:
     """Find libgomp (the copy that is mapped already, else the system's) and run jobs on it. False where there is none."""
-    global _runtime, _searched
+    global _searched
     if not _searched:
-        _searched = True
+        with loading.lock():
+            if not _searched:
+                _bind()
+                _searched = True  # last: another thread that sees it finds the team bound
+    return _runtime is not None
+
+
+def _bind() -> None:
+    global _runtime
+    file = _libgomp()
+    if file:
         try:
-            # By soname: the loader hands out the copy that is in the process, whoever brought it.
-            _runtime = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            _runtime = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError:
-            return False
+            return
         _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
         # Threads that the user has bound, or asked not to bind, stay where they are.
         _core.team_keep_apart(not any(os.environ.get(name) for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")))
-        _watch_forks()
-    return _runtime is not None
+        watch_forks()
+
+
+def _libgomp() -> str:
+    """The file: the copy that is in the process, whoever brought it, else the system's.
+
+    Never by its bare name: the loader would look for that in every entry of LD_LIBRARY_PATH, and an empty or a relative one
+    means the working directory.
+    """
+    from .find import LibrarySpec, search
+
+    files = ("libgomp.so.1",)
+    wanted = LibrarySpec("libgomp", prefix_globs=files, system_names=files, needs=("GOMP_parallel", "omp_get_thread_num"))
+    return search(wanted).path or ""
+
+
+def path() -> str:
+    """The file of the runtime that the team runs on; "" where there is none."""
+    return str(_runtime._name) if bind() else ""
 
 
 def address(symbol: str) -> int:
@@ -79,15 +106,20 @@ def limit_items(limit: int) -> bool:
 
 
 def gate(address: int, kind: int, *, whole: int = 0, get: int = 0) -> Any:
-    """A Gate for a library's function that sets its number of threads.
+    """The Gate of a library's function that sets its number of threads; every caller that names the function gets the same.
+
+    A file is mapped once however often it is opened, so its function has one address. Were there a second Gate on it, calls
+    under the one would change the count under the calls of the other.
 
     `whole` is the address of a function that sets them for the process, where `address` sets those of one thread only; `get`
     that of a function that tells the count of one thread, where `address` does not return the former one.
     """
-    _watch_forks()
-    made = _core.Gate(address, kind, get)
-    _gates.append((made, whole))
-    return made
+    watch_forks()
+    with loading.lock():
+        made = _gates.get((kind, address))
+        if made is None:
+            made = _gates[kind, address] = (_core.Gate(address, kind, get), whole)
+    return made[0]
 
 
 def forked() -> bool:
@@ -98,21 +130,23 @@ def forked() -> bool:
 _watching = False
 
 
-def _watch_forks() -> None:
+def watch_forks() -> None:
+    """Has a fork wait for calls under a Gate, and the child run on one thread. Called before the first thread starts."""
     global _watching
-    if not _watching:
-        _watching = True
-        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
+    with loading.lock():
+        if not _watching:
+            _watching = True
+            loading.around_fork(_before_fork, _after_fork_in_parent, _after_fork)
 
 
 def _before_fork() -> None:
     # A lock inside a library that another thread holds now would stay locked in the child.
-    for each, _ in _gates:
+    for each, _ in _gates.values():
         each.hold()
 
 
 def _after_fork_in_parent() -> None:
-    for each, _ in _gates:
+    for each, _ in _gates.values():
         each.release()
 
 
@@ -122,7 +156,7 @@ def _after_fork() -> None:
     global _forked
     _forked = True
     _core.set_team_limit(1)
-    for each, whole in _gates:
+    for each, whole in _gates.values():
         each.forked()
         # Small calls do not pass the gate: without this they would run with the count that the parent left.
         if whole:

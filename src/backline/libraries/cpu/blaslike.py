@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+from ... import switches
 from ...problems import Problem
 from ...problems.attention import AttentionProblem
 from ...problems.conv import ConvProblem
@@ -13,9 +14,11 @@ from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ...problems.multi_head import MultiHeadProblem
 from ...problems.rnn import RnnProblem
+from .. import team
 from ..base import Algorithm, FileLibrary, Refusal
 from ..find import Finding, LibrarySpec, search
 from ..probe import probe
+from ..probe_cache import Proof, prove
 from .blas_attention import attention_algorithms, prepare_attention
 from .blas_rnn import prepare_rnn, rnn_algorithms
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
@@ -53,8 +56,14 @@ class BlasLibrary(FileLibrary):
             self.finding = search(self.spec)
             if self.finding.path is None:
                 return self.finding.reason
+            proof = self._proof(self.finding.path)
+            if proof.reason:
+                return proof.reason
             traits = self.open(self.finding.path)
-            wrong = probe(traits, self.finding.step, has_lapack=self.has_lapack)
+            wrong = proof.replaced()
+            if wrong:
+                return wrong
+            wrong = probe(traits, has_lapack=self.has_lapack)
             if wrong:
                 return f"{self.finding.path} {wrong}"
             self.opened(traits)
@@ -63,6 +72,16 @@ class BlasLibrary(FileLibrary):
             return f"{type(error).__name__}: {error}"
         self.traits = traits
         return ""
+
+    def _proof(self, path: str) -> Proof:
+        """What comes of loading the file and computing with it in a child process, as `open` and `probe` do here."""
+        threads = 1 if team.forked() else cast(int, switches.get("num_threads"))
+        options = {"lapack": self.has_lapack, "libgomp": team.path(), "threads": threads, **self.trial()}
+        return prove(self.name, path, "blas", options)
+
+    def trial(self) -> dict[str, Any]:
+        """How the child process is to open the file: "mode", "setup" and "set threads" of `probe_program`."""
+        raise NotImplementedError
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         assert self.traits is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 from .. import team
 from ..find import LibrarySpec
@@ -28,6 +29,9 @@ class BLIS(BlasLibrary):
         folders=("blis-openmp", "blis-pthread"),
         needs=("cblas_sgemm", "bli_thread_set_num_threads"),
     )
+
+    def trial(self) -> dict[str, Any]:
+        return {"mode": getattr(os, "RTLD_DEEPBIND", 0), "setup": [], "set threads": "bli_thread_set_num_threads"}
 
     def open(self, path: str) -> BlasTraits:
         team.bind()  # its libgomp is then the one we know

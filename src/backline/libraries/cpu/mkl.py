@@ -53,14 +53,17 @@ class MKL(BlasLibrary):
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None
 
+    def trial(self) -> dict[str, Any]:
+        layer = _layer()
+        setup = [("MKL_Set_Dynamic", 0)] if layer is None else [("MKL_Set_Threading_Layer", layer), ("MKL_Set_Dynamic", 0)]
+        return {"mode": 0, "prefix": "", "suffix": "_64", "setup": setup, "set threads": "MKL_Set_Num_Threads"}
+
     def open(self, path: str) -> BlasTraits:
-        ours = team.bind()
         # MKL exports both widths side by side; with 64-bit integers no size is too large.
         native = NativeLibrary(path, suffix="_64", int_size=8)
-        layer = os.environ.get("MKL_THREADING_LAYER", "")
-        if not layer:
-            # Never the Intel layer by call while libgomp is mapped: with a global libgomp its products are wrong.
-            native.call(native.address("MKL_Set_Threading_Layer"), ctypes.c_int(GNU_LAYER if ours else INTEL_LAYER))
+        layer = _layer()
+        if layer is not None:
+            native.call(native.address("MKL_Set_Threading_Layer"), ctypes.c_int(layer))
         capped = capability.cap_mkl(native)
         strict = self._reproduce(native)
         text = ctypes.create_string_buffer(256)
@@ -137,6 +140,15 @@ class MKL(BlasLibrary):
         if self.traits is not None and isinstance(plan, _core.PreparedCall):
             plan.door = self.traits.native.door  # also where the engine does not come by: second tries, measurements
         return plan
+
+
+def _layer() -> int | None:
+    """The threading layer to set before anything else; None where the user has chosen one by the environment."""
+    ours = team.bind()
+    if os.environ.get("MKL_THREADING_LAYER"):
+        return None
+    # Never the Intel layer by call while libgomp is mapped: with a global libgomp its products are wrong.
+    return GNU_LAYER if ours else INTEL_LAYER
 
 
 class _Kernels:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 from .. import capability, team
 from ..find import LibrarySpec
 from ..native import NativeLibrary
+from ..probe_cache import Proof
 from .blaslike import BlasLibrary
 from .cblas import BlasTraits
 
@@ -43,6 +45,13 @@ class OpenBLAS(BlasLibrary):
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.openblas_kernels(self.facts.get("core", "")) if self.available() else None
+
+    def _proof(self, path: str) -> Proof:
+        with capability.cap_openblas():  # the child reads the variable as well
+            return super()._proof(path)
+
+    def trial(self) -> dict[str, Any]:
+        return {"mode": getattr(os, "RTLD_DEEPBIND", 0), "setup": [], "set threads": "{prefix}openblas_set_num_threads{suffix}"}
 
     def open(self, path: str) -> BlasTraits:
         with capability.cap_openblas():

@@ -41,7 +41,7 @@ class Pools:
             file = os.path.basename(_file_of(self._create))
             self.name = "pthreadpool" if not file or file.startswith("libpthreadpool") else f"pthreadpool in {file}"
         # What is forked while another thread holds a pool would wait for it for ever.
-        team._watch_forks()
+        team.watch_forks()
 
     def get(self, threads: int) -> int:
         """Address of the pool of so many threads, the caller among them; 0, which is the caller alone, for one.

@@ -55,11 +55,10 @@ class SciPy(Library):
             return f"SciPy is not installed ({self.how_to_get})"
         for root in spec.submodule_search_locations:
             for folder, (_, kind) in KINDS.items():
-                self.path = os.path.join(root, "fft", folder)
-                if os.path.isdir(self.path):
-                    self.folder, self.title = folder, f"SciPy ({kind})"
+                path = os.path.join(root, "fft", folder)
+                if os.path.isdir(path):
+                    self.path, self.folder, self.title = path, folder, f"SciPy ({kind})"
                     return ""
-        self.path = ""
         return f"the SciPy in {', '.join(spec.submodule_search_locations)} has neither {' nor '.join(KINDS)}"
 
     def version(self) -> str | None:

@@ -14,11 +14,12 @@ from .... import _core, switches
 from ....errors import BackendUnavailable, BadValue
 from ....problems import Problem, operand
 from ....problems.fft import FftProblem
-from ... import find, isolated, team
+from ... import team
 from ...base import Algorithm, FileLibrary, Refusal
 from ...find import Finding, search
 from ...known import KNOWN
 from ...native import NativeLibrary
+from ...probe_cache import prove_by_class
 from . import wisdom
 from .planner import Planner, planner_of
 from .transforms import fftw_algorithms, prepare_fftw
@@ -54,21 +55,28 @@ class FFTW(FileLibrary):
             if self.finding.path is None:
                 return self.finding.reason
             path = self.finding.path
-            if self.finding.step in (find.EXPLICIT, find.VARIABLE, find.SYSTEM) and isolated.CHILD not in os.environ:
-                wrong = isolated.verdict(self.name, path)
-                if wrong:
-                    return wrong
+            proof = prove_by_class(self.name, path, 1 if team.forked() else cast(int, switches.get("num_threads")))
+            if proof.reason:
+                return proof.reason
             self._open(path)
-            for letter, planner in self.planners.items():
-                wrong = _check(planner, letter)
-                if wrong:
-                    self.planners = {}
-                    return f"{planner.base.path} {wrong}"
+            wrong = proof.replaced() or self._wrong()
+            if wrong:
+                self.planners = {}
+                return wrong
         except (OSError, RuntimeError, ValueError) as error:
             # dlopen's own text, or a symbol that is not what it should be: a reason, not a crash.
             self.planners = {}
             return f"{type(error).__name__}: {error}"
         return ""
+
+    def test(self, path: str) -> dict[str, str]:
+        self._open(path)
+        return {"reason": self._wrong()}
+
+    def _wrong(self) -> str:
+        """What is wrong with the first file that computes wrongly, or an empty string."""
+        checks = ((planner.base.path, _check(planner, letter)) for letter, planner in self.planners.items())
+        return next((f"{path} {wrong}" for path, wrong in checks if wrong), "")
 
     def _open(self, path: str) -> None:
         threads = team.bind()  # its libgomp is then the one we know

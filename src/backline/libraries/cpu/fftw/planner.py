@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import loading
 from ...native import NativeLibrary
 
 __all__ = ["KINDS", "PLANNING", "Planner", "Request", "Transform", "planner_of"]
@@ -31,9 +32,8 @@ MOST_SCRATCH = 8 << 30  # bytes of arrays that a measurement may write to
 
 _lock = threading.RLock()
 
-if hasattr(os, "register_at_fork"):
-    # A planner that another thread is in the middle of using would be copied into the child as it is.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+# A planner that another thread is in the middle of using would be copied into the child as it is.
+loading.around_fork(_lock.acquire, _lock.release, _lock.release)
 
 
 class _Dim(ctypes.Structure):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,12 @@ from typing import Any, cast
 from .... import switches
 from ....problems import Problem
 from ....problems.conv import ConvProblem
-from ... import isolated, presence, team
+from ... import presence, team
 from ...base import Algorithm, FileLibrary, Refusal
 from ...find import Finding
 from ...known import KNOWN
 from ...native import NativeLibrary
+from ...probe_cache import prove_by_class
 from ..pthreadpool import Pools
 from .conv import check, conv_algorithms, prepare_conv, status_text
 
@@ -62,25 +62,32 @@ class NNPACK(FileLibrary):
             path = self.finding.path
             if path is None:
                 return self.finding.reason
-            if isolated.CHILD not in os.environ:
-                wrong = isolated.verdict(self.name, path)
-                if wrong:
-                    return wrong
-            native = NativeLibrary(path)
-            if not native.address("nnp_convolution_inference"):
-                return f"{path} exports no nnp_convolution_inference"
-            status = native.call(native.address("nnp_initialize"), restype=ctypes.c_int)
-            if status:
-                return f"{path} does not initialise: {status_text(status)}"
-            pools = Pools(native)
-            threads = 1 if team.forked() or not pools.name else cast(int, switches.get("num_threads"))
-            for count in dict.fromkeys((1, threads)):
-                wrong = check(native, pools.get(count))
-                if wrong:
-                    return f"{path} {wrong} on {count} thread{'s' if count > 1 else ''}"
+            proof = prove_by_class(self.name, path, 1 if team.forked() else cast(int, switches.get("num_threads")))
+            wrong = proof.reason or self._open(path) or proof.replaced()
         except (OSError, RuntimeError, ValueError) as error:
             # dlopen's own text, or a call that fails: a reason, not a crash.
             return f"{type(error).__name__}: {error}"
+        if wrong:
+            self.native = self.pools = None
+        return wrong
+
+    def test(self, path: str) -> dict[str, str]:
+        return {"reason": self._open(path)}
+
+    def _open(self, path: str) -> str:
+        """Load and check a file; what is wrong with it, or an empty string."""
+        native = NativeLibrary(path)
+        if not native.address("nnp_convolution_inference"):
+            return f"{path} exports no nnp_convolution_inference"
+        status = native.call(native.address("nnp_initialize"), restype=ctypes.c_int)
+        if status:
+            return f"{path} does not initialise: {status_text(status)}"
+        pools = Pools(native)
+        threads = 1 if team.forked() or not pools.name else cast(int, switches.get("num_threads"))
+        for count in dict.fromkeys((1, threads)):
+            wrong = check(native, pools.get(count))
+            if wrong:
+                return f"{path} {wrong} on {count} thread{'s' if count > 1 else ''}"
         self.native, self.pools = native, pools
         return ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,11 +18,12 @@ from ....problems.neural import NeuralProblem
 from ....problems.quantized import QuantizedProblem
 from ....problems.rnn import RnnProblem
 from ....switches.verbosity import starting_mkldnn
-from ... import capability, find, isolated, team
+from ... import capability, team
 from ...base import Algorithm, FileLibrary, Refusal
 from ...find import Finding, search
 from ...known import KNOWN
 from ...native import NativeLibrary
+from ...probe_cache import prove_by_class
 from . import abi
 from .conv import conv_algorithms, prepare_conv
 from .engine import Engine
@@ -70,14 +70,14 @@ class OneDNN(FileLibrary):
 
     def load(self) -> str:
         """The newest usable file; where there are older ones, and newer ones that are not usable, the report has them."""
-        found = search(self.spec, self._named())
+        found = search(self.spec)
         if found.path is None:
             self.finding = found
             return found.reason
         reasons: list[str] = []
         for finding in (found, *found.others):
             self.finding = finding
-            reason = self._try(finding, several=bool(found.others))
+            reason = self._try(finding)
             if not reason:
                 if reasons:
                     self.facts["passed over"] = "; ".join(reasons)
@@ -88,20 +88,20 @@ class OneDNN(FileLibrary):
         self.finding = found
         return "; ".join(reasons)
 
-    def _try(self, finding: Finding, *, several: bool) -> str:
+    def _try(self, finding: Finding) -> str:
         """Load a file; why it cannot be used, or an empty string."""
         path = finding.path
         assert path is not None
         try:
             if finding.info is not None and any(name.startswith("libsycl") for name in finding.info.needed):
                 return f"{path} is built on SYCL; {KNOWN['mkldnn'].how_to_get} has a build on OpenMP"
-            # Among several a child looks first, so that what cannot be used is not loaded beside what can.
-            asked = several or finding.step in (find.EXPLICIT, find.VARIABLE, find.SYSTEM)
-            if asked and isolated.CHILD not in os.environ:
-                wrong = isolated.verdict(self.name, path)
-                if wrong:
-                    return wrong
+            proof = prove_by_class(self.name, path, _threads())
+            if proof.reason:
+                return proof.reason
             loaded = self._open(path)
+            wrong = proof.replaced()
+            if wrong:
+                return wrong
             wrong = _check(loaded.engine)
             if wrong:
                 return f"{path} {wrong}"
@@ -111,9 +111,8 @@ class OneDNN(FileLibrary):
         self.traits = loaded
         return ""
 
-    def _named(self) -> str | None:
-        # A child that is to look at one file is told so by this name; people name a file by that of the backend.
-        return os.environ.get(f"BACKLINE_{self.name.upper()}_LIBRARY") if isolated.CHILD in os.environ else None
+    def test(self, path: str) -> dict[str, str]:
+        return {"reason": _check(self._open(path).engine)}
 
     def _open(self, path: str) -> Loaded:
         team.bind()  # its libgomp is then the one we know
@@ -217,9 +216,13 @@ class OneDNN(FileLibrary):
         return facts
 
 
+def _threads() -> int:
+    return 1 if team.forked() else cast(int, switches.get("num_threads"))
+
+
 def _check(engine: Engine) -> str:
     """What is wrong with its products of ones, or ""."""
-    threads = cast(int, switches.get("num_threads")) if engine.gate is not None and not team.forked() else 1
+    threads = _threads() if engine.gate is not None else 1
     for n, count in zip(ONES, (1, threads), strict=True):
         ones = np.ones((n, n), np.float32)
         operands = tuple(Operand(role, ones.dtype, ones.shape, ones.strides) for role in "ab")

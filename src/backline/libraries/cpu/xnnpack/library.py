@@ -12,11 +12,12 @@ from ....problems import Problem
 from ....problems.conv import ConvProblem
 from ....problems.linear import LinearProblem
 from ....problems.matmul import MatmulProblem
-from ... import isolated, team
+from ... import team
 from ...base import Algorithm, FileLibrary, Refusal
 from ...find import Finding, search
 from ...known import KNOWN
 from ...native import NativeLibrary
+from ...probe_cache import prove_by_class
 from . import layers
 from .interface import EARLY, Interface, Xnnpack, trials, wrong
 
@@ -47,14 +48,16 @@ class XNNPACK(FileLibrary):
             path = self.finding.path
             if path is None:
                 return self.finding.reason
-            if isolated.CHILD in os.environ:
-                return _tried(NativeLibrary(path))
-            # What it has to say is which interface the file has; anything else is what is wrong with it.
-            said = isolated.verdict(self.name, path)
-            interface = Interface.read(said)
+            proof = prove_by_class(self.name, path, 1 if team.forked() else cast(int, switches.get("num_threads")))
+            if proof.reason:
+                return proof.reason
+            interface = Interface.read(proof.facts.get("interface", ""))
             if interface is None:
-                return said or f"{path} has no interface that is known"
+                return "which interface it has is found by trying, which takes a process that may crash, and none can be started"
             xnn = Xnnpack(NativeLibrary(path), interface)
+            amiss = proof.replaced()
+            if amiss:
+                return amiss
             threads = 1 if team.forked() or not xnn.pools.name else cast(int, switches.get("num_threads"))
             for count in dict.fromkeys((1, threads)):
                 amiss = wrong(xnn, count)
@@ -65,6 +68,11 @@ class XNNPACK(FileLibrary):
             return f"{type(error).__name__}: {error}"
         self.xnn = xnn
         return ""
+
+    def test(self, path: str) -> dict[str, str]:
+        """Which interface the file has, or what is wrong with it."""
+        tried = _tried(NativeLibrary(path))
+        return {"reason": "", "interface": tried} if Interface.read(tried) else {"reason": tried}
 
     def version(self) -> str | None:
         """It does not tell one."""
@@ -107,9 +115,6 @@ class XNNPACK(FileLibrary):
 
 def _tried(native: NativeLibrary) -> str:
     """In a child process of its own: which interface a file has, found by children of that; else what is wrong."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected
     ended = []
     for interface in trials(native):
         status = _try(native, interface)

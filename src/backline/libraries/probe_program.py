@@ -1,78 +1,43 @@
-"""Questions to a library that may not be fit: is it what its name says, does it initialise, which version is it.
+"""The program that tests a library in a process of its own: is it what its name says, does it initialise, does it compute.
 
-They are asked in a child process. A library that crashes then takes the child with it, one that prints prints into nothing,
-and nothing stays behind in this process: no mapped file, no thread, no CUDA context that a fork could not carry over. The
-child runs this very file as a program and needs nothing but the standard library; that takes some hundredths of a second.
-Where no child can be started the questions are asked here.
+`probe_process` starts it, by the path of this file, with an interpreter that imports nothing but the standard library. A library
+that crashes then takes this process with it and no other, one that prints prints where nobody takes it for an answer, and nothing
+stays behind in the program that asked: no mapped file, no thread, no CUDA context that a fork could not carry over.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["CHECKS", "Facts", "inquire"]
+__all__ = ["CHECKS", "Facts", "answer"]
 
 Facts: TypeAlias = dict[str, Any]
-
-SECONDS = 60
-
-
-def inquire(question: str, subject: str) -> Facts:
-    """Ask a question about a file.
-
-    Parameters
-    ----------
-    question : str
-        A key of `CHECKS`; any other word asks only whether the file can be loaded.
-    subject : str
-        The file's absolute path. For "mlx" a JSON list: the folders that packages are imported from.
-
-    Returns
-    -------
-    dict
-        "reason": why it is not fit, or ""; if it is fit, what it says, such as "version".
-
-    Examples
-    --------
-    >>> inquire("cudnn", "/nowhere/libcudnn.so.9")["reason"].startswith("cannot be loaded: /nowhere/libcudnn.so.9")
-    True
-    """
-    if not sys.executable or getattr(sys, "frozen", False) or not os.path.isfile(__file__):
-        return _answer(question, subject)
-    import json
-    import subprocess
-
-    command = [sys.executable, "-I", "-S", __file__, question, subject]
-    try:
-        child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return {"reason": f"hangs when it is asked (no answer in {SECONDS} seconds)"}
-    except OSError:
-        return _answer(question, subject)  # no processes here: a sandbox, or memory is short
-    if child.returncode < 0:
-        import signal
-
-        return {"reason": f"crashes when it is asked ({signal.Signals(-child.returncode).name})"}
-    try:
-        facts: Facts = json.loads(child.stdout)
-    except ValueError:
-        return {"reason": f"ends the process that asks it (status {child.returncode})"}
-    return facts
 
 
 class Unfit(Exception):
     """The library is not what is wanted; the text says why."""
 
 
-def _answer(question: str, subject: str) -> Facts:
-    """Ask here, in this process."""
+def answer(question: str, subject: str) -> Facts:
+    """Returns what testing a library says: "reason" is empty if it is fit, and there may be more, such as "version".
+
+    Parameters
+    ----------
+    question
+        A key of `CHECKS`, or of `PROGRAMS`; any other word asks only whether the file can be loaded.
+    subject
+        The file's absolute path; for a key of `PROGRAMS` what that takes, in JSON.
+    """
     try:
-        if question == "mlx":
-            return {"reason": "", **_mlx()}
+        if question in PROGRAMS:
+            import json
+
+            return {"reason": "", **PROGRAMS[question](json.loads(subject))}
         library = ctypes.CDLL(subject, mode=os.RTLD_NOW | os.RTLD_LOCAL if os.name == "posix" else 0)
         check = CHECKS.get(question)
         return {"reason": "", **(check(library) if check else {})}
@@ -84,17 +49,18 @@ def _answer(question: str, subject: str) -> Facts:
         return {"reason": f"lacks a function: {error}"}
 
 
-def main() -> None:
-    """In the child: ask, and write the answer where the library cannot write."""
+def main(token: str, question: str, subject: str, seconds: str) -> None:
+    """Tests, and writes the answer where the library cannot write: with the token, so that an early end is no answer."""
     import json
+    import resource
+    import signal
 
-    answers, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    if sys.argv[1] == "mlx":
-        sys.path[:] = json.loads(sys.argv[2])
-    text = json.dumps(_answer(sys.argv[1], sys.argv[2]))
-    os.write(answers, text.encode())
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what the library prints is kept apart, for the reason if it ends the process
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(int(float(seconds)) + 5)  # should the process that asked be killed meanwhile
+    text = json.dumps({"token": token, **answer(question, subject)})
+    os.write(answers, text.encode() + b"\n")
     os._exit(0)  # not by the libraries' own ways out: they may wait for threads, or crash
 
 
@@ -316,10 +282,11 @@ def _openmp(library: ctypes.CDLL) -> Facts:
     return {}
 
 
-def _mlx() -> Facts:
+def _mlx(folders: list[str]) -> Facts:
     """Import MLX, which only a user's program does otherwise, and ask it about Metal."""
     from importlib import import_module
 
+    sys.path[:] = folders
     try:
         mx: Any = import_module("mlx.core")
     except Exception as error:  # a stranger's module may raise anything
@@ -334,6 +301,95 @@ def _mlx() -> Facts:
         told = ask()  # before it took a device
     return {**facts, "name": str(told.get("device_name", ""))}
 
+
+# --- libraries that compute ---------------------------------------------------------------------------------------
+
+LARGE = 512
+"""Large enough that a BLAS uses all the threads it is given."""
+BLAS_NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
+
+
+def _blas(options: Facts) -> Facts:
+    """Does what loading a BLAS does, and the first products and a factorization, on one thread and on all."""
+    if options["libgomp"]:
+        ctypes.CDLL(options["libgomp"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    library = ctypes.CDLL(options["path"], mode=os.RTLD_NOW | options["mode"])
+    names = ((options["prefix"], options["suffix"]),) if "suffix" in options else BLAS_NAMES
+    prefix, suffix = next((pair for pair in names if hasattr(library, f"{pair[0]}cblas_sgemm{pair[1]}")), names[-1])
+
+    def function(name: str) -> Any:
+        return getattr(library, f"{prefix}{name}{suffix}")
+
+    for name, value in options["setup"]:
+        getattr(library, name)(ctypes.c_int(value))
+    wrong = _strange_integers(function(_fortran("isamax", suffix)))
+    if wrong:
+        return {"reason": wrong}
+    setter = options["set threads"].format(prefix=prefix, suffix=suffix)
+    for threads in dict.fromkeys((1, options["threads"])):
+        if hasattr(library, setter):
+            getattr(library, setter)(ctypes.c_int64(threads))
+        for letter, real in (("s", ctypes.c_float), ("d", ctypes.c_double)):
+            for n in (3, LARGE):
+                if not _right_product(function(f"cblas_{letter}gemm"), real, n):
+                    return {"reason": f"computes a wrong {letter}gemm of {n} x {n} ones on {threads} threads"}
+    if not options["lapack"]:
+        return {}
+    if not hasattr(library, f"{prefix}{_fortran('dpotrf', suffix)}{suffix}"):
+        return {"reason": "has no LAPACK (no dpotrf_)"}
+    return {"reason": _wrong_factor(function(_fortran("dpotrf", suffix)))}
+
+
+def _fortran(name: str, suffix: str) -> str:
+    return name if suffix.startswith("_") else f"{name}_"
+
+
+def _strange_integers(isamax: Any) -> str:
+    isamax.restype = ctypes.c_int32
+    x = (ctypes.c_float * 3)(1, 5, 2)
+    length, one = ctypes.c_int64(3 - 2**63), ctypes.c_int64(1)  # 3 where integers have 32 bits, else none
+    found = isamax(ctypes.byref(length), x, ctypes.byref(one))
+    return "" if found in (0, 2) else f"gives a strange answer to isamax ({found})"
+
+
+def _right_product(gemm: Any, real: Any, n: int) -> bool:
+    letter = "f" if real is ctypes.c_float else "d"
+    ones = ctypes.create_string_buffer(struct.pack(letter, 1.0) * (n * n), n * n * ctypes.sizeof(real))
+    result = ctypes.create_string_buffer(struct.pack(letter, float("nan")) * (n * n), len(ones))
+    i = ctypes.c_int64
+    gemm.restype = None
+    gemm(i(101), i(111), i(111), i(n), i(n), i(n), real(1), ones, i(n), ones, i(n), real(0), result, i(n))
+    return result.raw == struct.pack(letter, float(n)) * (n * n)
+
+
+def _wrong_factor(potrf: Any) -> str:
+    n, info = ctypes.c_int64(3), (ctypes.c_int64 * 2)(-1, -1)
+    a = (ctypes.c_double * 9)(4, 0, 0, 0, 4, 0, 0, 0, 4)
+    potrf.restype = None
+    potrf(ctypes.c_char_p(b"L"), ctypes.byref(n), a, ctypes.byref(n), info, ctypes.c_size_t(1))
+    return "" if list(a) == [2, 0, 0, 0, 2, 0, 0, 0, 2] else "computes a wrong Cholesky factor"
+
+
+def _own_test(options: Facts) -> Facts:
+    """Has the class of a library test the file, by this installation's own code and NumPy."""
+    import importlib.util
+
+    sys.path[:0] = options["folders"]
+    spec = importlib.util.spec_from_file_location("backline._core", options["core"])
+    assert spec is not None and spec.loader is not None
+    # An editable installation keeps it apart from the package.
+    core = sys.modules["backline._core"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(core)
+    libraries: Any = importlib.import_module("backline.libraries")
+    try:
+        facts: Facts = libraries.get(options["name"]).test(options["path"])
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise Unfit(f"{type(error).__name__}: {error}") from None
+    return facts
+
+
+PROGRAMS: dict[str, Callable[[Any], Facts]] = {"blas": _blas, "library": _own_test, "mlx": lambda folders: _mlx(folders)}
+"""Question -> a test that loads the library itself."""
 
 CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
     "cublas": _dotted("cublasGetProperty", "cuBLAS", 12, 13),
@@ -361,4 +417,4 @@ CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:5])
