@@ -1,0 +1,436 @@
+"""Linear algebra: judged by backward error, orthogonality and reconstruction, each within c n eps norm (Higham; LAPACK Users' Guide)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from backline.errors import LinAlgError
+
+from ..arrays import FORMATS, Array, Draw, wide
+from ..call import Call, generates
+from ..check import Wrong, like, near
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def adjoint(x: Array) -> Array:
+    return x.conj().swapaxes(-1, -2)
+
+
+def size_of(x: Array) -> Array:
+    """Frobenius norm of each matrix."""
+    return np.sqrt(np.sum(np.abs(x) ** 2, axis=(-1, -2), keepdims=True))
+
+
+def small(residual: Array, scale: Any, n: int, dtype: Any, name: str, factor: float = 30) -> None:
+    if not residual.size:
+        return
+    f = FORMATS[np.dtype(dtype).name]
+    with np.errstate(all="ignore"):
+        error = size_of(residual)
+        limit = factor * max(n, 1) * f.eps * scale + f.tiny * 16 * max(n, 1) * (1 + np.asarray(scale))
+        wrong = ~(error <= limit)
+    if wrong.any():
+        kind = "value" if np.isfinite(residual).all() else "not finite"
+        ratio = float(np.max(np.where(np.isfinite(error), error / limit, 0)))
+        raise Wrong(kind, f"{name}: {ratio:.3g} times the bound in {int(wrong.sum())} of {wrong.size} matrices")
+
+
+class Case:
+    """A random matrix, or a batch of them."""
+
+    def __init__(self, draw: Draw, *, batch: bool = True, square: bool = True, hermitian: bool = False, definite: bool = False) -> None:
+        draw.values = draw.choice(("normal",) * 6 + ("whole", "zeros", "graded", "special"))
+        self.dtype = draw.choice(DTYPES)
+        self.draw = draw
+        self.special = draw.values == "special" and not draw.plain.values
+        r = draw.random.random()
+        most = 9 if r < 0.5 else 33 if r < 0.9 else 65
+        self.m = draw.size(most, 0.01)
+        self.n = self.m if square else draw.size(most, 0.01)
+        if draw.chance(0.015) and not draw.plain.size:
+            self.m, self.n = (self.m + 70, self.n + 70) if square else (self.m + 70, self.n)
+        self.batch = tuple(draw.size(4) for _ in range(draw.choice((0, 0, 0, 1, 1, 2)))) if batch and self.m < 40 else ()
+        x = draw.fill((*self.batch, self.m, self.n), self.dtype)
+        self.factor = 2.0 ** draw.choice((0, 0, 0, 0, 10, -10)) if draw.values == "normal" else 1.0
+        with np.errstate(all="ignore"):
+            if definite:
+                w = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+                x = (w @ adjoint(w) + max(self.n, 1) * np.eye(self.n)).astype(x.dtype)
+            elif hermitian:
+                x = x + adjoint(x)
+            x = (x * x.dtype.type(self.factor)).astype(x.dtype)
+        self.a = draw.lay_out(x)
+
+    def right(self, left: bool = True) -> Array:
+        k = self.draw.choice((1, 1, 2, 3, 5, 8, 17, 0)) if not self.draw.plain.size else 1
+        shape = (*self.batch, self.m, k) if left else (*self.batch, k, self.n)
+        return self.draw.array(shape, self.dtype, "normal")
+
+    def call(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], check: Callable[[Any], None]) -> Call:
+        """Matrices with NaN or infinity may raise or give NaN, and are not looked at further."""
+        special = not all(np.isfinite(a).all() for a in args if isinstance(a, np.ndarray) and a.dtype.kind in "fc")
+        return Call(op, args, kwargs, (lambda result: None) if special else check, raises=(LinAlgError,))
+
+
+def condition(a: Array) -> Array:
+    """2-norm condition number of each matrix; infinite where it has no value."""
+    if 0 in a.shape[-2:] or not a.size:
+        return np.ones(a.shape[:-2])
+    with np.errstate(all="ignore"):
+        s = np.linalg.svd(a.astype(np.complex128), compute_uv=False)
+        k = s[..., 0] / s[..., -1]
+        return np.where(np.isfinite(k), k, np.inf)
+
+
+def _info(result: Any, batch: tuple[int, ...]) -> Array:
+    return like(result, batch, np.dtype(np.int32), "info")
+
+
+@generates("linalg", "linalg.cholesky", "linalg.cholesky_ex", weight=2)
+def cholesky(draw: Draw, op: str) -> Call:
+    c = Case(draw, definite=draw.chance(0.7), hermitian=True)
+    upper = draw.chance(0.5)
+    a = wide(c.a)
+    kept = np.triu(a, 1) if upper else np.tril(a, -1)
+    diagonal = np.einsum("...ii->...i", a).real[..., None] * np.eye(c.n)
+    whole = kept + adjoint(kept) + diagonal
+
+    def check(result: Any) -> None:
+        factor = result if isinstance(result, np.ndarray) else result.L
+        like(factor, c.a.shape, c.a.dtype)
+        good = np.ones(c.batch, bool)
+        if not isinstance(result, np.ndarray):
+            good = _info(result.info, c.batch) == 0
+        if (np.tril(factor, -1) if upper else np.triu(factor, 1))[good].any():
+            raise Wrong("value", "the other triangle is not zero")
+        f = wide(factor)
+        residual = (adjoint(f) @ f if upper else f @ adjoint(f)) - whole
+        small(residual[good], size_of(whole)[good], c.n, c.dtype, "L L* - A")
+        if not good.all():
+            least = np.linalg.eigvalsh(whole[~good].astype(np.complex128))[..., 0]
+            if (least > 100 * c.n * FORMATS[c.dtype].eps * size_of(whole[~good])[..., 0, 0]).any():
+                raise Wrong("refused", "info of a matrix that is positive definite")
+
+    return c.call(op, (c.a,), {"upper": upper} if upper else {}, check)
+
+
+def unpivot(pivots: Array, x: Array) -> Array:
+    """P X, for pivots as LAPACK counts them."""
+    x = np.array(x)
+    for item in np.ndindex(*x.shape[:-2]):
+        rows = x[item]
+        for i in reversed(range(pivots.shape[-1])):
+            j = int(pivots[item][i]) - 1
+            rows[[i, j]] = rows[[j, i]]
+    return x
+
+
+@generates("linalg", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.lu", weight=2)
+def lu(draw: Draw, op: str) -> Call:
+    c = Case(draw, square=False)
+    a, k = wide(c.a), min(c.m, c.n)
+
+    def check(result: Any) -> None:
+        if op == "linalg.lu":
+            p, low, up = wide(result.P), wide(result.L), wide(result.U)
+            if np.triu(low, 1).any() or np.tril(up, -1).any():
+                raise Wrong("value", "L or U is not triangular")
+            small(p @ low @ up - a, size_of(low) * size_of(up), k, c.dtype, "P L U - A")
+            return
+        pivots = like(result.pivots, (*c.batch, k), np.dtype(np.int32), "pivots")
+        low = np.tril(wide(result.LU)[..., :k], -1) + np.eye(c.m, k)
+        up = np.triu(wide(result.LU)[..., :k, :])
+        small(unpivot(pivots, low @ up) - a, size_of(low) * size_of(up), k, c.dtype, "P L U - A")
+
+    return c.call(op, (c.a,), {}, check)
+
+
+@generates("linalg", "linalg.inv", "linalg.inv_ex", weight=2)
+def inverse(draw: Draw, op: str) -> Call:
+    c = Case(draw)
+    a = wide(c.a)
+
+    def check(result: Any) -> None:
+        x = result if isinstance(result, np.ndarray) else result.inverse
+        like(x, c.a.shape, c.a.dtype)
+        good = condition(c.a) < 0.01 / FORMATS[c.dtype].eps / max(c.n, 1)
+        if not isinstance(result, np.ndarray) and (_info(result.info, c.batch) != 0)[good].any():
+            raise Wrong("refused", "info of a matrix that is not singular")
+        w, m = wide(x)[good], a[good]
+        one = np.eye(c.n)
+        right, left = m @ w - one, w @ m - one
+        with np.errstate(all="ignore"):
+            better = np.where(size_of(right) < size_of(left), right, left)
+        small(better, size_of(m) * size_of(w), c.n, c.dtype, "A X - 1")
+
+    return c.call(op, (c.a,), {}, check)
+
+
+def _residual(c: Case, a: Array, b: Array, x: Array, left: bool, name: str = "A X - B", grow: Any = 1.0) -> None:
+    good = condition(a) < 0.01 / FORMATS[c.dtype].eps / max(a.shape[-1], 1)
+    if not good.shape == c.batch:
+        good = np.broadcast_to(good, c.batch)
+    m, w, r = (np.broadcast_to(v, (*c.batch, *v.shape[-2:]))[good] for v in (a, x, b))
+    small((m @ w if left else w @ m) - r, size_of(m) * size_of(w) * grow, c.n, c.dtype, name)
+
+
+@generates("linalg", "linalg.solve", "linalg.solve_ex", weight=3)
+def solve(draw: Draw, op: str) -> Call:
+    c = Case(draw)
+    left = draw.chance(0.8)
+    b = c.right(left)
+    vector = left and draw.chance(0.15)
+    if vector:
+        b = draw.array((*c.batch, c.n), c.dtype, "normal")
+    a, w = wide(c.a), wide(b)
+
+    def check(result: Any) -> None:
+        x = wide(like(result if isinstance(result, np.ndarray) else result.result, b.shape, b.dtype))
+        if not isinstance(result, np.ndarray):
+            _info(result.info, c.batch)
+        _residual(c, a, w[..., None] if vector else w, x[..., None] if vector else x, left)
+
+    return c.call(op, (c.a, b), {} if left else {"left": False}, check)
+
+
+@generates("linalg", "linalg.solve_triangular", weight=3)
+def triangular(draw: Draw, op: str) -> Call:
+    c = Case(draw)
+    left, upper, unit = draw.chance(0.6), draw.chance(0.5), draw.chance(0.3)
+    b = c.right(left)
+    t = np.array(np.triu(c.a) if upper else np.tril(c.a))
+    if unit:
+        t[..., range(c.n), range(c.n)] = 1
+    a, w = wide(t), wide(b)
+
+    def check(result: Any) -> None:
+        _residual(c, a, w, wide(like(result, b.shape, b.dtype)), left, "T X - B")
+
+    kwargs: dict[str, Any] = {"upper": upper}
+    kwargs |= {k: v for k, v, d in (("left", left, True), ("unitriangular", unit, False)) if v != d}
+    # What lies in the other triangle does not count, NaN included.
+    call = c.call(op, (c.a, b), kwargs, check)
+    return call
+
+
+@generates("linalg", "linalg.lu_solve", "cholesky_solve", "cholesky_inverse", weight=2)
+def by_factors(draw: Draw, op: str) -> Call:
+    c = Case(draw)
+    strong = (wide(c.a) + 3 * max(c.n, 1) * c.factor * np.eye(c.n)).astype(c.a.dtype)
+    a = draw.lay_out(strong)
+    upper = draw.chance(0.5)
+    if op == "linalg.lu_solve":
+        left, turned = draw.chance(0.7), draw.chance(0.3)
+        b = c.right(left)
+        pivots = np.zeros((*c.batch, c.n), np.int32)
+        for i in range(c.n):
+            pivots[..., i] = i + 1 + np.array([draw.whole(0, c.n - 1 - i) for _ in range(int(np.prod(c.batch, dtype=int)))]).reshape(c.batch)
+        w = unpivot(pivots, (np.tril(wide(a), -1) + np.eye(c.n)) @ np.triu(wide(a)))
+        w = adjoint(w) if turned else w
+        grow = 1 + size_of(wide(a)) ** 2 / (size_of(w) + 1e-300) if a.size else 1.0
+
+        def check_lu(result: Any) -> None:
+            _residual(c, w, wide(b), wide(like(result, b.shape, b.dtype)), left, "A X - B", grow if np.ndim(grow) == 0 else np.max(grow, initial=1))
+
+        kwargs = {k: v for k, v, d in (("left", left, True), ("adjoint", turned, False)) if v != d}
+        return c.call(op, (a, draw.lay_out(pivots), b), kwargs, check_lu)
+    factor = wide(np.triu(a) if upper else np.tril(a))
+    whole = adjoint(factor) @ factor if upper else factor @ adjoint(factor)
+    b = c.right()
+
+    def check(result: Any) -> None:
+        if op == "cholesky_solve":
+            _residual(c, whole, wide(b), wide(like(result, b.shape, b.dtype)), True)
+            return
+        x = wide(like(result, a.shape, a.dtype))
+        good = condition(whole) < 0.01 / FORMATS[c.dtype].eps / max(c.n, 1)
+        x, m = x[good], whole[good]
+        small(m @ x - np.eye(c.n), size_of(m) * size_of(x), c.n, c.dtype, "A X - 1")
+        small(x - adjoint(x), size_of(x), c.n, c.dtype, "X - X*")
+
+    kwargs = {"upper": True} if upper else {}
+    return c.call(op, (b, a) if op == "cholesky_solve" else (a,), kwargs, check)
+
+
+@generates("linalg", "linalg.qr", weight=2)
+def qr(draw: Draw, op: str) -> Call:
+    c = Case(draw, square=False)
+    mode = draw.choice(("reduced", "reduced", "complete", "r"))
+    a, k = wide(c.a), min(c.m, c.n)
+
+    def check(result: Any) -> None:
+        r = wide(like(result.R, (*c.batch, c.m if mode == "complete" else k, c.n), c.a.dtype, "R"))
+        if np.tril(r, -1).any():
+            raise Wrong("value", "R is not triangular")
+        if mode == "r":
+            small(adjoint(r) @ r - adjoint(a) @ a, size_of(a) ** 2, c.m, c.dtype, "R* R - A* A")
+            return
+        q = wide(like(result.Q, (*c.batch, c.m, c.m if mode == "complete" else k), c.a.dtype, "Q"))
+        small(q @ r - a, size_of(a), c.m, c.dtype, "Q R - A")
+        small(adjoint(q) @ q - np.eye(q.shape[-1]), 1, c.m, c.dtype, "Q* Q - 1")
+
+    return c.call(op, (c.a,), {"mode": mode} if mode != "reduced" else {}, check)
+
+
+@generates("linalg", "linalg.eigh", "linalg.eigvalsh", weight=2)
+def hermitian(draw: Draw, op: str) -> Call:
+    c = Case(draw, hermitian=draw.chance(0.7))
+    side = draw.choice("LU")
+    low = np.tril(wide(c.a), -1) if side == "L" else adjoint(np.triu(wide(c.a), 1))
+    a = low + adjoint(low) + np.einsum("...ii->...i", wide(c.a)).real[..., None] * np.eye(c.n)
+
+    def check(result: Any) -> None:
+        values = result if isinstance(result, np.ndarray) else result.eigenvalues
+        like(values, c.a.shape[:-1], np.zeros(0, c.dtype).real.dtype)
+        if (np.diff(values) < 0).any():
+            raise Wrong("order", "eigenvalues do not ascend")
+        if c.n:
+            reference = np.linalg.eigvalsh(a.astype(np.complex128))
+            small((values - reference)[..., None], size_of(a), c.n, c.dtype, "eigenvalues")
+        if not isinstance(result, np.ndarray):
+            v = wide(like(result.eigenvectors, c.a.shape, c.a.dtype))
+            small(a @ v - v * values[..., None, :], size_of(a), c.n, c.dtype, "A V - V L")
+            small(adjoint(v) @ v - np.eye(c.n), 1, c.n, c.dtype, "V* V - 1")
+
+    return c.call(op, (c.a,), {"UPLO": side} if side == "U" else {}, check)
+
+
+@generates("linalg", "linalg.eig", "linalg.eigvals", weight=2)
+def eigenvalues(draw: Draw, op: str) -> Call:
+    c = Case(draw)
+    a = wide(c.a)
+    kind = np.result_type(c.a.dtype, np.complex64)
+
+    def check(result: Any) -> None:
+        values = result if isinstance(result, np.ndarray) else result.eigenvalues
+        like(values, c.a.shape[:-1], kind)
+        small((values.sum(-1) - np.einsum("...ii->...", a))[..., None, None], size_of(a), c.n, c.dtype, "trace")
+        if not isinstance(result, np.ndarray):
+            v = wide(like(result.eigenvectors, c.a.shape, kind))
+            # Balancing: an eigenvalue's residual is relative to a matrix that is graded otherwise.
+            small(a @ v - v * wide(values)[..., None, :], size_of(a), c.n, c.dtype, "A V - V L", 100)
+        elif 0 < c.n < 20 and c.a.size:
+            shifted = a.astype(np.complex128)[..., None, :, :] - values[..., None, None].astype(np.complex128) * np.eye(c.n)
+            least = np.linalg.svd(shifted, compute_uv=False)[..., -1]
+            small(least[..., None], size_of(a), c.n, c.dtype, "an eigenvalue's backward error", 100)
+
+    return c.call(op, (c.a,), {}, check)
+
+
+@generates("linalg", "linalg.svd", "linalg.svdvals", weight=2)
+def singular(draw: Draw, op: str) -> Call:
+    c = Case(draw, square=False)
+    full = draw.chance(0.5)
+    driver = draw.choice((None, None, None, "gesdd", "gesvd"))
+    a, k, n = wide(c.a), min(c.m, c.n), max(c.m, c.n)
+
+    def check(result: Any) -> None:
+        values = result if isinstance(result, np.ndarray) else result.S
+        like(values, (*c.batch, k), np.zeros(0, c.dtype).real.dtype)
+        if (np.diff(values) > 0).any() or (values < 0).any():
+            raise Wrong("order", "singular values do not descend, or are negative")
+        if c.a.size:
+            small((values - np.linalg.svd(a.astype(np.complex128), compute_uv=False))[..., None], size_of(a), n, c.dtype, "S")
+        if isinstance(result, np.ndarray):
+            return
+        u = wide(like(result.U, (*c.batch, c.m, c.m if full else k), c.a.dtype, "U"))
+        vh = wide(like(result.Vh, (*c.batch, c.n if full else k, c.n), c.a.dtype, "Vh"))
+        small((u[..., :k] * values[..., None, :]) @ vh[..., :k, :] - a, size_of(a), n, c.dtype, "U S Vh - A")
+        small(adjoint(u) @ u - np.eye(u.shape[-1]), 1, n, c.dtype, "U* U - 1")
+        small(vh @ adjoint(vh) - np.eye(vh.shape[-2]), 1, n, c.dtype, "Vh Vh* - 1")
+
+    kwargs: dict[str, Any] = {"driver": driver} if driver else {}
+    if op == "linalg.svd" and not full:
+        kwargs["full_matrices"] = False
+    return c.call(op, (c.a,), kwargs, check)
+
+
+@generates("linalg", "linalg.lstsq", weight=2)
+def least_squares(draw: Draw, op: str) -> Call:
+    c = Case(draw, square=False)
+    driver = draw.choice((None, "gelsy", "gels", "gelsd", "gelss"))
+    b = c.right()
+    a, w = wide(c.a), wide(b)
+
+    def check(result: Any) -> None:
+        x = wide(like(result.solution, (*c.batch, c.n, b.shape[-1]), b.dtype))
+        if not c.a.size or not b.size:
+            return
+        good = condition(c.a) < 1e-3 / FORMATS[c.dtype].eps**0.5
+        m, y, r = a[good], x[good], w[good]
+        if c.m >= c.n:
+            small(adjoint(m) @ (m @ y - r), size_of(m) * (size_of(m) * size_of(y) + size_of(r)), max(c.m, c.n), c.dtype, "A* (A X - B)")
+        else:
+            small(m @ y - r, size_of(m) * size_of(y), max(c.m, c.n), c.dtype, "A X - B")
+        if driver != "gels" and (np.asarray(result.rank)[good] != min(c.m, c.n)).any():
+            raise Wrong("value", f"rank is {result.rank}, not {min(c.m, c.n)}")
+
+    return c.call(op, (c.a, b), {"driver": driver} if driver else {}, check)
+
+
+def _exact_determinants(a: Array) -> tuple[Array, Array]:
+    """Sign and logarithm of determinants by elimination in wide arithmetic."""
+    a = np.array(a)
+    n = a.shape[-1]
+    sign, log = np.ones(a.shape[:-2], a.dtype), np.zeros(a.shape[:-2], np.longdouble)
+    for item in np.ndindex(*a.shape[:-2]):
+        m = a[item]
+        for i in range(n):
+            j = i + int(np.argmax(np.abs(m[i:, i])))
+            if j != i:
+                m[[i, j]] = m[[j, i]]
+                sign[item] = -sign[item]
+            p = m[i, i]
+            if p == 0:
+                sign[item], log[item] = 0, -np.inf
+                break
+            sign[item] *= p / np.abs(p)
+            log[item] += np.log(np.abs(p))
+            m[i + 1 :, i:] -= np.outer(m[i + 1 :, i] / p, m[i, i:])
+    return sign, log
+
+
+@generates("linalg", "linalg.det", "linalg.slogdet", weight=2)
+def determinant(draw: Draw, op: str) -> Call:
+    c = Case(draw)
+    a = wide(c.a)
+    f = FORMATS[c.dtype]
+
+    def check(result: Any) -> None:
+        sign, log = _exact_determinants(a)
+        error = 30 * max(c.n, 1) * f.eps * condition(c.a)
+        error = np.where(error > 0.3, np.inf, error)
+        if op == "linalg.det":
+            with np.errstate(all="ignore"):
+                reference = np.asarray(sign * np.exp(log))
+                near(np.asarray(result), reference, error * np.abs(reference) + np.where(np.isfinite(error), f.tiny * 4, np.inf), c.a.dtype)
+            return
+        near(np.asarray(result.sign), np.asarray(sign), np.asarray(error + 8 * f.eps), c.a.dtype, "sign")
+        kind = np.zeros(0, c.dtype).real.dtype
+        near(np.asarray(result.logabsdet), np.asarray(log), np.asarray(error + (c.n + 4) * f.eps * (np.abs(log) + c.n)), kind, "logabsdet")
+
+    return c.call(op, (c.a,), {}, check)
+
+
+@generates("linalg", "linalg.pinv", "linalg.matrix_rank")
+def pseudo(draw: Draw, op: str) -> Call:
+    symmetric = draw.chance(0.25)
+    c = Case(draw, square=symmetric, hermitian=symmetric)
+    a, n = wide(c.a), max(c.m, c.n)
+
+    def check(result: Any) -> None:
+        good = condition(c.a) < 0.001 / FORMATS[c.dtype].eps / max(n, 1)
+        if op == "linalg.matrix_rank":
+            if (np.asarray(result)[good] != min(c.m, c.n)).any():
+                raise Wrong("value", f"rank is {result}, not {min(c.m, c.n)}")
+            return
+        x = wide(like(result, (*c.batch, c.n, c.m), c.a.dtype))[good]
+        m = a[good]
+        small(m @ x @ m - m, size_of(m) ** 2 * size_of(x), n, c.dtype, "A X A - A")
+        small(x @ m @ x - x, size_of(x) ** 2 * size_of(m), n, c.dtype, "X A X - X")
+
+    return c.call(op, (c.a,), {"hermitian": True} if symmetric else {}, check)
