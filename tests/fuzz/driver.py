@@ -16,7 +16,7 @@ import backline
 from backline import libraries
 from backline.engine.choose import eligible
 from backline.engine.explain import problem_builders
-from backline.errors import BacklineError, LinAlgError, NoKernel
+from backline.errors import BacklineError, LinAlgError, NoKernel, NotDeterministic
 
 from . import families  # noqa: F401  (registers the generators)
 from .arrays import Array, Draw, Plain
@@ -188,7 +188,7 @@ def check(case: Case, by: str, run: Callable[[], Any]) -> Finding | None | bool:
     except call.raises:
         return False
     except LEGAL as error:
-        if by == "illegal arguments" or (isinstance(error, NoKernel) and by.startswith("only")):
+        if by == "illegal arguments" or (isinstance(error, NoKernel) and by.startswith("only")) or isinstance(error, NotDeterministic):
             return False
         kind, text = "refused", f"{type(error).__name__}: {error}"
     except Exception as error:

@@ -54,8 +54,8 @@ def correlate(x: Array, w: Array, points: tuple[int, ...], stride: Any, padding:
             elif what == "image":
                 total[(slice(None), c, *at_image)] += _mix(x[(slice(None), o, *at_result)], w[(o, slice(None), *tap)].T)
             else:
-                a = np.moveaxis(w[(slice(None), o, *at_result)], 1, 0).reshape(part, -1)
-                b = np.moveaxis(x[(slice(None), c, *at_image)], 1, 0).reshape(channels, -1)
+                a = np.moveaxis(w[(slice(None), o, *at_result)], 1, 0).reshape(part, batch * math.prod(w[(slice(None), o, *at_result)].shape[2:]))
+                b = np.moveaxis(x[(slice(None), c, *at_image)], 1, 0).reshape(channels, a.shape[1])
                 total[(o, slice(None), *tap)] += a @ b.T
     return total
 
@@ -63,7 +63,7 @@ def correlate(x: Array, w: Array, points: tuple[int, ...], stride: Any, padding:
 def _mix(x: Array, m: Array) -> Array:
     """m @ x over the channels of images."""
     n, c = x.shape[:2]
-    return np.matmul(m, x.reshape(n, c, -1)).reshape(n, m.shape[0], *x.shape[2:])
+    return np.matmul(m, x.reshape(n, c, math.prod(x.shape[2:]))).reshape(n, m.shape[0], *x.shape[2:])
 
 
 def _layout(draw: Draw, x: Array) -> Array:

@@ -46,8 +46,10 @@ def compare(result: Any, reference: Array, axes: tuple[int, ...], dtype: Any, co
         # Relative to the root mean square of what came out or went in, whichever is larger after scaling: outputs may cancel.
         power = np.sqrt(np.mean(np.abs(reference) ** 2, axes, keepdims=True))
         levels = math.log2(count) + 1 if count > 1 else 1
-        bound = f.eps * (8 + 4 * levels) * power + f.tiny * 16 * max(math.sqrt(count), 1)
+        bound = f.eps * ((8 + 4 * levels) * power + 4 * np.abs(reference)) + f.tiny * 16 * max(math.sqrt(count), 1)
         loose = np.isfinite(power) & (power * math.sqrt(count) * 4 > f.largest) | (np.max(np.abs(reference), axes, keepdims=True) * 4 > f.largest)
+        # Intermediate results are as large as the sum of what goes in.
+        loose |= np.max(np.abs(np.where(np.isfinite(source), source, 0)), initial=0) * count * 4 > f.largest
         error = np.abs(g - reference)
         wrong = ~(error <= bound) & finite & ~loose
         if wrong.any():
@@ -64,7 +66,11 @@ def compare(result: Any, reference: Array, axes: tuple[int, ...], dtype: Any, co
 def _finish(draw: Draw, op: str, x: Array, kwargs: dict[str, Any], name: str, axes: tuple[int, ...], given: dict[str, Any], dtype: str) -> Call:
     w = wide(x)
     with np.errstate(all="ignore"):
-        reference = np.asarray(getattr(scipy.fft, name)(w, **given))
+        transform = getattr(scipy.fft, name)
+        if name.rstrip("n") in COSINES and x.dtype.kind == "c":  # SciPy 1.17 leaves `orthogonalize` out for complex numbers
+            reference = np.asarray(transform(w.real, **given) + 1j * transform(w.imag, **given))
+        else:
+            reference = np.asarray(transform(w, **given))
     real_out = name.startswith(("irfft", "hfft")) or (x.dtype.kind == "f" and name.lstrip("i").startswith(("dct", "dst")))
     result = np.dtype(dtype if real_out or np.dtype(dtype).kind == "c" else NARROW[dtype])
     if real_out:
@@ -77,6 +83,7 @@ def _finish(draw: Draw, op: str, x: Array, kwargs: dict[str, Any], name: str, ax
     return call
 
 
+COSINES = ("dct", "idct", "dst", "idst")
 KINDS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
 
@@ -144,9 +151,6 @@ def many(draw: Draw, op: str) -> Call:
     return _finish(draw, op, x, kwargs, name, tuple(a % rank for a in axes), given, dtype)
 
 
-COSINES = ("dct", "idct", "dst", "idst")
-
-
 @generates("fft", *(f"fft.{k}" for k in COSINES), *(f"fft.{k}n" for k in COSINES), weight=2)
 def cosines(draw: Draw, op: str) -> Call:
     name = op[4:]
@@ -166,6 +170,7 @@ def cosines(draw: Draw, op: str) -> Call:
         rank = draw.choice((1, 1, 2, 3))
         axis = draw.whole(-rank, rank - 1)
         sizes = [draw.size(9) for _ in range(rank)]
+        sizes = [max(n, 1) for n in sizes]
         sizes[axis] = max(_length(draw, 3000), least)
         shape, axes = tuple(sizes), (axis,)
         size = max(shape[axis] + draw.choice((-1, 0, 1, 3)), least) if draw.chance(0.3) else None

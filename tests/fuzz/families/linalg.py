@@ -221,6 +221,8 @@ def triangular(draw: Draw, op: str) -> Call:
 def by_factors(draw: Draw, op: str) -> Call:
     c = Case(draw)
     strong = (wide(c.a) + 3 * max(c.n, 1) * c.factor * np.eye(c.n)).astype(c.a.dtype)
+    if op != "linalg.lu_solve":  # the diagonal of a Cholesky factor is real
+        strong[..., range(c.n), range(c.n)] = strong[..., range(c.n), range(c.n)].real
     a = draw.lay_out(strong)
     upper = draw.chance(0.5)
     if op == "linalg.lu_solve":
@@ -229,6 +231,7 @@ def by_factors(draw: Draw, op: str) -> Call:
         pivots = np.zeros((*c.batch, c.n), np.int32)
         for i in range(c.n):
             pivots[..., i] = i + 1 + np.array([draw.whole(0, c.n - 1 - i) for _ in range(int(np.prod(c.batch, dtype=int)))]).reshape(c.batch)
+        pivots = draw.lay_out(pivots)
         w = unpivot(pivots, (np.tril(wide(a), -1) + np.eye(c.n)) @ np.triu(wide(a)))
         w = adjoint(w) if turned else w
         grow = 1 + size_of(wide(a)) ** 2 / (size_of(w) + 1e-300) if a.size else 1.0
@@ -237,7 +240,7 @@ def by_factors(draw: Draw, op: str) -> Call:
             _residual(c, w, wide(b), wide(like(result, b.shape, b.dtype)), left, "A X - B", grow if np.ndim(grow) == 0 else np.max(grow, initial=1))
 
         kwargs = {k: v for k, v, d in (("left", left, True), ("adjoint", turned, False)) if v != d}
-        return c.call(op, (a, draw.lay_out(pivots), b), kwargs, check_lu)
+        return c.call(op, (a, pivots, b), kwargs, check_lu)
     factor = wide(np.triu(a) if upper else np.tril(a))
     whole = adjoint(factor) @ factor if upper else factor @ adjoint(factor)
     b = c.right()
@@ -249,7 +252,8 @@ def by_factors(draw: Draw, op: str) -> Call:
         x = wide(like(result, a.shape, a.dtype))
         good = condition(whole) < 0.01 / FORMATS[c.dtype].eps / max(c.n, 1)
         x, m = x[good], whole[good]
-        small(m @ x - np.eye(c.n), size_of(m) * size_of(x), c.n, c.dtype, "A X - 1")
+        root = np.sqrt(condition(m))[..., None, None]
+        small(m @ x - np.eye(c.n), size_of(m) * size_of(x) * root, c.n, c.dtype, "A X - 1")
         small(x - adjoint(x), size_of(x), c.n, c.dtype, "X - X*")
 
     kwargs = {"upper": True} if upper else {}

@@ -18,7 +18,7 @@ DTYPES = ("float32",) * 4 + ("float16", "bfloat16", "float64", "float64")
 
 def _sigmoid(x: Array) -> Array:
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)) + 0 * x
+    return np.where(np.isnan(x), x, np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
 
 
 def _erfc(x: Array) -> Array:

@@ -148,6 +148,7 @@ def gradients(draw: Draw, op: str) -> Call:
         values = np.where(inside, wide(x).reshape(-1, count)[:, at], -np.inf)
         first = np.argmax(values, 1)  # the first of the largest elements takes it all
         chosen = at[first, np.arange(points)]
+        grad = np.where(inside.any(0), grad, 0)  # a window in padding has no element
         np.add.at(total, (rows, chosen), grad)
         np.add.at(size, (rows, chosen), np.abs(grad))
         args: tuple[Any, ...] = (x, g)

@@ -185,13 +185,12 @@ def activate(name: str, x: Array) -> Array:
 @generates("linear", "nn.functional.linear", "nn.functional.prepack_linear", weight=3)
 def linear(draw: Draw, op: str) -> Call:
     packed = op.endswith("prepack_linear")
-    dtype = draw.choice(FLOATS) if packed or draw.chance(0.8) else draw.choice(("complex64", "complex128"))
+    dtype = draw.choice(FLOATS)
     m, k, n = _sizes(draw)
     lead = draw.choice(((m,), (m,), (), (2, m % 9), (1, m), (m, 1)))
     x, w = draw.array((*lead, k), dtype), draw.array((n, k), dtype)
     bias = draw.array((n,), dtype) if draw.chance(0.6) else None
-    complex_ = x.dtype.kind == "c"
-    activation = draw.choice((None, None, None, "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")) if not complex_ else None
+    activation = draw.choice((None, None, None, "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"))
     residual = draw.array((*lead, n), dtype) if draw.chance(0.15) and not packed else None
     if activation and draw.values in ("huge", "special", "tiny"):
         draw.values = "normal"
@@ -270,5 +269,5 @@ def packed_product(draw: Draw, op: str) -> Call:
     a, b = draw.array((m, k), dtype), draw.array((k, n), dtype)
     reference, size = product(a, b)
     call = finished(draw, op, (a, b), {}, reference, size, k, a.dtype, out=False)
-    call.function = lambda a, b: backline.matmul(a, backline.prepack(b))
+    call.function = lambda a, b: a @ backline.prepack(b)
     return call
