@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .worker import Journal
+from .worker import Journal, careful
 
 TESTS = Path(__file__).parents[1]
 # Fresh memory is filled with 0xFE, which is no plausible number; threads that wait do not keep a core busy.
@@ -28,41 +28,35 @@ class Run:
     def __init__(self, folder: Path, seed: int, families: str = "", libraries: str = "", limit: float = 60.0, prelude: str = "") -> None:
         self.folder, self.seed, self.families, self.libraries, self.limit = folder, seed, families, libraries, limit
         self.prelude = prelude  # a program that the child runs first; tests plant faults with it
-        self.lost: list[dict[str, Any]] = []
+        self.lost: Counter[str] = Counter()  # what crashed or stood still, how often
         folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, seconds: float, cases: int = -1, first: int = 0) -> None:
-        until = time.time() + seconds
-        index = first
-        while time.time() < until and cases:
+    def run(self, seconds: float, last: int | None = None, first: int = 0) -> None:
+        """Runs cases from `first` on, up to `last` or until the time is over."""
+        until, index = time.time() + seconds, first
+        while time.time() < until and (last is None or index < last):
             journal = Journal(self.folder / "journal", new=True)
-            ended, log = self._child(index, until, cases, journal)
+            ended, log = self._child(index, until, -1 if last is None else last - index, journal)
             reached, _calls, what = journal.read()
-            if what == "the end":
-                cases = 0 if cases > 0 and reached - first >= cases else cases
-                if cases > 0:
-                    cases -= reached - index
-                index = reached
-                continue
             if reached < 0:
                 raise SystemExit(f"the fuzzer does not start: {ended}\n{log[-3000:]}")
-            self._lose(reached, what, ended, log)
-            cases -= (reached - index + 1) if cases > 0 else 0
-            index = reached + 1
+            index = reached
+            if what != "the end":
+                self._lose(reached, what, ended, log)
+                index += 1
 
     def _child(self, first: int, until: float, cases: int, journal: Journal) -> tuple[str, str]:
         """Runs a child until it ends, crashes or stands still; how it ended, and what it wrote."""
         words = {
-            "folder": self.folder, "seed": self.seed, "first": first, "step": 1, "until": until, "cases": cases,
+            "folder": self.folder, "seed": self.seed, "first": first, "until": until, "cases": cases,
             "families": self.families, "libraries": self.libraries,
         }  # fmt: skip
         arguments = [f"--{k}={v}" for k, v in words.items()]
         command = [sys.executable, "-m", "fuzz.worker", *arguments]
         if self.prelude:
             command = [sys.executable, "-c", f"{self.prelude}\nfrom fuzz import worker\nworker.main()", *arguments]
-        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
         with tempfile.TemporaryFile("w+") as log:
-            child = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path})
+            child = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment())
             last, since = None, time.monotonic()
             try:
                 while child.poll() is None:
@@ -81,13 +75,34 @@ class Run:
             return ("ended" if child.returncode == 0 else f"status {child.returncode}"), _read(log)
 
     def _lose(self, index: int, what: str, ended: str, log: str) -> None:
-        """Notes a crash or hang: the case, what ran, and the end of what was written."""
-        op, _, by = what.partition(" by ")
+        """Notes a crash or hang: the case, what ran, and the end of what was written. What crashed three times is not run again."""
+        op, _, by = what.removeprefix("shrinking ").partition(" by ")
         kind = "hang" if ended == "hang" else f"crash, {ended}"
-        finding = {"key": [op, by, kind], "op": op, "by": by, "kind": kind, "text": log[-1500:], "case": f"{self.seed}:{index}", "code": "", "count": 1}
-        self.lost.append(finding)
-        with (self.folder / "findings.jsonl").open("a") as out:
-            print(json.dumps(finding), file=out, flush=True)
+        self.lost[what] += 1
+        if self.lost[what] == 3:
+            skip = sorted(name for name, count in self.lost.items() if count >= 3)
+            (self.folder / "skip.json").write_text(json.dumps(skip))
+        code, case = ("", f"{self.seed}:{index}") if self.lost[what] > 1 else self._smaller(f"{self.seed}:{index}", by, ended)
+        finding = {"key": [op, by, kind], "op": op, "by": by, "kind": kind, "text": log[-1500:], "case": case, "code": code}
+        if self.lost[what] == 1:
+            with (self.folder / "findings.jsonl").open("a") as out:
+                print(json.dumps(finding), file=out, flush=True)
+
+    def _smaller(self, case: str, by: str, ended: str) -> tuple[str, str]:
+        """A program for the same crash with smaller sizes, and its case: each attempt is a process of its own."""
+        if not by or ended == "hang":
+            return "", case
+        for plain in ("2LVO", "2VO", "4LVO", "4VO", "9LVO", "9VO", "17VO", "0LVO", "0VO", "0O", "0"):
+            command = [sys.executable, "-m", "fuzz", f"--case={case}:{plain}", f"--by={by}", f"--families={self.families}", f"--libraries={self.libraries}"]
+            tried = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=self.limit * 2, check=False)
+            if tried.returncode < 0:
+                return tried.stdout.partition("\nrunning ")[0], f"{case}:{plain}"
+        return "", case
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
+        return {**os.environ, **ENVIRONMENT, "PYTHONPATH": path}
 
     def summary(self) -> dict[str, Any]:
         """Counts, and the findings: for each key the smallest case."""
@@ -99,7 +114,7 @@ class Run:
         for line in path.read_text().splitlines() if path.exists() else ():
             finding = json.loads(line)
             key = tuple(finding.pop("key"))
-            finding["count"] = counts.get("finding " + " | ".join(key), 1)
+            finding["count"] = counts.get("finding " + " | ".join(key)) or max(self.lost[f"{key[0]} by {key[1]}"], 1)
             found[key] = finding
         plain = {k: v for k, v in sorted(counts.items()) if not k.startswith("finding ")}
         return {"seed": self.seed, "counts": plain, "calls": sum(v for k, v in plain.items() if k.startswith("library ")), "findings": list(found.values())}
@@ -110,18 +125,19 @@ def _read(file: Any) -> str:
     return str(file.read())
 
 
-def repeat(case: str, families: str, libraries: str) -> int:
+def repeat(case: str, by: str, families: str, libraries: str) -> int:
     """Runs one case here, and prints what it calls and what was wrong."""
     from . import driver
     from .arrays import Plain
 
     import backline
 
+    careful()
     backline.set_num_threads(1)
     seed, index, *plain = case.split(":")
     made = driver.Case(driver.Choice(families, libraries), int(seed), int(index), Plain.parse(plain[0]) if plain else None)
     print(driver.code_of(made), flush=True)
-    found = driver.run_case(made, lambda text: print("running", text, flush=True), Counter())
+    found = driver.run_case(made, lambda text: print("running", text, flush=True), Counter(), by)
     for finding in found:
         print(f"\n{finding.op} by {finding.by}: {finding.kind}\n    {finding.text}")
     return 1 if found else 0
@@ -144,10 +160,11 @@ def main() -> int:
     parser.add_argument("--families", default="", help="families or operations, with commas between them; default: all")
     parser.add_argument("--libraries", default="", help="libraries alone; default: all, and the default choice")
     parser.add_argument("--case", default="", help="SEED:NUMBER, and what it was shrunk to: runs this case alone")
+    parser.add_argument("--by", default="", help="with --case: runs what runs it by this name alone")
     parser.add_argument("--json", type=Path, help="a file for counts and findings")
     given = parser.parse_args()
     if given.case:
-        return repeat(given.case, given.families, given.libraries)
+        return repeat(given.case, given.by, given.families, given.libraries)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="backline-fuzz-") as folder:
         run = Run(Path(folder), given.seed, given.families, given.libraries)

@@ -209,7 +209,7 @@ class Draw:
         if kind == "tiny":
             return x * f.tiny * (2.0**8 if dtype == "float16" else 2.0**-4)
         if kind == "huge":
-            return x * f.largest * 2.0**-6
+            return x * (f.largest * 2.0**-6)
         x = x.copy()
         for _ in range(self.whole(1, 2)):
             x[self.whole(0, count - 1)] = self.choice((np.nan, np.inf, -np.inf))

@@ -41,8 +41,8 @@ class Journal:
         return index, calls, self.map[HEAD.size : HEAD.size + length].decode(errors="replace")
 
 
-def work(folder: Path, seed: int, first: int, step: int, until: float, cases: int, families: str, libraries: str) -> None:
-    """Runs cases first, first + step, ... until the time is over or so many were run; faults go to a file as they are found."""
+def work(folder: Path, seed: int, first: int, until: float, cases: int, families: str, libraries: str) -> None:
+    """Runs cases from `first` on until the time is over or so many were run; faults go to a file as they are found."""
     from . import driver  # after the environment is set
 
     import backline
@@ -54,6 +54,8 @@ def work(folder: Path, seed: int, first: int, step: int, until: float, cases: in
     path = folder / "findings.jsonl"
     seen = {tuple(json.loads(line)["key"]) for line in path.read_text().splitlines()} if path.exists() else set()
     index, saved = first, time.monotonic()
+    skipped = folder / "skip.json"
+    skip = frozenset(json.loads(skipped.read_text())) if skipped.exists() else frozenset()
     with path.open("a") as out:
         while time.time() < until and cases:
             cases -= 1
@@ -61,7 +63,7 @@ def work(folder: Path, seed: int, first: int, step: int, until: float, cases: in
             journal.note("making the case")
             try:
                 case = driver.Case(choice, seed, index)
-                found = driver.run_case(case, journal.note, counts)
+                found = driver.run_case(case, journal.note, counts, skip=skip)
             except Exception as error:
                 # The fuzzer's own mistake, or an operation that fails before it has a Problem: both are to be looked at.
                 found = [driver.Finding(getattr(locals().get("case"), "op", "?"), "making the case", type(error).__name__, repr(error), f"{seed}:{index}")]
@@ -79,7 +81,7 @@ def work(folder: Path, seed: int, first: int, step: int, until: float, cases: in
                 smaller = driver.shrink(choice, finding, seed, index)
                 if smaller is not finding:
                     print(json.dumps({"key": key, **asdict(smaller)}), file=out, flush=True)
-            index += step
+            index += 1
             if time.monotonic() - saved > 2:
                 saved = time.monotonic()
                 _save(folder, counts)
@@ -97,20 +99,24 @@ def _save(folder: Path, counts: Counter[str]) -> None:
     temporary.replace(folder / f"counts-{os.getpid()}.json")
 
 
+def careful() -> None:
+    """Bounds what a call may take: one that asks for more is a mistake, and must not take the machine with it."""
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
-    for name in ("seed", "first", "step", "cases"):
+    for name in ("seed", "first", "cases"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--until", type=float, required=True)
     parser.add_argument("--families", default="")
     parser.add_argument("--libraries", default="")
     given = parser.parse_args()
-    # What asks for more is a mistake, and must not take the machine with it.
-    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    warnings.simplefilter("ignore")
-    work(given.folder, given.seed, given.first, given.step, given.until, given.cases, given.families, given.libraries)
+    careful()
+    work(given.folder, given.seed, given.first, given.until, given.cases, given.families, given.libraries)
 
 
 if __name__ == "__main__":

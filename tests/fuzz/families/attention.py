@@ -137,8 +137,10 @@ def backward(draw: Draw, op: str) -> Call:
             scale = max(float(np.max(np.abs(wanted), initial=0)), size * float(np.max(np.abs(array), initial=0)) if name != "value" else 0, 1e-3)
             normwise(got, wanted, tolerance, array.dtype, name, scale)
         if c.mask is not None and c.mask.dtype != bool:
-            wanted = fold(ds, c.mask.shape)
-            normwise(found.attn_mask, wanted, tolerance * 2, c.mask.dtype, "attn_mask", max(float(np.max(np.abs(wanted), initial=0)), size / max(c.factor, 1e-9), 1e-3))
+            wanted = ds.sum(tuple(range(ds.ndim - c.mask.ndim)))
+            axes = tuple(i for i, n in enumerate(c.mask.shape) if n == 1 and wanted.shape[i] != 1)
+            wanted = wanted.sum(axes, keepdims=True)
+            normwise(found.attn_mask, wanted, tolerance * 2 + 4 * FORMATS[c.mask.dtype.name].eps, c.mask.dtype, "attn_mask", max(float(np.max(np.abs(wanted), initial=0)), size / max(c.factor, 1e-9), 1e-3))
 
     words = c.words()
     return Call(op, (c.q, c.k, c.v, g), words, check)
