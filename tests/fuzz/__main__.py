@@ -25,8 +25,9 @@ ENVIRONMENT = {
 class Run:
     """A series of child processes that work through the cases of a seed."""
 
-    def __init__(self, folder: Path, seed: int, families: str = "", libraries: str = "", limit: float = 60.0, prelude: str = "") -> None:
+    def __init__(self, folder: Path, seed: int, families: str = "", libraries: str = "", limit: float = 60.0, prelude: str = "", shrink: bool = True) -> None:
         self.folder, self.seed, self.families, self.libraries, self.limit = folder, seed, families, libraries, limit
+        self.shrink = shrink  # whether crashes are made smaller, which takes a process for each attempt
         self.prelude = prelude  # a program that the child runs first; tests plant faults with it
         self.lost: Counter[str] = Counter()  # what crashed or stood still, how often
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,8 +37,11 @@ class Run:
         until, index = time.time() + seconds, first
         while time.time() < until and (last is None or index < last):
             journal = Journal(self.folder / "journal", new=True)
-            ended, log = self._child(index, until, -1 if last is None else last - index, journal)
-            reached, _calls, what = journal.read()
+            try:
+                ended, log = self._child(index, until, -1 if last is None else last - index, journal)
+                reached, _calls, what = journal.read()
+            finally:
+                journal.close()
             if reached < 0:
                 raise SystemExit(f"the fuzzer does not start: {ended}\n{log[-3000:]}")
             index = reached
@@ -90,7 +94,7 @@ class Run:
 
     def _smaller(self, case: str, by: str, ended: str) -> tuple[str, str]:
         """A program for the same crash with smaller sizes, and its case: each attempt is a process of its own."""
-        if not by or ended == "hang":
+        if not by or ended == "hang" or not self.shrink:
             return "", case
         for plain in ("2LVO", "2VO", "4LVO", "4VO", "9LVO", "9VO", "17VO", "0LVO", "0VO", "0O", "0"):
             command = [sys.executable, "-m", "fuzz", f"--case={case}:{plain}", f"--by={by}", f"--families={self.families}", f"--libraries={self.libraries}"]

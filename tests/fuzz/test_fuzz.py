@@ -96,8 +96,8 @@ KINDS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str, tmp_path: Path) -> None:
     planted = f"from fuzz import faults\nfaults.plant({fault!r})"
-    run = Run(tmp_path, seed=1, families="matmul", libraries="numpy", limit=5 if fault == "hang" else 60, prelude=planted)
-    run.run(seconds=200, last=4 if fault == "hang" else 40)
+    run = Run(tmp_path, seed=1, families="matmul", libraries="numpy", limit=5 if fault == "hang" else 60, prelude=planted, shrink=False)
+    run.run(seconds=200, last=3 if fault == "hang" else 30)
     found = run.summary()["findings"]
     assert any(f["kind"].startswith(KINDS[fault]) and f["op"] in ("matmul", "linalg.matmul", "mm") for f in found), found
     assert all(f["by"].startswith(("numpy.", "only numpy")) for f in found)

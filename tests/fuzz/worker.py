@@ -25,8 +25,8 @@ class Journal:
     def __init__(self, path: Path, new: bool = False) -> None:
         if new or not path.exists():
             path.write_bytes(HEAD.pack(-1, 0, 0).ljust(SIZE, b"\0"))
-        self.file = path.open("r+b")
-        self.map = mmap.mmap(self.file.fileno(), SIZE)
+        with path.open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), SIZE)
         self.index, self.calls = -1, 0
 
     def note(self, text: str) -> None:
@@ -34,6 +34,9 @@ class Journal:
         data = text.encode()[:3000]
         self.map[HEAD.size : HEAD.size + len(data)] = data
         HEAD.pack_into(self.map, 0, self.index, self.calls, len(data))
+
+    def close(self) -> None:
+        self.map.close()
 
     def read(self) -> tuple[int, int, str]:
         """Index of the case, calls so far, what was being called."""

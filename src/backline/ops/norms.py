@@ -115,9 +115,14 @@ def _order(where: str, ord: Any) -> float:
 
 
 def _axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
-    given = (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
+    try:
+        given = (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
+    except TypeError:
+        given = (dim,)
     found = []
     for axis in given:
+        if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+            raise BadType(f"{where}: dim={dim!r}", cause="an axis is an int", remedy="an int, or a tuple of ints")
         if not -ndim <= axis < ndim:
             raise BadValue(f"{where}: axis {axis} of an array of {ndim} dimensions")
         found.append(int(axis) % ndim)

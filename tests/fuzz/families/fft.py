@@ -46,7 +46,7 @@ def compare(result: Any, reference: Array, axes: tuple[int, ...], dtype: Any, co
         # Relative to the root mean square of what came out or went in, whichever is larger after scaling: outputs may cancel.
         power = np.sqrt(np.mean(np.abs(reference) ** 2, axes, keepdims=True))
         levels = math.log2(count) + 1 if count > 1 else 1
-        bound = f.eps * ((8 + 4 * levels) * power + 4 * np.abs(reference)) + f.tiny * 16 * max(math.sqrt(count), 1)
+        bound = f.eps * ((8 + 4 * levels) * power + 2 * levels * np.abs(reference)) + f.tiny * 16 * max(math.sqrt(count), 1)
         loose = np.isfinite(power) & (power * math.sqrt(count) * 4 > f.largest) | (np.max(np.abs(reference), axes, keepdims=True) * 4 > f.largest)
         # Intermediate results are as large as the sum of what goes in.
         loose |= np.max(np.abs(np.where(np.isfinite(source), source, 0)), initial=0) * count * 4 > f.largest

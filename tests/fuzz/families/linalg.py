@@ -223,7 +223,8 @@ def by_factors(draw: Draw, op: str) -> Call:
     strong = (wide(c.a) + 3 * max(c.n, 1) * c.factor * np.eye(c.n)).astype(c.a.dtype)
     if op != "linalg.lu_solve":  # the diagonal of a Cholesky factor is real
         strong[..., range(c.n), range(c.n)] = strong[..., range(c.n), range(c.n)].real
-    a = draw.lay_out(strong)
+    # Strides of 0 would repeat what is off the diagonal there.
+    a = draw.lay_out(strong, "" if op == "linalg.lu_solve" else draw.choice(("C", "F", "steps", "negative")))
     upper = draw.chance(0.5)
     if op == "linalg.lu_solve":
         left, turned = draw.chance(0.7), draw.chance(0.3)
