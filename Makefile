@@ -1,6 +1,7 @@
 # make demo    the example, tuned on this machine         make lint    ruff
 # make test    the tests                                  make types   mypy
 # make bench   the benchmarks                             make clean   removes what these made
+# make fuzz    random calls against wider arithmetic
 # make ranking the shipped ranking, measured anew         make demo-cnn  a network is trained, a photograph filtered
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
+.PHONY: demo demo-cnn test fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench ranking clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/demo $(VENV)/mkl
@@ -32,6 +33,12 @@ demo-cnn: $(VENV)/demo $(VENV)/mkl
 
 test: $(VENV)/test $(VENV)/mkl $(VENV)/devices
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# Random calls of every operation by every library: SECONDS=3600 SEED=7 FAMILIES=fft,conv LIBRARIES=mkl; CASE=7:1234 repeats one.
+SECONDS ?= 60
+SEED ?= 1
+fuzz: $(VENV)/test $(VENV)/mkl
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds=$(SECONDS) --seed=$(SEED) --families=$(FAMILIES) --libraries=$(LIBRARIES) --case=$(CASE) $(ARGS)
 
 # The rows that only an NVIDIA GPU can prove, by the machine's own Python: nothing is installed, and no network is needed.
 gpu-check:

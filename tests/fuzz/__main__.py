@@ -131,10 +131,10 @@ def _read(file: Any) -> str:
 
 def repeat(case: str, by: str, families: str, libraries: str) -> int:
     """Runs one case here, and prints what it calls and what was wrong."""
+    import backline
+
     from . import driver
     from .arrays import Plain
-
-    import backline
 
     careful()
     backline.set_num_threads(1)

@@ -170,7 +170,7 @@ class Case:
         return lambda: function(*args, **kwargs)
 
 
-def check(case: Case, by: str, run: Callable[[], Any]) -> Finding | None | bool:
+def check(case: Case, by: str, run: Callable[[], Any]) -> Finding | bool | None:
     """A finding; None where the result is right; False where nothing ran, by right."""
     call = case.call
     if call.out is not None:

@@ -46,9 +46,9 @@ class Journal:
 
 def work(folder: Path, seed: int, first: int, until: float, cases: int, families: str, libraries: str) -> None:
     """Runs cases from `first` on until the time is over or so many were run; faults go to a file as they are found."""
-    from . import driver  # after the environment is set
-
     import backline
+
+    from . import driver  # after the environment is set
 
     backline.set_num_threads(1)
     journal = Journal(folder / "journal")

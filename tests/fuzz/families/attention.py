@@ -227,7 +227,7 @@ def multi_head(draw: Draw, op: str) -> Call:
 
     masks: dict[str, Any] = {"key_padding_mask": padding, "attn_mask": mask, "is_causal": causal, "need_weights": need, "average_attn_weights": average}
     if not forward:
-        kwargs = {k: v for k, v in masks.items() if v is not None and v is not False or k == "average_attn_weights"}
+        kwargs = {k: v for k, v in masks.items() if (v is not None and v is not False) or k == "average_attn_weights"}
         return Call(op, (q, k, v, heads, parts, bias, out_weight, out_bias), kwargs, check, direct=False)
     if not together:
         masks |= {"use_separate_proj_weight": True, "q_proj_weight": parts[0], "k_proj_weight": parts[1], "v_proj_weight": parts[2]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Array, Draw, wide
+from ..arrays import Draw, wide
 from ..call import Call, generates
 from .products import DTYPES, finished
 

@@ -172,7 +172,7 @@ def inverse(draw: Draw, op: str) -> Call:
 
 def _residual(c: Case, a: Array, b: Array, x: Array, left: bool, name: str = "A X - B", grow: Any = 1.0) -> None:
     good = condition(a) < 0.01 / FORMATS[c.dtype].eps / max(a.shape[-1], 1)
-    if not good.shape == c.batch:
+    if good.shape != c.batch:
         good = np.broadcast_to(good, c.batch)
     m, w, r = (np.broadcast_to(v, (*c.batch, *v.shape[-2:]))[good] for v in (a, x, b))
     small((m @ w if left else w @ m) - r, size_of(m) * size_of(w) * grow, c.n, c.dtype, name)

@@ -131,7 +131,6 @@ def conv2d(draw: Draw, op: str) -> Call:
 
 @generates("quantized", "quantized.quantize", "quantized.dequantize", "quantized.requantize", "quantized.quantize_weights")
 def conversions(draw: Draw, op: str) -> Call:
-    q = _q()
     name = op.rpartition(".")[2]
     shape = draw.shape(draw.whole(1, 3), 9, 60, 0.02)
     kind = draw.choice(("uint8", "int8"))
