@@ -21,7 +21,8 @@ class Call:
     raises: tuple[type[BaseException], ...] = ()  # what it may raise as well, for these values
     out: Any = None  # what an algorithm writes to: filled with NaN before each call
     loose: float = 0.0  # what Winograd's and other transforming algorithms may be off by
-    extra: float = 0.0  # what is added to the bound now
+    reduced: Any = None  # what products of numbers of 8 bits may be off by, where a scope allows them
+    extra: Any = 0.0  # what is added to the bound now
     direct: bool = True  # whether every algorithm can be prepared from these arguments
 
 

@@ -96,7 +96,9 @@ class Case:
             return
         threads = 2 if draw.chance(0.03) else 1
         builder = problem_builders.get(call.op) if call.function is None and call.direct and call.op in problem_builders else None
-        scope = draw.choice(("", "", "", "", "", "deterministic", "threads"))
+        scope = draw.choice(("", "", "", "", "", "deterministic", "threads", "bf16", "tf32"))
+        if scope in ("bf16", "tf32") and call.reduced is None:
+            scope = ""
         if not self.choice.libraries:
             yield f"default{' ' if scope else ''}{scope}" + (" on 2" if threads == 2 else ""), self._scoped(function, scope, threads)
         names = self.choice.libraries or CPU
@@ -125,6 +127,8 @@ class Case:
                 flags["deterministic"] = True
             elif scope == "threads":
                 flags |= {"deterministic": True, "determinism_level": "threads"}
+            elif scope in ("bf16", "tf32"):
+                flags["fp32_precision"] = scope
             with backline.backends.flags(**flags):
                 return function(*call.args, **call.kwargs)
 
@@ -148,6 +152,26 @@ class Case:
 
         return run
 
+    def _overlapping(self, function: Any) -> Callable[[], Any]:
+        """An operand that lies in the memory of `out`: refused, or right."""
+        call, draw = self.call, self.draw
+        at = next((i for i, a in enumerate(call.args) if isinstance(a, np.ndarray) and a.dtype == call.out.dtype and a.size), None)
+        if at is None or not call.out.size or not call.out.flags.c_contiguous:
+            return lambda: function(*call.args, **call.kwargs)
+        x = call.args[at]
+        memory = np.empty(x.size + call.out.size, x.dtype)
+        inside = memory[: x.size].reshape(x.shape)
+        start = draw.whole(0, x.size)
+        call.kwargs["out"] = memory[start : start + call.out.size].reshape(call.out.shape)
+        call.args = (*call.args[:at], inside, *call.args[at + 1 :])
+        call.out, draw.target = None, None
+
+        def run() -> Any:
+            inside[...] = x
+            return function(*call.args, **call.kwargs)
+
+        return run
+
     def _illegal(self, function: Any) -> Callable[[], Any]:
         """One argument replaced by something else: refused with one of our errors, or harmless."""
         draw, call = self.draw, self.call
@@ -157,6 +181,8 @@ class Case:
             held: Any = args
         else:
             held, at = kwargs, draw.choice(list(kwargs)) if kwargs else "nothing"
+        if call.out is not None and draw.chance(0.5):
+            return self._overlapping(function)
         old = held[at] if held is args or at in kwargs else None
         r = draw.random.random()
         if isinstance(old, np.ndarray) and r < 0.7:
@@ -206,6 +232,8 @@ def _all_finite(call: Call) -> bool:
 def _judge(case: Case, by: str, result: Any) -> None:
     call = case.call
     call.extra = call.loose if any(word in by for word in TRANSFORMING) else 0.0
+    if " bf16" in by or " tf32" in by:
+        call.extra = call.reduced
     try:
         call.check(result)
     except Wrong:
