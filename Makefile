@@ -38,7 +38,7 @@ test: $(VENV)/test $(VENV)/mkl $(VENV)/devices
 SECONDS ?= 60
 SEED ?= 1
 fuzz: $(VENV)/test $(VENV)/mkl
-	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds=$(SECONDS) --seed=$(SEED) --families=$(FAMILIES) --libraries=$(LIBRARIES) --case=$(CASE) $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds=$(SECONDS) --seed=$(SEED) --families="$(FAMILIES)" --libraries="$(LIBRARIES)" --case="$(CASE)" $(ARGS)
 
 # The rows that only an NVIDIA GPU can prove, by the machine's own Python: nothing is installed, and no network is needed.
 gpu-check:

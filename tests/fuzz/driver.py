@@ -85,7 +85,7 @@ class Case:
         self.choice = choice
         self.op, self.call = choice.draw(self.draw)
         self.name = f"{seed}:{index}" + (f":{plain.text()}" if plain else "")
-        self.illegal = self.draw.chance(0.02)
+        self.illegal = self.draw.chance(0.02) and self.call.function is None
 
     def runs(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         """The calls by what runs them."""

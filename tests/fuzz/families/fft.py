@@ -35,7 +35,7 @@ def _length(draw: Draw, most: int) -> int:
 
 
 def compare(result: Any, reference: Array, axes: tuple[int, ...], dtype: Any, count: int, source: Array) -> None:
-    """The error of an element is that of the rounding of its whole transform: eps log2(n) times the root mean square."""
+    """The error of an element is that of the rounding of its whole transform: some units times log2(n) of the root mean square."""
     got = like(result, reference.shape, dtype)
     if not got.size:
         return
@@ -46,7 +46,7 @@ def compare(result: Any, reference: Array, axes: tuple[int, ...], dtype: Any, co
         # Relative to the root mean square of what came out or went in, whichever is larger after scaling: outputs may cancel.
         power = np.sqrt(np.mean(np.abs(reference) ** 2, axes, keepdims=True))
         levels = math.log2(count) + 1 if count > 1 else 1
-        bound = f.eps * ((8 + 4 * levels) * power + 2 * levels * np.abs(reference)) + f.tiny * 16 * max(math.sqrt(count), 1)
+        bound = f.eps * ((12 + 6 * levels) * power + 2 * levels * np.abs(reference)) + f.tiny * 16 * max(math.sqrt(count), 1)
         loose = np.isfinite(power) & (power * math.sqrt(count) * 4 > f.largest) | (np.max(np.abs(reference), axes, keepdims=True) * 4 > f.largest)
         # Intermediate results are as large as the sum of what goes in.
         loose |= np.max(np.abs(np.where(np.isfinite(source), source, 0)), initial=0) * count * 4 > f.largest
