@@ -5,6 +5,7 @@
 # make sanitize  the core under sanitizers                make check-kernels  every vendor kernel over problems with edges
 # make test-caps the tests as on other processors, and without some libraries: half an hour
 # make storm     first calls of many threads at once, in 300 processes
+# make fuzz      random calls of every operation against wider arithmetic
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -23,7 +24,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps sanitize check-kernels gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench \
+.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -40,6 +41,12 @@ test: $(VENV)/test $(VENV)/mkl $(VENV)/devices
 # The tests of operations, libraries and choices as on other processors and without some libraries: tests/configurations.py has the table.
 test-caps: $(VENV)/test $(VENV)/mkl
 	$(BIN)/python tests/configurations.py --workers $(WORKERS) $(ARGS)
+
+# Random calls of every operation by every library: SECONDS=3600 SEED=7 FAMILIES=fft,conv LIBRARIES=mkl; CASE=7:1234 repeats one.
+SECONDS ?= 60
+SEED ?= 1
+fuzz: $(VENV)/test $(VENV)/mkl
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds=$(SECONDS) --seed=$(SEED) --families="$(FAMILIES)" --libraries="$(LIBRARIES)" --case="$(CASE)" $(ARGS)
 
 # The rows that only an NVIDIA GPU can prove, by the machine's own Python: nothing is installed, and no network is needed.
 gpu-check:

@@ -191,7 +191,7 @@ class Layer:
                 raise TypeError(f"a packed {self.operation} takes {', '.join(PARAMETERS)}; it got {name!r}")
             given[name] = value
         if given.get("input") is None:
-            raise TypeError(f"a packed {self.operation} takes an input")
+            raise BadType(f"a packed {self.operation} takes an input")
         return given
 
     def resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -51,7 +51,10 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     >>> backline.linalg.multi_dot([np.ones((2, 50)), np.ones((50, 3)), np.ones((3, 4))]).shape
     (2, 4)
     """
-    arrays = list(tensors)
+    try:
+        arrays = list(tensors)
+    except TypeError:
+        raise BadType(f"multi_dot: tensors is {type(tensors).__name__}", remedy="a list or tuple of arrays") from None
     if len(arrays) < 2:
         raise BadValue(f"multi_dot takes two arrays or more, {len(arrays)} given")
     for i, a in enumerate(arrays):
