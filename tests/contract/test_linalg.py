@@ -677,7 +677,7 @@ def test_wrong_arguments(library: str) -> None:
             (lambda: linalg.vector_norm(np.ones(0), np.inf), BadValue, "no value"),
             (lambda: linalg.norm(np.ones((2, 2, 2)), 1), BadValue, "say which axes"),
             (lambda: linalg.vector_norm(a, 2, 1.5), BadType, "dim=1.5"),
-            (lambda: linalg.vector_norm(a, 2, (0, None)), BadType, "an axis is an int"),
+            (lambda: linalg.vector_norm(a, 2, (0, None)), BadType, "dim is an int"),
             (lambda: linalg.matrix_norm(a, dim=0), BadValue, "two different axes"),
             (lambda: linalg.multi_dot(3), BadType, "multi_dot: tensors is int"),
             (lambda: backline.cholesky_solve(np.ones((4, 1)), a), BadValue, "do not fit"),
