@@ -78,7 +78,7 @@ def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, .
             continue
         if arrays is None:
             arrays = sample.arrays_for(problem, number)
-            reference = accuracy.Reference(problem, [a.copy() for a in arrays])
+            reference = accuracy.Reference(problem, arrays)  # runs get copies, between guard pages
         rows = list(errata.matching(library, problem, algorithm.name))
         listed = [row.id for row in rows if not isinstance(row, LocalErratum)]
         known = {
