@@ -68,7 +68,7 @@ def near(result: Any, reference: Array, bound: Any, dtype: Any, name: str = "res
 
 
 def _wrong(kind: str, name: str, got: Array, reference: Array, wrong: Array, bound: Any) -> Wrong:
-    at = tuple(int(i[0]) for i in np.nonzero(wrong))
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     limit = np.broadcast_to(np.asarray(bound), reference.shape)[at]
     with np.errstate(all="ignore"):
         error = np.abs(np.asarray(wide(got))[at] - reference[at])

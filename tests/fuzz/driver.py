@@ -192,7 +192,9 @@ class Case:
         else:
             held[at] = draw.choice(JUNK)
         self.call.args, self.call.kwargs = tuple(args), kwargs
-        self.call.check = lambda result: None
+        if at == "out":
+            call.out, draw.target = None, None
+        call.check = lambda result: None
         return lambda: function(*args, **kwargs)
 
 

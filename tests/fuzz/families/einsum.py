@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Draw, wide
+from ..arrays import Array, Draw, wide
 from ..call import Call, generates
 from .products import DTYPES, finished
 
@@ -34,6 +34,21 @@ def _equation(draw: Draw) -> tuple[list[str], str, dict[str, int]]:
     return terms, kept, sizes
 
 
+def _contract(equation: str, arrays: list[Array]) -> Array:
+    """The contraction by NumPy; without it where an operand is empty, which its einsum is not relied on for."""
+    if "." in equation or all(a.size for a in arrays):
+        return np.asarray(np.einsum(equation, *arrays))
+    terms, arrow, kept = equation.partition("->")
+    sizes = dict.fromkeys(terms, 1)
+    for term, a in zip(terms.split(","), arrays, strict=True):
+        for x, n in zip(term, a.shape, strict=True):
+            if n != 1:
+                sizes[x] = n
+    if not arrow:
+        kept = "".join(sorted(x for x in set(terms) - {","} if terms.count(x) == 1))
+    return np.zeros([sizes[x] for x in kept], arrays[0].dtype)
+
+
 @generates("einsum", "einsum", weight=8)
 def einsum(draw: Draw, op: str) -> Call:
     terms, kept, sizes = _equation(draw)
@@ -52,7 +67,7 @@ def einsum(draw: Draw, op: str) -> Call:
             lead = batch[draw.whole(0, len(batch)) :]
             lead = tuple(1 if draw.chance(0.2) else n for n in lead)
             term = "..." + term
-        arrays.append(draw.array((*lead, *(1 if len(terms) > 1 and draw.chance(0.02) else sizes[x] for x in term.replace("...", ""))), dtype))
+        arrays.append(draw.array((*lead, *(1 if len(terms) > 1 and draw.chance(0.02) and sizes[x] else sizes[x] for x in term.replace("...", ""))), dtype))
         written.append(term)
     dots = any("." in t for t in written)
     equation = ",".join(written)
@@ -61,15 +76,15 @@ def einsum(draw: Draw, op: str) -> Call:
     wides = [wide(a) for a in arrays]
     try:
         with np.errstate(all="ignore"):
-            reference = np.asarray(np.einsum(equation, *wides))
-            size = np.asarray(np.einsum(equation, *(np.abs(w) for w in wides)))
+            reference = _contract(equation, wides)
+            size = _contract(equation, [np.abs(w) for w in wides])
     except ValueError:  # an axis of size one that repeats, which NumPy refuses
         arrays = [draw.array(tuple(sizes[x] for x in t), dtype) for t in terms]
         equation = ",".join(terms)
         wides = [wide(a) for a in arrays]
         with np.errstate(all="ignore"):
-            reference = np.asarray(np.einsum(equation, *wides))
-            size = np.asarray(np.einsum(equation, *(np.abs(w) for w in wides)))
+            reference = _contract(equation, wides)
+            size = _contract(equation, [np.abs(w) for w in wides])
     terms_summed = math.prod(sizes.values())
     args: tuple[Any, ...] = (equation, *arrays)
     steps = max(len(arrays) - 1, 1) + (len(arrays) == 1)
