@@ -279,8 +279,11 @@ bool all_finite(const Finite &f, const char *data, T exponent) {
 }  // namespace
 
 bool Finite::run(const char *data) const {
-    return itemsize == 4 ? all_finite<uint32_t>(*this, data, 0x7f800000u)
-                         : all_finite<uint64_t>(*this, data, 0x7ff0000000000000u);
+    switch (itemsize) {
+        case 2: return all_finite<uint16_t>(*this, data, 0x7f80u);  // bfloat16
+        case 4: return all_finite<uint32_t>(*this, data, 0x7f800000u);
+        default: return all_finite<uint64_t>(*this, data, 0x7ff0000000000000u);
+    }
 }
 
 bool Range::run(const char *data) const {

@@ -158,7 +158,7 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
         std::vector<int64_t> v;
         for (Py_ssize_t i = 1; i < 7; ++i) v.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(o, i)));
         if (PyErr_Occurred()) return false;
-        if (v[4] != 4 && v[4] != 8) return fail("finite looks at 4- or 8-byte floats");
+        if (v[4] != 2 && v[4] != 4 && v[4] != 8) return fail("finite looks at bfloat16 and at 4- or 8-byte floats");
         s.finite = {v[0], v[1], v[2], v[3], int(v[4]), v[5]};
         s.info_size = plan->info_size;
         return parse_pointer(plan, PyTuple_GET_ITEM(o, 7), s.source) && parse_pointer(plan, PyTuple_GET_ITEM(o, 8), s.target);

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import libraries, switches
 from ..switches.capability import NAMES, UpToDetected
-from ..switches.declare import AtLeast, EachOf, Reduction
+from ..switches.declare import AtLeast, Between, EachOf, Reduction
 from ..switches.precision import FACTORY
 from ..switches.table import FAMILIES
 from .governs import families, made_of, waiting
@@ -187,6 +187,8 @@ def legal_text(switch: switches.Switch, *, here: bool = False) -> str:
         return f"up to what the processor has: {', '.join(NAMES)}"
     if isinstance(switch.legal, AtLeast):
         return f"{switch.kind.__name__}, {switch.legal.bound} or more"
+    if isinstance(switch.legal, Between):
+        return f"{switch.kind.__name__}, {switch.legal.low} to {switch.legal.high}"
     return "a tuple of names" if switch.kind is tuple and switch.legal is None else switch.legal_text()
 
 

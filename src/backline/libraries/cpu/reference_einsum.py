@@ -92,6 +92,16 @@ def _einsum(p: EinsumProblem) -> Callable[..., Any]:
     inputs = ",".join("".join(map(letters.__getitem__, term)) for term in p.terms)
     equation = f"{inputs}->{''.join(map(letters.__getitem__, p.output))}"
     count = len(p.terms)
+    shape = tuple(p.sizes[label] for label in p.output)
+
+    def nothing(*arrays: Array) -> Any:
+        # Not by np.einsum: heaps were found damaged after it had been given empty operands.
+        result = arrays[count] if len(arrays) > count else np.empty(shape, p.dtype)
+        result[...] = 0
+        return result
+
+    if 0 in p.sizes.values():
+        return nothing
 
     def run(*arrays: Array) -> Any:
         return np.einsum(equation, *arrays[:count], out=arrays[count] if len(arrays) > count else None)

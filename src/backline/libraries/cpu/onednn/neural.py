@@ -1,7 +1,8 @@
 """Activations, softmax, normalisation by given or own statistics, and pooling by oneDNN.
 
 What is not finite is not always safe in its kernels: relu and the maximum of a window lose NaN, softmax leaves 0 beside it, sums
-of an average overflow. There a plan looks at the values and leaves such a call to NumPy.
+of an average overflow, gelu of infinity is NaN and that of half the largest float infinity. There a plan looks at the values and
+leaves such a call to NumPy.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
     ("silu", ""): (abi.Alg.SWISH, 1.0), ("tanh", ""): (abi.Alg.TANH, 0.0), ("sigmoid", ""): (abi.Alg.LOGISTIC, 0.0),
 }  # fmt: skip
 LOOKED_BEFORE = ("relu", "max_pool")
-LOOKED_AFTER = ("softmax", "avg_pool")
-OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "gelu", "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
+LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
+OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
 class Unfit(RuntimeError):
@@ -62,12 +63,11 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
     if is_reference(kernel):
         yield Refusal("onednn", p.op, f"oneDNN has only its reference code for this ({kernel})")
         return
-    note = kernel + ("; NaN for infinity" if p.op == "gelu" and p.parameter("approximate") == "none" else "")
     precision = "f32 accumulation" if p.dtype == BF16 else ""
     # Every element of the result is one thread's work from beginning to end.
     if many > 1:
-        yield Algorithm("onednn", NAME, many, True, precision, "threads", "measured", engine.pool, note)
-    yield Algorithm("onednn", NAME, 1, False, precision, "threads", "construction", "", note)
+        yield Algorithm("onednn", NAME, many, True, precision, "threads", "measured", engine.pool, kernel)
+    yield Algorithm("onednn", NAME, 1, False, precision, "threads", "construction", "", kernel)
 
 
 def prepare_neural(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:
@@ -87,7 +87,7 @@ def _refusal(p: NeuralProblem) -> str:
         return f"oneDNN is not asked for {p.op}"
     if p.dtype not in (F32, BF16):
         return f"no {p.op} of {p.dtype.name}"
-    if p.dtype == BF16 and p.op in LOOKED_BEFORE + LOOKED_AFTER:
+    if p.dtype == BF16 and p.op in LOOKED_BEFORE + LOOKED_AFTER and p.op != "gelu":
         return f"its {p.op} of bfloat16 is not safe where values are not finite, or overflow"
     if any(o.dtype not in (F32, p.dtype) for o in p.operands):
         return "parameters that are neither float32 nor of the input's dtype"
@@ -236,7 +236,7 @@ class _Layer:
         if moved:
             w.move(source, target)
         if p.op in LOOKED_AFTER:
-            w.look(result, prod(p.result))
+            w.look(result, prod(p.result), p.dtype)
         looked = p.op in LOOKED_BEFORE + LOOKED_AFTER
         return w.plan(result, release_gil=prod(p.result) >= SMALL_ELEMENTS, exact=by_numpy(p) if looked else None)
 

@@ -23,6 +23,8 @@ from .engine import Desc, Engine, PrimitiveDesc
 
 __all__ = ["NOT_FINITE", "Place", "Writer", "dense_strides", "fits", "image_strides"]
 
+_F32 = np.dtype(np.float32)
+
 NOT_FINITE = -1  # what the looks at values report in the place of a status
 MOST_PIECES = 1 << 16
 CHUNK = 1 << 15  # elements that are worth a thread to look at them
@@ -208,20 +210,20 @@ class Writer:
         """Copy from one layout to another."""
         self.run(self.engine.reorder_desc(source.desc, target.desc), {abi.Arg.SRC: source, abi.Arg.DST: target})
 
-    def look(self, pointer: Pointer, elements: int, *, alone: bool = False) -> None:
-        """Report NOT_FINITE if a float32 is NaN or infinite.
+    def look(self, pointer: Pointer, elements: int, dtype: np.dtype[Any] = _F32, *, alone: bool = False) -> None:
+        """Report NOT_FINITE if an element, of float32 or bfloat16, is NaN or infinite.
 
         All threads look; with `alone` one does, and where it reports something no primitive runs after it.
         """
-        f32 = np.dtype(np.float32)
+        item = dtype.itemsize
         if alone:
-            self.b.finite((1, elements), (0, 4), f32, pointer, self.finite, NOT_FINITE)
+            self.b.finite((1, elements), (0, item), dtype, pointer, self.finite, NOT_FINITE)
             return
         self.b.each()
         parts = self.threads if elements >= self.threads * CHUNK else 1
         size = -(-elements // parts)
-        starts = tuple(4 * min(i * size, elements - size) for i in range(parts))
-        self.b.finite((1, size), (0, 4), f32, (pointer[0], pointer[1], starts), self.finite, NOT_FINITE)
+        starts = tuple(item * min(i * size, elements - size) for i in range(parts))
+        self.b.finite((1, size), (0, item), dtype, (pointer[0], pointer[1], starts), self.finite, NOT_FINITE)
         self.b.each(parts, parts)
 
     def guard_relu(self, target: Place, elements: int, again: Callable[[], Any] | None) -> Callable[..., Any]:
