@@ -676,7 +676,7 @@ def test_wrong_arguments(library: str) -> None:
             (lambda: linalg.matrix_norm(a, 3), BadValue, "ord=3"),
             (lambda: linalg.vector_norm(np.ones(0), np.inf), BadValue, "no value"),
             (lambda: linalg.norm(np.ones((2, 2, 2)), 1), BadValue, "say which axes"),
-            (lambda: linalg.vector_norm(a, 2, 1.5), BadType, "dim=1.5"),
+            (lambda: linalg.vector_norm(a, 2, 1.5), BadType, "dim is an int, not 1.5"),
             (lambda: linalg.vector_norm(a, 2, (0, None)), BadType, "dim is an int"),
             (lambda: linalg.matrix_norm(a, dim=0), BadValue, "two different axes"),
             (lambda: linalg.multi_dot(3), BadType, "multi_dot: tensors is int"),

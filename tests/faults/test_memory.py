@@ -13,7 +13,8 @@ PROGRAM = """
 import resource, sys
 import numpy as np, backline
 
-x, w = np.ones((512, 1024), np.float32), np.ones((1024, 1024), np.float32)
+dtype = np.float64 if sys.argv[1] == "blis" else np.float32  # BLIS before 1.1 is refused for float32
+x, w = np.ones((512, 1024), dtype), np.ones((1024, 1024), dtype)
 with backline.use(sys.argv[1], only=True):
     backline.matmul(x, w)
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
