@@ -18,6 +18,7 @@ from ...errors import refuse_overlap
 from ...problems import Operand, Problem
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
+from .. import errata
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..rounding import STORED, round_to
 from .epilogue import linear_algorithms, prepare_linear
@@ -112,7 +113,8 @@ def _inner(problem: MatmulProblem, threads: int) -> tuple[Library | None, list[A
         if not snapshot.get(library.switch, True) or not library.available():
             continue
         allowed = 1 if library.openmp and not snapshot["openmp.enabled"] else threads
-        ways = [a for a in library.algorithms(problem, allowed) if isinstance(a, Algorithm)]
+        listed = [a for a in library.algorithms(problem, allowed) if isinstance(a, Algorithm)]
+        ways = [a for a in listed if not errata.refusal(library, problem, a)]
         first = [next((a for a in ways if a.scaled is scaled), None) for scaled in (True, False)]
         if ways:
             return library, [a for a in first if a is not None]
