@@ -686,6 +686,17 @@ def test_wrong_arguments(library: str) -> None:
                 call()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_qr_of_one_row_repeated_is_finite(dtype: str, rng: np.random.Generator) -> None:
+    """Remainders shrink by the rounding error with each column, down to numbers that underflow."""
+    for m, n in ((6, 6), (6, 12), (8, 8), (12, 12), (20, 13), (20, 20), (24, 24), (40, 8)):
+        for scale in (1e-8, 1, 1e4):
+            a = np.repeat(normal(rng, (1, n), np.dtype(dtype)), m, 0) * np.dtype(dtype).type(scale)
+            q, r = linalg.qr(a)
+            assert np.isfinite(q).all() and np.isfinite(r).all(), (m, n, scale, str(backline.explain()))
+            assert np.abs(q @ r - a).max() <= 64 * n * np.finfo(dtype).eps * np.abs(a).max()
+
+
 # What torch.linalg gives ----------------------------------------------------------------------------------------------
 # Values that depend on rules, not on rounding: recorded by data/record_torch.py with the version of torch in the file.
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from ..problems import Problem
 from ..problems.conv import ConvProblem
 from ..problems.fft import FftProblem, largest_factor
+from ..problems.linalg import LinalgProblem
 from ..problems.matmul import MatmulProblem
 
 __all__ = ["EDGES", "edge"]
@@ -33,6 +34,15 @@ def edge(predicate: Callable[[_P], bool]) -> Callable[[_P], bool]:
 def terms_not_in_fours(p: MatmulProblem) -> bool:
     """How many terms an element of the product has is no multiple of 4."""
     return p.k % 4 != 0
+
+
+# Linear algebra ---------------------------------------------------------------------------------------------------------------
+
+
+@edge
+def both_sides_up_to_32(p: LinalgProblem) -> bool:
+    """No side of the matrix is longer than 32."""
+    return max(p.m, p.n) <= 32
 
 
 # Convolutions -----------------------------------------------------------------------------------------------------------------

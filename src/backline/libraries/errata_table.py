@@ -186,6 +186,17 @@ TABLE: tuple[Erratum, ...] = (
         "crashed, and none of the others.",
     ),
     Erratum(
+        id="mkl-qr-small",
+        library="mkl",
+        operations=("linalg.qr",),
+        dtypes=("c64",),
+        edge="both-sides-up-to-32",
+        condition="QR of complex64 where no side of the matrix is longer than 32: NaN where columns depend on each other",
+        evidence="NaN at the end of the diagonal of R, MKL 2026.2 with its generic and its AVX-512 kernels, AMD Zen 4, 2026-11: "
+        "matrices of one row repeated, scaled by 1e-8 to 1e4. Of the 5,041 sizes up to 71x71, 205 and 226 fail, all with both "
+        "sides from 5 to 20. complex128, float32 and float64 are right.",
+    ),
+    Erratum(
         id="mkl-dft-tail",
         library="mkl",
         operations=("fft.c2r",),

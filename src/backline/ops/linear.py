@@ -197,6 +197,8 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     >>> backline.nn.functional.bilinear(np.array([1.0, 2.0]), np.array([3.0]), np.ones((1, 2, 1)))
     array([9.])
     """
+    for name, required in (("input1", input1), ("input2", input2), ("weight", weight)):
+        given(required, f"bilinear: {name}")  # the others of its operands may be None
     _same_dtype("bilinear", input1=input1, input2=input2, weight=weight, bias=bias)
     if weight.ndim != 3:
         raise BadValue(f"bilinear: weight must have shape (out, in1, in2), it has {weight.shape}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...errors import BacklineError, DeviceLost, LibraryFailed, OutOfMemory
+from ...errors import BacklineError, DeviceLost, LibraryFailed, LinAlgError, OutOfMemory
 from . import _bindings
 
 __all__ = ["answer", "lost", "lost_by"]
@@ -87,6 +87,8 @@ def answer(plan: Any, error: Exception, arrays: tuple[Any, ...]) -> Any:
         # CuPy has given back what its pool kept, and tried again, before it raised this.
         if not isinstance(error, BacklineError):
             error.add_note(f"backline: {plan.what}, on cuda:{plan.device}")
+        raise error
+    if isinstance(error, LinAlgError):  # a RuntimeError too: the matrix is at fault, and no library
         raise error
     ours = isinstance(error, BacklineError)
     if (ours and not isinstance(error, LibraryFailed)) or not (ours or isinstance(error, plan.errors)):
