@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from processes import started
+
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the launcher runs on Linux only")
 
 LAUNCH = "import os, sys; from backline.launch.instances import Job, run; "
@@ -40,27 +42,25 @@ def test_instances_end_with_a_killed_launcher(tmp_path: Path, ignores: bool) -> 
     program.write_text(
         "import os, signal, subprocess, sys, time\n"
         + ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if ignores else "")
-        + "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        + "child = os.posix_spawn(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)'], os.environ)\n"
         "with open(sys.argv[1] + '.new', 'w') as file:\n"
-        "    file.write(f'{os.getpid()} {child.pid}')\n"
+        "    file.write(f'{os.getpid()} {child}')\n"
         "os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
         "time.sleep(600)\n"
     )
     notes = [tmp_path / str(number) for number in range(2)]
     jobs = f"[Job(n, [sys.executable, {str(program)!r}, {str(tmp_path)!r} + f'/{{n}}'], dict(os.environ)) for n in range(2)]"
-    launcher = subprocess.Popen([sys.executable, "-c", f"{LAUNCH}run({jobs}, grace=0.5)"])
     processes: list[int] = []
-    try:
-        assert wait_for(lambda: all(note.exists() for note in notes)), "the instances did not start"
-        processes = [int(word) for note in notes for word in note.read_text().split()]
-        launcher.kill()
-        launcher.wait()
-        assert wait_for(lambda: not any(map(alive, processes))), "instances outlive their launcher"
-    finally:
-        for process in [launcher.pid, *processes]:
-            if alive(process):
+    with started([sys.executable, "-c", f"{LAUNCH}run({jobs}, grace=0.5)"]) as launcher:
+        try:
+            assert wait_for(lambda: all(note.exists() for note in notes)), "the instances did not start"
+            processes = [int(word) for note in notes for word in note.read_text().split()]
+            launcher.kill()
+            launcher.wait()
+            assert wait_for(lambda: not any(map(alive, processes))), "instances outlive their launcher"
+        finally:
+            for process in filter(alive, processes):
                 os.kill(process, signal.SIGKILL)
-        launcher.wait()
 
 
 def test_nothing_is_left_of_a_launcher_that_ends() -> None:

@@ -32,7 +32,7 @@ def edge(predicate: Callable[[_P], bool]) -> Callable[[_P], bool]:
 
 @edge
 def terms_not_in_fours(p: MatmulProblem) -> bool:
-    """How many terms an element of the product has is no multiple of 4."""
+    """The inner dimension of the product is not divisible by 4."""
     return p.k % 4 != 0
 
 
@@ -105,19 +105,19 @@ def _unread_point(x: Axis) -> bool:
 
 @edge
 def kernel_in_padding(p: ConvProblem) -> bool:
-    """A row of the kernel lies in padding everywhere, or a position of the kernel lies in padding whole."""
+    """Some kernel element only meets padding, or some output point is computed from padding only."""
     return not p.empty and any(_idle_tap(x) or _empty_window(x) for x in axes(p))
 
 
 @edge
 def points_left_out(p: ConvProblem) -> bool:
-    """A row of the kernel lies in padding everywhere, a position of it whole, or no position reads some point of the image."""
+    """Some kernel element or output point meets padding only, or some image point is not read."""
     return not p.empty and any(_idle_tap(x) or _empty_window(x) or _unread_point(x) for x in axes(p))
 
 
 @edge
 def uneven_windows(p: ConvProblem) -> bool:
-    """Rows or positions of the kernel lie in padding whole, the kernel is longer than the image, or padding meets dilation."""
+    """Some kernel element or output point meets padding only, the kernel is longer than the image, or padding meets dilation."""
     if p.empty:
         return False
     padded, dilated = any(map(any, p.padding)), any(d > 1 for d in p.dilation)

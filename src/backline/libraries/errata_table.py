@@ -61,7 +61,8 @@ TABLE: tuple[Erratum, ...] = (
         dtypes=("bf16",),
         isa="amx_bf16",
         edge="kernel-in-padding",
-        condition="convolution by AMX in bfloat16 where a row of the kernel always lies in padding, or a position of it whole",
+        condition="convolution by AMX in bfloat16 where some kernel element only meets padding, or some output "
+        "point is computed from padding only",
         evidence=_CRASH,
         remedy=_NO_AMX,
     ),
@@ -72,7 +73,8 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="nhwc_bf16",
         isa="amx_bf16",
         edge="kernel-in-padding",
-        condition="the same of float32 that is reduced to bfloat16",
+        condition="convolution of float32 that AMX computes in bfloat16 (fp32_precision 'bf16'), where some kernel "
+        "element only meets padding, or some output point is computed from padding only",
         evidence=f"As for bfloat16, whose kernels run it. {_CRASH}",
         remedy=_NO_AMX,
     ),
@@ -83,7 +85,7 @@ TABLE: tuple[Erratum, ...] = (
         dtypes=("bf16",),
         isa="amx_bf16",
         edge="points-left-out",
-        condition="gradient of a convolution by AMX in bfloat16 where points of the image or rows of the kernel take no part",
+        condition="gradient of a convolution by AMX in bfloat16 where some image point or kernel row takes no part",
         evidence=_UNWRITTEN,
         remedy=_NO_AMX,
     ),
@@ -94,7 +96,8 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="nhwc_bf16",
         isa="amx_bf16",
         edge="points-left-out",
-        condition="the same of float32 that is reduced to bfloat16",
+        condition="gradient of a convolution of float32 that AMX computes in bfloat16, where some image point or "
+        "kernel row takes no part",
         evidence=f"As for bfloat16, whose kernels run it. {_UNWRITTEN}",
         remedy=_NO_AMX,
     ),
@@ -105,8 +108,8 @@ TABLE: tuple[Erratum, ...] = (
         dtypes=("bf16",),
         isa="avx512_bf16",
         edge="uneven-windows",
-        condition="gradient by the weights in bfloat16 where rows or positions of the kernel lie in padding whole, the kernel is "
-        "longer than the image along an axis, or padding meets dilation",
+        condition="gradient by the weights in bfloat16 where some kernel element or output point meets padding "
+        "only, the kernel is longer than the image along an axis, or padding meets dilation",
         evidence=_WEIGHTS,
     ),
     Erratum(
@@ -116,7 +119,9 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="nhwc_bf16",
         isa="avx512_bf16",
         edge="uneven-windows",
-        condition="the same of float32 that is reduced to bfloat16",
+        condition="gradient by the weights of float32 computed in bfloat16, where some kernel element or output "
+        "point meets padding only, the kernel is longer than the image along an axis, or padding meets "
+        "dilation",
         evidence=f"As for bfloat16, whose kernels run it. {_WEIGHTS}",
     ),
     Erratum(
@@ -126,7 +131,8 @@ TABLE: tuple[Erratum, ...] = (
         since="3.3",
         isa="avx2",
         edge="kernel-in-padding",
-        condition="convolution where a row of the kernel always lies in padding, or a position of it whole",
+        condition="convolution where some kernel element only meets padding, or some output point is computed from "
+        "padding only",
         evidence="oneDNN issue 5942 of 2026-08: segmentation fault in float32 with AVX2 and with AVX-512, fixed after "
         "release 3.13. Release 3.2 was right in 136 problems under the condition, with AVX2 and AVX-512, 2026-11.",
     ),
@@ -149,7 +155,7 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="jit*",
         isa="avx2",
         edge="terms-not-in-fours",
-        condition="compiled kernel for a product in single precision of a number of terms that is no multiple of 4",
+        condition="compiled kernel in single precision for a product whose inner dimension k is not divisible by 4",
         evidence=_JIT,
     ),
     Erratum(
@@ -180,7 +186,8 @@ TABLE: tuple[Erratum, ...] = (
         library="xnnpack",
         operations=("conv_transpose",),
         edge="result-below-stride",
-        condition="transposed convolution whose result is smaller than its stride along an axis, not dilated, kernel >= stride",
+        condition="transposed convolution whose result is smaller than its stride along an axis, not dilated, "
+        "kernel >= stride",
         evidence="Segmentation fault, Debian 12's XNNPACK of 2022-02-16, AMD Zen 4, 2026-11: input (1, 1, 3, 1), weight "
         "(1, 1, 3, 3), stride=3, padding=2, output_padding=2. Of 5,572 random problems, 38 of the 167 under the condition "
         "crashed, and none of the others.",
@@ -191,7 +198,8 @@ TABLE: tuple[Erratum, ...] = (
         operations=("linalg.qr",),
         dtypes=("c64",),
         edge="both-sides-up-to-32",
-        condition="QR of complex64 where no side of the matrix is longer than 32: NaN where columns depend on each other",
+        condition="QR of complex64 where no side of the matrix is longer than 32: NaN where columns depend on each "
+        "other",
         evidence="NaN at the end of the diagonal of R, MKL 2026.2 with its generic and its AVX-512 kernels, AMD Zen 4, 2026-11: "
         "matrices of one row repeated, scaled by 1e-8 to 1e4. Of the 5,041 sizes up to 71x71, 205 and 226 fail, all with both "
         "sides from 5 to 20. complex128, float32 and float64 are right.",
@@ -204,7 +212,7 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="dfti",
         isa="avx512",
         edge="uneven-end",
-        condition="real results in float32 of an even length from 8192 on that 64 does not divide",
+        condition="float32 transforms to real results of an even length from 8192 on that is not divisible by 64",
         evidence=_TAIL,
     ),
     Erratum(
@@ -215,7 +223,8 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="dfti",
         isa="avx512",
         edge="long-or-rough",
-        condition="transforms in float32 above 4096 points (powers of two: 2^20; 64 2^a 3^b 5^c: 2^17) or with a factor above 13",
+        condition="float32 transforms longer than 4096 points or with a prime factor above 13; not powers of two up "
+        "to 2^20, nor multiples of 64 up to 2^17 without a prime factor above 5",
         evidence=_SINGLE,
     ),
     Erratum(
@@ -226,7 +235,7 @@ TABLE: tuple[Erratum, ...] = (
         algorithm="dfti",
         isa="avx512",
         edge="factors-from-17",
-        condition="transforms in float64 of a length with a prime factor of 17 or more that is no prime itself",
+        condition="float64 transforms of a composite length with a prime factor of 17 or more",
         evidence=_DOUBLE,
     ),
 )

@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import refuse_overlap
 from ...problems import Operand
 from ...problems.linear import LinearProblem
+from .. import errata
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from .reference_neural import DTYPES, activate, blocks
 
@@ -30,6 +31,10 @@ def linear_algorithms(library: Library, problem: LinearProblem, threads: int) ->
         return
     for found in library.algorithms(problem.product, threads):
         if isinstance(found, Algorithm):
+            wrong = errata.refusal(library, problem.product, found)  # a row for products holds for the product inside, too
+            if wrong:
+                yield Refusal(library.name, found.name + SUFFIX, wrong)
+                continue
             note = "; ".join(filter(None, [found.note, "then the rest, by NumPy, in the same plan"]))
             precision = found.precision or ("f32 accumulation" if problem.halves else "")
             found = replace(found, name=found.name + SUFFIX, note=note, precision=precision)

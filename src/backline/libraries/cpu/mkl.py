@@ -31,6 +31,8 @@ __all__ = ["MKL"]
 GNU_LAYER, INTEL_LAYER = 3, 0
 JIT_LARGEST = 64
 CNR_OFF, CNR_AUTO, CNR_STRICT, CNR_ALL = 1, 2, 0x10000, -1
+# Kernels that compute in one order whatever MKL was asked, and results that nothing is computed for.
+ALWAYS_REPRODUCIBLE = ("jit", "jit_pointwise", "empty")
 UNREPRODUCIBLE = "MKL was used in this process before it could be asked for the same bits from run to run"
 
 
@@ -109,10 +111,10 @@ class MKL(BlasLibrary):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         for each in self._algorithms(problem, threads):
-            if self.reproducible or isinstance(each, Refusal) or each.name == "jit":
+            if self.reproducible or isinstance(each, Refusal) or each.name in ALWAYS_REPRODUCIBLE:
                 yield each
             else:
-                yield replace(each, level="off", note=UNREPRODUCIBLE)
+                yield replace(each, level="off", note="; ".join(filter(None, (each.note, UNREPRODUCIBLE))))
 
     def _algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         if isinstance(problem, FftProblem) and self.available() and self.traits is not None:

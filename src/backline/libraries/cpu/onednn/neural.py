@@ -35,6 +35,7 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
 }  # fmt: skip
 LOOKED_BEFORE = ("relu", "max_pool")
 LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
+BF16_UNSAFE = ("relu", "max_pool", "softmax", "avg_pool")
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
@@ -87,7 +88,7 @@ def _refusal(p: NeuralProblem) -> str:
         return f"oneDNN is not asked for {p.op}"
     if p.dtype not in (F32, BF16):
         return f"no {p.op} of {p.dtype.name}"
-    if p.dtype == BF16 and p.op in LOOKED_BEFORE + LOOKED_AFTER and p.op != "gelu":
+    if p.dtype == BF16 and p.op in BF16_UNSAFE:
         return f"its {p.op} of bfloat16 is not safe where values are not finite, or overflow"
     if any(o.dtype not in (F32, p.dtype) for o in p.operands):
         return "parameters that are neither float32 nor of the input's dtype"
