@@ -159,7 +159,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.linear(X, W, residual=np.ones((2, 4))), BadType, "linear: residual has dtype float64"),
     (lambda: F.linear(X, W, out=X), BadValue, "linear: out has shape"),
     (lambda: F.linear([[1.0]], W), BadType, "linear: input must be a NumPy array"),
-    (lambda: F.bilinear(X, None, W), BadType, "bilinear: input2"),
+    (lambda: F.bilinear(X, None, W), BadType, "bilinear: input2 must be"),
     (lambda: F.bilinear(X, X, W), BadValue, "bilinear: weight must have shape"),
     (lambda: F.bilinear(X, X[:1], np.ones((1, 3, 3), np.float32)), BadValue, "bilinear: input1 and input2"),
     (lambda: F.bilinear(X, X[:, :2], np.ones((1, 3, 3), np.float32)), BadValue, r"bilinear: input2 of shape \(2, 2\)"),

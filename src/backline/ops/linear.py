@@ -26,11 +26,11 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 
 
 def _same_dtype(where: str, **arrays: Any) -> None:
-    """All are arrays of the first one's dtype."""
+    """All are arrays of the first one's dtype; a bias or residual may be None."""
     first = ""
     one_kind(where, **arrays)
     for name, value in arrays.items():
-        if value is None:
+        if value is None and name in ("bias", "residual"):
             continue
         array = given(value, f"{where}: {name}")
         first = first or name
@@ -197,8 +197,6 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     >>> backline.nn.functional.bilinear(np.array([1.0, 2.0]), np.array([3.0]), np.ones((1, 2, 1)))
     array([9.])
     """
-    for name, required in (("input1", input1), ("input2", input2), ("weight", weight)):
-        given(required, f"bilinear: {name}")  # the others of its operands may be None
     _same_dtype("bilinear", input1=input1, input2=input2, weight=weight, bias=bias)
     if weight.ndim != 3:
         raise BadValue(f"bilinear: weight must have shape (out, in1, in2), it has {weight.shape}")

@@ -48,7 +48,7 @@ def eigenvalues(draw: Draw, op: str) -> Call:
         if not isinstance(result, np.ndarray):
             v = wide(like(result.eigenvectors, c.a.shape, kind))
             # Balancing: an eigenvalue's residual is relative to a matrix that is graded otherwise.
-            small(a @ v - v * wide(values)[..., None, :], size_of(a), c.n, c.dtype, "A V - V L", 100)
+            small(a @ v - v * wide(values)[..., None, :], size_of(a), c.n, c.dtype, "A V - V L", 300)
         elif 0 < c.n < 20 and c.a.size:
             shifted = a.astype(np.complex128)[..., None, :, :] - values[..., None, None].astype(np.complex128) * np.eye(c.n)
             least = np.linalg.svd(shifted, compute_uv=False)[..., -1]
