@@ -1,10 +1,10 @@
 """Relative errors of linear algebra: compared with a reference where the answer is unique, by residual where it is not.
 
 Solutions, Cholesky factors, eigenvalues and singular values are unique: float64 ones are compared with references that are
-refined until their own errors do not show, float32 ones with NumPy's in float64; where operands are too ill-conditioned for such a reference, the error is the
-backward error (`accuracy_backward`). LU and QR factors and vectors are not
-unique, and large solutions would take too long to refine: those are multiplied out, times a few random vectors, which no
-wrong element escapes.
+refined until their own errors do not show, float32 ones with NumPy's in float64. Where operands are too ill-conditioned for
+such a reference, the error is the backward error (`accuracy_backward`). LU and QR factors and vectors are not unique, and
+large solutions would take too long to refine: those are multiplied out, times a few random vectors, which no wrong element
+escapes.
 """
 
 from __future__ import annotations
@@ -391,14 +391,17 @@ def matched(got: Array, wanted: Array) -> Array:
     return places
 
 
-def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True) -> Pair:
-    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts."""
+def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True, power: int = 0) -> Pair:
+    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts.
+
+    The matrix is multiplied by two to the `power` first.
+    """
     rows, cols = a.shape[-2:]
     items = max(a.size // max(rows * cols, 1), 1)
     step = max(CHUNK // max(items * cols, 1), 1)
     parts = []
     for first in range(0, rows, step):
-        part = widened(a[..., first : first + step, :])
+        part = widened(scaled(a[..., first : first + step, :], power))
         if keep:
             part = np.triu(part, first) if "upper" in keep else np.tril(part, first)
             if keep.startswith("unit"):
