@@ -108,6 +108,29 @@ def test_one_wrong_element_of_a_large_product_is_seen() -> None:
     assert reference.error(got) > 1e-3
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(("first", "second"), [(1e160, 1e100), (1e-160, 1e-100), (1e-160, 1e160), (1e300, 1e-300)])
+def test_products_near_the_ends_of_the_format(
+    first: float, second: float, dtype: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not whole:
+        monkeypatch.setattr(accuracy, "WIDE", 0)
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal(s).astype(dtype) * x for s, x in (((4, 30), first), ((30, 5), second), ((4, 5), first * second)))
+    for problem, arrays, right in (
+        (build["matmul"](a, b), [a, b], a @ b),
+        (build["addmm"](c, a, b, beta=0.5), [c, a, b], a @ b + 0.5 * c),
+    ):
+        reference = accuracy.Reference(problem, arrays)
+        assert 0 < reference.error(right) <= accuracy.bound(problem)
+        wrong = right.copy()
+        wrong[2, 3] *= 1.01
+        assert reference.error(wrong) > 1e-5
+        assert reference.error(right * 0) > 0.1
+
+
 def test_factors_are_those_of_the_dtype() -> None:
     """A tenth in float32 is what a float32 product is multiplied with."""
     a, b, c = (np.ones((8, 8), np.float32) * x for x in (3, 5, 7))
@@ -159,11 +182,49 @@ def test_a_bound_on_the_error_keeps_the_more_accurate_library() -> None:
     assert 0 < errors[0] < errors[1] < errors[2] and errors[0] < EPS
 
 
-def test_an_ill_conditioned_inverse_claims_nothing_it_does_not_know() -> None:
-    n = 12
-    a = 1 / (np.arange(n)[:, None] + np.arange(n) + 1.0)  # Hilbert's, with a condition number of 1e16
-    problem = build["linalg.inv"](a)
-    assert accuracy.error(problem, [a], np.linalg.inv(a)) > 1e-9
+@pytest.mark.parametrize("n", [12, 14])
+@pytest.mark.parametrize("name", ["linalg.inv", "linalg.solve"])
+def test_what_is_too_ill_conditioned_to_be_known_is_judged_by_its_backward_error(name: str, n: int) -> None:
+    a = 1 / (np.arange(n)[:, None] + np.arange(n) + 1.0)  # Hilbert's, with a condition number of 1e16 and more
+    arrays = [a, np.ones((n, 2))][: 1 if name == "linalg.inv" else 2]
+    problem = build[name](*arrays)
+    reference = accuracy.Reference(problem, arrays)
+    right = numpy_result(problem, arrays)
+    assert reference.error(right) <= accuracy.bound(problem)
+    assert reference.error(right * 0) > 1e-3
+    assert reference.error(np.ones_like(right)) > 1e-3
+
+
+@pytest.mark.parametrize("op", ["linalg.inv", "linalg.eigvals"])
+def test_no_library_is_rejected_for_what_cannot_be_known(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from backline.engine import measure
+    from backline.engine.choose import eligible
+
+    hard = 1 / (np.arange(14)[:, None] + np.arange(14) + 1.0) if op == "linalg.inv" else np.eye(14) + np.eye(14, k=1)
+    problem = build[op](hard)
+    monkeypatch.setattr(sample, "arrays_for", lambda problem, seed: [hard.copy()])
+    record = measure.measure_problem(problem, eligible(problem, 1), 1, timing=False, seed=1)
+    assert record.errors and not record.rejected, record
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
+def test_a_least_squares_solution_of_a_lower_rank(shape: tuple[int, int]) -> None:
+    m, n = shape
+    for a in (np.ones(shape), np.outer(np.arange(1.0, m + 1), np.linspace(1, 0.3, n))):
+        arrays = [a, np.arange(1.0, m + 1)[:, None]]
+        problem = build["linalg.lstsq"](*arrays)
+        reference = accuracy.Reference(problem, arrays)
+        x, *rest = numpy_result(problem, arrays)
+        assert reference.error((x, *rest)) <= accuracy.bound(problem)
+        assert reference.error((x * 1.01, *rest)) > 1e-4
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_solution_that_is_zero() -> None:
+    arrays = [2 * np.eye(3), np.zeros((3, 2))]
+    problem = build["linalg.solve"](*arrays)
+    assert accuracy.error(problem, arrays, np.zeros((3, 2))) == 0
+    assert accuracy.error(problem, arrays, np.ones((3, 2))) == math.inf
 
 
 SOLVING: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
@@ -241,6 +302,49 @@ def test_eigenvalues_of_a_circulant_matrix() -> None:
     twice = right.copy()
     twice[4] = twice[5]
     assert reference.error(twice) == pytest.approx(np.abs(right[4] - right[5]) / size, rel=0.7)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_eigenvalues_of_a_defective_matrix(value: float, dtype: str) -> None:
+    a = (value * np.eye(6) + np.eye(6, k=1)).astype(dtype)
+    problem = build["linalg.eigvals"](a)
+    reference = accuracy.Reference(problem, [a])
+    near = value + np.finfo(dtype).eps ** (1 / 6) * np.exp(2j * np.pi * np.arange(6) / 6)  # those with one corner at a rounding
+    for right in (numpy_result(problem, [a]), near):
+        assert reference.error(right) <= accuracy.bound(problem)
+    for wrong in (near + 0.5, np.where(np.arange(6) == 2, value + 1.0, near)):
+        assert reference.error(wrong) > 1e-3
+
+
+SCALED = ("inv", "solve", "lstsq", "cholesky", "eigvalsh", "svdvals", "eigvals", "eig", "eigh", "svd", "qr")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [2.0**665, 2.0**-665])
+@pytest.mark.parametrize("name", SCALED)
+def test_matrices_near_the_ends_of_the_format(name: str, scale: float) -> None:
+    root = np.random.default_rng(3).standard_normal((6, 6))
+    arrays = [(root @ root.T + np.eye(6)) * scale]
+    if name in ("solve", "lstsq"):
+        arrays.append(np.ones((6, 2)))
+    problem = build["linalg." + name](*arrays)
+    reference = accuracy.Reference(problem, arrays)
+    right = numpy_result(problem, arrays)
+    assert 0 < reference.error(right) <= accuracy.bound(problem)
+    wrong = tuple(1.01 * x for x in right) if isinstance(right, tuple) else 1.01 * right
+    assert reference.error(wrong) > 1e-3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["linalg.eigvalsh", "linalg.svdvals", "linalg.eigvals"])
+def test_values_of_a_large_matrix_of_ones(name: str) -> None:
+    a = np.full((3, 3), 1e200)
+    problem = build[name](a)
+    right = numpy_result(problem, [a])
+    assert accuracy.error(problem, [a], right) <= accuracy.bound(problem)
+    assert accuracy.error(problem, [a], right * 1.01) > 1e-3
 
 
 def turned(values: Array, angle: float) -> Array:

@@ -4,7 +4,8 @@ Results of float32, complex64 and 16-bit floats are compared with float64, compu
 of float64 and complex128 are compared with references of at least 11 bits more, in double-double arithmetic or
 `np.longdouble`: one in float64 would report the difference of two roundings, and 0 for NumPy. An error of 0 means that every
 digit is right. Where no such reference can be had in reasonable time, errors below the reference's own rounding are reported
-as that rounding.
+as that rounding. Where operands of linear algebra are too ill-conditioned for any reference, the error is the backward error:
+by how much operands would have to change for the result to be exact.
 
 Products are `accuracy_products`' business, linear algebra `accuracy_linalg`'s, and layers and transforms `accuracy_layers`'.
 """
@@ -81,6 +82,10 @@ class Reference:
 
     def error(self, result: Any) -> float:
         """Relative error of one result."""
+        with np.errstate(all="ignore"):  # operands and results may be as large or small as their format has them
+            return self._error(result)
+
+    def _error(self, result: Any) -> float:
         p = self.problem
         if p.dtype.kind not in "fc" and p.dtype.name != "bfloat16":
             return 0.0  # integers: only NumPy computes those, and exactly

@@ -1,9 +1,10 @@
 """Relative errors of linear algebra: compared with a reference where the answer is unique, by residual where it is not.
 
 Solutions, Cholesky factors, eigenvalues and singular values are unique: float64 ones are compared with references that are
-refined until their own errors do not show, float32 ones with NumPy's in float64. LU and QR factors and vectors are not
-unique, and large solutions would take too long to refine: those are multiplied out, times a few random vectors, which no
-wrong element escapes.
+refined until their own errors do not show, float32 ones with NumPy's in float64. Where operands are too ill-conditioned for
+such a reference, the error is the backward error (`accuracy_backward`). LU and QR factors and vectors are not unique, and
+large solutions would take too long to refine: those are multiplied out, times a few random vectors, which no wrong element
+escapes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..problems.linalg import LinalgProblem
-from . import refinement
-from .double_double import Pair, difference, pair, product, widened
+from . import accuracy_backward, refinement
+from .double_double import Pair, difference, exponent, pair, product, scaled, widened
 from .refinement import adjoint
 
 __all__ = ["LinalgReference", "matched"]
@@ -31,6 +32,14 @@ FLOPS = 2e9  # of a float64 Problem that a refined reference is computed for; it
 CHUNK = 1 << 20  # elements converted at a time
 PROBES = 4
 EPS = float(np.finfo(np.float64).eps)
+UNTOLD = 64 * EPS  # error of a reference from which on results are not compared with it
+# By what operands a and b may be multiplied: the part of the result that this multiplies, and by which powers of theirs.
+HOMOGENEOUS = {
+    "linalg.inv": (0, -1, 0), "linalg.solve": (0, -1, 1), "linalg.solve_triangular": (0, -1, 1), "linalg.lstsq": (0, -1, 1),
+    "linalg.cholesky": (0, 0.5, 0), "cholesky_solve": (0, -2, 1), "cholesky_inverse": (0, -2, 0), "linalg.eigvals": (0, 1, 0),
+    "linalg.eigvalsh": (0, 1, 0), "linalg.svdvals": (0, 1, 0), "linalg.eig": (0, 1, 0), "linalg.eigh": (0, 1, 0),
+    "linalg.svd": (1, 1, 0),
+}  # fmt: skip
 
 
 class LinalgReference:
@@ -52,10 +61,31 @@ class LinalgReference:
         self.small = small and not (self.double and problem.flops > FLOPS)
         self._rng = np.random.default_rng(1)
         self._wanted: Any = None
+        self._part, self._power = 0, 0
+        if self.double and problem.op in HOMOGENEOUS and not problem.parameter("unitriangular", False):
+            self._moderate(*HOMOGENEOUS[problem.op])
+
+    def _moderate(self, part: int, *powers: float) -> None:
+        """Multiply operands by powers of two such that nothing overflows, and results later on by what that makes of them."""
+        self.arrays = list(self.arrays)
+        for role, power in zip("ab", powers, strict=True):
+            if power:
+                i = self.problem.index(role)
+                assert i is not None
+                shift = exponent(self.arrays[i])
+                shift += shift % 2  # half of it is a whole number, too
+                self.arrays[i] = scaled(self.arrays[i], -shift)
+                self._power -= int(power * shift)
+        self._part = part
+
+    def _scaled(self, parts: tuple[Array, ...]) -> tuple[Array, ...]:
+        if not self._power:
+            return parts
+        return tuple(scaled(x, self._power) if i == self._part else x for i, x in enumerate(parts))
 
     def error(self, parts: tuple[Array, ...]) -> float:
         """Relative error of one result."""
-        op = self.problem.op
+        op, parts = self.problem.op, self._scaled(parts)
         if op in SPECTRA:
             return self._spectrum(parts[0])
         if op in UNIQUE and self.small:
@@ -66,7 +96,7 @@ class LinalgReference:
 
     def _first(self) -> Array:
         found = self.compute()
-        return np.asarray(found[0] if isinstance(found, tuple) else found)
+        return self._scaled((np.asarray(found[0] if isinstance(found, tuple) else found),))[0]
 
     def _against(self, got: Array) -> float:
         if self._wanted is None:
@@ -76,16 +106,34 @@ class LinalgReference:
         if got.shape != shape:
             return float("inf")
         got = widened(got)
+        if not unknown <= UNTOLD:
+            return self._backward(self._oriented(got))
         found = relative(pair(self._oriented(got) if self.double else got), wanted)
         return max(found, unknown) if unknown > EPS / 64 else found
+
+    def _backward(self, got: Array) -> float:
+        p = self.problem
+        a = widened(self._get("a"))
+        if p.op == "linalg.cholesky":
+            return accuracy_backward.cholesky(self._whole(a), got)
+        if p.op == "linalg.lstsq":
+            return accuracy_backward.least_squares(a, got, self._oriented(widened(self._get("b"))))
+        matrix, right = self._system(a)
+        found = accuracy_backward.solution(matrix, got, right)
+        if p.op == "linalg.inv":  # by rows or by columns: algorithms that work by either are as good
+            found = min(found, accuracy_backward.solution(adjoint(matrix), adjoint(got), right))
+        return found
+
+    def _whole(self, a: Array) -> Array:
+        """The matrix that a triangle of a is that of."""
+        low = adjoint(np.triu(a)) if self.problem.parameter("upper", False) else np.tril(a)
+        return low + adjoint(np.tril(low, -1))
 
     def _refined(self, start: Array) -> refinement.Refined:
         p = self.problem
         a = widened(self._get("a"))
         if p.op == "linalg.cholesky":
-            upper = bool(p.parameter("upper", False))
-            low = adjoint(np.triu(a)) if upper else np.tril(a)
-            found = refinement.cholesky(low + adjoint(np.tril(low, -1)), self._oriented(start))
+            found = refinement.cholesky(self._whole(a), self._oriented(start))
         elif p.op == "linalg.lstsq":
             found = refinement.least_squares(a, self._oriented(widened(self._get("b"))), self._oriented(start))
         else:
@@ -137,6 +185,8 @@ class LinalgReference:
         if got.shape != values.high.shape:
             return float("inf")
         got, size = widened(got), float(np.max(np.abs(values.high), initial=0.0))
+        if self.small and not unknown <= UNTOLD:
+            return accuracy_backward.eigenvalues(widened(self._get("a")), got)
         if self.problem.op in ("linalg.eigvals", "linalg.eig"):
             # A change of the matrix by one part in its size changes a value by as many as its condition number, and no
             # algorithm can do better: an error is judged by that, as one of a sum is by its terms.
@@ -341,14 +391,17 @@ def matched(got: Array, wanted: Array) -> Array:
     return places
 
 
-def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True) -> Pair:
-    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts."""
+def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True, power: int = 0) -> Pair:
+    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts.
+
+    The matrix is multiplied by two to the `power` first.
+    """
     rows, cols = a.shape[-2:]
     items = max(a.size // max(rows * cols, 1), 1)
     step = max(CHUNK // max(items * cols, 1), 1)
     parts = []
     for first in range(0, rows, step):
-        part = widened(a[..., first : first + step, :])
+        part = widened(scaled(a[..., first : first + step, :], power))
         if keep:
             part = np.triu(part, first) if "upper" in keep else np.tril(part, first)
             if keep.startswith("unit"):

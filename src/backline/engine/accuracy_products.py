@@ -9,13 +9,14 @@ wrong.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..problems.matmul import MatmulProblem
 from .accuracy_linalg import times
-from .double_double import Pair, difference, pair, paired, product, widened
+from .double_double import Pair, difference, exponent, pair, paired, product, scaled, widened
 
 __all__ = ["ProductReference"]
 
@@ -47,8 +48,18 @@ class ProductReference:
         }
         working = np.dtype(np.float32) if p.dtype.name in ("float16", "bfloat16") else p.dtype
         self.alpha, self.beta = (widened(np.asarray(x).astype(working)) for x in (p.alpha, p.beta))
+        self.powers = self._powers() if self.double else dict.fromkeys(("sum", "product", "addend", *self.views), 0)
         self._shown: tuple[Array, Array, Array] | None = None
         self._wanted: dict[Any, tuple[Pair, Array]] = {}
+
+    def _powers(self) -> dict[str, int]:
+        """Powers of two that operands, alpha * A @ B, beta * C and their sum are multiplied by such that nothing overflows."""
+        found = {role: -exponent(x) for role, x in self.views.items()}
+        ab, bc = found["a"] + found["b"], found.get("c", 0)
+        first, second = exponent(self.alpha), exponent(self.beta)
+        self.alpha, self.beta = scaled(self.alpha, -first), scaled(self.beta, -second)
+        found["sum"] = min(ab - first, bc - second) if self.problem.beta != 0 else ab - first
+        return found | {"product": found["sum"] - (ab - first), "addend": found["sum"] - (bc - second)}
 
     def error(self, got: Array) -> float:
         """Relative error of one result."""
@@ -78,28 +89,33 @@ class ProductReference:
             wide = {role: x[item][where[role]] for role, x in wide.items()}
         if item not in self._wanted:
             self._wanted[item] = self._sum(wide)
-        return _by_size(paired(got), *self._wanted[item])
+        return _by_size(paired(scaled(got, self.powers["sum"])), *self._wanted[item])
 
     def _sum(self, wide: dict[str, Array]) -> tuple[Pair, Array]:
         """Returns alpha * A @ B + beta * C, and the squares of what its elements are judged by."""
         p = self.problem
+        wide = {role: scaled(x, self.powers[role]) for role, x in wide.items()}
         left, right = paired(wide["a"].conj() if p.parameter("conj") else wide["a"]), paired(wide["b"])
         a, b = left.high, right.high
         total = product(left, right) if self.double else pair(np.matmul(a, b))
         squares = np.matmul(_square(a), _square(b)) * _square(self.alpha)
         if self.alpha != 1:
             total = total.times(self.alpha)
+        total, squares = total.each(self._to("product")), self._to("product", 2)(squares)
         if p.beta != 0:
             c = paired(wide["c"])
-            total = total + c.times(self.beta)
-            squares = squares + _square(c.high) * _square(self.beta)
+            total = total + c.times(self.beta).each(self._to("addend"))
+            squares = squares + self._to("addend", 2)(_square(c.high) * _square(self.beta))
         return total, squares
+
+    def _to(self, name: str, times: int = 1) -> Callable[[Array], Array]:
+        return lambda x: scaled(x, times * self.powers[name])
 
     def _probed(self, got: Array) -> float:
         if self._shown is None:
             self._shown = self._probe()
         v, wanted, squares = self._shown
-        found = _by_size(times(got, pair(v), exact=False), pair(wanted), squares)
+        found = _by_size(times(got, pair(v), exact=False, power=self.powers["sum"]), pair(wanted), squares)
         # In float64 these sums have rounding errors of their own, below which nothing is seen.
         return found if not self.double or found > 16 * EPS * math.sqrt(self.problem.k + self.problem.n) else 0.0
 
@@ -111,12 +127,14 @@ class ProductReference:
         rng = np.random.default_rng(1)
         v = rng.integers(128, 256, (p.n, PROBES)) * rng.choice((-1.0, 1.0), (p.n, PROBES)) / 128  # none is near 0
         v = v.astype(np.complex128) if p.dtype.kind == "c" else v
-        wanted = times(a, times(b, pair(v), exact=False), exact=False).high * self.alpha
-        squares = _squared_times(a, _squared_times(b, _square(v))) * _square(self.alpha)
+        first, second, third = (self.powers.get(role, 0) for role in "abc")
+        wanted = times(a, times(b, pair(v), exact=False, power=second), exact=False, power=first).high * self.alpha
+        squares = _squared_times(a, _squared_times(b, _square(v), second), first) * _square(self.alpha)
+        wanted, squares = self._to("product")(wanted), self._to("product", 2)(squares)
         if p.beta != 0:
             c = np.broadcast_to(self.views["c"], (*p.batch, p.m, p.n))
-            wanted = wanted + times(c, pair(v), exact=False).high * self.beta
-            squares = squares + _squared_times(c, _square(v)) * _square(self.beta)
+            wanted = wanted + self._to("addend")(times(c, pair(v), exact=False, power=third).high * self.beta)
+            squares = squares + self._to("addend", 2)(_squared_times(c, _square(v), third) * _square(self.beta))
         return v, wanted, squares
 
 
@@ -144,8 +162,8 @@ def _square(x: Array) -> Array:
     return x.real**2 + x.imag**2 if x.dtype.kind == "c" else x * x
 
 
-def _squared_times(a: Array, x: Array) -> Array:
-    """The squares of a matrix's elements times vectors, some rows at a time."""
+def _squared_times(a: Array, x: Array, power: int) -> Array:
+    """The squares of a matrix's elements, times two to the power, times vectors, some rows at a time."""
     step = max((1 << 20) // max(a.size // a.shape[-2], 1), 1)
-    parts = [np.matmul(_square(widened(a[..., i : i + step, :])), x) for i in range(0, a.shape[-2], step)]
+    parts = [np.matmul(_square(widened(scaled(a[..., i : i + step, :], power))), x) for i in range(0, a.shape[-2], step)]
     return np.concatenate(parts, axis=-2) if len(parts) > 1 else parts[0]

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pair", "bilinear", "difference", "pair", "paired", "product", "widened"]
+__all__ = ["Pair", "bilinear", "difference", "exponent", "pair", "paired", "product", "scaled", "widened"]
 
 Array = Any
 
 # Bits of each operand that count, from the largest element of a row or column. float64 has 53: with 13 more an error of one
 # rounding is known to four digits, for six products of slices; a full 106 bits would take fifteen.
 BITS = 66
+MODERATE = 160  # exponents up to which products of a few elements and their squares stay in float64's range
 BLOCK = 1 << 19  # elements of an operand that are sliced at a time
 
 
@@ -90,6 +91,27 @@ def paired(x: Array) -> Pair:
     """An array of any dtype of numbers as a Pair; one of longdouble keeps its digits."""
     high = widened(x)
     return Pair(high, widened(x - high)) if x.dtype.char in "gG" else Pair(high)
+
+
+def exponent(x: Array) -> int:
+    """The power of two above the largest element where its square or product with others may leave float64's range, else 0."""
+    parts = (x.real, x.imag) if x.dtype.kind == "c" else (x,)
+    if x.size == 0 or x.dtype.name in ("float16", "bfloat16"):
+        return 0
+    largest = max(max(abs(part.max()), abs(part.min())) for part in parts)
+    power = int(np.frexp(largest)[1]) if np.isfinite(largest) else 0
+    return power if abs(power) > MODERATE else 0
+
+
+def scaled(x: Array, power: int) -> Array:
+    """An array times a power of two, however large that is."""
+    if power == 0:
+        return x
+    if x.dtype.kind != "c":
+        return np.ldexp(x, power)
+    result = np.empty_like(x)
+    result.real, result.imag = np.ldexp(x.real, power), np.ldexp(x.imag, power)
+    return result
 
 
 def difference(one: Pair, other: Pair) -> Array:

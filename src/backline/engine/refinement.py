@@ -23,6 +23,7 @@ __all__ = [
 Array = Any
 
 STEPS = 4
+NEAR = 2.0**-20  # what the product of a left and a right eigenvector may differ from 1 by
 ENOUGH = 2.0**-70  # relative to the largest element
 
 
@@ -65,11 +66,14 @@ def _newton(start: Array, change: Callable[[Pair], Array]) -> Refined:
         except np.linalg.LinAlgError:
             break
         size = _largest(step)
+        if size == 0.0:
+            unknown = 0.0
+            break
         if not size < last / 4:  # it does not converge, or holds NaN
             break
         found, unknown = found + Pair(step), size * (size / last) / scale
         last = size
-        if size == 0.0 or unknown <= ENOUGH:
+        if unknown <= ENOUGH:
             break
     return Refined(found, unknown)
 
@@ -105,6 +109,8 @@ def least_squares(matrix: Array, right: Array, start: Array) -> Refined:
     turned, wide = adjoint(matrix), pair(right)
     if m >= n:
         factor = np.linalg.qr(matrix, mode="r")
+        if not _full_rank(factor, m):
+            return Refined(pair(start), 1.0)
 
         def change(x: Pair) -> Array:
             gradient = product(turned, wide - product(matrix, x)).high
@@ -112,12 +118,20 @@ def least_squares(matrix: Array, right: Array, start: Array) -> Refined:
 
         return _newton(start, change)
     factor = np.linalg.qr(turned, mode="r")
+    if not _full_rank(factor, n):
+        return Refined(pair(start), 1.0)
 
     def solve(rest: Array) -> Array:
         return np.linalg.solve(factor, np.linalg.solve(adjoint(factor), rest))
 
     weights = _newton(solve(right), lambda y: solve((wide - product(matrix, product(turned, y))).high))
     return Refined(product(turned, weights.value), weights.unknown)
+
+
+def _full_rank(factor: Array, n: int) -> bool:
+    """Returns false where rounding errors decide what a triangular factor's smallest diagonal elements are."""
+    sizes = np.abs(np.diagonal(factor, axis1=-2, axis2=-1))
+    return bool(np.all(np.min(sizes, axis=-1) > n * np.finfo(np.float64).eps * np.max(sizes, axis=-1)))
 
 
 # Eigenvalues and singular values -------------------------------------------------------------------------------------
@@ -193,10 +207,12 @@ def general_values(matrix: Array, *, refine: bool) -> Spectrum:
     except np.linalg.LinAlgError:  # defective: there are fewer vectors than values
         return Spectrum(pair(values), 1.0, np.full(values.shape, 1.0))
     conditions = np.maximum(np.sqrt(np.sum(np.abs(left) ** 2, axis=-1)) * _lengths(vectors), 1.0)
-    if not refine:
-        return Spectrum(pair(values), 0.0, conditions)
+    if not refine:  # for float32, one rounding of which moves a value of a larger condition number out of its surroundings
+        return Spectrum(pair(values), 0.0 if _largest(conditions) <= 1 / NEAR else 1.0, conditions)
     image = product(matrix, vectors)
     near = (_inner(left, image), _inner(left, vectors))
+    if not _largest(near[1].high - 1) <= NEAR:  # nearly defective
+        return Spectrum(pair(values), 1.0, conditions)
     quotients = _over(*near)
     moved = _largest((quotients.high - values) / conditions) / max(_largest(values), 1e-300)
-    return Spectrum(quotients, moved**2 * _largest(conditions) ** 2, conditions)
+    return Spectrum(quotients, min((moved * _largest(conditions)) ** 2, 1.0), conditions)
