@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from backline.libraries.base import Algorithm, Refusal
+from backline.libraries import errata
+from backline.libraries.base import Algorithm
 from backline.problems import operand
 from backline.problems.fft import FftProblem
 
@@ -97,9 +98,9 @@ SHAPES = [
 def plans_of(library: Any, p: FftProblem, threads: int = 2) -> list[Any]:
     """Every algorithm that a library has, with its plan; none where an erratum of the kernels it has here forbids them."""
     listed = list(library.algorithms(p, threads))
-    found = [a for a in listed if isinstance(a, Algorithm)]
-    assert found or (listed and all(isinstance(r, Refusal) and r.reason.startswith("erratum ") for r in listed)), listed
-    return [(a, library.prepare(p, a)) for a in found]
+    ways = [a for a in listed if isinstance(a, Algorithm)]
+    assert ways, listed
+    return [(a, library.prepare(p, a)) for a in ways if not errata.refusal(library, p, a)]
 
 
 def check_plans(library: Any, p: FftProblem, x: np.ndarray, out: np.ndarray | None = None) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from backline import libraries
 from backline.cli import app
 from backline.cli.check import page
 from backline.cli.problem_text import parse
 from backline.errors import BadValue
 from backline.kernel_check.cases import FAMILIES, cases
-from backline.libraries import errata
+from backline.libraries import errata, errata_local
 from backline.libraries.errata_table import TABLE
 from support import need
 
@@ -46,7 +48,11 @@ def test_json_and_words_that_are_not_understood() -> None:
     status, output = check("kernels", "--library", "numpy", "--op", "attention", "--seconds", "30", "--json")
     (job,) = json.loads(output)
     assert status == 0 and job["library"] == "numpy" and job["runs"] > 20 and job["failures"] == []
-    for words, said in ((("--library", "nothing"), "no library"), (("--op", "nothing"), "no case"), (("--library", "magma"), "info")):
+    for words, said in (
+        (("--library", "nothing"), "no library"),
+        (("--op", "nothing"), "no case"),
+        (("--library", "magma"), "info"),
+    ):
         status, output = check("kernels", *words)
         assert status == 2 and said in output, output
 
@@ -77,3 +83,31 @@ def test_the_page_is_made_from_the_table(tmp_path: Path) -> None:
     holding = {row["id"] for row in rows if row["holds here"]}
     info = json.loads(CliRunner().invoke(app, ["info", "--json"]).output)
     assert {name for library in info["libraries"] for name in library["errata"]} == holding
+
+
+def test_keep_fails_before_the_check_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "errata.json").write_text("{")
+    status, output = check("kernels", "--library", "numpy", "--op", "attention", "--keep")
+    assert status == 1 and "damaged" in output and "runs" not in output, output
+    monkeypatch.setenv("BACKLINE_ERRATA", "")
+    status, output = check("kernels", "--library", "numpy", "--op", "attention", "--keep")
+    assert status == 2 and "BACKLINE_ERRATA is empty" in output and "runs" not in output, output
+
+
+def test_rows_of_this_machine_hold_by_what_they_say_not_by_their_name() -> None:
+    numpy = libraries.get("numpy")
+    fields: dict[str, Any] = {
+        "id": "local-numpy-1", "library": "numpy", "operations": ("matmul",), "problem": "matmul f64 2x2 2x2", "condition": "seen",
+        "evidence": "seen", "processor": errata_local.processor(),
+    }  # fmt: skip
+    builds = errata_local.identity(numpy), "another"
+    errata_local.keep([errata_local.LocalErratum(**fields, build=build) for build in builds])
+    status, output = check("errata", "--json")
+    holds = {row["build"]: row["holds here"] for row in json.loads(output) if row["id"] == "local-numpy-1"}
+    assert status == 0 and holds == {builds[0]: True, builds[1]: False}
+
+
+def test_the_help_says_what_the_time_and_the_file_are() -> None:
+    said = "".join(check("kernels", "--help")[1].split())  # lines break at hyphens, too
+    for text in ("Time limit, divided among libraries and instruction-set caps", "(BACKLINE_ERRATA)", "run again under each cap"):
+        assert text.replace(" ", "") in said, said

@@ -14,7 +14,7 @@ import pytest
 import backline
 from backline import libraries
 from backline.cli.problem_text import parse
-from backline.errors import NoKernel
+from backline.errors import BadValue, NoKernel
 from backline.libraries import edges, errata, errata_local, errata_table
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
@@ -242,3 +242,33 @@ def test_a_damaged_file_is_left_alone_with_one_warning(toy: Toy, tmp_path: Path,
     with pytest.warns(RuntimeWarning, match=r"errata\.json is not used.*--forget") as caught:
         assert runnable() == ["fast", "slow"] and runnable(A.T, A) == ["fast", "slow"]
     assert len(caught) == 1
+
+
+def test_rows_are_not_added_to_a_damaged_file(toy: Toy, tmp_path: Path) -> None:
+    file = tmp_path / "errata.json"
+    file.write_text("{")
+    with pytest.raises(OSError, match=r"errata\.json is damaged; `backline check kernels --forget` removes it"):
+        errata_local.keep([local(toy)])
+    assert file.read_text() == "{"
+    errata_local.forget()
+    assert errata_local.keep([local(toy)]) == 1
+
+
+def test_what_is_kept_is_read_again(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = {"condition": "seen here " * 20, "evidence": "wrong by 1" * 30}
+    many = [local(toy, problem=f"matmul f64 3x{k} {k}x3", **long) for k in range(6000)]
+    assert errata_local.keep(many) == 6000 and (tmp_path / "errata.json").stat().st_size > 4 << 20
+    assert len(errata_local.local_rows()) == 6000
+    before = (tmp_path / "errata.json").read_bytes()
+    with pytest.raises(OSError, match="is not written: a field of a row"):
+        errata_local.keep([local(toy, condition="x" * 5000)])
+    monkeypatch.setattr(errata_local, "MOST_BYTES", len(before))
+    with pytest.raises(OSError, match="is not written: it is larger than"):
+        errata_local.keep([local(toy)])
+    assert (tmp_path / "errata.json").read_bytes() == before and [f.name for f in tmp_path.iterdir()] == ["errata.json"]
+
+
+def test_nothing_is_kept_without_a_file(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKLINE_ERRATA", "")
+    with pytest.raises(BadValue, match="BACKLINE_ERRATA is empty"):
+        errata_local.keep([local(toy)])

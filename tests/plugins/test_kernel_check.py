@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,66 @@ def test_what_a_broken_kernel_does_is_found_and_refused(broken: Path, tmp_path: 
 def test_a_time_limit_ends_the_check(broken: Path) -> None:
     outcome = runs.run(runs.Job("broken"), ["matmul f64 1x1 1x1"] * 100_000, 3.0)
     assert outcome.reason == "the time is over" and not outcome.findings and outcome.cases < 100_000
+
+
+def test_a_case_that_cannot_be_checked_is_a_finding_and_the_others_go_on(
+    broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["matmul f64 3x3 3x3", "linalg.inv f64 3x4", "matmul f64 2x2 2x2"]
+    outcome = runs.run(runs.Job("numpy"), lines, 120)
+    assert (outcome.cases, outcome.reason) == (3, "")
+    (found,) = outcome.findings
+    assert (found.op, found.problem, found.algorithm, found.new) == ("linalg.inv", lines[1], "", True)
+    assert found.what.startswith("cannot be checked: ") and runs.local_rows(outcome, "today") == []  # no algorithm is to blame
+    monkeypatch.setattr("backline.cli.check.cases", lambda op: lines)
+    done = CliRunner().invoke(app, ["check", "kernels", "--library", "numpy", "--seconds", "120", "--keep"])
+    assert done.exit_code == 1 and f"new: {lines[1]} cannot be checked: " in done.output, done.output
+    assert not (tmp_path / "errata.json").exists()
+
+
+def listing(folder: Path, line: str) -> None:
+    """Have a line run by the library before it lists anything."""
+    file = folder / "broken_library.py"
+    at = "    def algorithms(self, problem, threads):\n"
+    assert BROKEN.count(at) == 1
+    file.write_text(BROKEN.replace(at, f"{at}        {line}\n"))
+
+
+def test_a_child_that_dies_outside_of_algorithms_is_a_finding_and_the_others_go_on(broken: Path) -> None:
+    listing(broken, "if problem.m == 12: os._exit(3)")
+    outcome = runs.run(runs.Job("broken"), [f"matmul f64 {m}x{m} {m}x{m}" for m in (11, 12, 13)], 120)
+    (found,) = outcome.findings
+    assert found.what == "ends the process with status 3 outside of any algorithm" and found.problem == "matmul f64 12x12 12x12"
+    assert (outcome.cases, outcome.runs, outcome.reason) == (3, 4, "")
+
+
+def test_a_child_that_dies_at_once_is_no_success(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_CHILD", "import os; os._exit(3)")
+    done = CliRunner().invoke(app, ["check", "kernels", "--library", "broken", "--seconds", "60"])
+    assert done.exit_code == 1 and "ends the process with status 3 before its first case" in done.output, done.output
+
+
+def test_after_a_crash_each_algorithm_of_each_problem_runs_once(broken: Path) -> None:
+    # Both Problems of a case, with and without `out`, are run by the algorithm that crashes.
+    file = broken / "broken_library.py"
+    file.write_text(BROKEN.replace('if problem.get("out"):', "if False:").replace("def run(a, b):", "def run(a, b, out=None):"))
+    outcome = runs.run(runs.Job("broken"), ["matmul f64 7x7 7x7"], 120)
+    crashes = [(f.problem, f.algorithm) for f in outcome.findings if "SIGSEGV" in f.what]
+    assert len(crashes) == 2 and len({problem for problem, _ in crashes}) == 2, outcome
+    assert {algorithm for _, algorithm in crashes} == {"kernel"} and outcome.runs == 4
+
+
+def test_what_cannot_be_prepared_is_no_run(broken: Path) -> None:
+    file = broken / "broken_library.py"
+    at = "    def prepare(self, problem, algorithm):\n"
+    file.write_text(BROKEN.replace(at, f"{at}        if algorithm.name == 'kernel': raise RuntimeError('not here')\n"))
+    done = CliRunner().invoke(app, ["check", "kernels", "--library", "broken", "--seconds", "120"])
+    count = len(FOUND) + 2
+    assert done.exit_code == 0 and f"{count} runs, {count} not run: nothing new" in done.output, done.output
+
+
+def test_names_of_rows_tell_builds_apart() -> None:
+    finding = runs.Finding(runs.Job("broken"), "matmul", "matmul f64 2x2 2x2", "kernel", "hangs", (), False)
+    one = runs.Outcome(findings=[finding], build="one")
+    names = [row.id for outcome in (one, replace(one, build="two"), one) for row in runs.local_rows(outcome, "today")]
+    assert names[0] == names[2] != names[1] and all(len(name) >= len("local-broken-") + 12 for name in names)

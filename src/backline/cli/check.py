@@ -49,14 +49,28 @@ def check() -> None:
 def kernels(
     library: Annotated[str, typer.Option("--library", help="This library only.")] = "",
     op: Annotated[str, typer.Option("--op", help="Operations whose name has this part, or a family: conv, fft, ...")] = "",
-    seconds: Annotated[float, typer.Option("--seconds", help="Time for everything.", min=1)] = SECONDS,
-    keep: Annotated[bool, typer.Option("--keep", help="Refuse on this machine what fails, from now on.")] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            min=1,
+            help="Time limit, divided among libraries and instruction-set caps; problems not reached are reported.",
+        ),
+    ] = SECONDS,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Add what fails to this user's errata file (BACKLINE_ERRATA), so that it is not chosen here."
+        ),
+    ] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Remove what --keep kept, and check nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run every algorithm of every CPU library over problems with edges, in processes that may crash.
 
-    Exit status 1 if something fails that no erratum lists.
+    Libraries whose instruction sets can be capped run again under each cap.
+
+    Exit status 1 if something fails that no erratum lists, or if a check ends early for another reason than time.
     """
     from .. import libraries
     from ..errors import BadValue
@@ -67,6 +81,8 @@ def kernels(
         count = errata_local.forget()
         show.line(f"{count} errata of this machine are removed")
         return
+    if keep:
+        errata_local.keep(())  # or an error now, before anything runs
     if library:
         libraries.get(library)  # or an error that lists the names
     lines = cases(op)
@@ -87,15 +103,16 @@ def kernels(
             rows += runs.local_rows(outcome, today)
             if not json:
                 _shown(job, outcome, len(lines))
-    if keep:
-        errata_local.keep(rows)
     if json:
         show.as_json([_content(job, outcome) for job, outcome in outcomes.items()])
-    elif rows:
+    if keep:
+        errata_local.keep(rows)
+    if rows and not json:
         show.line()
         where = f"They are refused from now on: {errata_local.path()}" if keep else "`--keep` has them refused on this machine."
         show.line(f"{len(rows)} failures are not among the errata. {where}", show.STYLES["wrong"])
-    if rows:
+    new = any(finding.new for outcome in outcomes.values() for finding in outcome.findings)
+    if new or any(outcome.reason not in ("", runs.TIME_OVER) for outcome in outcomes.values()):
         raise typer.Exit(1)
 
 
@@ -111,13 +128,13 @@ def errata(
         with open(docs, "w", encoding="utf-8") as stream:
             stream.write(page())
         return
-    here = {row.id for each in libraries.all_libraries() if each.available() for row in table.applying(each)}
+    here = {row for each in libraries.all_libraries() if each.available() for row in table.applying(each)}
     rows = table.rows()
     if json:
-        show.as_json([{**asdict(row), "holds here": row.id in here} for row in rows])
+        show.as_json([{**asdict(row), "holds here": row in here} for row in rows])
         return
     for row in rows:
-        show.line(f"{row.id}: {'holds here' if row.id in here else 'not here'}", "yellow" if row.id in here else "dim")
+        show.line(f"{row.id}: {'holds here' if row in here else 'not here'}", "yellow" if row in here else "dim")
         show.table(_facts(row), indent=2)
 
 
@@ -171,12 +188,14 @@ def _shown(job: Any, outcome: Any, total: int) -> None:
     new = [f for f in outcome.findings if f.new]
     ended = f", ended early: {outcome.reason}" if outcome.reason else ""
     result = f"{len(new)} new failures" if new else "nothing new"
-    text = f"{job!s:28} {outcome.cases} of {total} problems, {outcome.runs} runs: {result}{ended}"
+    ran = f"{outcome.runs} runs" + (f", {outcome.not_run} not run" if outcome.not_run else "")
+    text = f"{job!s:28} {outcome.cases} of {total} problems, {ran}: {result}{ended}"
     show.line(text, show.STYLES["wrong"] if new else "")
     for finding in outcome.findings:
         listed = f"as listed ({', '.join(finding.listed)})" if finding.listed else "known on this machine"
+        by = f" by {finding.algorithm}" if finding.algorithm else ""
         status = "new" if finding.new else listed
-        show.line(f"    {status}: {finding.problem} by {finding.algorithm} {finding.what}", "red" if finding.new else "dim")
+        show.line(f"    {status}: {finding.problem}{by} {finding.what}", "red" if finding.new else "dim")
     failed = {name for finding in outcome.findings for name in finding.listed}
     for name, count in outcome.sound.items():
         seen = f"right in {count} other runs" if name in failed else f"not seen here in {count} runs"
@@ -185,7 +204,8 @@ def _shown(job: Any, outcome: Any, total: int) -> None:
 
 def _content(job: Any, outcome: Any) -> dict[str, Any]:
     return {
-        "library": job.library, "cap": job.cap, "problems": outcome.cases, "runs": outcome.runs, "ended": outcome.reason,
+        "library": job.library, "cap": job.cap, "problems": outcome.cases, "runs": outcome.runs,
+        "not_run": outcome.not_run, "ended": outcome.reason,
         "right_though_listed": outcome.sound,
         "failures": [
             {"problem": f.problem, "op": f.op, "algorithm": f.algorithm, "what": f.what, "errata": f.listed, "new": f.new}

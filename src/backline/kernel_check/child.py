@@ -56,8 +56,11 @@ def main() -> None:
     skip = {tuple(each) for each in task["skip"]}
     for number in range(task["start"], len(task["cases"])):
         tell(case=number)
-        for problem in _problems(task["cases"][number]):
-            _run(library, problem, number, skip, tell)
+        try:
+            for problem in _problems(task["cases"][number]):
+                _run(library, problem, number, skip, tell)
+        except Exception as error:  # of the check or of what lists algorithms: the other cases go on
+            tell(broken=f"{type(error).__name__}: {error}"[:300])
     tell(end=True)
 
 
@@ -74,7 +77,7 @@ def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, .
     arrays = reference = None
     allowed = cast(int, switches.get("num_threads"))
     for algorithm in library.algorithms(problem, allowed):
-        if isinstance(algorithm, Refusal) or (number, algorithm.key) in skip:
+        if isinstance(algorithm, Refusal) or (number, problem.key, algorithm.key) in skip:
             continue
         if arrays is None:
             arrays = sample.arrays_for(problem, number)
@@ -90,12 +93,12 @@ def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, .
         tell(ended=wrong)
 
 
-def _tried(library: Library, problem: Problem, algorithm: Algorithm, arrays: list[Any], reference: Any) -> str:
-    """What is wrong with an algorithm, or an empty string."""
+def _tried(library: Library, problem: Problem, algorithm: Algorithm, arrays: list[Any], reference: Any) -> str | None:
+    """What is wrong with an algorithm, an empty string, or None if it was not run."""
     try:
         plan = library.prepare(problem, algorithm)
     except (RuntimeError, MemoryError):
-        return ""  # the engine goes on to the next algorithm: nothing wrong comes of it
+        return None  # the engine goes on to the next algorithm: nothing wrong comes of it
     for place in PLACES:
         guarded = [
             Guarded(o, place, None if o.role.startswith("out") else a) for o, a in zip(problem.operands, arrays, strict=True)

@@ -22,11 +22,13 @@ from .. import libraries
 from ..libraries import errata_local
 from ..libraries.errata_local import LocalErratum
 
-__all__ = ["Finding", "Job", "Outcome", "jobs", "local_rows", "run"]
+__all__ = ["TIME_OVER", "Finding", "Job", "Outcome", "jobs", "local_rows", "run"]
 
 START_SECONDS = 120.0  # for a child to import, and to load and probe its library
 CASE_SECONDS = 30.0  # for one run of a case
 MOST_CRASHES = 100  # of one job
+TIME_OVER = "the time is over"
+DIGITS = 12  # of a local row's name
 # Library -> its variable, and the caps to run under beside none, with the instruction set that each needs.
 CAPS: dict[str, tuple[str, dict[str, str]]] = {
     "onednn": ("ONEDNN_MAX_CPU_ISA", {"AVX2": "avx512", "AVX512_CORE": "avx512_bf16", "AVX512_CORE_BF16": "amx_bf16"}),
@@ -69,7 +71,8 @@ class Finding:
     job
         Where it was seen.
     op, problem, algorithm
-        Operation and key of the Problem, name of the algorithm.
+        Operation and key of the Problem, name of the algorithm. Without an algorithm it is the case that failed, and `problem` is
+        its text.
     what
         What is wrong: "crashes (SIGSEGV)", "relative error 1.3e+00, above 6e-05".
     listed
@@ -103,6 +106,8 @@ class Outcome:
         Names of the shipped errata under which a run was right -> how many.
     cases, runs
         Problems begun, and runs of algorithms.
+    not_run
+        Algorithms that could not be prepared, which are no runs.
     reason
         Why the job ended before its last case; "" if it did not.
     build
@@ -113,6 +118,7 @@ class Outcome:
     sound: dict[str, int] = field(default_factory=dict)
     cases: int = 0
     runs: int = 0
+    not_run: int = 0
     reason: str = ""
     build: str = ""
 
@@ -150,24 +156,34 @@ def run(job: Job, cases: list[str], seconds: float, progress: Callable[[int, Out
     """
     outcome = Outcome()
     deadline = time.monotonic() + seconds
-    start, skip, crashes = 0, list[tuple[int, str]](), 0
+    start, skip, crashes = 0, list[tuple[int, str, str]](), 0  # skip: what was begun of the case, for the next child
     while not outcome.reason and start < len(cases):
         child = _Child(job, {"library": job.library, "cases": cases, "start": start, "skip": skip})
         begun: dict[str, Any] = {}
+        reached = False
         try:
             ended = False
             for line in child.lines(deadline):
                 if "unavailable" in line:
                     outcome.reason = f"not available: {line['unavailable']}"
                 elif "case" in line:
-                    start = line["case"]
+                    if line["case"] != start:
+                        skip.clear()
+                    start, reached, begun = line["case"], True, {}
                     outcome.cases = max(outcome.cases, start + 1)
                     progress(start, outcome)
                 elif "begin" in line:
                     begun = line["begin"]
                     outcome.runs += 1
+                    skip.append((start, begun["problem"], begun["key"]))
                 elif "ended" in line:
-                    _note(job, outcome, begun, line["ended"])
+                    if line["ended"] is None:
+                        outcome.runs, outcome.not_run = outcome.runs - 1, outcome.not_run + 1
+                    else:
+                        _note(job, outcome, begun, line["ended"])
+                    begun = {}
+                elif "broken" in line:
+                    _note_case(job, outcome, cases[start], f"cannot be checked: {line['broken']}")
                     begun = {}
                 else:
                     outcome.build = line.get("build", outcome.build)
@@ -175,7 +191,7 @@ def run(job: Job, cases: list[str], seconds: float, progress: Callable[[int, Out
             if ended or outcome.reason:
                 break
             if time.monotonic() >= deadline:
-                outcome.reason = "the time is over"
+                outcome.reason = TIME_OVER
                 break
             why = child.why()
         except TimeoutError:
@@ -183,14 +199,15 @@ def run(job: Job, cases: list[str], seconds: float, progress: Callable[[int, Out
         finally:
             child.close()
         crashes += 1
-        if not begun:
-            outcome.reason = f"the child {why} between two cases"
+        if not reached:
+            outcome.reason = f"the child {why} before its first case"
         elif crashes >= MOST_CRASHES:
             outcome.reason = f"{crashes} crashes"
         if begun:
             _note(job, outcome, begun, why)
-            start = begun["case"]
-            skip = [each for each in skip if each[0] == start] + [(start, begun["key"])]
+        elif reached:
+            _note_case(job, outcome, cases[start], f"{why} outside of any algorithm")
+            start, skip = start + 1, []
     return outcome
 
 
@@ -200,7 +217,14 @@ def _note(job: Job, outcome: Outcome, begun: dict[str, Any], what: str) -> None:
         for name in listed:
             outcome.sound[name] = outcome.sound.get(name, 0) + 1
         return
-    finding = Finding(job, begun["op"], begun["problem"], begun["algorithm"], what, listed, begun["local"])
+    _add(outcome, Finding(job, begun["op"], begun["problem"], begun["algorithm"], what, listed, begun["local"]))
+
+
+def _note_case(job: Job, outcome: Outcome, case: str, what: str) -> None:
+    _add(outcome, Finding(job, case.partition(" ")[0], case, "", what, (), False))
+
+
+def _add(outcome: Outcome, finding: Finding) -> None:
     same = (finding.problem, finding.algorithm)
     if all((f.problem, f.algorithm) != same for f in outcome.findings):
         outcome.findings.append(finding)
@@ -267,14 +291,14 @@ class _Child:
 
 
 def local_rows(outcome: Outcome, today: str) -> list[LocalErratum]:
-    """Return a row of this machine for each failure that no row has yet."""
+    """Return a row of this machine for each failure of an algorithm that no row has yet."""
     rows = []
     for finding in outcome.findings:
-        if finding.new:
+        if finding.new and finding.algorithm:
             words = f"{finding.problem} by {finding.algorithm}"
             rows.append(
                 LocalErratum(
-                    id=f"local-{finding.job.library}-{_digest(words)}",
+                    id=f"local-{finding.job.library}-{_digest(words, outcome.build)}",
                     library=finding.job.library,
                     operations=(finding.op,),
                     algorithm=finding.algorithm,
@@ -289,5 +313,5 @@ def local_rows(outcome: Outcome, today: str) -> list[LocalErratum]:
     return rows
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:DIGITS]

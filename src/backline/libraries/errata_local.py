@@ -1,7 +1,7 @@
 """Errata of this machine: what `backline check kernels` found here, kept as JSON in the user's data folder.
 
 A row holds for one build of a library (its version, size and the head of its file) on one processor model, and for one exact
-Problem. A file that is damaged or too large is left alone, with one warning.
+Problem. A file that is damaged or too large is left alone, with one warning; to add rows to it is an error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BadValue
 from .errata import Erratum
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalErratum", "forget", "identity", "keep", "local_rows", "local_rows_of", "path"]
 
 VERSION = 1
-MOST_BYTES = 4 << 20
+MOST_BYTES = 32 << 20  # room for `MOST_ROWS` rows of the usual 1 to 2 KiB
 MOST_ROWS = 10_000
 LONGEST = 4_000  # characters of a text
 HEAD = 1 << 16  # bytes of a file that tell it from another build: linkers put its build's identity there
@@ -108,26 +109,31 @@ def local_rows_of(library: Library) -> list[LocalErratum]:
 
 
 def _load(file: str) -> tuple[LocalErratum, ...]:
+    try:
+        return _content(file)
+    except (OSError, ValueError, RecursionError) as error:
+        warnings.warn(f"{file} is not used: {error} (`backline check kernels --forget` removes it)", RuntimeWarning, stacklevel=2)
+        return ()
+
+
+def _content(file: str) -> tuple[LocalErratum, ...]:
     if not file or not os.path.isfile(file):
         return ()
+    with open(file, "rb") as stream:
+        return _rows(stream.read(MOST_BYTES + 1))
+
+
+def _rows(content: bytes) -> tuple[LocalErratum, ...]:
     import json  # most machines have no such file
 
-    try:
-        with open(file, "rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it is larger than {MOST_BYTES} bytes")
-        found = json.loads(content)
-        if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("rows"), list):
-            raise ValueError(f"it is no table of errata of version {VERSION}")
-        if len(found["rows"]) > MOST_ROWS:
-            raise ValueError(f"it has more than {MOST_ROWS} rows")
-        return tuple(_row(each) for each in found["rows"])
-    except (OSError, ValueError, RecursionError) as error:
-        warnings.warn(
-            f"{file} is not used: {error} (`backline check kernels --forget` removes it)", RuntimeWarning, stacklevel=2
-        )
-        return ()
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES} bytes")
+    found = json.loads(content)
+    if not isinstance(found, dict) or found.get("version") != VERSION or not isinstance(found.get("rows"), list):
+        raise ValueError(f"it is no table of errata of version {VERSION}")
+    if len(found["rows"]) > MOST_ROWS:
+        raise ValueError(f"it has more than {MOST_ROWS} rows")
+    return tuple(_row(each) for each in found["rows"])
 
 
 def _row(values: Any) -> LocalErratum:
@@ -145,14 +151,29 @@ def _row(values: Any) -> LocalErratum:
 
 
 def keep(rows: Iterable[LocalErratum]) -> int:
-    """Add rows to the file and use them from now on; returns how many are new."""
-    known = {(r.library, r.algorithm, r.problem, r.build, r.processor): r for r in local_rows()}
-    before = len(known)
+    """Add rows to the file and use them from now on; returns how many are new. Without rows nothing is written.
+
+    Raises
+    ------
+    BadValue
+        BACKLINE_ERRATA is empty, so there is no file.
+    OSError
+        The file is damaged, cannot be written, or would be one that is not read again.
+    """
+    file = path()
+    if not file:
+        raise BadValue(
+            "no row can be kept", cause="BACKLINE_ERRATA is empty, which means no file", remedy="name a file in it, or unset it"
+        )
+    try:
+        known = {(r.library, r.algorithm, r.problem, r.build, r.processor): r for r in _content(file)}
+    except (ValueError, RecursionError) as error:
+        raise OSError(f"{file} is damaged; `backline check kernels --forget` removes it") from error
+    before, rows = len(known), list(rows)
     for row in rows:
         known[row.library, row.algorithm, row.problem, row.build, row.processor] = row
-    if len(known) > MOST_ROWS:
-        raise OSError(f"{path()} would have more than {MOST_ROWS} rows")
-    _write([*known.values()])
+    if rows:
+        _write(file, [*known.values()])
     return len(known) - before
 
 
@@ -168,18 +189,20 @@ def forget() -> int:
     return count
 
 
-def _write(rows: list[LocalErratum]) -> None:
+def _write(file: str, rows: list[LocalErratum]) -> None:
     import json
 
-    file = path()
-    if not file:
-        return
-    content = {"version": VERSION, "rows": [{k: v for k, v in asdict(row).items() if k in _FIELDS} for row in rows]}
+    table = {"version": VERSION, "rows": [{k: v for k, v in asdict(row).items() if k in _FIELDS} for row in rows]}
+    content = json.dumps(table, indent=1, sort_keys=True).encode()
+    try:
+        _rows(content)
+    except ValueError as error:
+        raise OSError(f"{file} is not written: {error}") from error
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
     temporary = f"{file}.{os.getpid()}"
     try:
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump(content, stream, indent=1, sort_keys=True)
+        with open(temporary, "wb") as stream:
+            stream.write(content)
         os.replace(temporary, file)
     finally:
         if os.path.exists(temporary):
@@ -193,4 +216,3 @@ def _again() -> None:
 
     _read = None
     errata.clear()
-

@@ -289,21 +289,22 @@ def fft_algorithms(
     if reason or len(problem.axes) > MOST_AXES:
         yield Refusal(name, "dfti", reason or f"DFTI transforms up to {MOST_AXES} axes, not {len(problem.axes)}")
         return
-    wrong = next((erratum.reason() for erratum in errata.matching(library, problem, "dfti")), "")
-    if not wrong and problem.needs_double:
-        wrong = IN_DOUBLE
+    wrong = any(True for _ in errata.matching(library, problem, "dfti"))  # a choice refuses it; it is listed to be checked
     counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS else []
     for count in (*counts, 1):
-        reason = wrong or checks.refusal(traits, problem, count)
-        if reason and (count == 1 or reason != wrong):
+        reason = ""
+        if not wrong:
+            reason = IN_DOUBLE if problem.needs_double else checks.refusal(traits, problem, count)
+        if reason and (count == 1 or reason != IN_DOUBLE):
             yield Refusal(name, "dfti", reason)
-        if reason and not problem.single:
-            continue
-        way, precision, note = ("dfti_double", "f64", "float32 computed in float64") if reason else ("dfti", "", "")
-        if count > 1:
-            yield Algorithm(name, way, count, True, precision, "run", "measured", traits.pool, note)
-        else:
-            yield Algorithm(name, way, 1, False, precision, "threads", "construction", "", note)
+        ways = [("dfti_double", "f64", "float32 computed in float64")] if (reason or wrong) and problem.single else []
+        if not reason:
+            ways.append(("dfti", "", ""))
+        for way, precision, note in ways:
+            if count > 1:
+                yield Algorithm(name, way, count, True, precision, "run", "measured", traits.pool, note)
+            else:
+                yield Algorithm(name, way, 1, False, precision, "threads", "construction", "", note)
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:
