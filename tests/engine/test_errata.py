@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 import pytest
 
 import backline
@@ -211,6 +213,21 @@ def test_rows_are_kept_and_forgotten(toy: Toy, tmp_path: Path) -> None:
     assert [row.id for row in errata.applying(toy)] == ["local-toy-1"]
     assert [file.name for file in tmp_path.iterdir()] == ["errata.json"]
     assert errata_local.forget() == 1 and runnable() == ["fast", "slow"] and not list(tmp_path.iterdir())
+
+
+def test_a_relative_data_folder_names_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What runs does not depend on the folder that a program is started in."""
+    monkeypatch.delenv("BACKLINE_ERRATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "backline").mkdir(parents=True)
+    (tmp_path / "data" / "backline" / "errata.json").write_text("no table: reading it is a warning")
+    # As platformdirs does with a relative XDG_DATA_HOME; newer versions pass it over.
+    monkeypatch.setattr(platformdirs, "user_data_dir", lambda name, **how: os.path.join("data", name))
+    assert errata_local.path() == "" and errata_local.local_rows() == ()
+    monkeypatch.undo()
+    monkeypatch.delenv("BACKLINE_ERRATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert errata_local.path() == str(tmp_path / "data" / "backline" / "errata.json")
 
 
 @pytest.mark.parametrize("fields", [{"build": "another"}, {"processor": "another"}])

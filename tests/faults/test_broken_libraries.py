@@ -151,6 +151,34 @@ def test_what_a_child_did_not_finish_is_not_kept(
     assert CONSTRUCTORS[kind][1] in prove(path).reason and len(asked) == 2
 
 
+TROUBLES = {
+    "MemoryError()": ("finds too little memory when it is tested", 2),
+    "MemoryError('buffer')": ("finds too little memory when it is tested: buffer", 2),
+    "RuntimeError('3 threads cannot be started')": ("RuntimeError: 3 threads cannot be started", 2),
+    "ValueError('no such function')": ("ValueError: no such function", 1),
+}
+
+
+@pytest.mark.parametrize("error", TROUBLES)
+def test_a_passing_shortage_is_not_kept(error: str, cache: Path, asked: list[str], tmp_path: Path) -> None:
+    """What a test says that found no memory or no threads holds for this process; the next one tests anew."""
+    (tmp_path / "backline" / "libraries").mkdir(parents=True)
+    (tmp_path / "file").mkdir()
+    for file in ("backline/__init__.py", "core.py", "file/library.so"):
+        (tmp_path / file).touch()
+    (tmp_path / "backline" / "libraries" / "__init__.py").write_text(
+        f"class Toy:\n    def test(self, path): raise {error}\n\n\ndef get(name): return Toy()\n"
+    )
+    path = str(tmp_path / "file" / "library.so")
+    options = {"name": "toy", "folders": [str(tmp_path)], "core": str(tmp_path / "core.py")}
+    said, count = TROUBLES[error]
+    for _ in range(2):
+        probe_cache._known.clear()
+        proof = probe_cache.prove("toy", path, "library", options)
+        assert proof.reason == f"{path} {said}" and proof.facts == {"reason": said}
+    assert len(asked) == count and cache.exists() == (count == 1)
+
+
 def test_settings_are_part_of_the_key(
     cache: Path, direct: None, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip

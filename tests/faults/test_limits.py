@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ LONG_KEYS = {
     "table": "[" + ".".join(["a"] * 3000) + "]\nb = 1",
     "quoted": ".".join(['"a"'] * 3000) + " = 1",
     "many": ".".join(["a"] * 200_000) + " = 1",
+    "escaped quotes": ".".join([r'"\""'] * 30_000) + " = 1",
+    "no end": 'a = "' + r"\"" * 400_000,
+    "no end of lines": 'a = """' + '""a' * 300_000,
+    "apostrophes": "' " * 400_000,
     "inline": "x = {" + ".".join(["a"] * 3000) + " = 1}",
     "nested": "a = " + "{a = " * 900 + "1" + "}" * 900,
     "arrays": "a = " + "[" * 100_000,
@@ -117,6 +122,34 @@ def test_keys_at_the_limit_are_read() -> None:
     assert toml.loads(".".join(["a"] * toml.MOST_PARTS) + " = 1")
     with pytest.raises(toml.LongKey, match="64 parts"):
         toml.loads(".".join(["a"] * (toml.MOST_PARTS + 1)) + " = 1")
+
+
+def test_quotes_inside_of_a_key_hide_none_of_its_parts() -> None:
+    part = r'"\""'
+    assert toml.loads(".".join([part] * toml.MOST_PARTS) + " = 1")
+    for line in ("{} = 1", "[{}]", "x = {{{} = 1}}"):
+        with pytest.raises(toml.LongKey, match="64 parts"):
+            toml.loads(line.format(".".join([part] * (toml.MOST_PARTS + 1))))
+
+
+DOTS = ".".join(["1"] * 70)
+STRINGS = {
+    "basic": f'a = "{DOTS}"',
+    "literal": f"a = '{DOTS}'",
+    "after an escaped quote": rf'a = "\"{DOTS}"',
+    "lines": f'a = """\n{DOTS}""""',
+    "literal lines": f"a = '''\n{DOTS}''''",
+    "comment": f"a = 1  # {DOTS}",
+    "key": f'"{DOTS}" = 1',
+    "array": f'a = ["{DOTS}", "b"]',
+}
+
+
+@pytest.mark.parametrize("text", STRINGS.values(), ids=STRINGS)
+def test_dots_in_strings_and_comments_are_no_keys(text: str) -> None:
+    assert toml.loads(text) == tomllib.loads(text)
+    with pytest.raises(toml.LongKey):  # what follows is a key again
+        toml.loads(f"{text}\n{'.'.join(['b'] * 70)} = 1")
 
 
 TEXTS = {

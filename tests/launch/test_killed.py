@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from backline.launch import watcher
+from backline.launch.instances import Job, run
+from backline.launch.watcher import Watcher
 from processes import started
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the launcher runs on Linux only")
@@ -97,3 +100,36 @@ def test_a_launcher_without_its_standard_files(tmp_path: Path, command: list[str
     assert status.read_text().strip() == "0", ended.stderr
     assert (tmp_path / "ran").read_text() == "yes"
     assert "Traceback" not in ended.stderr
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_watcher_whose_interpreter_needs_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one built with --enable-shared in a folder that the loader does not know."""
+    python = script(tmp_path / "python", f'[ "$LD_LIBRARY_PATH" = {tmp_path} ] || exit 127\nexec {sys.executable} "$@"')
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", python)
+    with subprocess.Popen(["sleep", "600"], process_group=0) as instance:
+        try:
+            with Watcher(0.1) as watching:
+                watching.started(instance.pid)
+                assert watching._process is not None and watching._process.stdin is not None
+                watching._process.stdin.close()  # as at the end of a launcher that is killed
+                assert instance.wait(60) == -signal.SIGTERM
+        finally:
+            instance.kill()
+
+
+@pytest.mark.parametrize(("text", "said"), [("exit 127", "ended with status 127"), ("exec sleep 600", "does not run after 0.5 seconds")])
+def test_a_watcher_that_does_not_run_is_told(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", script(tmp_path / "python", text))
+    monkeypatch.setattr(watcher, "SECONDS", 0.5)
+    assert run([Job(0, ["sh", "-c", "exit 3"], dict(os.environ))]) == 3
+    warned = capfd.readouterr().err
+    assert "warning: instances would outlive a launcher that is killed" in warned and said in warned

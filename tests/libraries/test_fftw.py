@@ -15,6 +15,7 @@ from backline import backends, libraries
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Refusal
 from backline.libraries.cpu.fftw import wisdom
+from support import python
 
 fftw = libraries.get("fftw")
 pytestmark = pytest.mark.skipif(not fftw.available(), reason="FFTW is not installed")
@@ -261,6 +262,63 @@ def test_in_a_forked_child():
     for _, plan in plans_of(fftw, p, 2):
         plan(x)
     assert processes.forked(lambda: error(plans_of(fftw, p, 1)[0][1](x), wanted(p, x)) <= allowed(p)) == 0
+
+
+def test_a_fork_while_another_thread_plans():
+    """It does not wait for a measurement, and the child leaves alone the planner that was copied half-changed."""
+    python(
+        """
+        import os, signal, threading
+        import numpy as np
+        import backline
+        from backline import libraries
+        from backline.libraries import loading
+        from backline.libraries.cpu.fftw.planner import Planner
+
+        loading.FORK_SECONDS = 0.2
+        fftw = libraries.get("fftw")
+        assert fftw.available()
+        begun, end, make = threading.Event(), threading.Event(), Planner._make
+
+        def slow(*args):
+            begun.set()
+            end.wait(60)
+            return make(*args)
+
+        def transform(n):
+            x = np.random.default_rng(0).standard_normal(n) + 0j
+            return bool(np.allclose(backline.fft.fft(x), np.fft.fft(x)))
+
+        def prefer():
+            with backline.use("fftw"):
+                transform(48)
+
+        Planner._make = slow
+        thread = threading.Thread(target=prefer)
+        thread.start()
+        assert begun.wait(60)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            status = 3
+            try:
+                with backline.use("fftw", "numpy"):
+                    status = 0 if transform(56) else 4
+                try:
+                    fftw.forget_wisdom()
+                    status = 5
+                except RuntimeError as error:
+                    status = status if "forked while another thread was planning" in str(error) else 6
+            finally:
+                os._exit(status)
+        assert thread.is_alive(), "the fork waited for the plan"
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == 0, status
+        end.set()
+        thread.join(60)
+        assert transform(40)
+        """
+    )
 
 
 def test_mkl_does_not_stand_in_for_it():

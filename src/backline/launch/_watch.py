@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 
 
 def _signal(groups: set[int], number: int) -> set[int]:
@@ -19,6 +20,8 @@ def _signal(groups: set[int], number: int) -> set[int]:
 
 
 def _watch(grace: float) -> None:
+    with suppress(OSError):  # the launcher is gone already: stdin says so
+        os.write(1, b"\n")
     groups: set[int] = set()
     for line in sys.stdin:
         word = line.strip()

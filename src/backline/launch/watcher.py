@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import subprocess
 import sys
 import threading
 from types import TracebackType
 
+from ..libraries import probe_process
 from . import show
 
-__all__ = ["Watcher"]
+__all__ = ["SECONDS", "Watcher"]
+
+SECONDS = 30.0
+"""A watcher that does not run by then is given up: an interpreter without site-packages starts in a fraction of a second."""
 
 
 class Watcher:
@@ -37,20 +42,46 @@ class Watcher:
         program = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), "_watch.py"), str(self._grace)]
         try:
             # Away from the terminal, whose Ctrl-C is for the launcher, and from its output, which somebody may read to the end.
+            # Its interpreter may need LD_LIBRARY_PATH, as this one may have.
             self._process = subprocess.Popen(
-                program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, bufsize=0,
-                start_new_session=True, env={"PATH": os.defpath},
+                program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                start_new_session=True, env=probe_process.environment(),
             )  # fmt: skip
         except OSError as error:
-            show.line(f"warning: instances would outlive a launcher that is killed: {error}", "33")
+            self._warn(str(error))
+            return self
+        wrong = self._wrong(self._process)
+        if wrong:
+            self._close()
+            self._process = None
+            self._warn(f"the process that watches it {wrong}")
         return self
+
+    def _warn(self, cause: str) -> None:
+        show.line(f"warning: instances would outlive a launcher that is killed: {cause}", "33")
+
+    def _wrong(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait for the byte that it writes once it runs; else end it, and return what is wrong."""
+        assert process.stdout is not None
+        with process.stdout as stream, selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            if not selector.select(SECONDS):
+                process.kill()
+                process.wait()
+                return f"does not run after {SECONDS:g} seconds"
+            if stream.read(1):
+                return ""
+        return f"ended with status {process.wait()}"
+
+    def _close(self) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._process is not None:
             self._tell("done")
-            assert self._process.stdin is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+            self._close()
             self._process.wait()
 
     def started(self, group: int) -> None:

@@ -48,13 +48,15 @@ class LocalErratum(Erratum):
 
 
 def path() -> str:
-    """Return the file's path; the variable BACKLINE_ERRATA names another, or none if it is empty."""
+    """Return the file's path, empty if there is none; the variable BACKLINE_ERRATA names another, or none if it is empty."""
     named = os.environ.get("BACKLINE_ERRATA")
     if named is not None:
         return named
     import platformdirs
 
-    return os.path.join(platformdirs.user_data_dir("backline", appauthor=False), "errata.json")
+    folder = platformdirs.user_data_dir("backline", appauthor=False)
+    # Where platformdirs takes a relative XDG_DATA_HOME, what runs would depend on where a program is started.
+    return os.path.join(folder, "errata.json") if os.path.isabs(folder) else ""
 
 
 def processor() -> str:

@@ -54,7 +54,7 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
     dict
         What `probe_program.answer` returns; "reason" tells too of a child that crashed, ended early, or hung.
     bool
-        Whether a child finished. What is said of one that did not may be otherwise the next time.
+        Whether a child finished its test. What is said of one that did not may be otherwise the next time.
 
     Examples
     --------
@@ -85,7 +85,8 @@ def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None
         _end(child, patience)
     facts = _parsed(answer, token)
     if facts is not None:
-        return facts, True
+        passing = facts.pop("passing", False)
+        return facts, not passing
     if hangs:
         return {"reason": f"hangs when it is tested (no answer in {SECONDS:g} seconds)"}, False
     if child.returncode < 0:

@@ -23,8 +23,14 @@ class Unfit(Exception):
     """The library is not what is wanted; the text says why."""
 
 
+class Untested(Unfit):
+    """The test could not be finished; a later one may say otherwise, when memory or threads can be had again."""
+
+
 def answer(question: str, subject: str) -> Facts:
     """Returns what testing a library says: "reason" is empty if it is fit, and there may be more, such as "version".
+
+    There is "passing" if a later test may say otherwise.
 
     Parameters
     ----------
@@ -41,6 +47,8 @@ def answer(question: str, subject: str) -> Facts:
         library = ctypes.CDLL(subject, mode=os.RTLD_NOW | os.RTLD_LOCAL if os.name == "posix" else 0)
         check = CHECKS.get(question)
         return {"reason": "", **(check(library) if check else {})}
+    except Untested as error:
+        return {"reason": str(error), "passing": True}
     except Unfit as error:
         return {"reason": str(error)}
     except OSError as error:
@@ -383,8 +391,12 @@ def _own_test(options: Facts) -> Facts:
     libraries: Any = importlib.import_module("backline.libraries")
     try:
         facts: Facts = libraries.get(options["name"]).test(options["path"])
-    except (RuntimeError, ValueError, MemoryError) as error:
-        raise Unfit(f"{type(error).__name__}: {error}") from None
+    except MemoryError as error:
+        raise Untested(f"finds too little memory when it is tested{f': {error}' if str(error) else ''}") from None
+    except (RuntimeError, ValueError) as error:
+        # Threads that cannot be started and calls that fail for want of memory are RuntimeErrors, too.
+        kind = Untested if isinstance(error, RuntimeError) else Unfit
+        raise kind(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
     return facts
 
 

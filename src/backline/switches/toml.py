@@ -10,9 +10,17 @@ __all__ = ["MOST_PARTS", "LongKey", "loads"]
 MOST_PARTS = 64
 """Parts of a dotted key. No switch has more than five; the parser's time grows with the square of them."""
 
-_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-# Possessive, and never from the middle of a word: the search takes time proportional to the text.
-_LONG = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}")
+# Strings that span lines. A string that does not end is taken as far as it may go: the parser refuses it in any case, and
+# a search that began anew inside of it would take time that grows with its square.
+_BASIC_LINES = r"""\"{3}[^"\\]*+(?:(?:\\[\s\S]|"(?!""))[^"\\]*+)*+(?:"{3,5}+)?+"""
+_LITERAL_LINES = r"""'{3}[^']*+(?:'(?!'')[^']*+)*+(?:'{3,5}+)?+"""
+_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"?+|'[^'\n]*+'?+)"""
+_DOT = r"[ \t]*+\.[ \t]*+"
+# Comments and whole strings are passed over: dots inside of them part no key. Outside of them only keys have that many dots.
+# Possessive: the search takes time proportional to the text.
+_TOKEN = re.compile(
+    rf"#[^\n]*+|{_BASIC_LINES}|{_LITERAL_LINES}|{_PART}(?:{_DOT}{_PART}){{0,{MOST_PARTS - 1}}}+(?P<long>{_DOT}{_PART})?+"
+)
 
 
 class LongKey(ValueError):
@@ -39,6 +47,6 @@ def loads(text: str) -> dict[str, Any]:
     """
     import tomllib
 
-    if _LONG.search(text):
+    if any(token.lastgroup for token in _TOKEN.finditer(text)):
         raise LongKey
     return tomllib.loads(text)

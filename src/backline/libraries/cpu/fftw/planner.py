@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,31 @@ MOST_SCRATCH = 8 << 30  # bytes of arrays that a measurement may write to
 
 _lock = threading.RLock()
 
-# A planner that another thread is in the middle of using would be copied into the child as it is.
-loading.around_fork(_lock.acquire, _lock.release, _lock.release)
+
+
+def _before_fork() -> None:
+    # A planner that another thread is in the middle of using would be copied into the child as it is. Measuring may take minutes.
+    _lock.acquire(timeout=loading.FORK_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    with suppress(RuntimeError):  # not ours where waiting for it was given up
+        _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    try:
+        _lock.release()
+        torn = False
+    except RuntimeError:
+        torn = True
+    _lock = threading.RLock()
+    for planner in _planners.values():
+        planner._lock, planner.torn = _lock, planner.torn or torn
+
+
+loading.around_fork(_before_fork, _after_fork_in_parent, _after_fork_in_child)
 
 
 class _Dim(ctypes.Structure):
@@ -100,6 +123,7 @@ class Planner:
         self._destroy = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address("destroy_plan"))
         self._retired: list[int] = []
         self._lock = _lock
+        self.torn = False  # whether another thread was at work in it when this process was forked
         self.alive = 0  # plans made and not destroyed
         self.wise = False  # whether anything was measured, or learned from a text
         name = f"fftw{letter}_version"
@@ -107,6 +131,13 @@ class Planner:
         self.identity = (text or b"").decode("ascii", "replace").removeprefix("fftw-")
         if threaded is not None and base_call(threaded, f"fftw{letter}_init_threads", restype=ctypes.c_int):
             self.threaded = threaded
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._lock:
+            if self.torn:
+                raise RuntimeError("this process was forked while another thread was planning with FFTW; its planner is unusable")
+            yield
 
     def address(self, name: str) -> int:
         """Address of one of its functions, by the name without prefix."""
@@ -156,7 +187,7 @@ class Planner:
         flags = PLANNING[planning] | (0 if aligned else UNALIGNED)
         # Without a word about it FFTW keeps the input of all but real transforms of several axes backwards.
         flags |= DESTROY_INPUT if request.spare else PRESERVE_INPUT
-        with self._lock:
+        with self._at_work():
             self._drain()
             if planning == "estimate":
                 address = self._estimate(request, flags)
@@ -170,10 +201,10 @@ class Planner:
 
     def knows(self, request: Request, planning: str) -> bool:
         """Whether wisdom has a plan for this, so that nothing would be measured."""
-        if not self.wise:
+        if not self.wise or self.torn:
             return False
         flags = PLANNING[planning] | WISDOM_ONLY | (DESTROY_INPUT if request.spare else PRESERVE_INPUT)
-        with self._lock:
+        with self._at_work():
             address = self._make(request, flags, NOWHERE)
             if address:
                 self._destroy(ctypes.c_void_p(address))
@@ -234,6 +265,8 @@ class Planner:
 
     def retire(self, address: int) -> None:
         """Destroy a plan: now, or before the next is made if the planner is at work in another thread."""
+        if self.torn:
+            return  # FFTW's tables may be half-changed: better a plan that stays
         if not self._lock.acquire(False):
             self._retired.append(address)
             return
@@ -252,7 +285,7 @@ class Planner:
 
     def export(self) -> str:
         """What it knows, as text."""
-        with self._lock:
+        with self._at_work():
             made = self.base.call(self.address("export_wisdom_to_string"), restype=ctypes.c_void_p)
             if not made:
                 raise MemoryError("FFTW has no memory for its wisdom as text")
@@ -263,7 +296,7 @@ class Planner:
 
     def learn(self, text: str) -> bool:
         """Add what a text says; False, and nothing learned, if FFTW refuses it."""
-        with self._lock:
+        with self._at_work():
             before = self.export()
             if self._learn(text):
                 self.wise = True
@@ -274,7 +307,7 @@ class Planner:
 
     def forget(self) -> None:
         """Forget everything."""
-        with self._lock:
+        with self._at_work():
             self._forget()
             self.wise = False
 
