@@ -97,7 +97,7 @@ except RuntimeError as error:
 else:
     raise AssertionError("64 threads were started")
 resource.setrlimit(resource.RLIMIT_AS, before)
-assert "a call on 64 threads cannot run: the system let" in text and "BACKLINE_NUM_THREADS" in text, text
+assert "a call on 64 threads cannot run: the system let" in text and "BACKLINE_NUM_THREADS" in text and "ulimit -v" in text, text
 assert _core.team_check(2) == (2, 3)
 """
     )

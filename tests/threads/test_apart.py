@@ -38,3 +38,35 @@ def test_who_binds_threads_is_left_alone(variable):
     value = {"OMP_PROC_BIND": "false", "OMP_PLACES": "threads", "GOMP_CPU_AFFINITY": "0-1"}[variable]
     result = python(PROGRAM.replace("print(", "assert _core.team_moves() == 0; print("), env={variable: value})
     assert result.stdout.split()[1] == "0"
+
+
+@several
+def test_a_caller_that_stands_in_for_a_missing_thread_keeps_its_processor():
+    """The stack of another thread finds no memory, so its job runs in the caller, which is no thread of the team."""
+    python(
+        """
+import os, resource, sys
+
+# The C library keeps no stacks of this size for the next thread.
+stack = 64 << 20
+if resource.getrlimit(resource.RLIMIT_STACK)[0] != stack:
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    os.execv(sys.executable, sys.orig_argv)
+
+from backline import _core
+from backline.libraries import team
+
+assert team.bind()
+assert _core.team_check(2) == (2, 3)
+allowed = os.sched_getaffinity(0)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+before = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), before[1]))
+for _ in range(4):
+    _core.flush_denormal(False, 2)
+resource.setrlimit(resource.RLIMIT_AS, before)
+assert os.sched_getaffinity(0) == allowed, (os.sched_getaffinity(0), allowed)
+assert _core.team_check(2) == (2, 3)
+""",
+        env={"OMP_THREAD_LIMIT": "1"},
+    )

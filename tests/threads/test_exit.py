@@ -89,8 +89,43 @@ entered.wait()
 while True:  # a plan that runs has been counted
     if plan.runs:
         break
+libc = ctypes.CDLL(None)
+locked = threading.Event()
+
+def read():
+    libc.flockfile(ctypes.c_void_p.in_dll(libc, "stdin"))  # as a thread does that waits for input
+    locked.set()
+    libc.pause()
+
+threading.Thread(target=read, daemon=True).start()
+locked.wait()
 print("printed", end="")
+libc.printf(b" by C")
 sys.exit(7)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stdout) == (7, "printed"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (7, "printed by C"), ended.stderr
+
+
+def test_a_plan_written_in_python_that_was_stopped_inside_is_over() -> None:
+    """The interpreter stops the thread in the call inside the plan; the exit handlers of the libraries still run."""
+    program = """
+import ctypes, sys, threading
+from backline import _core
+
+libc = ctypes.CDLL(None)
+libc.strdup.restype = ctypes.c_void_p
+text = ctypes.c_void_p(libc.strdup(b"handlers ran"))  # outlives the interpreter
+libc.__cxa_atexit(ctypes.cast(libc.puts, ctypes.c_void_p), text, None)
+
+sleep = ctypes.cast(libc.sleep, ctypes.c_void_p).value
+inner = _core.PreparedCall(0, [], [(1, 1, [("call", sleep, [1], [], 0, None)])], [], [], release_gil=True)
+outer = _core.Operation("outer", (), lambda args, kwargs: lambda: inner(), None)
+
+threading.Thread(target=outer, daemon=True).start()
+while not inner.runs:
+    pass
+sys.exit(7)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (7, "handlers ran\n"), ended.stderr

@@ -35,8 +35,16 @@ bool wait_for_calls() {
 }
 
 #ifdef __GLIBC__
+// A call that was left running may hold the lock of a stream for good: what it prints to is left as it is.
+void flush_if_free(FILE *stream) {
+    if (ftrylockfile(stream) != 0) return;
+    fflush_unlocked(stream);
+    funlockfile(stream);
+}
+
 void leave_at_once(int status, void *) {
-    std::fflush(nullptr);
+    flush_if_free(stdout);
+    flush_if_free(stderr);
     _exit(status);
 }
 #endif
@@ -57,6 +65,8 @@ void before_exit() {
 }  // namespace
 
 [[noreturn]] void stop_thread() {
+    running -= mine;  // the calls around this one end here, too: their destructors never run
+    mine = 0;
     for (;;) pause();
 }
 
@@ -68,7 +78,8 @@ void raise_current_exception() {
     } catch (const TooManyThreads &error) {
         PyErr_Format(PyExc_RuntimeError,
                      "a call on %d threads cannot run: the system let %d start (%s). Set fewer (backline.set_num_threads(), "
-                     "BACKLINE_NUM_THREADS), or raise the limit of processes (ulimit -u, pids.max of the container)",
+                     "BACKLINE_NUM_THREADS), or raise the limit of processes (ulimit -u, pids.max of the container) "
+                     "or memory (ulimit -v)",
                      error.wanted, error.started, std::strerror(error.error));
     } catch (const std::exception &error) {
         PyErr_SetString(PyExc_RuntimeError, error.what());

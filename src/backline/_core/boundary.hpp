@@ -10,7 +10,8 @@ namespace backline {
 void raise_current_exception();
 
 // Stops this thread for good. For a thread that Python ends because the interpreter is finalizing (until 3.13, by unwinding its
-// stack at the moment when it asks for the GIL): destructors would let go of Python objects without the GIL.
+// stack at the moment when it asks for the GIL): destructors would let go of Python objects without the GIL. Its calls count as
+// ended: a stopped thread uses nothing of a library any more.
 [[noreturn]] void stop_thread();
 
 template <auto Function>

@@ -12,9 +12,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -65,14 +67,14 @@ struct Region {
 // Jobs from..count-1 on threads of their own, and job 0 here. Called below frames of C libraries, so nothing is thrown.
 void run_with_threads(const Region &r, int from) noexcept {
     std::vector<std::thread> helpers;
-    helpers.reserve(size_t(r.count - from));
     auto last = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     int next = from;
     while (next < r.count) {
         try {
+            helpers.reserve(size_t(r.count - from));  // a vector that had to grow would fail after its thread had started
             helpers.emplace_back(r.job, next, r.data);
             ++next;
-        } catch (const std::system_error &error) {
+        } catch (const std::exception &error) {  // std::system_error, or std::bad_alloc
             // require_threads has seen so many threads start: other programs took them since. Independent jobs run here instead.
             if (!r.together) break;
             if (std::chrono::steady_clock::now() > last) {
@@ -121,6 +123,8 @@ void require_threads(int threads) {
             });
         } catch (const std::system_error &failure) {
             error = failure.code().value();
+        } catch (const std::bad_alloc &) {
+            error = ENOMEM;
         }
     }
     {
@@ -136,14 +140,22 @@ void require_threads(int threads) {
 
 namespace {
 
+struct Roll {
+    std::shared_ptr<Worker> *each;
+    std::thread::id caller;
+};
+
 void note_worker(int index, void *raw) {
     if (index == 0) return;
-    auto &slot = static_cast<std::shared_ptr<Worker> *>(raw)[index - 1];
+    const Roll &roll = *static_cast<Roll *>(raw);
+    auto &slot = roll.each[index - 1];
+    slot.reset();
+    // Where no thread could be started, the job runs in the caller, which must not be kept off its own processor.
+    if (std::this_thread::get_id() == roll.caller) return;
     try {
         thread_local WorkerHere here;
         slot = here.worker;
     } catch (const std::bad_alloc &) {
-        slot.reset();
     }
 }
 
@@ -154,7 +166,8 @@ void keep_apart(int threads) {
     int here = sched_getcpu();
     if (here == workers.processor && workers.count >= threads - 1) return;
     if (workers.count < threads - 1) {
-        Region r{threads, note_worker, workers.each, false};
+        Roll roll{workers.each, std::this_thread::get_id()};
+        Region r{threads, note_worker, &roll, false};
         omp_parallel(region_body, &r, unsigned(threads), 0);
         workers.count = threads - 1;
     }
