@@ -111,17 +111,14 @@ def script(path: Path, text: str) -> str:
 def test_a_watcher_whose_interpreter_needs_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one built with --enable-shared in a folder that the loader does not know."""
     python = script(tmp_path / "python", f'[ "$LD_LIBRARY_PATH" = {tmp_path} ] || exit 127\nexec {sys.executable} "$@"')
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", python)
-    with subprocess.Popen(["sleep", "600"], process_group=0) as instance:
-        try:
-            with Watcher(0.1) as watching:
-                watching.started(instance.pid)
-                assert watching._process is not None and watching._process.stdin is not None
-                watching._process.stdin.close()  # as at the end of a launcher that is killed
-                assert instance.wait(60) == -signal.SIGTERM
-        finally:
-            instance.kill()
+    with started(["sleep", "600"]) as instance:
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+        monkeypatch.setattr(sys, "executable", python)
+        with Watcher(0.1) as watching:
+            watching.started(instance.pid)
+            assert watching._process is not None and watching._process.stdin is not None
+            watching._process.stdin.close()  # as at the end of a launcher that is killed
+            assert instance.wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(("text", "said"), [("exit 127", "ended with status 127"), ("exec sleep 600", "does not run after 0.5 seconds")])
