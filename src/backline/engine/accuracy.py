@@ -72,7 +72,7 @@ def error(problem: Problem, arrays: list[Array], result: Any) -> float:
 
 
 class Reference:
-    """What results of a Problem on given operands are compared with; it is computed once."""
+    """The reference that results of a Problem on given operands are compared with; computed once."""
 
     def __init__(self, problem: Problem, arrays: list[Array]) -> None:
         # An operand that the call may overwrite is gone by the time it is needed.

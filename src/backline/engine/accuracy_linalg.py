@@ -43,7 +43,7 @@ HOMOGENEOUS = {
 
 
 class LinalgReference:
-    """What results of a LinalgProblem on given operands are compared with.
+    """The reference that results of a LinalgProblem on given operands are compared with.
 
     Parameters
     ----------

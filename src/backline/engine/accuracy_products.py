@@ -29,7 +29,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 class ProductReference:
-    """What results of a MatmulProblem on given operands are compared with.
+    """The reference that results of a MatmulProblem on given operands are compared with.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, .
 
 
 def _tried(library: Library, problem: Problem, algorithm: Algorithm, arrays: list[Any], reference: Any) -> str | None:
-    """What is wrong with an algorithm, an empty string, or None if it was not run."""
+    """Returns what is wrong with an algorithm, an empty string, or None if it was not run."""
     try:
         plan = library.prepare(problem, algorithm)
     except (RuntimeError, MemoryError):

@@ -96,7 +96,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a job.
+    """The result of a job.
 
     Attributes
     ----------
@@ -275,7 +275,7 @@ class _Child:
                 yield from map(json.loads, whole)
 
     def why(self) -> str:
-        """How it ended."""
+        """Returns how the child ended, in words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=1)
             if code < 0:

@@ -35,7 +35,7 @@ _known: dict[str, Facts] = {}
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of a file that was tested.
+    """The result of testing a file.
 
     Attributes
     ----------
@@ -53,12 +53,12 @@ class Proof:
 
     @property
     def reason(self) -> str:
-        """What is wrong with the file, or an empty string."""
+        """Returns what is wrong with the file, or an empty string."""
         said: str = self.facts["reason"]
         return said if not said or said.startswith("cannot be loaded: ") else f"{self.path} {said}"
 
     def replaced(self) -> str:
-        """What is wrong if the path leads to another file by now than the one that was tested, or an empty string."""
+        """Returns what is wrong if the path leads to another file by now than the one that was tested, or an empty string."""
         return "" if identity(self.path) == self.identity else f"{self.path} was replaced while it was being loaded"
 
 
@@ -161,7 +161,7 @@ def _file() -> str:
 
 
 def _read() -> dict[str, Facts]:
-    """What earlier processes wrote; nothing where the file is not as `_write` writes it, whoever changed it."""
+    """Returns what earlier processes wrote; nothing where the file is not as `_write` writes it, whoever changed it."""
     import json
 
     path = _file()
@@ -182,7 +182,7 @@ def _read() -> dict[str, Facts]:
 
 
 def _sound(facts: Any) -> bool:
-    """Whether a value is what an answer looks like: texts by name, "reason" among them."""
+    """Tells whether a value has the form of an answer: texts by name, "reason" among them."""
     return (
         isinstance(facts, dict)
         and isinstance(facts.get("reason"), str)

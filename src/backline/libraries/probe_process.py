@@ -29,7 +29,7 @@ SEARCH_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 def can_ask() -> bool:
-    """Whether there is an interpreter to start; in a program that embeds Python there may be none.
+    """Tells whether there is an interpreter to start; in a program that embeds Python there may be none.
 
     >>> can_ask()
     True
@@ -143,7 +143,7 @@ def _read(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes, bool]:
 
 
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended; it is not reaped yet, so that its number and that of its group are still its own."""
+    """Tells whether the child has ended; it is not reaped yet, so that its number and that of its group are still its own."""
     if not hasattr(os, "waitid"):  # macOS, before Python 3.13
         return child.poll() is not None
     try:
@@ -180,7 +180,7 @@ def _parsed(answer: bytes, token: str) -> Facts | None:
 
 
 def _last_line(printed: bytes) -> str:
-    """What a child said before its end, for the reason: the last line, printable."""
+    """Returns the last line a child wrote, printable, for the reason of a refusal."""
     lines = printed.decode("utf-8", "replace").strip().splitlines()
     text = "".join(c if c.isprintable() else "?" for c in lines[-1].strip())[:300] if lines else ""
     return f": {text}" if text else ""

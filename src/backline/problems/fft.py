@@ -125,7 +125,7 @@ class FftProblem(Problem):
 
     @cached_property
     def needs_double(self) -> bool:
-        """Whether it must be computed in float64, though it is one in float32, to come near the error that NumPy has."""
+        """True where a float32 transform has to be computed in float64 to come near NumPy's error."""
         return self.single and self.op != "fft.r2r" and any(largest_factor(n) > LARGEST_IN_SINGLE for n in self.lengths)
 
     @cached_property

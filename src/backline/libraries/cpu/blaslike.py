@@ -74,13 +74,13 @@ class BlasLibrary(FileLibrary):
         return ""
 
     def _proof(self, path: str) -> Proof:
-        """What comes of loading the file and computing with it in a child process, as `open` and `probe` do here."""
+        """Loads the file and computes with it in a child process, as `open` and `probe` do here."""
         threads = 1 if team.forked() else cast(int, switches.get("num_threads"))
         options = {"lapack": self.has_lapack, "libgomp": team.path(), "threads": threads, **self.trial()}
         return prove(self.name, path, "blas", options)
 
     def trial(self) -> dict[str, Any]:
-        """How the child process is to open the file: "mode", "setup" and "set threads" of `probe_program`."""
+        """Returns how the child process is to open the file: "mode", "setup" and "set threads" of `probe_program`."""
         raise NotImplementedError
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:

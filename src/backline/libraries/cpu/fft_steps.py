@@ -298,7 +298,7 @@ class Steps:
 
 
 def single(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is float32 or complex64."""
+    """Tells whether a dtype is float32 or complex64."""
     return dtype.itemsize == (8 if dtype.kind == "c" else 4)
 
 

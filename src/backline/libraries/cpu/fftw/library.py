@@ -74,7 +74,7 @@ class FFTW(FileLibrary):
         return {"reason": self._wrong()}
 
     def _wrong(self) -> str:
-        """What is wrong with the first file that computes wrongly, or an empty string."""
+        """Returns what is wrong with the first file that computes wrongly, or an empty string."""
         checks = ((planner.base.path, _check(planner, letter)) for letter, planner in self.planners.items())
         return next((f"{path} {wrong}" for path, wrong in checks if wrong), "")
 
