@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from backline import _core, libraries
 from backline.engine import choose, plans, ranking, records
 from backline.engine.record import TuningRecord
 from backline.errors import LibraryFailed
-from backline.libraries.base import Algorithm, failure
+from backline.libraries import probe_cache, probe_process
+from backline.libraries.base import Algorithm, FileLibrary, failure
 from support import clean, need, problem_of, python
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -175,3 +178,26 @@ print(sorted(name for name in sys.modules if name.startswith(("backline.librarie
 """
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_time_of_loading_leaves_out_the_test_in_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That is due once for a file: whether a library is worth loading must not depend on it."""
+    clock = [0.0]
+    file = tmp_path / "libtoy.so"
+    file.write_bytes(b"toy")
+
+    def ask(*args: Any, **changes: Any) -> tuple[dict[str, str], bool]:
+        clock[0] += 1000
+        return {"reason": ""}, False
+
+    class Toy(FileLibrary):
+        name, title = "toy", "Toy"
+
+        def load(self) -> str:
+            clock[0] += 2
+            return probe_cache.prove("toy", str(file), "library", {}).reason
+
+    monkeypatch.setattr(probe_process, "ask", ask)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    toy = Toy()
+    assert toy.reason() == "" and toy.load_seconds == 2

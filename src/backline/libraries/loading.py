@@ -17,6 +17,9 @@ __all__ = ["around_fork", "lock"]
 FORK_SECONDS = 10.0
 """A fork waits so long for a library that another thread loads: a program that forks must not hang behind one that does."""
 
+testing_seconds = 0.0
+"""Time that went into testing files in child processes, which is due once for each file and no part of loading it again."""
+
 Handler = Callable[[], object]
 
 _lock = threading.RLock()  # re-entrant: a library may ask another one while it is loaded

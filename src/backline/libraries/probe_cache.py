@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from . import probe_process
+from . import loading, probe_process
 from .machine import cpu_info
 from .probe_program import Facts
 
@@ -108,7 +109,9 @@ def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[
         kept = _read()
         facts = kept.get(key)
         if facts is None:
+            begin = time.perf_counter()
             facts, finished = probe_process.ask(question, subject, changes=changes)
+            loading.testing_seconds += time.perf_counter() - begin
             # What cannot be loaded may lack a library that is installed tomorrow, in another folder.
             lasting = finished and not facts["reason"].startswith("cannot be loaded")
             if lasting and identity(path) == which:
