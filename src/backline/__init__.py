@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import backends, errors
+from . import backends, errors, interop
 from .determinism import (
     are_deterministic_algorithms_enabled,
     empty,
@@ -19,11 +19,12 @@ from .determinism import (
     set_float32_matmul_precision,
     use_deterministic_algorithms,
 )
-from .engine.events import trace
 from .engine.explain import explain, later
+from .ops.basics import addbmm, cross, diagonal, inner, kron, trace, vander
 from .ops.matmul import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
 from .ops.packed import prepack
 from .ops.products import chain_matmul, tensordot
+from .ops.random import manual_seed
 from .settings import (
     get_num_interop_threads,
     get_num_threads,
@@ -35,26 +36,31 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
-    from . import fft, interop, linalg, nn, quantized, sparse, utils
+    from . import cuda, fft, linalg, nn, quantized, sparse, utils
+    from .ops.distances import cdist
     from .ops.einsum import einsum
+    from .ops.exponential import matrix_exp
+    from .ops.indefinite import orgqr
     from .ops.solve import cholesky_inverse, cholesky_solve
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "addmm", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "chain_matmul", "cholesky_inverse",
-    "cholesky_solve", "dot", "einsum", "empty", "errors", "explain", "fft", "get_deterministic_debug_mode",
-    "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "interop",
-    "is_deterministic_algorithms_warn_only_enabled", "linalg", "matmul", "mm", "mv", "nn", "num_threads", "outer", "prepack",
-    "quantized", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
-    "set_num_threads", "sparse", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vdot",
+    "addbmm", "addmm", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "cdist", "chain_matmul",
+    "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "dot", "einsum", "empty", "errors", "explain", "fft",
+    "get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "inner",
+    "interop", "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "manual_seed", "matmul", "matrix_exp", "mm",
+    "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "set_deterministic_debug_mode",
+    "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads", "set_num_threads", "sparse", "tensordot",
+    "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
 ]  # fmt: skip
 
 # Parts that few programs need at once are imported when they are asked for.
-_LATER = dict.fromkeys(("__config__", "fft", "interop", "linalg", "nn", "quantized", "sparse", "utils"), "")
+_LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "quantized", "sparse", "utils"), "")
 later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum"]
 later += ["backline.quantized", "backline.sparse"]
-_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve") | {"einsum": "ops.einsum"}
+_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve")
+_LATER |= {"cdist": "ops.distances", "einsum": "ops.einsum", "matrix_exp": "ops.exponential", "orgqr": "ops.indefinite"}
 
 
 def __getattr__(name: str) -> Any:
@@ -69,4 +75,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({"__config__", "__version__", *__all__})

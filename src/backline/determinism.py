@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from . import switches
-from .errors import BadType, BadValue
+from .errors import BadType, BadValue, TooLarge
 from .switches.declare import show
 
 __all__ = [
@@ -90,11 +91,17 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
     if isinstance(debug_mode, (bool, np.bool_)) or not isinstance(debug_mode, (int, np.integer, str)):
         raise BadType(
             f"set_deterministic_debug_mode takes an int or a str, not {type(debug_mode).__name__}: {show(debug_mode)}",
+            cause=f"debug_mode must be str or int, but got {type(debug_mode)}",
             remedy=f"legal values: {legal}",
         )
     word: object = debug_mode if isinstance(debug_mode, str) else dict(enumerate(_MODES)).get(int(debug_mode))
     if word not in _MODES:
-        raise BadValue(f"deterministic debug mode {show(debug_mode)} is not a legal value.", remedy=f"legal values: {legal}")
+        wanted = "one of `default`, `warn`, `error`" if isinstance(debug_mode, str) else "0, 1, or 2"
+        raise BadValue(
+            f"deterministic debug mode {show(debug_mode)} is not a legal value.",
+            cause=f"invalid value of debug_mode, expected {wanted}",
+            remedy=f"legal values: {legal}",
+        )
     mode, warn_only = _MODES[str(word)]
     switches.assign_many({"deterministic": mode, "warn_only": warn_only}, depth=2)
 
@@ -133,7 +140,9 @@ def get_float32_matmul_precision() -> str:
     return cast(str, switches.get("float32_matmul_precision"))
 
 
-def empty(shape: int | tuple[int, ...], dtype: object = np.float32) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def empty(
+    *shape: Any, size: Sequence[int] | None = None, dtype: object = np.float32
+) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """Return a new array whose elements nobody has set.
 
     While determinism is on, and ``utils.deterministic.fill_uninitialized_memory`` with it, they are NaN, the largest integer,
@@ -141,15 +150,17 @@ def empty(shape: int | tuple[int, ...], dtype: object = np.float32) -> np.ndarra
 
     Parameters
     ----------
-    shape
-        Size of each axis.
+    *shape
+        Size of each axis: ints, or one tuple or list of them. A dtype may follow, as in NumPy.
+    size
+        The shape by torch's name.
     dtype
         Any numeric dtype of NumPy.
 
     Raises
     ------
-    BadType
-        Not a shape, or not a dtype of numbers.
+    BadType, BadValue
+        Not a shape, or not a dtype of numbers; no shape, or two.
 
     Examples
     --------
@@ -157,13 +168,24 @@ def empty(shape: int | tuple[int, ...], dtype: object = np.float32) -> np.ndarra
     >>> with backline.backends.flags(deterministic=True):
     ...     backline.empty(2)
     array([nan, nan], dtype=float32)
+    >>> backline.empty(2, 3).shape == backline.empty((2, 3)).shape == backline.empty(size=[2, 3]).shape
+    True
     """
+    if len(shape) == 2 and not isinstance(shape[1], (int, np.integer)):
+        dtype = shape[1]
+        shape = (shape[0],)
+    if (size is None) == (not shape):
+        given = "none" if size is None else "two"
+        raise BadType(f"empty() takes one shape, {given} given", remedy="empty(2, 3), or empty((2, 3))")
+    sizes: Any = size if size is not None else shape[0] if len(shape) == 1 else shape
     try:
-        array = np.empty(shape, np.dtype(dtype))  # type: ignore[call-overload]  # what is no shape or dtype is refused below
+        array: np.ndarray[Any, np.dtype[Any]] = np.empty(sizes, np.dtype(dtype))  # type: ignore[call-overload]  # refused below
     except TypeError as error:
-        raise BadType(f"empty({show(shape)}, {show(dtype)}) makes no array", cause=str(error)) from None
+        raise BadType(f"empty({show(sizes)}, {show(dtype)}) makes no array", cause=str(error)) from None
+    except MemoryError as error:
+        raise TooLarge(f"empty({show(sizes)}, {show(dtype)}) makes no array", cause=str(error), remedy="a smaller one") from None
     except ValueError as error:
-        raise BadValue(f"empty({show(shape)}, {show(dtype)}) makes no array", cause=str(error)) from None
+        raise BadValue(f"empty({show(sizes)}, {show(dtype)}) makes no array", cause=str(error)) from None
     snapshot = switches.current()
     if snapshot["deterministic"] and snapshot["utils.deterministic.fill_uninitialized_memory"]:
         kind = array.dtype.kind

@@ -26,6 +26,7 @@ __all__ = [
     "NotDeterministic",
     "OutOfMemory",
     "ReadOnly",
+    "TooLarge",
     "UnknownName",
 ]
 
@@ -80,6 +81,10 @@ class BadAxis(BadValue, IndexError):
     """An axis that an array does not have; the text says how many dimensions it has."""
 
 
+class TooLarge(BadValue, MemoryError):
+    """A result that no memory of this machine can hold; the text says how large it would be."""
+
+
 class LinAlgError(np.linalg.LinAlgError, RuntimeError):
     """A matrix without such a factorization, inverse or solution: NumPy's class of that name, and a RuntimeError as in torch.
 
@@ -90,7 +95,7 @@ class LinAlgError(np.linalg.LinAlgError, RuntimeError):
     ...     backline.linalg.cholesky(-np.eye(2))
     ... except RuntimeError as error:
     ...     print(error)
-    linalg.cholesky: the leading minor of order 1 is not positive definite
+    linalg.cholesky: the leading minor of order 1 is not positive-definite
     >>> issubclass(LinAlgError, np.linalg.LinAlgError)
     True
     """

@@ -30,28 +30,26 @@ inline bool ending() {
 // An owned reference. Only where a function has several exits; straight-line code counts by hand. It lets go of nothing while the
 // interpreter is finalizing: a thread that Python ends then unwinds its stack without holding the GIL.
 struct Decref {
-    void operator()(PyObject *o) const {
-        if (o && !ending()) Py_DECREF(o);
+    template <class T>
+    void operator()(T *o) const {
+        if (o && !ending()) Py_DECREF(reinterpret_cast<PyObject *>(o));
     }
 };
-using Ref = std::unique_ptr<PyObject, Decref>;
+template <class T>
+using Owned = std::unique_ptr<T, Decref>;
+using Ref = Owned<PyObject>;
 
+// Each adds what its source file has to the module; -1 with an exception set.
 int add_boundary(PyObject *module);
+int add_scope_state_type(PyObject *module);
+int add_team(PyObject *module);
+int add_thread_count_guard_type(PyObject *module);
+int add_rwlock_type(PyObject *module);
 int add_plan_types(PyObject *module);
 int add_operation_types(PyObject *module);
-int add_frame_type(PyObject *module);
-int add_team_types(PyObject *module);
-int add_door_type(PyObject *module);
-int add_pool(PyObject *module);
 int add_memo(PyObject *module);
-int add_kinds(PyObject *module);
-int add_attention(PyObject *module);
-int add_columns(PyObject *module);
-int add_gates(PyObject *module);
-int add_quantized(PyObject *module);
-int add_gradients(PyObject *module);
-int add_rows(PyObject *module);
-int add_squares(PyObject *module);
-int add_transforms(PyObject *module);
+int add_array_types(PyObject *module);
+int add_pool(PyObject *module);
+int add_services(PyObject *module);
 
 }  // namespace backline

@@ -1,5 +1,5 @@
 #include "boundary.hpp"
-#include "kinds.hpp"
+#include "array_types.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// backline._core: the compiled core. No reference to any one vendor library lives here.
+// backline._core: dispatch. It knows no vendor library and computes nothing itself but copies.
 #define BACKLINE_IMPORTS_NUMPY
 #include "common.hpp"
 #include "team.hpp"
@@ -7,23 +7,43 @@
 #define BACKLINE_CXX_FLAGS ""
 #endif
 
+namespace backline {
 namespace {
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "The compiled core of Backline: Memo, PreparedCall, Gate, Door.",
-                          -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+constexpr int (*kParts[])(PyObject *) = {add_boundary, add_scope_state_type, add_team, add_thread_count_guard_type,
+                                         add_rwlock_type, add_plan_types, add_operation_types, add_memo,
+                                         add_array_types, add_pool, add_services};
+
+// Types and tables belong to the process: a program that removes modules from sys.modules and imports them again gets the same.
+int execute(PyObject *module) {
+    static PyObject *contents = nullptr;
+    PyObject *names = PyModule_GetDict(module);
+    if (contents) return PyDict_Merge(names, contents, 0);
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "backline._core cannot be used in a subinterpreter: its state belongs to the process");
+        return -1;
+    }
+    if (PyArray_ImportNumPyAPI() < 0) return -1;
+    for (auto add : kParts)
+        if (add(module) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "most_threads", kMostThreads) < 0) return -1;
+    if (PyModule_AddStringConstant(module, "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return -1;
+    contents = PyDict_Copy(names);
+    return contents ? 0 : -1;
+}
+
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(execute)},
+#if PY_VERSION_HEX >= 0x030C0000
+                            {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+                            {0, nullptr}};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "Dispatch: Memo, PreparedCall, Operation, ThreadCountGuard.",
+                          0, nullptr, slots, nullptr, nullptr, nullptr};
 
 }  // namespace
+}  // namespace backline
 
-PyMODINIT_FUNC PyInit__core() {
-    import_array();
-    backline::Ref module(PyModule_Create(&definition));
-    if (!module) return nullptr;
-    for (auto add : {backline::add_boundary, backline::add_frame_type, backline::add_team_types, backline::add_door_type, backline::add_plan_types,
-                     backline::add_operation_types, backline::add_memo, backline::add_kinds, backline::add_pool, backline::add_columns,
-                     backline::add_attention, backline::add_gates, backline::add_gradients, backline::add_rows, backline::add_quantized,
-                     backline::add_squares, backline::add_transforms})
-        if (add(module.get()) < 0) return nullptr;
-    if (PyModule_AddIntConstant(module.get(), "most_threads", backline::kMostThreads) < 0) return nullptr;
-    if (PyModule_AddStringConstant(module.get(), "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return nullptr;
-    return module.release();
-}
+// By this name the controller for threadpoolctl knows the file: many packages have one called _core.
+extern "C" __attribute__((visibility("default"))) int backline_core() { return 1; }
+
+PyMODINIT_FUNC PyInit__core() { return PyModuleDef_Init(&backline::definition); }

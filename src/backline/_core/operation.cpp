@@ -1,7 +1,7 @@
 // Operation: the public callable of a hot operation. A call whose signature was seen before runs its Plan right here;
 // a new one asks the engine (Python) for a Plan first.
 #include "boundary.hpp"
-#include "frame.hpp"
+#include "scope_state.hpp"
 #include "memo.hpp"
 #include "plan.hpp"
 
@@ -22,7 +22,7 @@ struct Operation {
     PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
     PyObject *weakrefs;
     PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
-    OwnMemo *own;        // nullptr, or its plans: those of an Operation with bound arrays live and die with it
+    std::unique_ptr<OwnMemo> own;  // nullptr, or its plans: those of an Operation with bound arrays live and die with it
     int foreign;         // whether it takes arrays that are not NumPy's
 };
 
@@ -116,7 +116,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     Operation *self = reinterpret_cast<Operation *>(raw);
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
     PyObject *snapshot, *tracer;
-    if (!current_frame(&snapshot, &tracer)) return nullptr;
+    if (!current_scope_state(&snapshot, &tracer)) return nullptr;
     Signature s;
     s.takes_foreign = self->foreign;
     s.words[s.count++] = reinterpret_cast<int64_t>(self);
@@ -135,7 +135,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     if (!s.memoizable && PyErr_Occurred()) return nullptr;
     if (!s.memoizable) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
     if (s.foreign) {  // telling what they are may have run Python code, and that have written switches
-        if (!current_frame(&snapshot, &tracer)) return nullptr;
+        if (!current_scope_state(&snapshot, &tracer)) return nullptr;
         s.words[1] = reinterpret_cast<int64_t>(snapshot);
     }
     uint64_t hash = s.hash();
@@ -160,7 +160,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot. If the
         // Memo was emptied meanwhile, a plan of other arrays may be one that was to go.
         PyObject *now, *ignored;
-        if (!current_frame(&now, &ignored)) return nullptr;
+        if (!current_scope_state(&now, &ignored)) return nullptr;
         if (now == snapshot && self->own) self->own->put(s, hash, made.get(), snapshot);
         else if (now == snapshot && (!s.foreign || age == memo_age()) && memo_put(s, hash, made.get(), raw, snapshot) < 0)
             return nullptr;
@@ -198,7 +198,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->resolve = Py_NewRef(resolve);
     self->general = Py_NewRef(general);
     self->bound = Py_XNewRef(bound);
-    if (bound) self->own = new OwnMemo(size_t(most));
+    new (&self->own) std::unique_ptr<OwnMemo>(bound ? new OwnMemo(size_t(most)) : nullptr);
     self->dict = PyDict_New();
     self->parameters = PyTuple_New(PyTuple_GET_SIZE(parameters));
     if (!self->dict || !self->parameters) {
@@ -240,7 +240,7 @@ void operation_dealloc(PyObject *raw) {
     Py_XDECREF(self->parameters);
     Py_XDECREF(self->resolve);
     Py_XDECREF(self->general);
-    delete self->own;
+    self->own.~unique_ptr();
     Py_XDECREF(self->bound);
     PyTypeObject *type = Py_TYPE(raw);
     type->tp_free(raw);
@@ -311,7 +311,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
         return nullptr;
     }
     PyObject *snapshot, *tracer;
-    if (!current_frame(&snapshot, &tracer)) return nullptr;
+    if (!current_scope_state(&snapshot, &tracer)) return nullptr;
     Ref hold_tracer(Py_XNewRef(tracer)), plan(Py_NewRef(args[1]));
     if (!remember(plan.get())) return nullptr;
     auto start = Clock::now();

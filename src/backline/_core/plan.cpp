@@ -71,7 +71,7 @@ struct Share {
     const Group *group;
     const Run *run;
     int threads;
-    Gate *local;  // a thread count that holds for one thread only has to be set on every thread of a team
+    ThreadCountGuard *local;  // a thread count that holds for one thread only has to be set on every thread of a team
     int in_library;
 };
 
@@ -79,21 +79,21 @@ void run_share(int index, void *raw) {
     const Share &share = *static_cast<Share *>(raw);
     int64_t count = share.group->count, threads = share.threads;
     int64_t first = count * index / threads, last = count * (index + 1) / threads;
-    Gate *gate = index > 0 ? share.local : nullptr;  // the first job runs on the thread that entered
-    int former = gate ? gate->enter(share.in_library) : 0;
+    ThreadCountGuard *thread_guard = index > 0 ? share.local : nullptr;  // the first job runs on the thread that entered
+    int former = thread_guard ? thread_guard->enter(share.in_library) : 0;
     for (int64_t item = first; item < last; ++item) {
         bool finite = true;  // an item that is not gets no native calls, but its copies: info and outputs are told
         for (const Step &s : share.group->steps)
             if (finite || s.kind == StepKind::copy) finite &= run_step(s, *share.run, item, index);
     }
-    if (gate) gate->leave(former);
+    if (thread_guard) thread_guard->leave(former);
 }
 
 void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, const Run &run) {
     for (const Group &g : groups) {
         int threads = int(std::min<int64_t>(std::min(g.threads, team_limit()), g.count));
-        bool local = plan->gate && plan->gate->kind == GateKind::local;
-        Share share{&g, &run, std::max(threads, 1), local ? plan->gate : nullptr, plan->threads};
+        bool local = plan->thread_guard && plan->thread_guard->kind == GuardKind::local;
+        Share share{&g, &run, std::max(threads, 1), local ? plan->thread_guard : nullptr, plan->threads};
         if (threads > 1) run_jobs(threads, run_share, &share, false);
         else run_share(0, &share);
     }
@@ -101,12 +101,12 @@ void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, cons
 
 // What only the first call does. False if it failed: infos say how, and the next call tries again.
 bool run_first(PreparedCall *plan, const Run &run) {
-    if (plan->first->empty() || __atomic_load_n(&plan->ready, __ATOMIC_ACQUIRE)) return true;
-    std::lock_guard<std::mutex> lock(*plan->once);
+    if (plan->first.empty() || __atomic_load_n(&plan->ready, __ATOMIC_ACQUIRE)) return true;
+    auto lock = plan->once.hold();
     if (plan->ready) return true;
     size_t infos = plan->info_buffer >= 0 ? size_t(plan->info_size) * size_t(plan->info_count) : 0;
     if (infos) std::memset(run.base[plan->info_buffer], 0, infos);
-    run_groups(plan, *plan->first, run);
+    run_groups(plan, plan->first, run);
     for (size_t i = 0; i < infos; ++i)
         if (run.base[plan->info_buffer][i]) return false;
     __atomic_store_n(&plan->ready, 1, __ATOMIC_RELEASE);
@@ -114,8 +114,9 @@ bool run_first(PreparedCall *plan, const Run &run) {
 }
 
 PyObject *allocate(const Buffer &b) {
-    Py_INCREF(b.descr);
-    return new_array(b.descr, int(b.shape.size()), b.shape.data(), b.strides.empty() ? nullptr : b.strides.data(), b.fortran);
+    PyArray_Descr *descr = b.descr.get();
+    Py_INCREF(descr);
+    return new_array(descr, int(b.shape.size()), b.shape.data(), b.strides.empty() ? nullptr : b.strides.data(), b.fortran);
 }
 
 // Ranges of bytes meet. The Python floor raises if elements do, too: columns of one wide matrix may be in and out.
@@ -161,9 +162,9 @@ struct Workspace {
 };
 
 PyObject *finish(PreparedCall *plan, PyObject *const *arrays, int count, PyObject **made, const Run &run) {
-    const std::vector<int> &results = *plan->results;
+    const std::vector<int> &results = plan->results;
     auto take = [&](int index) -> PyObject * {
-        const Buffer &b = (*plan->buffers)[size_t(index)];
+        const Buffer &b = plan->buffers[size_t(index)];
         if (b.kind == BufferKind::argument) return Py_NewRef(arrays[b.argument]);
         PyObject *array = made[index];
         made[index] = nullptr;
@@ -206,7 +207,7 @@ PyObject *finish(PreparedCall *plan, PyObject *const *arrays, int count, PyObjec
 }  // namespace
 
 PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
-    const std::vector<Buffer> &buffers = *plan->buffers;
+    const std::vector<Buffer> &buffers = plan->buffers;
     if (count != plan->arguments) {
         PyErr_Format(PyExc_TypeError, "this plan takes %d arrays, %d were given", plan->arguments, count);
         return nullptr;
@@ -214,7 +215,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     static unsigned long long clock = 0;  // under the GIL
     plan->used = ++clock;
     ++plan->runs;
-    for (const Overlap &o : *plan->overlaps) {
+    for (const Overlap &o : plan->overlaps) {
         char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.out]));
         char *in = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.in]));
         if (out + o.out_low < in + o.in_high && in + o.in_low < out + o.out_high && !(o.same_allowed && out == in) &&
@@ -249,8 +250,8 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         }
     }
     if (plan->simple) {
-        if (plan->door) plan->door->pass();
-        run_step(plan->groups->front().steps.front(), run, 0, 0);
+        if (plan->rwlock) plan->rwlock->wait_for_writer();
+        run_step(plan->groups.front().steps.front(), run, 0, 0);
         return finish(plan, arrays, count, made.arrays, run);
     }
     Workspace workspace;
@@ -264,29 +265,22 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
             }
     }
     auto execute = [&] {
-        std::unique_lock<std::mutex> turn;
-        if (plan->turn) turn = std::unique_lock<std::mutex>(*plan->turn);
-        int former = plan->gate ? plan->gate->enter(plan->threads) : 0;
-        if (run_first(plan, run)) run_groups(plan, *plan->groups, run);
-        if (plan->gate) plan->gate->leave(former);
+        auto turn = plan->turn.hold();
+        int former = plan->thread_guard ? plan->thread_guard->enter(plan->threads) : 0;
+        if (run_first(plan, run)) run_groups(plan, plan->groups, run);
+        if (plan->thread_guard) plan->thread_guard->leave(former);
     };
-    if (plan->turn && plan->turn_forks != forks) {
-        plan->turn = new std::mutex;  // the old one may be held by a thread that is not there any more
-        plan->turn_forks = forks;
-    }
-    if (plan->once && plan->once_forks != forks) {
-        plan->once = new std::mutex;
-        plan->once_forks = forks;
-    }
-    if (plan->door) plan->door->pass();
+    plan->turn.renew();
+    plan->once.renew();
+    if (plan->rwlock) plan->rwlock->wait_for_writer();
     if (plan->release_gil) {
-        Door *door = plan->door;
-        Ref hold_door(Py_XNewRef(reinterpret_cast<PyObject *>(door)));
-        if (door) ++door->inside;
+        ReadWriteLock *rwlock = plan->rwlock;
+        Ref hold_lock(Py_XNewRef(reinterpret_cast<PyObject *>(rwlock)));
+        if (rwlock) ++rwlock->readers;
         ReleaseGil released;
         NativeCall native;
         execute();
-        if (door) --door->inside;
+        if (rwlock) --rwlock->readers;
     } else {
         execute();
     }

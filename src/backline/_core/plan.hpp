@@ -4,8 +4,9 @@
 #include "call.hpp"
 #include "common.hpp"
 #include "copy.hpp"
-#include "door.hpp"
+#include "rwlock.hpp"
 #include "team.hpp"
+#include "thread_count.hpp"
 
 namespace backline {
 
@@ -16,7 +17,7 @@ enum class BufferKind { argument, result, work, constant, kept };
 struct Buffer {
     BufferKind kind;
     int argument = -1;               // which array of the call
-    PyArray_Descr *descr = nullptr;  // results
+    Owned<PyArray_Descr> descr;      // results
     std::vector<npy_intp> shape, strides;
     bool fortran = false;
     size_t bytes = 0;     // work, constant, kept
@@ -69,33 +70,52 @@ struct Overlap {  // out against in: byte ranges relative to the data pointers t
     bool same_allowed;  // the very same memory is fine (an accumulator updated in place)
 };
 
+// A mutex, or none. In a forked child it starts anew: the old one may be held by a thread that is not there any more, so it is not
+// destroyed either.
+class ForkedMutex {
+  public:
+    void make() {
+        mutex_ = std::make_unique<std::mutex>();
+        forks_seen_ = forks;
+    }
+    void renew() {
+        if (!mutex_ || forks_seen_ == forks) return;
+        (void)mutex_.release();
+        make();
+    }
+    explicit operator bool() const { return bool(mutex_); }
+    std::unique_lock<std::mutex> hold() { return mutex_ ? std::unique_lock<std::mutex>(*mutex_) : std::unique_lock<std::mutex>(); }
+
+  private:
+    std::unique_ptr<std::mutex> mutex_;
+    int forks_seen_ = 0;
+};
+
 struct PreparedCall {
     PyObject_HEAD
-    std::vector<Buffer> *buffers;
-    std::vector<Group> *groups;
-    std::vector<Group> *first;  // run by the first call only, before the rest: what it writes to kept buffers stays
-    std::mutex *once;           // one call is the first; not held while the rest runs
-    int once_forks;
-    char ready;                 // whether the first groups have run
-    std::vector<Overlap> *overlaps;
-    std::vector<std::vector<int64_t>> *tables;
-    std::vector<int> *results;  // buffers to return; argument buffers return the argument itself
+    std::vector<Buffer> buffers;
+    std::vector<Group> groups;
+    std::vector<Group> first;  // run by the first call only, before the rest: what it writes to kept buffers stays
+    ForkedMutex once;          // one call is the first; not held while the rest runs
+    char ready;                // whether the first groups have run
+    std::vector<Overlap> overlaps;
+    std::vector<std::vector<int64_t>> tables;
+    std::vector<int> results;  // buffers to return; argument buffers return the argument itself
     int arguments;              // arrays a call has
     PyObject *wrap;             // None, or called with the tuple of results
     PyObject *on_info;          // None, or called as on_info(plan, infos, arrays, results) when an info is not 0
     PyObject *choice;           // whatever the engine hangs on it: the Choice that led here
     PyObject *keep;             // objects that must outlive the plan
-    Gate *gate;
-    Door *door;  // or nullptr; the engine hangs it on
+    ThreadCountGuard *thread_guard;
+    ReadWriteLock *rwlock;  // or nullptr; the engine hangs it on
     int threads, info_buffer, info_size;
     int copies, most_threads;   // of workspaces that each thread has its own of; threads of its groups or of its library
     int64_t info_count;
     bool release_gil;
-    std::mutex *turn;  // or nullptr; calls of this plan run one after the other (what it calls keeps state of its own)
-    int turn_forks;    // in a forked child the lock starts anew
+    ForkedMutex turn;  // calls of this plan run one after the other: what it calls keeps state of its own
     char failed;       // its library reported an error: the engine makes a new plan next time
     unsigned long long runs, used;  // how often it ran, and when last, on a clock that the runs of all plans move: for caches
-    int simple;  // 1: one native call, no workspace, no info, no gate: the short path
+    int simple;  // 1: one native call, no workspace, no info, no thread_guard: the short path
 };
 
 extern PyTypeObject PreparedCallType;

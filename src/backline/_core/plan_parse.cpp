@@ -25,7 +25,7 @@ bool parse_pointer(PreparedCall *plan, PyObject *o, Pointer &p) {
     long buffer = PyLong_AsLong(PyTuple_GET_ITEM(o, 0));
     p.offset = PyLong_AsLongLong(PyTuple_GET_ITEM(o, 1));
     if (PyErr_Occurred()) return false;
-    if (buffer < 0 || size_t(buffer) >= plan->buffers->size()) return fail("a pointer names a buffer that is not there");
+    if (buffer < 0 || size_t(buffer) >= plan->buffers.size()) return fail("a pointer names a buffer that is not there");
     p.buffer = int(buffer);
     last = PyTuple_GET_ITEM(o, 2);
     if (PyLong_Check(last)) {
@@ -35,8 +35,8 @@ bool parse_pointer(PreparedCall *plan, PyObject *o, Pointer &p) {
     std::vector<int64_t> table;
     if (!parse_ints(last, table)) return false;
     p.stride = 0;
-    plan->tables->push_back(std::move(table));
-    p.table = plan->tables->back().data();  // moving the outer vector keeps the inner ones' storage
+    plan->tables.push_back(std::move(table));
+    p.table = plan->tables.back().data();  // moving the outer vector keeps the inner ones' storage
     return true;
 }
 
@@ -75,7 +75,7 @@ bool parse_buffer(PyObject *o, Buffer &b) {
     } else if (!std::strcmp(kind, "result") && PyTuple_GET_SIZE(o) == 4) {
         b.kind = BufferKind::result;
         if (!PyArray_DescrCheck(value)) return fail("a result needs a dtype");
-        b.descr = reinterpret_cast<PyArray_Descr *>(Py_NewRef(value));
+        b.descr.reset(reinterpret_cast<PyArray_Descr *>(Py_NewRef(value)));
         std::vector<int64_t> numbers;
         if (!parse_ints(PyTuple_GET_ITEM(o, 2), numbers)) return false;
         b.shape.assign(numbers.begin(), numbers.end());
@@ -116,8 +116,8 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
             } else if (PyList_Check(item)) {
                 std::vector<int64_t> table;
                 if (!parse_ints(item, table)) return false;
-                plan->tables->push_back(std::move(table));
-                a.varying = plan->tables->back().data();
+                plan->tables.push_back(std::move(table));
+                a.varying = plan->tables.back().data();
             } else {
                 a.is_pointer = true;
                 if (!parse_pointer(plan, item, a.pointer)) return false;
@@ -178,7 +178,7 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
 bool covers(const PreparedCall *plan, const Step &s, int64_t count) {
     auto long_enough = [&](const int64_t *data) {
         if (!data) return true;
-        for (const auto &table : *plan->tables)
+        for (const auto &table : plan->tables)
             if (table.data() == data) return int64_t(table.size()) >= count;
         return false;
     };
@@ -220,20 +220,20 @@ bool parse_plan(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObjec
     Py_ssize_t n = PySequence_Fast_GET_SIZE(fast.get());
     if (n > kMaxBuffers) return fail("too many buffers in one plan");
     for (Py_ssize_t i = 0; i < n; ++i) {
-        plan->buffers->emplace_back();
-        if (!parse_buffer(PySequence_Fast_GET_ITEM(fast.get(), i), plan->buffers->back())) return false;
-        const Buffer &b = plan->buffers->back();
+        plan->buffers.emplace_back();
+        if (!parse_buffer(PySequence_Fast_GET_ITEM(fast.get(), i), plan->buffers.back())) return false;
+        const Buffer &b = plan->buffers.back();
         if (b.kind == BufferKind::argument && (b.argument < 0 || b.argument >= plan->arguments))
             return fail("a buffer names an argument that is not there");
     }
-    if (!parse_groups(plan, groups, plan->groups)) return false;
+    if (!parse_groups(plan, groups, &plan->groups)) return false;
     std::vector<int64_t> order;
     if (!parse_ints(results, order)) return false;
     for (int64_t index : order) {
-        if (index < 0 || size_t(index) >= plan->buffers->size()) return fail("a result names a buffer that is not there");
-        BufferKind kind = (*plan->buffers)[size_t(index)].kind;
+        if (index < 0 || size_t(index) >= plan->buffers.size()) return fail("a result names a buffer that is not there");
+        BufferKind kind = plan->buffers[size_t(index)].kind;
         if (kind != BufferKind::result && kind != BufferKind::argument) return fail("only arguments and results can be returned");
-        plan->results->push_back(int(index));
+        plan->results.push_back(int(index));
     }
     fast.reset(PySequence_Fast(overlaps, "overlaps"));
     if (!fast) return false;
@@ -248,7 +248,7 @@ bool parse_plan(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObjec
         if (o.out < 0 || o.out >= plan->arguments || o.in < 0 || o.in >= plan->arguments)
             return fail("an overlap names an argument that is not there");
         o.out_low = a, o.out_high = b, o.in_low = c, o.in_high = d, o.same_allowed = same != 0;
-        plan->overlaps->push_back(o);
+        plan->overlaps.push_back(o);
     }
     return true;
 }

@@ -6,6 +6,8 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
 
 namespace backline {
 namespace {
@@ -13,9 +15,9 @@ namespace {
 bool sound_info(const PreparedCall *plan) {
     int at = plan->info_buffer;
     if (at == -1) return true;
-    if (at < 0 || at >= int(plan->buffers->size()) || (*plan->buffers)[size_t(at)].kind != BufferKind::work)
+    if (at < 0 || at >= int(plan->buffers.size()) || plan->buffers[size_t(at)].kind != BufferKind::work)
         return fail("info names a buffer that is not there, or is no workspace");
-    size_t bytes = (*plan->buffers)[size_t(at)].bytes, size = size_t(plan->info_size);
+    size_t bytes = plan->buffers[size_t(at)].bytes, size = size_t(plan->info_size);
     if (plan->info_size != 4 && plan->info_size != 8) return fail("an info has 4 or 8 bytes");
     if (plan->info_count < 0 || size_t(plan->info_count) > bytes / size) return fail("there are more infos than their buffer holds");
     return true;
@@ -23,17 +25,17 @@ bool sound_info(const PreparedCall *plan) {
 
 // How many threads it needs, and that its workspaces for all of them can be counted in bytes.
 bool count_threads(PreparedCall *plan) {
-    if (plan->gate && plan->threads < 1) return fail("a gate comes without a thread count");
+    if (plan->thread_guard && plan->threads < 1) return fail("a thread_guard comes without a thread count");
     plan->copies = 1;
-    for (const auto *groups : {plan->groups, plan->first})
+    for (const auto *groups : {&plan->groups, &plan->first})
         for (const Group &g : *groups) plan->copies = std::max(plan->copies, g.threads);
-    plan->most_threads = std::max(plan->copies, plan->gate ? plan->threads : 1);
+    plan->most_threads = std::max(plan->copies, plan->thread_guard ? plan->threads : 1);
     if (plan->most_threads > kMostThreads) {
         PyErr_Format(PyExc_ValueError, "a plan for %d threads; %d are the most", plan->most_threads, kMostThreads);
         return false;
     }
     size_t sum = 0;
-    for (const Buffer &b : *plan->buffers) {
+    for (const Buffer &b : plan->buffers) {
         size_t bytes = 0;
         if (b.kind != BufferKind::work) continue;
         if (__builtin_mul_overflow(b.bytes, b.shared ? size_t(1) : size_t(plan->copies), &bytes) ||
@@ -45,41 +47,46 @@ bool count_threads(PreparedCall *plan) {
     return true;
 }
 
+// Python allocates the object, zeroed; its members of C++ have constructors and destructors.
+template <class Run>
+void each_member(PreparedCall *self, const Run &run) {
+    run(self->buffers), run(self->groups), run(self->first), run(self->once), run(self->overlaps), run(self->tables), run(self->results),
+        run(self->turn);
+}
+
+void construct(PreparedCall *self) {
+    each_member(self, [](auto &member) { new (&member) std::remove_reference_t<decltype(member)>(); });
+}
+
+void destroy(PreparedCall *self) { each_member(self, [](auto &member) { std::destroy_at(&member); }); }
+
 PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *names[] = {"arguments", "buffers", "groups", "results", "overlaps", "wrap", "info",
-                                  "on_info", "gate", "threads", "release_gil", "keep", "serial", "first", nullptr};
+                                  "on_info", "thread_guard", "threads", "release_gil", "keep", "serial", "first", nullptr};
     int arguments, threads = 0, release_gil = 0, serial = 0;
-    PyObject *buffers, *groups, *results, *overlaps, *wrap = Py_None, *info = Py_None, *on_info = Py_None, *gate = Py_None,
+    PyObject *buffers, *groups, *results, *overlaps, *wrap = Py_None, *info = Py_None, *on_info = Py_None, *thread_guard = Py_None,
                                                      *keep = Py_None, *first = nullptr;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOOOO|$OOOOipOpO", const_cast<char **>(names), &arguments, &buffers, &groups,
-                                     &results, &overlaps, &wrap, &info, &on_info, &gate, &threads, &release_gil, &keep, &serial,
+                                     &results, &overlaps, &wrap, &info, &on_info, &thread_guard, &threads, &release_gil, &keep, &serial,
                                      &first))
         return nullptr;
-    if (gate != Py_None && Py_TYPE(gate) != &GateType) {
-        PyErr_SetString(PyExc_TypeError, "gate must be a Gate or None");
+    if (thread_guard != Py_None && Py_TYPE(thread_guard) != &ThreadCountGuardType) {
+        PyErr_SetString(PyExc_TypeError, "thread_guard must be a ThreadCountGuard or None");
         return nullptr;
     }
     PreparedCall *self = reinterpret_cast<PreparedCall *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
+    construct(self);
     Ref guard(reinterpret_cast<PyObject *>(self));
-    self->buffers = new std::vector<Buffer>;
-    self->groups = new std::vector<Group>;
-    self->first = new std::vector<Group>;
-    self->overlaps = new std::vector<Overlap>;
-    self->tables = new std::vector<std::vector<int64_t>>;
-    self->results = new std::vector<int>;
     self->arguments = arguments;
     self->wrap = Py_NewRef(wrap);
     self->on_info = Py_NewRef(on_info);
     self->choice = Py_NewRef(Py_None);
     self->keep = Py_NewRef(keep);
-    self->gate = gate == Py_None ? nullptr : reinterpret_cast<Gate *>(Py_NewRef(gate));
+    self->thread_guard = thread_guard == Py_None ? nullptr : reinterpret_cast<ThreadCountGuard *>(Py_NewRef(thread_guard));
     self->threads = threads;
     self->release_gil = release_gil != 0;
-    if (serial) {
-        self->turn = new std::mutex;
-        self->turn_forks = forks;
-    }
+    if (serial) self->turn.make();
     self->info_buffer = -1;
     if (info != Py_None) {
         long long count;
@@ -88,39 +95,27 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         self->info_count = count;
     }
     if (!parse_plan(self, buffers, groups, results, overlaps)) return nullptr;
-    if (first && first != Py_None && !parse_groups(self, first, self->first)) return nullptr;
-    if (!self->first->empty()) {
-        self->once = new std::mutex;
-        self->once_forks = forks;
-    }
+    if (first && first != Py_None && !parse_groups(self, first, &self->first)) return nullptr;
+    if (!self->first.empty()) self->once.make();
     if (!sound_info(self) || !count_threads(self)) return nullptr;
     bool works = false;
-    for (const Buffer &b : *self->buffers) works |= b.kind == BufferKind::work;
-    self->simple = !works && !self->gate && !self->turn && !self->release_gil && self->info_buffer < 0 && self->first->empty() &&
-                   self->groups->size() == 1 &&
-                   self->groups->front().count == 1 && self->groups->front().steps.size() == 1;
+    for (const Buffer &b : self->buffers) works |= b.kind == BufferKind::work;
+    self->simple = !works && !self->thread_guard && !self->turn && !self->release_gil && self->info_buffer < 0 &&
+                   self->first.empty() && self->groups.size() == 1 && self->groups.front().count == 1 &&
+                   self->groups.front().steps.size() == 1;
     return guard.release();
 }
 
 void plan_dealloc(PyObject *raw) {
     PyObject_GC_UnTrack(raw);
     PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
-    if (self->buffers)
-        for (Buffer &b : *self->buffers) Py_XDECREF(b.descr);
-    delete self->buffers;
-    delete self->groups;
-    delete self->first;
-    delete self->once;
-    delete self->overlaps;
-    delete self->tables;
-    delete self->results;
+    destroy(self);
     Py_XDECREF(self->wrap);
     Py_XDECREF(self->on_info);
     Py_XDECREF(self->choice);
     Py_XDECREF(self->keep);
-    Py_XDECREF(reinterpret_cast<PyObject *>(self->gate));
-    Py_XDECREF(reinterpret_cast<PyObject *>(self->door));
-    delete self->turn;
+    Py_XDECREF(reinterpret_cast<PyObject *>(self->thread_guard));
+    Py_XDECREF(reinterpret_cast<PyObject *>(self->rwlock));
     Py_TYPE(raw)->tp_free(raw);
 }
 
@@ -160,31 +155,31 @@ PyObject *plan_call(PyObject *raw, PyObject *args, PyObject *kwargs) {
     return run_prepared(reinterpret_cast<PreparedCall *>(raw), arrays.data(), int(n));
 }
 
-PyObject *plan_get_door(PyObject *raw, void *) {
-    Door *door = reinterpret_cast<PreparedCall *>(raw)->door;
-    return Py_NewRef(door ? reinterpret_cast<PyObject *>(door) : Py_None);
+PyObject *plan_get_rwlock(PyObject *raw, void *) {
+    ReadWriteLock *rwlock = reinterpret_cast<PreparedCall *>(raw)->rwlock;
+    return Py_NewRef(rwlock ? reinterpret_cast<PyObject *>(rwlock) : Py_None);
 }
 
-int plan_set_door(PyObject *raw, PyObject *value, void *) {
-    if (!value || (value != Py_None && Py_TYPE(value) != &DoorType)) {
-        PyErr_SetString(PyExc_TypeError, "door must be a Door or None");
+int plan_set_rwlock(PyObject *raw, PyObject *value, void *) {
+    if (!value || (value != Py_None && Py_TYPE(value) != &ReadWriteLockType)) {
+        PyErr_SetString(PyExc_TypeError, "rwlock must be a ReadWriteLock or None");
         return -1;
     }
     PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
-    PyObject *old = reinterpret_cast<PyObject *>(self->door);
-    self->door = value == Py_None ? nullptr : reinterpret_cast<Door *>(Py_NewRef(value));
+    PyObject *old = reinterpret_cast<PyObject *>(self->rwlock);
+    self->rwlock = value == Py_None ? nullptr : reinterpret_cast<ReadWriteLock *>(Py_NewRef(value));
     Py_XDECREF(old);
     return 0;
 }
 
 PyObject *plan_get_kept_bytes(PyObject *raw, void *) {
     size_t sum = 0;
-    for (const Buffer &b : *reinterpret_cast<PreparedCall *>(raw)->buffers) sum += b.kind == BufferKind::kept ? b.bytes : 0;
+    for (const Buffer &b : reinterpret_cast<PreparedCall *>(raw)->buffers) sum += b.kind == BufferKind::kept ? b.bytes : 0;
     return PyLong_FromSize_t(sum);
 }
 
 PyGetSetDef plan_getset[] = {{"kept_bytes", plan_get_kept_bytes, nullptr, "bytes it keeps between calls: packed weights", nullptr},
-                             {"door", plan_get_door, plan_set_door, "the Door of its library, or None", nullptr},
+                             {"rwlock", plan_get_rwlock, plan_set_rwlock, "the ReadWriteLock of its library, or None", nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMemberDef plan_members[] = {
@@ -206,7 +201,7 @@ int add_plan_types(PyObject *module) {
     PreparedCallType.tp_basicsize = sizeof(PreparedCall);
     PreparedCallType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
     PreparedCallType.tp_doc =
-        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, gate, threads, release_gil, keep, serial, first)\n\n"
+        "PreparedCall(arguments, buffers, groups, results, overlaps, *, wrap, info, on_info, thread_guard, threads, release_gil, keep, serial, first)\n\n"
         "Native calls, copies and triangles over buffers, ready to run on arrays of one layout. The arrays must have the shape,\n"
         "strides and dtype it was prepared for: the Memo sees to that.";
     PreparedCallType.tp_new = entry<plan_new>;

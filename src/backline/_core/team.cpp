@@ -14,8 +14,10 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -327,178 +329,8 @@ PyMethodDef methods[] = {
     {"team_check", entry<team_check>, METH_O, "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."},
     {nullptr, nullptr, 0, nullptr}};
 
-// Gate ---------------------------------------------------------------------------------------------------------------
-
-PyObject *gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"address", "kind", "get", nullptr};
-    unsigned long long address, get = 0;
-    int kind;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ki|K", const_cast<char **>(names), &address, &kind, &get)) return nullptr;
-    if (!address || kind < 0 || kind > int(GateKind::process64) || (get && kind != int(GateKind::local))) {
-        PyErr_SetString(PyExc_ValueError,
-                        "Gate(address, kind, get=0): a function address and 0 (local), 1 (process) or 2 (process64); with 0 also "
-                        "the address of a function that tells the count, if the first does not return it");
-        return nullptr;
-    }
-    auto lock = std::make_unique<std::mutex>();
-    auto changed = std::make_unique<std::condition_variable>();
-    Gate *self = reinterpret_cast<Gate *>(type->tp_alloc(type, 0));
-    if (!self) return nullptr;
-    self->set = reinterpret_cast<void *>(address);
-    self->get = reinterpret_cast<void *>(get);
-    self->kind = GateKind(kind);
-    self->lock = lock.release();
-    self->changed = changed.release();
-    return reinterpret_cast<PyObject *>(self);
-}
-
-void gate_dealloc(PyObject *raw) {
-    Gate *self = reinterpret_cast<Gate *>(raw);
-    delete self->lock;
-    delete self->changed;
-    Py_TYPE(raw)->tp_free(raw);
-}
-
-// A forked child inherits the lock in whatever state another thread left it, and none of the calls that were running.
-PyObject *gate_forked(PyObject *raw, PyObject *) {
-    Gate *self = reinterpret_cast<Gate *>(raw);
-    auto lock = std::make_unique<std::mutex>();
-    self->changed = new std::condition_variable;
-    self->lock = lock.release();
-    self->active = 0;
-    self->value = 0;
-    self->waiting = 0;
-    Py_RETURN_NONE;
-}
-
-// Waits until no call runs under the gate and lets none in until release(): around a fork, so that no other thread is inside
-// the library. OpenBLAS's locks are copied to the child as they are, and one that is held there is held for ever.
-PyObject *gate_hold(PyObject *raw, PyObject *) {
-    Gate *self = reinterpret_cast<Gate *>(raw);
-    if (self->kind == GateKind::local) Py_RETURN_NONE;
-    // Declared first, so that the lock is let go before the GIL is taken: who has the GIL may wait for the lock.
-    ReleaseGil released;
-    std::unique_lock<std::mutex> guard(*self->lock);
-    ++self->waiting;
-    self->changed->wait(guard, [&] { return self->active == 0; });
-    --self->waiting;
-    self->active = 1;
-    self->held = self->value;
-    self->value = -1;  // nobody's count: calls that would agree wait as well
-    Py_RETURN_NONE;
-}
-
-PyObject *gate_release(PyObject *raw, PyObject *) {
-    Gate *self = reinterpret_cast<Gate *>(raw);
-    if (self->kind == GateKind::local) Py_RETURN_NONE;
-    ReleaseGil released;
-    std::unique_lock<std::mutex> guard(*self->lock);
-    self->active = 0;
-    self->value = self->held;
-    ++self->turns;
-    self->changed->notify_all();
-    Py_RETURN_NONE;
-}
-
-PyObject *gate_enter(PyObject *raw, PyObject *arg) {
-    long n = PyLong_AsLong(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
-    int former;
-    Gate *self = reinterpret_cast<Gate *>(raw);
-    if (n < 1 || n > kMostThreads) {
-        PyErr_Format(PyExc_ValueError, "a thread count is 1 to %d, not %ld", kMostThreads, n);
-        return nullptr;
-    }
-    require_threads(int(n));
-    {
-        ReleaseGil released;
-        former = self->enter(int(n));
-    }
-    return PyLong_FromLong(former);
-}
-
-PyObject *gate_leave(PyObject *raw, PyObject *arg) {
-    long n = PyLong_AsLong(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
-    ReleaseGil released;  // another thread may be inside `set`, which may need the GIL
-    reinterpret_cast<Gate *>(raw)->leave(int(n));
-    Py_RETURN_NONE;
-}
-
-PyMethodDef gate_methods[] = {
-    {"enter", entry<gate_enter>, METH_O, "Put a thread count in force; returns what leave() has to be given."},
-    {"leave", entry<gate_leave>, METH_O, "End a call that enter() began."},
-    {"hold", entry<gate_hold>, METH_NOARGS, "Wait for the calls that run and let no other begin (before a fork)."},
-    {"release", entry<gate_release>, METH_NOARGS, "End what hold() began."},
-    {"forked", entry<gate_forked>, METH_NOARGS, "Forget locks and calls of the parent process."},
-    {nullptr, nullptr, 0, nullptr}};
-
-PyMemberDef gate_members[] = {
-    {"value", T_INT, offsetof(Gate, value), READONLY, "process-wide thread count in force, 0 if not known"},
-    {"active", T_INT, offsetof(Gate, active), READONLY, "calls running under it"},
-    {"calls", T_ULONGLONG, offsetof(Gate, calls), READONLY, "how often the library was asked to change its count"},
-    {nullptr, 0, 0, 0, nullptr}};
-
 }  // namespace
 
-int Gate::enter(int threads) {
-    threads = std::min(threads, team_limit());
-    keep_apart(threads);
-    if (kind == GateKind::local) {
-        ++calls;
-        if (!get) return reinterpret_cast<int (*)(int)>(set)(threads);
-        int former = reinterpret_cast<Number>(get)();
-        reinterpret_cast<void (*)(int)>(set)(threads);
-        return former;
-    }
-    std::unique_lock<std::mutex> guard(*lock);
-    // Calls that use several threads have the library to themselves: OpenBLAS's LU waits for ever when two of them share
-    // its thread buffers, and two teams at a time would only get in each other's way.
-    auto joins = [&] { return active == 0 || (value == threads && threads == 1); };
-    if (waiting || !joins()) {  // who comes late does not join past those who wait, or calls that overlap would starve them
-        ++waiting;
-        if (active) {
-            uint64_t turn = turns;
-            changed->wait(guard, [&] { return turn != turns && joins(); });
-        }
-        --waiting;
-    }
-    if (value != threads) {
-        ++calls;
-        if (kind == GateKind::process) reinterpret_cast<void (*)(int)>(set)(threads);
-        else reinterpret_cast<void (*)(int64_t)>(set)(threads);
-        value = threads;
-    }
-    ++active;
-    return threads;
-}
-
-void Gate::leave(int former) {
-    if (kind == GateKind::local) {
-        reinterpret_cast<int (*)(int)>(set)(former);  // of what is void the result is not looked at
-        return;
-    }
-    std::unique_lock<std::mutex> guard(*lock);
-    if (active > 0) --active;
-    if (active == 0) {
-        ++turns;
-        changed->notify_all();
-    }
-}
-
-PyTypeObject GateType = {PyVarObject_HEAD_INIT(nullptr, 0)};
-
-int add_team_types(PyObject *module) {
-    GateType.tp_name = "backline._core.Gate";
-    GateType.tp_basicsize = sizeof(Gate);
-    GateType.tp_flags = Py_TPFLAGS_DEFAULT;
-    GateType.tp_doc = "Gate(address, kind, get=0): sets a library's thread count around calls that need another one.";
-    GateType.tp_new = entry<gate_new>;
-    GateType.tp_dealloc = gate_dealloc;
-    GateType.tp_methods = gate_methods;
-    GateType.tp_members = gate_members;
-    if (PyModule_AddFunctions(module, methods) < 0) return -1;
-    return PyModule_AddType(module, &GateType);
-}
+int add_team(PyObject *module) { return PyModule_AddFunctions(module, methods); }
 
 }  // namespace backline

@@ -1,10 +1,6 @@
-// Threads. A Team runs jobs on the process's one OpenMP runtime; a Gate puts a library's thread count in force around a call.
+// The thread team: runs jobs on the process's one OpenMP runtime.
 #pragma once
 #include "common.hpp"
-
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
 
 namespace backline {
 
@@ -32,33 +28,5 @@ void run_jobs(int count, Job job, void *data, bool together);
 void keep_apart(int threads);
 
 int team_limit();  // 1 in a forked child, whose inherited OpenMP team is dead
-
-// How a library's thread count is set.
-enum class GateKind : int {
-    local,    // holds for the calling thread; int set(int) returns the former value (MKL), or there is a get (OpenMP)
-    process,  // void set(int), for the whole process: calls of one thread run together, all others alone (OpenBLAS)
-    process64 // the same with a 64-bit argument (BLIS)
-};
-
-struct Gate {
-    PyObject_HEAD
-    void *set;
-    void *get;  // or nullptr: int get() tells the count that a `set` of the local kind does not return
-    GateKind kind;
-    std::mutex *lock;
-    std::condition_variable *changed;
-    int value;   // what is in force process-wide; 0: not known
-    int active;  // calls running under it
-    int held;    // value while hold() is in force
-    int waiting;       // calls that wait for another count
-    uint64_t turns;    // how often the last call under a count has left
-    std::atomic<uint64_t> calls;  // local gates count without a lock
-
-    // Both are called without the GIL when the plan releases it. enter returns what leave has to be given.
-    int enter(int threads);
-    void leave(int former);
-};
-
-extern PyTypeObject GateType;
 
 }  // namespace backline

@@ -17,8 +17,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from numpy import bool_ as _bool
+
 from .. import switches as _switches
-from ..switches.module import ContextProp, PropModule
+from ..errors import BadType as _BadType
+from ..switches import store as _store
+from ..switches.declare import show as _show
+from ..switches.prop_module import ContextProp, GenericModule, PropModule
+from ..switches.prop_module import FP32Precision as _FP32Precision
+from ..switches.prop_module import precision_getter as _get_fp32_precision_getter
+from ..switches.prop_module import precision_setter as _set_fp32_precision_setter
 from . import _plugin as _plugin
 from . import _rules as _rules
 from . import _uniform
@@ -29,9 +37,9 @@ _MODULES = (
 )  # fmt: skip
 
 __all__ = [
-    *_MODULES, "ContextProp", "PropModule", "benchmark", "benchmark_limit", "determinism_level", "deterministic",
+    *_MODULES, "ContextProp", "GenericModule", "PropModule", "benchmark", "benchmark_limit", "determinism_level", "deterministic",
     "disable_global_flags", "effective_precision", "emulate", "fallback", "flags", "flags_frozen", "fp32_precision", "max_error",
-    "num_threads", "only", "prefer", "set_flags", "warn_only",
+    "num_threads", "only", "prefer", "promote", "set_flags", "warn_only",
 ]  # fmt: skip
 
 fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
@@ -67,11 +75,23 @@ prefer: tuple[str, ...]
 only: tuple[str, ...]
 """The only libraries allowed; empty allows all."""
 
+promote: Literal["error", "numpy"]
+"""Operands of several dtypes, or integers where floats are needed: an error, or converted as NumPy does."""
+
 max_error: float
 """Largest relative error measured by tuning that an algorithm may have."""
 
 flags: _uniform.Flags
 set_flags: _uniform.SetFlags
+
+
+# Packages that add a module like ours import these from here, by these names.
+_FOR_EXTENSIONS = (_FP32Precision, _get_fp32_precision_getter, _set_fp32_precision_setter)
+
+
+def __allow_nonbracketed_mutation() -> Any:
+    """Return a scope in which this context may assign frozen switches. What it assigns stays."""
+    return _store.thawed()
 
 
 def disable_global_flags() -> None:
@@ -103,4 +123,23 @@ def effective_precision() -> Any:
     return table()
 
 
-_uniform.install(__name__, prefix="", model=("fp32_precision",), lazy=_MODULES, present=False)
+def _set_unfrozen(module: object, value: object) -> None:
+    if not isinstance(value, (bool, _bool)):
+        raise _BadType(
+            f"backends.__allow_nonbracketed_mutation_flag takes a bool, not {type(value).__name__}: {_show(value)}",
+            remedy="True lifts the freeze for the whole process, False freezes",
+        )
+    _store.freeze(not value)
+
+
+_FLAG = property(lambda module: not _store.frozen(), _set_unfrozen, doc="Whether switches may be assigned outside of scopes.")
+
+_uniform.install(
+    __name__,
+    prefix="",
+    model=("fp32_precision",),
+    lazy=_MODULES,
+    present=False,
+    also=("float32_matmul_precision",),
+    members={"__allow_nonbracketed_mutation_flag": _FLAG},
+)

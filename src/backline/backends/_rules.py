@@ -33,12 +33,22 @@ for _name in ("xnnpack", "opt_einsum"):
 
 def _preferred(switch: str) -> Callable[[Value], None]:
     def accept(value: Value) -> None:
-        if value != "default":
+        # What a query returns can be set back everywhere. CUDA's usual library for products is what "default" stands for, too.
+        if value not in ("default", switches.get(switch)) and not (switch in _BLAS and value in ("cublas", _usual_blas())):
             library = {"ck": "composable_kernel"}.get(str(value), str(value))
             if not _there(library):
                 raise _uniform.unavailable(library, f"{switch} = {value!r}")
 
     return accept
+
+
+_BLAS = ("cuda.preferred_blas_library",)
+
+
+def _usual_blas() -> str:
+    from ..libraries import devices
+
+    return devices.usual_blas(devices.current())
 
 
 def _there(name: str) -> bool:

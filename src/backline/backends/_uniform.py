@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from .. import switches
@@ -20,6 +21,8 @@ IsTrue: TypeAlias = Callable[[], bool]
 Version: TypeAlias = Callable[[], Any]
 Flags: TypeAlias = Callable[..., switches.Scope]
 SetFlags: TypeAlias = Callable[..., tuple[Any, ...]]
+
+Lenient: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
 
 
 def _library(backend: str) -> str:
@@ -86,6 +89,9 @@ def install(
     transforms: str = "",
     present: bool = True,
     hidden: bool = False,
+    also: tuple[str, ...] = (),
+    lenient: Lenient | None = None,
+    members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Give a module its switches as attributes and the functions that every backend has. Its body calls this at the end.
 
@@ -110,6 +116,12 @@ def install(
         Whether there is a library that may be there or not.
     hidden
         Whether ``flags`` takes switches that are reached through functions too.
+    also
+        Those of them that it takes besides the others, where it does not take all.
+    lenient
+        As for `flags_of`.
+    members
+        Further members of the module's class.
     """
     prefix = module.rpartition(".")[2] if prefix is None else prefix
     space = sys.modules[module].__dict__
@@ -122,7 +134,7 @@ def install(
     if f"{prefix}.enabled" in switches.declared():
         found["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
         found["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
-    found["flags"], found["set_flags"] = flags_of(prefix, model, hidden)
+    found["flags"], found["set_flags"] = flags_of(prefix, model, hidden, also, lenient)
     for name, function in found.items():
         if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
             space[name] = _named(function, name, module)
@@ -132,7 +144,7 @@ def install(
     if transforms:
         entry = (lambda: fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")
         computed = {**(computed or {}), "fft_plan_cache": entry}
-    install_switches(module, prefix, computed, lazy)
+    install_switches(module, prefix, computed, lazy, members)
 
 
 def _named(function: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
@@ -162,27 +174,38 @@ def precision(module: str, device: str, op: str) -> Any:
 
 
 def flags_of(
-    prefix: str, model: tuple[str, ...] = (), hidden: bool = False
+    prefix: str,
+    model: tuple[str, ...] = (),
+    hidden: bool = False,
+    also: tuple[str, ...] = (),
+    lenient: Lenient | None = None,
 ) -> tuple[Callable[..., switches.Scope], Callable[..., tuple[Any, ...]]]:
-    """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration."""
+    """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
+
+    `lenient` is given what both are called with, switch name to value, and returns what counts of it.
+    """
     there = {
-        s.attribute: s for s in switches.every().values() if s.backend == prefix and (hidden or s.face == "attribute")
+        s.attribute: s
+        for s in switches.every().values()
+        if s.backend == prefix and (hidden or s.face == "attribute" or s.attribute in also)
     }
     names = {name: switch.name for name, switch in there.items()}
     underscored = {f"_{name}": full for name, full in names.items()}
-    returned = [names[name] for name in (model or names)]
+    returned = [names[name] for name in (model or [name for name in names if name not in also])]
     title = f"{prefix}.flags" if prefix else "backends.flags"
 
     def flags(*args: object, **kwargs: object) -> switches.Scope:
-        if not args:
+        if not args and lenient is None:
             try:  # the usual form, at its least cost
                 return switches.make_scope(title, {names[name]: value for name, value in kwargs.items()}, depth=2)
             except KeyError:
                 pass
-        return switches.make_scope(title, _bind(title, names, args, kwargs), depth=2)
+        values = _bind(title, names, args, kwargs)
+        return switches.make_scope(title, lenient(values) if lenient else values, depth=2)
 
     def set_flags(*args: object, **kwargs: object) -> tuple[Any, ...]:
         values = _bind(title.replace("flags", "set_flags"), underscored, args, kwargs)
+        values = lenient(values) if lenient else values
         before = switches.current()
         old = tuple(_old(before, name) for name in returned)
         switches.assign_many({name: value for name, value in values.items() if value is not None}, depth=2)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Literal
 
 from . import _uniform
 
@@ -15,8 +14,9 @@ __all__ = ["enabled", "flags", "get_opt_einsum", "is_available", "is_enabled", "
 enabled: bool
 """Whether opt_einsum searches the path; off: from left to right."""
 
-strategy: Literal["auto", "greedy", "optimal"]
-"""How it searches. Without effect while it is not enabled."""
+strategy: str
+"""How it searches: "auto", "greedy", "optimal", "dp", or another strategy of the installed opt_einsum. Without effect while it is
+not enabled."""
 
 is_available: _uniform.IsTrue
 is_enabled: _uniform.IsTrue

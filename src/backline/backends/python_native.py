@@ -233,24 +233,53 @@ def operations_disabled(*op_symbols: str) -> _switches.Scope:
     )
 
 
-def flags(cutedsl: bool | None = None, triton: bool | None = None) -> _switches.Scope:
-    """Return a scope that allows or forbids languages; also a decorator. None keeps what holds.
+def flags(
+    cutedsl: bool | None = None,
+    triton: bool | None = None,
+    disabled_operations: tuple[str, ...] | None = None,
+    disabled_dispatch_keys: tuple[str, ...] | None = None,
+) -> _switches.Scope:
+    """Return a scope that allows or forbids languages, operations and kinds of device; also a decorator. None keeps what holds.
+
+    Parameters
+    ----------
+    cutedsl, triton
+        Whether kernels in the language may run.
+    disabled_operations, disabled_dispatch_keys
+        The names that are disabled, in the place of those that are; `operations_disabled` adds some.
 
     Raises
     ------
     BadType
-        Not a bool.
+        Not a bool, or not a tuple of names.
+
+    Examples
+    --------
+    >>> from backline.backends import python_native
+    >>> with python_native.flags(triton=False, disabled_dispatch_keys=("CUDA",)):
+    ...     python_native.triton.enabled
+    False
     """
-    values = {"python_native.cutedsl.enabled": cutedsl, "python_native.triton.enabled": triton}
+    values = _named(cutedsl, triton, disabled_operations, disabled_dispatch_keys)
     return _switches.make_scope("python_native.flags", values, depth=2)
 
 
-def set_flags(_cutedsl: bool | None = None, _triton: bool | None = None) -> tuple[Any, ...]:
-    """Allow or forbid languages, both or none, and return what held. None keeps."""
-    values = {"python_native.cutedsl.enabled": _cutedsl, "python_native.triton.enabled": _triton}
-    old = tuple(_switches.get(name) for name in values)
+def set_flags(
+    _cutedsl: bool | None = None,
+    _triton: bool | None = None,
+    _disabled_operations: tuple[str, ...] | None = None,
+    _disabled_dispatch_keys: tuple[str, ...] | None = None,
+) -> tuple[Any, ...]:
+    """Assign what `flags` has scopes for, all or none, and return what held for the languages. None keeps."""
+    values = _named(_cutedsl, _triton, _disabled_operations, _disabled_dispatch_keys)
+    old = tuple(_switches.get(name) for name in [*values][:2])
     _switches.assign_many({name: value for name, value in values.items() if value is not None}, depth=2)
     return old
+
+
+def _named(cutedsl: object, triton: object, operations: object, keys: object) -> dict[str, object]:
+    languages = {"python_native.cutedsl.enabled": cutedsl, "python_native.triton.enabled": triton}
+    return {**languages, _OPERATIONS: operations, _KEYS: keys}
 
 
 def _held(switch: str) -> tuple[str, ...]:

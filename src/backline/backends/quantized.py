@@ -9,7 +9,10 @@ from . import _uniform
 __all__ = ["engine", "flags", "set_flags", "supported_engines"]
 
 engine: Literal["x86", "onednn", "fbgemm", "qnnpack", "reference"]
-"""Who packs and runs operations on int8: unless set, the first of `supported_engines` whose library may run calls."""
+"""Engine that packs and runs operations on int8: unless set, x86, onednn or reference, the first whose library may run calls.
+
+"fbgemm" and "qnnpack" are those libraries' ranges and rounding, computed by the libraries there are.
+"""
 
 supported_engines: list[str]
 """The engines that are there, the best first. Read-only."""

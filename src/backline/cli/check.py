@@ -214,5 +214,5 @@ def _content(job: Any, outcome: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-app.command("kernels")(show.reported(kernels))
-app.command("errata")(show.reported(errata))
+app.command("kernels", short_help=show.summary(kernels))(show.reported(kernels))
+app.command("errata", short_help=show.summary(errata))(show.reported(errata))

@@ -13,6 +13,7 @@ from .. import libraries, switches
 from ..switches.capability import NAMES, UpToDetected
 from ..switches.declare import AtLeast, Between, EachOf, Reduction
 from ..switches.precision import FACTORY
+from ..switches.strategies import Strategies
 from ..switches.table import FAMILIES
 from .governs import families, made_of, waiting
 
@@ -41,7 +42,12 @@ _UNSET = {
 }
 
 # First sentences of sections that have no module of that name.
-_ABOUT = {"": "The general switches: `backline.backends.fallback` and so on.", "utils": "Switches of `backline.utils`."}
+_ABOUT = {
+    "": "The general switches: `backline.backends.fallback` and so on.",
+    "nn": "Switches of `backline.nn`.",
+    "utils": "Switches of `backline.utils`.",
+}
+_BESIDE = ("nn", "utils")  # sections whose switches are not in `backends`
 
 _HEAD = """\
 # Switches
@@ -185,6 +191,8 @@ def legal_text(switch: switches.Switch, *, here: bool = False) -> str:
         return switch.legal.noun
     if isinstance(switch.legal, UpToDetected) and not here:
         return f"up to what the processor has: {', '.join(NAMES)}"
+    if isinstance(switch.legal, Strategies) and not here:
+        return "a strategy of the installed opt_einsum: 'auto', 'greedy', 'optimal', 'dp', ..."
     if isinstance(switch.legal, AtLeast):
         return f"{switch.kind.__name__}, {switch.legal.bound} or more"
     if isinstance(switch.legal, Between):
@@ -282,8 +290,8 @@ def page() -> str:
     sections: dict[str, list[switches.Switch]] = {}
     for switch in every:
         sections.setdefault(switch.backend.partition(".")[0], []).append(switch)
-    for name in sorted(sections, key=lambda section: (section == "utils", section)):
-        title = name if name == "utils" else f"backends.{name}".rstrip(".")
+    for name in sorted(sections, key=lambda section: (section in _BESIDE, section)):
+        title = name if name in _BESIDE else f"backends.{name}".rstrip(".")
         text += f"\n## {title}\n\n{_about(name)}\n\n"
         text += "| switch | values | default | environment | governs | what it does |\n|---|---|---|---|---|---|\n"
         text += "".join(_described(switch) for switch in sections[name])

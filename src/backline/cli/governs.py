@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import libraries, switches
 from ..engine.explain import composites, import_operations, operation_families, problem_builders
+from ..engine.permits import device_of
 from ..errors import BacklineError
 from ..libraries import attention
 from ..libraries.base import Algorithm, Library
@@ -22,7 +23,7 @@ from ..switches.precision import Precision
 from ..switches.table import FAMILIES
 from .problem_text import parse
 
-__all__ = ["Governed", "device_of", "families", "governed", "library_of", "made_of", "sample", "waiting"]
+__all__ = ["Governed", "families", "governed", "library_of", "made_of", "sample", "waiting"]
 
 # What an operation may be given; the first that it takes is its sample.
 _FORMS = (
@@ -33,7 +34,6 @@ _FORMS = (
 
 # Kind of arrays that the switches of a backend are about; those of the others are not bound to one.
 _ARRAYS = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPU", "mps": "MLX"}
-_DEVICES = {"cuda": "cuda", "cudnn": "cuda", "cusparselt": "cuda", "miopen": "rocm", "mkldnn": "cpu", "mps": "mps"}
 
 
 # Switches that are about one operation of their family.
@@ -118,23 +118,6 @@ def library_of(switch: switches.Switch) -> str:
         return ""  # they hold for every library
     enabled = switches.declared().get(f"{switch.backend}.enabled")
     return enabled.allows if enabled is not None else ""
-
-
-def device_of(switch: switches.Switch) -> str:
-    """The kind of arrays that a switch is about, or empty for any.
-
-    Examples
-    --------
-    >>> device_of(switches.lookup("cuda.matmul.allow_tf32")), device_of(switches.lookup("cuda.flash_sdp"))
-    ('cuda', '')
-    """
-    if switch.name == "cuda.preferred_rocm_fa_library":
-        return "rocm"
-    if switch.name == "cuda.fp16_bf16_reduction_math_sdp":
-        return "cuda"  # on the CPU half precision is computed in float32 always
-    if switch.governs == ("attention",):
-        return ""  # the attention switches of cuda hold on every device
-    return _DEVICES.get(switch.backend.partition(".")[0], "")
 
 
 def waiting(switch: switches.Switch) -> str:

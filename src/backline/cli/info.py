@@ -85,19 +85,30 @@ def _machine(content: dict[str, Any]) -> None:
 
 def _libraries(reports: list[dict[str, Any]]) -> None:
     show.heading("libraries")
+    missing: dict[tuple[str, str], list[str]] = {}
+    for r in reports:
+        if not r["available"]:
+            missing.setdefault((" ".join(r["reason"].split()), r.get("how to get") or ""), []).append(r["name"])
     rows, styles = [], []
     for r in reports:
         if r["available"]:
             facts = [r.get("integers", ""), f"threads: {r['pool']}" if r.get("pool") else "", r.get("found by", "")]
             count = len(r["errata"])
             facts.append(f"{count} errat{'um' if count == 1 else 'a'} (`backline check errata`)" if count else "")
-            rows.append((r["name"], r["version"] or "", r.get("path") or "", "; ".join(filter(None, facts))))
+            said = "; ".join(filter(None, facts)) or "part of backline"
+            rows.append((r["name"], r["version"] or "", r.get("path") or "", said))
             styles.append("")
-        else:
-            first = " ".join(r["reason"].split())
-            rows.append((r["name"], "missing", first, f"to get it: {r['how to get']}" if r.get("how to get") else ""))
+    together = []
+    for (reason, how), names in missing.items():
+        get = f"to get it: {how}" if how and how not in reason else ""
+        if len(names) == 1:
+            rows.append((names[0], "missing", reason, get))
             styles.append(show.STYLES["missing"])
+        else:  # one cause, one line: all that is NVIDIA's where there is no CUDA
+            together.append(f"  missing: {', '.join(names)}: " + "; ".join(filter(None, (reason, get.replace(" it:", " them:")))))
     show.table(rows, styles=styles, indent=2)
+    for text in together:
+        show.line(text, show.STYLES["missing"])
 
 
 def _mapped(mapped: list[dict[str, Any]]) -> None:

@@ -63,7 +63,7 @@ def operation_name(name: str, words: Sequence[str], known: Mapping[str, Any]) ->
     """
     if name in known:
         return name
-    plain, gradient = re.sub("(_divided)?(_grad)?$", "", name), name.endswith("_grad")
+    plain, gradient = re.sub("(_divided|_indices)?(_grad)?$", "", name), name.endswith("_grad")
     rank = max((word.count("x") - 1 for word in words if SIZES.fullmatch(word.partition(":")[0])), default=0)
     for word in words:
         if word.startswith(("kernel=", "output=")):
@@ -159,7 +159,8 @@ class _Layer:
 
     def pooling(self) -> tuple[list[Any], dict[str, Any]]:
         keywords = self.keywords
-        for old, new in (("kernel", "kernel_size"), ("output", "output_size"), ("divisor", "divisor_override")):
+        for old, new in (("kernel", "kernel_size"), ("output", "output_size"), ("divisor", "divisor_override"),
+                         ("indices", "return_indices")):  # fmt: skip
             if old in keywords:
                 keywords[new] = keywords.pop(old)
         keywords.pop("overhang", None)

@@ -173,7 +173,7 @@ def _array(shape: tuple[int, ...], layout: str, dtype: np.dtype[Any]) -> Array:
 
 def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[str, Any], out: str) -> Problem:
     dtypes = [dtype] * len(shapes)
-    if name == "linalg.lu_solve" and len(shapes) > 1:
+    if name in ("linalg.lu_solve", "linalg.ldl_solve") and len(shapes) > 1:
         dtypes[1] = np.dtype(np.int32)
     keywords.pop("vector", None)  # in keys of solve; the shape says it
     if name == "matmul" and len(shapes) == 3:

@@ -1,11 +1,17 @@
-"""How the commands print: aligned columns, coloured on a terminal, plain text into a pipe; JSON where it is asked for."""
+"""How the commands print: aligned columns, coloured on a terminal, plain text into a pipe; JSON where it is asked for.
+
+On a terminal no line is longer than the terminal is wide. Into a pipe or a file each row is one line, however long: other
+programs read those.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import shutil
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +19,9 @@ import typer
 
 from ..errors import BacklineError, BadType, BadValue, UnknownName
 from ..printable import printable
+from . import layout
 
-__all__ = ["as_json", "error", "heading", "line", "reported", "seconds", "size", "table"]
+__all__ = ["as_json", "error", "heading", "line", "reported", "seconds", "size", "summary", "table", "width"]
 
 STYLES = {"chosen": "green", "refused": "dim", "missing": "yellow", "fatal": "bold red", "wrong": "bold red", "slow": "yellow"}
 
@@ -25,9 +32,30 @@ def _console(stderr: bool = False) -> Any:
     return Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
+def width(stream: Any = None) -> int | None:
+    """Columns of the terminal that a stream writes to (by default stdout); None where it is no terminal."""
+    stream = stream or sys.stdout
+    return max(shutil.get_terminal_size().columns, 20) if stream.isatty() else None
+
+
 def line(text: str = "", style: str = "") -> None:
     """Print a line; what it quotes from elsewhere cannot steer the terminal."""
-    _console().print(printable(text), style=style or None)
+    for each in _folded(printable(text), width()):
+        _console().print(each, style=style or None)
+
+
+def _folded(text: str, columns: int | None, hanging: int = 0) -> list[str]:
+    """The lines of a text; those that a long one is broken into are indented as it is, and by so many more."""
+    lines = []
+    for each in text.split("\n"):
+        if columns is None or len(each) <= columns:
+            lines.append(each)
+            continue
+        margin = " " * min(len(each) - len(each.lstrip()), columns // 2)
+        first, *rest = layout.wrapped(each, columns - len(margin))
+        rest = layout.wrapped(" ".join(each.split())[len(first) :], columns - len(margin) - hanging) if rest else []
+        lines += [margin + first, *(margin + " " * hanging + part for part in rest)]
+    return lines
 
 
 def heading(text: str) -> None:
@@ -38,8 +66,13 @@ def heading(text: str) -> None:
 
 def error(text: str) -> None:
     """Print an error to stderr."""
+    _aside(f"error: {text}", "red")
+
+
+def _aside(text: str, style: str) -> None:
     console = _console(stderr=True)
-    console.print(f"error: {printable(text)}", style="red" if console.is_terminal else None)
+    for each in _folded(printable(text), width(sys.stderr), hanging=2):
+        console.print(each, style=style if console.is_terminal else None)
 
 
 def table(
@@ -49,6 +82,7 @@ def table(
     right: Sequence[int] = (),
     styles: Sequence[str] = (),
     indent: int = 0,
+    title: bool = False,
 ) -> None:
     """Print aligned columns.
 
@@ -64,16 +98,18 @@ def table(
         Style of each row.
     indent
         Spaces before each row.
+    title
+        Whether the first column stands above the others where a row is wider than the terminal.
     """
-    everything = [[printable(cell).replace("\n", " ") for cell in row] for row in ([heads, *rows] if heads else rows)]
+    everything = [[printable(cell) for cell in row] for row in ([heads, *rows] if heads else rows)]
     if not everything:
         return
-    widths = [max(len(row[i]) for row in everything) for i in range(len(everything[0]))]
-    for number, row in enumerate(everything):
-        cells = [cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-        text = " " * indent + "  ".join(c for c, w in zip(cells, widths, strict=True) if w).rstrip()
+    laid_out = layout.rows_of(everything, right=right, indent=indent, width=width(), title=title)
+    for number, lines in enumerate(laid_out):
         index = number - bool(heads)
-        line(text, "bold" if index < 0 else styles[index] if styles else "")
+        style = "bold" if index < 0 else styles[index] if styles else ""
+        for each in lines:
+            line(each, style)
 
 
 def as_json(content: Any) -> None:
@@ -120,13 +156,20 @@ def size(value: int | None) -> str:
     return f"{value} bytes"
 
 
+def summary(command: Callable[..., None]) -> str:
+    """The first paragraph of a command's help, for the list of commands: given as it is, it is not cut."""
+    return " ".join((command.__doc__ or "").split("\n\n")[0].split())
+
+
 def reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: errors of backline become one message and an exit status instead of a traceback."""
+    """Decorator: errors of backline become one message and an exit status instead of a traceback, warnings a line each."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _warned
+                command(*args, **kwargs)
         except (BadValue, BadType, UnknownName) as problem:
             error(str(problem))
             raise typer.Exit(2) from None
@@ -134,9 +177,14 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
             if isinstance(problem, BrokenPipeError):
                 raise
             error(str(problem) or type(problem).__name__)
-            raise typer.Exit(1) from None
+            raise typer.Exit(getattr(problem, "exit_status", 1)) from None
         except KeyboardInterrupt:
             error("stopped")
             raise typer.Exit(130) from None
 
     return run
+
+
+def _warned(message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    """Print a warning: the line of the program that it points to is one of ours, and says nothing to the user."""
+    _aside(f"warning: {message}", "yellow")

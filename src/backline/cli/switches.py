@@ -13,11 +13,28 @@ __all__ = ["switches"]
 
 CHANGED = "cyan"
 WIDTH = 76  # of a cell with the names of operations
+BESIDE = 40  # columns of a terminal that are left to what stands beside such a cell
+
+
+def _completed(incomplete: str) -> list[str]:
+    """The switches and backends whose names begin so."""
+    from .. import switches as store
+
+    return [name for name in _known(store.every()) if name.startswith(incomplete)]
+
+
+def _known(names: Any) -> list[str]:
+    """Names of switches and of all that has switches."""
+    parts = [name.split(".") for name in names]
+    return list(dict.fromkeys(".".join(words[:n]) for words in parts for n in range(len(words), 0, -1)))
 
 
 def switches(
     name: Annotated[
-        str | None, typer.Argument(help="A switch, or a backend such as mkldnn; with --docs or --status, the file to write.")
+        str | None,
+        typer.Argument(
+            help="A switch, or a backend such as mkldnn; with --docs or --status, the file to write.", autocompletion=_completed
+        ),
     ] = None,
     docs: Annotated[bool, typer.Option("--docs", help="Write the reference page, to the file or here.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Write the page of what is not there yet.")] = False,
@@ -56,9 +73,7 @@ def _named(name: str | None) -> list[Any]:
         return [every[name]]
     found = [switch for each, switch in every.items() if each.startswith(f"{name}.")]
     if not found:
-        parts = [each.split(".") for each in every]
-        known = dict.fromkeys(".".join(words[:n]) for words in parts for n in range(len(words), 0, -1))
-        near = ", ".join(nearest(name, known)[:5])
+        near = ", ".join(nearest(name, _known(every))[:5])
         raise UnknownName(f"there is no switch {name!r}, nor a backend of that name.", remedy=f"the nearest names: {near}")
     return found
 
@@ -235,7 +250,8 @@ def _operations(content: dict[str, Any]) -> None:
 
 
 def _wrapped(family: str, operations: list[str], having: str) -> list[tuple[str, str, str]]:
-    lines = wrap(", ".join(operations), WIDTH, break_long_words=False)
+    columns = min(max((show.width() or 2 * WIDTH) - BESIDE, BESIDE), WIDTH)
+    lines = wrap(", ".join(operations), columns, break_long_words=False)
     return [(family, line, having if n == 0 else "") for n, line in enumerate(lines)]
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from ..printable import printable
 from . import show
+from .progress import Progress
 
-__all__ = ["tune"]
+__all__ = ["SETTINGS", "tune"]
 
+#: What the command is registered with: options after the script are the script's.
+SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 ROWS = 20
 
 
@@ -23,6 +24,7 @@ def tune(
     ] = "",
     budget: Annotated[float, typer.Option(help="Seconds to measure for.", min=0.0)] = 60.0,
     threads: Annotated[int | None, typer.Option(help="Threads a call may use.", min=1)] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure what was measured already, too.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the script's output in every run.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, after the script's own output.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Move the tuning file aside and start anew.")] = False,
@@ -32,7 +34,8 @@ def tune(
 ) -> None:
     """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
 
-    Options stand before SCRIPT; what follows it is the script's.
+    Options stand before SCRIPT; what follows it is the script's. What was measured before is not measured again. The exit status
+    is 1 where the script fails, and 3 where it calls no operation of Backline.
     """
     from ..engine import records
     from ..errors import BadValue
@@ -48,7 +51,7 @@ def tune(
         taken, usable = records.import_from(import_)
         show.line(f"took {taken} records from {import_}, {usable} of them for this machine")
     if script:
-        _script(script, max_error, deterministic, budget, threads, verbose, json)
+        _script(script, max_error, deterministic, budget, threads, again, verbose, json)
     if export:
         show.line(f"wrote {records.export(export)} records to {export}")
     if list_:
@@ -56,15 +59,16 @@ def tune(
 
 
 def _script(
-    script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, verbose: bool, json: bool
-) -> None:
+    script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, again: bool,
+    verbose: bool, json: bool,
+) -> None:  # fmt: skip
     from ..engine.tune import tune_script
 
-    progress = _Progress()
+    progress = Progress()
     try:
         report = tune_script(
-            script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, verbose=verbose,
-            step=progress.step, progress=progress.measured,
+            script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, again=again,
+            verbose=verbose, step=progress.step, progress=progress.measured,
         )  # fmt: skip
     except KeyboardInterrupt:
         progress.end()
@@ -78,43 +82,6 @@ def _script(
         _print(report)
 
 
-class _Progress:
-    """Says on stderr what is going on: a bar on a terminal, a line for each step elsewhere."""
-
-    def __init__(self) -> None:
-        self.bar: Any = None
-        self.task: Any = None
-        self.done = self.total = 0
-
-    def step(self, text: str) -> None:
-        self.end()
-        sys.stdout.flush()
-        sys.stderr.write(f"running: {printable(text)}\n")
-        sys.stderr.flush()
-
-    def measured(self, done: int, total: int, text: str) -> None:
-        self.done, self.total = done, total
-        if not sys.stderr.isatty():
-            if done == 0:
-                sys.stderr.write(f"measuring {total} problems\n")
-            return
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            what = TextColumn("{task.description}")
-            columns = (TextColumn("measuring"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), what)
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-            self.task = self.bar.add_task("", total=total)
-            self.bar.start()
-        self.bar.update(self.task, completed=done, description=printable(text))
-
-    def end(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-
 def _print(report: Any) -> None:
     rows = report.rows()
     last = "deterministic" if report.deterministic else "tuned"
@@ -123,7 +90,7 @@ def _print(report: Any) -> None:
     cells: list[tuple[str, ...]] = [
         (
             r.key, str(r.count), show.seconds(r.numpy), show.seconds(r.untuned), show.seconds(r.tuned),
-            _times(r.numpy, r.tuned), r.algorithm, "" if r.error is None else f"{r.error:.1e}",
+            _times(r.faster), r.algorithm, "" if r.error is None else f"{r.error:.1e}",
         )
         for r in shown
     ]  # fmt: skip
@@ -132,11 +99,11 @@ def _print(report: Any) -> None:
     runs = (report.numpy, report.untuned, report.tuned)
     inside = [None if r.failed else r.in_operations for r in runs]
     whole = [None if r.failed else r.seconds for r in runs]
-    cells.append(("all operations", "", *map(show.seconds, inside), _times(inside[0], inside[2]), "", ""))
-    cells.append(("the whole script", "", *map(show.seconds, whole), _times(whole[0], whole[2]), "", ""))
+    cells.append(("all operations", "", *map(show.seconds, inside), _times(report.in_operations()), "", ""))
+    cells.append(("the whole script", "", *map(show.seconds, whole), _times(report.faster(whole[0], whole[2])), "", ""))
     styles = [*[""] * (len(cells) - 2), "bold", "bold"]
     heads = ("problem", "calls", "NumPy", "not tuned", last, "faster", "runs on", "error")
-    show.table(cells, heads, right=[1, 2, 3, 4, 5, 7], styles=styles, indent=2)
+    show.table(cells, heads, right=[1, 2, 3, 4, 5, 7], styles=styles, indent=2, title=True)
     if report.numpy.failed:
         show.line(f"  NumPy alone cannot run it: {report.numpy.failed}", "yellow")
     show.heading("where the time went")
@@ -149,8 +116,10 @@ def _print(report: Any) -> None:
     if report.deterministic:
         facts.append(("chosen by", f"determinism level {report.deterministic!r} and the shipped ranking; nothing by timing"))
     if report.records:
-        count = len(report.records)
-        facts.append(("measured", f"{count} problem{'' if count == 1 else 's'} in {show.seconds(report.measuring)}"))
+        facts.append(("measured", f"{_problems(len(report.records))} in {show.seconds(report.measuring)}"))
+    if report.held:
+        facts.append(("known", f"{_problems(len(report.held))} measured before; --again measures them anew"))
+    facts += _busy(report)
     errors = [r.error for r in rows if r.error is not None]
     if errors:
         facts.append(("accuracy", f"largest relative error of what ran: {max(errors):.1e}, on random data"))
@@ -159,14 +128,30 @@ def _print(report: Any) -> None:
     reasons: dict[str, int] = {}
     for reason in report.left_out.values():
         reasons[reason] = reasons.get(reason, 0) + 1
-    facts += [("left out", f"{count} problem{'' if count == 1 else 's'}: {why}") for why, count in reasons.items()]
+    facts += [("left out", f"{_problems(count)}: {why}") for why, count in reasons.items()]
     facts += [("not loaded", f"{name}: {why}") for name, why in sorted(report.not_loaded.items())]
     facts.append(("kept in", report.file or "no file: it held for this run only"))
     show.table(facts, indent=2)
 
 
-def _times(before: float | None, after: float | None) -> str:
-    return f"{before / after:.2f}x" if before and after else ""
+def _times(faster: float | None) -> str:
+    return "" if faster is None else f"{faster:.2f}x"
+
+
+def _problems(count: int) -> str:
+    return f"{count} problem{'' if count == 1 else 's'}"
+
+
+def _busy(report: Any) -> list[tuple[str, str]]:
+    """A line on the runs and one on the measurements that other programs disturbed."""
+    facts = []
+    if busy := report.busy():
+        facts.append(("busy", f"the script ran while {busy}: its runs are not compared, calls timed in turn are"))
+    disturbed = [r.disturbed for r in report.records if r.disturbed]
+    if disturbed:
+        text = f"{_problems(len(disturbed))} timed on a busy machine, the last while {disturbed[-1]}"
+        facts.append(("busy", f"{text}; tune again to time them again"))
+    return facts
 
 
 def _list(found: list[Any], json: bool) -> None:
@@ -176,8 +161,10 @@ def _list(found: list[Any], json: bool) -> None:
         show.as_json([loads(r.line()) for r in found])
         return
     rows = [
-        (r.key, str(r.threads), r.winner, show.seconds(r.seconds(r.winner)), str(len(r.medians)), r.created[:10]) for r in found
-    ]
-    show.table(rows, ("problem", "threads", "winner", "time", "measured", "of"), right=[1, 3, 4])
+        (r.key, str(r.threads), r.winner, show.seconds(r.seconds(r.winner)), str(len(r.medians)),
+         r.created[:10] + (", on a busy machine" if r.disturbed else ""))
+        for r in found
+    ]  # fmt: skip
+    show.table(rows, ("problem", "threads", "winner", "time", "measured", "of"), right=[1, 3, 4], title=True)
     if not rows:
         show.line("there are no records for this machine")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..problems.linalg import LinalgProblem
-from . import accuracy_backward, refinement
+from . import accuracy_backward, accuracy_indefinite, refinement
 from .double_double import Pair, difference, exponent, pair, product, scaled, widened
 from .refinement import adjoint
 
@@ -343,6 +343,20 @@ class LinalgReference:
         y = self._times(lu.conj() if turn else lu, y, keep="unit")
         back = np.argsort(rows, axis=-2)
         return relative(y.each(lambda part: np.take_along_axis(part, back, axis=-2)), b)
+
+    def _ldl_factor(self, ld: Array, pivots: Array, *info: Array) -> float:
+        v, hermitian = self._vectors(ld.shape[-1], ld.dtype), bool(self.problem.parameter("hermitian"))
+        whole = accuracy_indefinite.symmetric(self._get("a"), hermitian)
+        return relative(accuracy_indefinite.by_factors(ld, pivots, v.high, hermitian), self._times(whole, v))
+
+    def _ldl_solve(self, x: Array) -> float:
+        hermitian = bool(self.problem.parameter("hermitian"))
+        shown = accuracy_indefinite.by_factors(self._get("a"), self._get("p"), x, hermitian)
+        return relative(shown, pair(widened(self._get("b"))))
+
+    def _householder_product(self, q: Array) -> float:
+        v = self._vectors(q.shape[-1], q.dtype)
+        return relative(self._times(q, v), accuracy_indefinite.by_reflectors(self._get("a"), self._get("t"), v.high))
 
     def _lstsq(self, x: Array, *rest: Array) -> float:
         """The residual is orthogonal to the columns."""

@@ -37,18 +37,18 @@ class Candidate:
     switch: str = ""
     seconds: float | None = None
     error: float | None = None
-    detail: Algorithm | None = None
+    detail: Algorithm | None = field(default=None, repr=False)
 
     @property
     def threads(self) -> int | None:
         return self.detail.threads if self.detail else None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Choice:
     """What will run, and why.
 
-    It prints as a table and shows as one in a notebook.
+    It prints as a table and shows as one in a notebook; its repr is one line.
 
     Attributes
     ----------
@@ -124,6 +124,8 @@ class Choice:
         if taken is not None:
             rows.append(("same bits", {"off": "no promise", "run": "from run to run at one thread count",
                                        "threads": "for any thread count"}[taken.level] + f" ({taken.basis})"))  # fmt: skip
+        if self.problem.converted:
+            rows.append(("converted", ", ".join(self.problem.converted)))
         if self.planned is not None:
             rows.append(("planned", f"in {_time(self.planned)}"))
         rows += [("switch", f"{name} = {value}, {origin}") for name, (value, origin) in self.switches.items()]
@@ -131,14 +133,25 @@ class Choice:
         return rows
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The table: verdict, library, algorithm, time, reason."""
-        found = []
+        """The table: verdict, library, algorithm, time, reason. Algorithms of a library that one reason refuses share a row."""
+        found: list[tuple[str, str, str, str, str]] = []
         for c in self.candidates:
             time = "" if c.seconds is None else _time(c.seconds)
             name = c.algorithm + (f" x{c.threads}" if c.threads and c.threads > 1 else "")
             reason = c.reason + (f" [{c.switch}]" if c.switch else "")
-            found.append((c.verdict, c.library, name, time, reason))
+            row = (c.verdict, c.library, name, time, reason)
+            if found and c.verdict == "refused" and c.seconds is None:
+                last = found[-1]
+                if (last[0], last[1], last[3], last[4]) == (row[0], row[1], row[3], row[4]) and name and last[2]:
+                    found[-1] = (*last[:2], f"{last[2]}, {name}", *last[3:])
+                    continue
+            found.append(row)
         return found
+
+    def __repr__(self) -> str:
+        taken = self.chosen
+        runs = f"{taken.library} {taken.name} x{taken.threads}" if taken else "nothing"
+        return f"<{type(self).__name__} {self.problem.key}: {runs}; print() shows why>"
 
     def __str__(self) -> str:
         head = self.lines()

@@ -22,6 +22,7 @@ from ..libraries.array_kinds import measured_by
 from ..libraries.base import Algorithm, Library, Refusal
 from ..libraries.cuda import kept
 from ..problems import Problem
+from ..switches.config import steps_out
 from . import fft_plans, permits, plans, precision, ranking
 from .choice import Candidate, Choice
 
@@ -101,8 +102,8 @@ def _choose(
 ) -> Choice:
     threads = 1 if team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
-    from ..libraries import capability  # these two are much to import, and not needed before something is chosen
-    from . import records
+    from ..libraries import capability  # these three are much to import, and not needed before something is chosen
+    from . import coverage, records
 
     asked = precision.as_asked(problem, snapshot)
     record = records.find(asked, threads)
@@ -119,29 +120,32 @@ def _choose(
     home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
     timed, limit = permits.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
-    if level == "off" and record is None and measured and len(conforming) > 1:
-        from .measure import measure_once
+    compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
+    if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, record, compared):
+        from .benchmark import measure_once
 
-        limit = limit or len(conforming)
+        under = coverage.restrictions(refused, snapshot, len(compared) < len(conforming))
         try:
-            record = measure_once(asked, ranking.sort(problem, conforming)[:limit], threads)
+            record = measure_once(asked, compared, threads, under)
         except MemoryError:
-            basis = f"{ranking.describe(problem)}; there is not enough memory to measure it"
+            known = coverage.describe(record, conforming) if record is not None else ranking.describe(problem)
+            basis = f"{known}; there is not enough memory to measure it"
         else:
             conforming = _accurate(conforming, record, snapshot, refused)
             if not conforming:
                 raise _no_kernel(problem, refused)
-            basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}"
+            busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
+            basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}{busy}"
     elif record is not None and level == "off":
-        basis = record.describe()
+        basis = coverage.describe(record, conforming)
     else:
         basis = ranking.describe(problem)
         if timed and not measured and measure:
             basis += "; nothing is measured on this device"
-    order = ranking.sort(problem, conforming)
+    prefer, prefers = permits.preferred(problem, snapshot)
+    order = ranking.sort(problem, conforming, prefer)
     if level == "off" and record is not None:
         order = records.arrange(order, record, home)
-    prefer, prefers = permits.preferred(problem, snapshot)
     _put_first(order, prefer, snapshot)
     if level == "threads" and threads > 1:
         alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
@@ -158,7 +162,7 @@ def _choose(
         if a.pool not in ("", home) and a is not chosen:
             c.reason = "; ".join(filter(None, [c.reason, f"a second thread pool beside {home}" if home else ""]))
         choice.candidates.append(c)
-    choice.candidates += refused
+    choice.candidates += _once(refused)
     if prefer and chosen.library not in prefer:
         _preference_not_kept(choice, prefer, prefers, snapshot)
     return choice
@@ -192,15 +196,19 @@ def _base(algorithm: Algorithm) -> str:
     return algorithm.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone
 
 
-def eligible(problem: Problem, threads: int) -> list[Algorithm]:
-    """Every algorithm that the switches allow and that can run a Problem, whatever has been measured."""
+def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = None) -> list[Algorithm]:
+    """Every algorithm that the switches allow and that can run a Problem, whatever has been measured.
+
+    The others go to `refused`, where that is given.
+    """
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    return allowed_by(problem, threads, switches.current())
+    return allowed_by(problem, threads, switches.current(), refused)
 
 
-def allowed_by(problem: Problem, threads: int, snapshot: Any) -> list[Algorithm]:
+def allowed_by(problem: Problem, threads: int, snapshot: Any, refused: list[Candidate] | None = None) -> list[Algorithm]:
     """The same under a Snapshot."""
-    return precision.permitted(able(problem, threads, snapshot, [], {}), problem, snapshot, [])
+    refused = [] if refused is None else refused
+    return precision.permitted(able(problem, threads, snapshot, refused, {}), problem, snapshot, refused)
 
 
 def able(
@@ -298,17 +306,24 @@ def _conforming(
 
 
 def _switches_that_matter(problem: Problem, snapshot: Any) -> dict[str, tuple[str, str]]:
-    found = {}
+    found, kind = {}, problem.device.partition(":")[0]
     for name, switch in switches.declared().items():
-        if problem.family in switch.governs:
+        # One about arrays of another device, or a library that nothing drives, decides nothing here.
+        absent = switch.allows and switch.allows not in libraries.names()
+        if problem.family in switch.governs and permits.device_of(switch) in ("", kind) and not absent:
             said = switches.history(name)[0]
             if said.origin.kind != "default":
                 found[name] = (repr(snapshot[name]), str(said.origin))
     return found
 
 
+def _once(refused: list[Candidate]) -> list[Candidate]:
+    """The refusals without repetition: one that holds for all thread counts came with each of them."""
+    return list({(c.library, c.algorithm, c.reason, c.switch): c for c in reversed(refused)}.values())[::-1]
+
+
 def _listed(candidates: list[Candidate]) -> str:
-    return "".join(f"\n    {c.library}{' ' + c.algorithm if c.algorithm else ''}: {c.reason}" for c in candidates)
+    return "".join(f"\n    {c.library}{' ' + c.algorithm if c.algorithm else ''}: {c.reason}" for c in _once(candidates))
 
 
 def _no_kernel(problem: Problem, refused: list[Candidate]) -> NoKernel:
@@ -320,7 +335,10 @@ def _no_kernel(problem: Problem, refused: list[Candidate]) -> NoKernel:
         # What all of them lack: CuPy, a driver, a device.
         common = {driving(c.library)[1] for c in refused}
         remedy = common.pop() if len(common) == 1 and "" not in common else remedy
-    return NoKernel(f"nothing can run {problem.key}", cause=_listed(refused), remedy=remedy)
+    what = f"nothing can run {problem.key}"
+    if "scaled_dot_product_attention" in problem.key:  # torch's words, on devices and on CPU, which programs look for
+        what += ". No available kernel. No viable backend for scaled_dot_product_attention was found"
+    return NoKernel(what, cause=_listed(refused), remedy=remedy)
 
 
 def _not_deterministic(problem: Problem, level: str, snapshot: Any, refused: list[Candidate]) -> None:
@@ -358,10 +376,16 @@ def _failed(choice: Choice, error: Exception, snapshot: Any) -> None:
         _warn_once((choice.problem.op, str(choice.library), text), f"{choice.problem.op}: {text}; the next library runs it")
 
 
+def _warn_unfused(choice: Choice) -> None:
+    fused = [c for c in choice.candidates if c.verdict == "refused" and not c.algorithm.startswith("math")]
+    text = f"{choice.problem.op} runs on {choice.library} {choice.algorithm}, which is no fused kernel; others were refused:"
+    warnings.warn(text + _listed(fused), UserWarning, stacklevel=steps_out())
+
+
 def _warn_once(key: tuple[str, ...], text: str) -> None:
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
 
 
 def plan_for(problem: Problem) -> Any:
@@ -377,6 +401,8 @@ def plan_for(problem: Problem) -> Any:
         choice = choose(problem, without=failed, load=False, snapshot=snapshot)
         algorithm = choice.chosen
         assert algorithm is not None
+        if snapshot["nn.attention.WARN_FOR_UNFUSED_KERNELS"] and "math" in algorithm.traits:
+            _warn_unfused(choice)
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
@@ -410,16 +436,16 @@ def _cufft_plans(device: int) -> plans.PlanCache:
     return cufft_plans(device)
 
 
-def _tuned(library: str, key: str) -> str:
+def _tuned(library: str, key: str) -> tuple[str, int]:
     from . import tuned_plans
 
     return tuned_plans.find(library, key)
 
 
-def _keep_tuned(library: str, key: str, plan: str, seconds: float) -> None:
+def _keep_tuned(library: str, key: str, plan: str, seconds: float, searched: int) -> None:
     from . import tuned_plans
 
-    tuned_plans.keep(library, key, plan, seconds)
+    tuned_plans.keep(library, key, plan, seconds, searched)
 
 
 steps.chosen, steps.plan = _chosen_for_step, plan_for

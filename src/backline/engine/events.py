@@ -11,9 +11,12 @@ from .choice import Choice
 __all__ = ["Event", "Trace", "trace"]
 
 
-@dataclass(frozen=True, slots=True)
+SHOWN = 200  # events that a notebook shows, at the most
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Event:
-    """One execution.
+    """One execution; prints as a line.
 
     Attributes
     ----------
@@ -37,16 +40,25 @@ class Event:
     def bytes(self) -> int:
         return self.choice.problem.bytes
 
-    def __str__(self) -> str:
+    def _cells(self) -> tuple[str, str, str]:
+        """Time, what it ran on, what was computed."""
         chosen = self.choice.chosen
         how = f"{chosen.library} {chosen.name} x{chosen.threads}" if chosen else ""
-        return f"{self.seconds * 1e6:10.1f} us  {how:<24} {self.choice.problem.key}"
+        return f"{self.seconds * 1e6:.1f} us", how, self.choice.problem.key
+
+    def __str__(self) -> str:
+        time, how, key = self._cells()
+        return f"{time:>13}  {how:<24} {key}"
+
+    def __repr__(self) -> str:
+        time, how, key = self._cells()
+        return f"<Event {key}: {how}, {time}>"
 
 
 class Trace(list[Event]):
-    """The Events of a scope, in order; prints as a table.
+    """The Events of a scope, in order; prints as a table and shows as one in a notebook.
 
-    A scope: entering it starts collecting in this thread or task, leaving it ends that.
+    A scope, for ``with`` and ``async with``: entering it starts collecting in this thread or task, leaving it ends that.
     """
 
     def __init__(self) -> None:
@@ -66,6 +78,12 @@ class Trace(list[Event]):
     def __exit__(self, *exc: object) -> None:
         switches.set_tracer(self._outer.pop())
 
+    async def __aenter__(self) -> Trace:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.__exit__(*exc)
+
     def by_library(self) -> dict[str, float]:
         """Seconds spent in each library."""
         found: dict[str, float] = {}
@@ -75,6 +93,20 @@ class Trace(list[Event]):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self)) or "no events"
+
+    def __repr__(self) -> str:
+        count, total = len(self), sum(event.seconds for event in self)
+        return f"<Trace of {count} operation{'' if count == 1 else 's'}, {total * 1e3:.3g} ms; print() lists them>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        titles = "".join(f"<th>{title}</th>" for title in ("time", "runs on", "problem"))
+        rows = ["".join(f"<td>{escape(cell)}</td>" for cell in event._cells()) for event in self[:SHOWN]]
+        if len(self) > SHOWN:
+            rows.append(f"<td colspan='3'>and {len(self) - SHOWN} more</td>")
+        spent = "; ".join(f"{escape(name)} {seconds * 1e3:.3g} ms" for name, seconds in self.by_library().items())
+        return f"<p>{spent or 'no events'}</p><table><tr>{titles}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def trace() -> Trace:

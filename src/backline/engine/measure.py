@@ -1,8 +1,8 @@
 """Measuring the algorithms of one Problem, fairly and in bounded time.
 
 The result of every candidate is compared once with a more precise one, then it is timed in rounds whose order is shuffled.
-Operands that do not fit in a core's cache are pushed out of it before every run, since a program seldom finds them there. The
-median counts.
+Operands that do not fit in a core's cache are pushed out of it before every run, since a program seldom finds them there. What
+counts is the median of the ratios, round by round. A measurement that other programs disturbed is made again, once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import repeat
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,10 @@ from ..errors import DeviceLost
 from ..libraries import array_kinds, machine
 from ..libraries.base import Algorithm
 from ..problems import Problem
-from . import accuracy, records, sample
+from . import accuracy, coverage, quiet, records, sample
 from .record import TuningRecord
 
-__all__ = ["measure_once", "measure_problem"]
+__all__ = ["measure_problem", "one_at_a_time"]
 
 RUNS = 100  # of a candidate at most,
 SECONDS = 0.030  # or until they took that long,
@@ -44,8 +45,12 @@ SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped s
 THREADED = 1e6  # floating-point operations below which no library uses threads
 MAX_FLUSH = 32 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
 MAX_POOL = 32 << 20  # bytes of freed blocks kept for the next run, beside as many as the operands have
+TRIES = 2  # to find the machine quiet
+PAUSE = 0.2  # seconds before trying again
 
-_one_at_a_time = threading.RLock()
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+one_at_a_time = threading.RLock()
 
 
 @dataclass(slots=True)
@@ -57,20 +62,18 @@ class _Candidate:
     first: float = 0.0
     spent: float = 0.0
     times: list[float] = field(default_factory=list)
-    rounds: int = 0
+    by_round: list[float] = field(default_factory=list)  # the median of each
+
+    @property
+    def rounds(self) -> int:
+        return len(self.by_round)
+
+    def forget(self) -> None:
+        self.spent = 0.0
+        self.times, self.by_round = [], []
 
     def enough(self) -> bool:
         return self.rounds >= ROUNDS and (len(self.times) >= RUNS or self.spent >= SECONDS)
-
-
-def measure_once(problem: Problem, algorithms: list[Algorithm], threads: int) -> TuningRecord:
-    """The record for a Problem: the one there is, else a new one, measured and kept. Threads that ask for the same wait."""
-    with _one_at_a_time:
-        record = records.find(problem, threads)
-        if record is None:
-            record = measure_problem(problem, algorithms, threads)
-            records.keep(record)
-        return record
 
 
 def measure_problem(
@@ -83,6 +86,8 @@ def measure_problem(
     timing: bool = True,
     seed: int | None = None,
     progress: Callable[[str, int], None] | None = None,
+    under: Mapping[str, str] = _NOTHING,
+    tries: int = TRIES,
 ) -> TuningRecord:
     """Check and time algorithms on random operands.
 
@@ -104,12 +109,16 @@ def measure_problem(
         Of operands and order; by default a new one, which the record holds.
     progress
         Called with an algorithm's key and its runs so far.
+    under
+        Switches that keep other candidates away, for the record.
+    tries
+        How often to time at most, if other programs keep the machine busy.
 
     Returns
     -------
     TuningRecord
         Not kept yet. A single candidate is checked, not timed. Candidates that fail, or whose error is past rounding, are
-        listed as rejected.
+        listed as rejected. What was timed on a busy machine is not covered by the record.
 
     Raises
     ------
@@ -122,18 +131,20 @@ def measure_problem(
     """
     start = time.perf_counter()
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-    with _one_at_a_time:
+    with one_at_a_time:
         run = _Run(problem, algorithms, threads, seed, start + limit, progress)
+        run.under = under
         pooled = _core.pool_info()["limit_bytes"]
         # Candidates take turns: what each leaves in the pool of blocks would add up.
         _core.pool_limit(min(pooled, problem.bytes + MAX_POOL))
         try:
             run.check()
             if timing and len(run.candidates) > 1:
-                run.time(time.perf_counter() + budget)
+                run.time_quietly(budget, tries)
         except KeyboardInterrupt:
             if sum(c.rounds >= ROUNDS for c in run.candidates) > 1:
-                records.keep(run.record(time.perf_counter() - start))
+                made = run.record(time.perf_counter() - start)
+                records.keep(coverage.merged(records.find(problem, threads), made, algorithms))
             raise
         finally:
             _core.pool_limit(pooled)
@@ -160,6 +171,9 @@ class _Run:
         self.candidates: list[_Candidate] = []
         self.errors: dict[str, float] = {}
         self.rejected: dict[str, str] = {}
+        self.hopeless: list[str] = []
+        self.disturbed = ""
+        self.under: Mapping[str, str] = _NOTHING
         self.last_pool = ""
         l2, l3 = _caches()
         self.flush = min(2 * l3, MAX_FLUSH) if problem.bytes > l2 else 0
@@ -196,7 +210,8 @@ class _Run:
             if len(self.candidates) > 1 and time.perf_counter() > self.limit:
                 break
             if not a.scaled and (best_of.get((a.library, a.name), 0.0) > max(HOPELESS * best, LONG)):
-                continue  # on all threads it was hopeless already
+                self.hopeless.append(a.key)  # on all threads it was already
+                continue
             if self.progress:
                 self.progress(a.key, 0)
             pool = a.pool if self.problem.flops >= THREADED else ""
@@ -269,6 +284,25 @@ class _Run:
 
     # timing -------------------------------------------------------------------------------------------------------------
 
+    def time_quietly(self, budget: float, tries: int) -> None:
+        """Time until the machine was quiet meanwhile, or that was tried often enough."""
+        given_up = [c for c in self.candidates if c.times]
+        while True:
+            tries -= 1
+            begin, before = time.perf_counter(), quiet.read()
+            try:
+                self.time(begin + budget)
+            finally:
+                samples = [c.times for c in self.candidates if c.rounds]
+                self.disturbed = quiet.between(before, quiet.read(), self.threads, quiet.spread(samples)).disturbed
+            now = time.perf_counter()
+            if not self.disturbed or not tries or 2 * now - begin + PAUSE > self.limit:
+                return
+            time.sleep(PAUSE)
+            for c in self.candidates:
+                if all(c is not other for other in given_up):
+                    c.forget()
+
     def time(self, deadline: float) -> None:
         """Rounds over the candidates that are still in the running."""
         order = random.Random(self.seed)
@@ -284,9 +318,10 @@ class _Run:
             for c in running:
                 if time.perf_counter() > self.limit and number > 1:
                     return
+                before = len(c.times)
                 if not self.works(c, self.block):
                     continue
-                c.rounds = number
+                c.by_round.append(median(c.times[before:]))
                 if self.progress:
                     self.progress(c.algorithm.key, len(c.times))
             running = [c for c in running if c.rounds == number]
@@ -349,15 +384,24 @@ class _Run:
 
     def record(self, spent: float) -> TuningRecord:
         timed = [c for c in self.candidates if c.times]
+        medians = {c.algorithm.key: median(c.times) for c in timed}
+        medians |= quiet.in_turn({c.algorithm.key: c.by_round for c in timed if c.rounds})
+        minima = {c.algorithm.key: min(*c.times, medians[c.algorithm.key]) for c in timed}
+        # Where time ran out before three rounds, short runs tell too little.
+        enough = [c.algorithm.key for c in timed if c.rounds >= ROUNDS or sum(c.times) >= LONG]
+        sound = [] if self.disturbed else [*enough, *self.hopeless]
         used = {a.library for a in self.algorithms}
         made = TuningRecord(
             self.problem.key,
             self.threads,
-            medians={c.algorithm.key: median(c.times) for c in timed},
-            minima={c.algorithm.key: min(c.times) for c in timed},
+            medians=medians,
+            minima=minima,
             runs={c.algorithm.key: len(c.times) * c.calls for c in timed},
             errors=self.errors,
             rejected=self.rejected,
+            covered=tuple(sorted({*self.rejected, *sound})),
+            under=dict(self.under),
+            disturbed=self.disturbed,
             seed=self.seed,
             spent=round(spent, 6),
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -365,9 +409,7 @@ class _Run:
             machine=machine.fingerprint(),
             backline=_version(),
         )
-        able = [a for a in self.algorithms if a.key in made.medians]
-        home = next((a.pool for a in self.algorithms if a.pool not in ("", "numpy")), "")
-        return replace(made, winner=records.arrange(able, made, home)[0].key) if able else made
+        return replace(made, winner=records.winner(made, self.algorithms))
 
 
 def _line(error: BaseException) -> str:

@@ -78,7 +78,13 @@ def _within(path: Path, equation: str, shapes: tuple[tuple[int, ...], ...], limi
 
 @lru_cache(maxsize=512)
 def _searched(equation: str, shapes: tuple[tuple[int, ...], ...], strategy: str, memory_limit: int | None) -> Path:
+    import random
+
     import opt_einsum
 
-    path, _ = opt_einsum.contract_path(equation, *shapes, optimize=strategy, memory_limit=memory_limit, shapes=True)
+    state = random.getstate()  # strategies that draw numbers seed the generator of the whole program
+    try:
+        path, _ = opt_einsum.contract_path(equation, *shapes, optimize=strategy, memory_limit=memory_limit, shapes=True)
+    finally:
+        random.setstate(state)
     return tuple(tuple(step) for step in path)

@@ -13,7 +13,7 @@ from ..libraries.base import Algorithm
 from ..problems import Problem
 from ..switches.table import KERNELS
 
-__all__ = ["benchmarks", "determinism", "forbids", "preferred", "priority"]
+__all__ = ["benchmarks", "determinism", "device_of", "forbids", "preferred", "priority"]
 
 
 class Permit(NamedTuple):
@@ -59,7 +59,7 @@ WORKSPACES = {"cublas": "cuda.cublas_workspace_size", "cublaslt": "cuda.cublaslt
 
 # Library -> the switch that asks it, alone, to give the same bits again; and the families that switch is about.
 DETERMINISTIC = {
-    "onednn": ("mkldnn.deterministic", ("matmul", "conv", "rnn")),
+    "onednn": ("mkldnn.deterministic", ("matmul", "conv", "neural", "rnn", "quantized")),
     "cudnn": ("cudnn.deterministic", ("conv",)),
 }
 
@@ -71,12 +71,31 @@ PREFERENCES = {
 }
 
 
+# Backend -> the kind of arrays that its switches are about; those of the others are not bound to one.
+DEVICES = {"cuda": "cuda", "cudnn": "cuda", "cusparselt": "cuda", "miopen": "rocm", "mkldnn": "cpu", "mps": "mps"}
+
+
 # Traits of what runs before anything else that may: code that somebody registered, and kernels that do more of the work.
 FIRST = frozenset({"override", "epilogue"})
 
 
 def _kind(problem: Problem) -> str:
     return problem.device.partition(":")[0]
+
+
+def device_of(switch: Any) -> str:
+    """The kind of arrays that a switch is about, or empty for any.
+
+    Examples
+    --------
+    >>> device_of(switches.lookup("cuda.matmul.allow_tf32")), device_of(switches.lookup("cuda.flash_sdp"))
+    ('cuda', '')
+    """
+    if switch.name == "cuda.preferred_rocm_fa_library":
+        return "rocm"
+    if switch.governs == ("attention",):
+        return ""  # the attention switches of cuda hold on every device
+    return DEVICES.get(switch.backend.partition(".")[0], "")
 
 
 def forbids(algorithm: Algorithm, snapshot: Any) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
-from ..libraries.base import Algorithm
+from ..libraries.base import BORROWED, Algorithm
 from ..problems import Problem, short
 
 __all__ = ["describe", "sooner", "sort"]
@@ -22,7 +22,11 @@ FILE = os.path.join(os.path.dirname(__file__), "ranking.json")
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms that the shipped ranking does not name -> those in whose place they stand.
-STAND_INS = {"mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n"}
+STAND_INS = {
+    "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",
+    # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
+    **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
+}  # fmt: skip
 LIBRARIES = ("onednn", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 
 
@@ -92,10 +96,10 @@ def _find(problem: Problem) -> dict[str, Any] | None:
     return _entry(problem.op, short(problem.dtype), shape_class(problem), float(size))
 
 
-def sort(problem: Problem, algorithms: list[Algorithm]) -> list[Algorithm]:
-    """The algorithms in ranked order."""
+def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = ()) -> list[Algorithm]:
+    """The algorithms in ranked order; `prefer` names libraries that are preferred whatever their algorithms change meanwhile."""
     order = _order(problem)
-    return sorted(algorithms, key=lambda a: _rank(a, order, problem))
+    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, _rank(a, order, problem)))
 
 
 def _order(problem: Problem) -> list[str]:
@@ -105,7 +109,8 @@ def _order(problem: Problem) -> list[str]:
 
 def _rank(a: Algorithm, order: list[str], problem: Problem) -> tuple[int, bool, int]:
     # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
-    leads = a.name == "jit" or a.library == _packs(problem)
+    # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
+    leads = a.name == "jit" or a.library == _packs(problem) or "half math" in a.traits
     key = STAND_INS.get(a.key, a.key)
     known = -1 if leads else order.index(key) if key in order else len(order)
     return known, not a.scaled and problem.flops >= 1e6, _place(a.library)
@@ -130,11 +135,16 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str]) -> str:
         return -1 if name in (compiled, packs) else named, False, _place(name)
 
     first = min(names, key=best)
-    return first if best(first) < _rank(chosen, order, problem) else ""
+    return first if BORROWED in chosen.traits or best(first) < _rank(chosen, order, problem) else ""
 
 
 def _packs(problem: Problem) -> str:
-    """The library to which packed weights are worth the most: in products with several rows that are not small, oneDNN."""
+    """The library to which packed weights are worth the most: in products with several rows that are not small, oneDNN.
+
+    Weights of int8 are packed for oneDNN only; whoever else runs such a layer takes them as they were given.
+    """
+    if problem.family == "quantized":
+        return "onednn" if problem.get("form") is not None else ""
     rows = getattr(problem, "m", 0)
     return "onednn" if problem.packed and rows > 1 and problem.dtype.name == "float32" and problem.flops >= PACKED_FLOPS else ""
 

@@ -38,6 +38,13 @@ class TuningRecord:
         Key of the algorithm to take; "default" leaves it to the ranking.
     plan
         Where the record is of one library's own plans: the fastest of them, as the library wrote it.
+    covered
+        Algorithms that it gives a verdict on: timed on a quiet machine, rejected, or given up as much slower than others. What
+        is allowed and not covered is measured when that is asked for. Records that lack the field cover what they list.
+    under
+        Switches that kept other candidates from being measured, with their values then.
+    disturbed
+        What else kept the machine busy while algorithms were timed that are not covered; empty if it was quiet.
     seed
         Of the operands and of the order of the runs.
     spent
@@ -70,6 +77,9 @@ class TuningRecord:
     left: Mapping[str, str] = field(default_factory=dict)
     winner: str = ""
     plan: str = ""
+    covered: tuple[str, ...] = ()
+    under: Mapping[str, str] = field(default_factory=dict)
+    disturbed: str = ""
     seed: int = 0
     spent: float = 0.0
     created: str = ""
@@ -89,7 +99,8 @@ class TuningRecord:
     def describe(self) -> str:
         """Where an order that rests on this comes from, in words."""
         count = len(self.medians)
-        return f"tuning record of {self.created[:10]}, {count} algorithm{'' if count == 1 else 's'}"
+        busy = ", timed on a busy machine" if self.disturbed else ""
+        return f"tuning record of {self.created[:10]}, {count} algorithm{'' if count == 1 else 's'}{busy}"
 
     def without(self, names: Iterable[str]) -> TuningRecord:
         """The record without what it says of some libraries."""
@@ -102,7 +113,8 @@ class TuningRecord:
         parts: dict[str, Any] = {
             name: rest(getattr(self, name)) for name in ("medians", "minima", "runs", "errors", "rejected", "versions")
         }
-        return replace(self, **parts, winner=winner)
+        covered = tuple(key for key in self.covered if key.partition(".")[0] not in gone)
+        return replace(self, **parts, winner=winner, covered=covered)
 
     def line(self) -> str:
         """The record as one line of JSON with sorted keys."""
@@ -151,6 +163,9 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "left": (_table(_text(40, r"[a-z][a-z0-9_]*"), _text(200)), "libraries with reasons"),
     "winner": (lambda v: v in ("", "default") or _algorithm(v), 'an algorithm, "default" or empty'),
     "plan": (_text(500), "a line of printable ASCII"),
+    "covered": (lambda v: isinstance(v, list) and len(v) <= MAX_ALGORITHMS and all(map(_algorithm, v)), "a list of algorithms"),
+    "under": (_table(_text(100, r"[a-z][a-z0-9_.]*"), _text(200)), "switches with values"),
+    "disturbed": (_text(500), "a line of printable ASCII"),
     "seed": (_whole(0, (1 << 64) - 1), "an integer of 64 bits"),
     "spent": (_number(0.0, 1e9), "seconds"),
     "created": (_text(27, CREATED.pattern), "a time such as 2026-11-21T03:00:00.000000Z"),
@@ -159,7 +174,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backline": (_text(60), "a version"),
 }
 # Fields that older records of this schema lack.
-ADDED = frozenset(("left", "plan"))
+ADDED = frozenset(("left", "plan", "covered", "under", "disturbed"))
 
 
 def parse(text: object) -> TuningRecord:
@@ -200,7 +215,8 @@ def parse(text: object) -> TuningRecord:
     if unknown:
         raise ValueError(f"{_short(unknown[0])} is not known here")
     errors = {k: math.inf if v is None else float(v) for k, v in content["errors"].items()}
-    return TuningRecord(**{**content, "errors": errors})
+    covered = tuple(content.get("covered", sorted({*content["medians"], *content["rejected"]})))
+    return TuningRecord(**{**content, "errors": errors, "covered": covered})
 
 
 def _short(value: object) -> str:

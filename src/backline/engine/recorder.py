@@ -15,12 +15,13 @@ if __name__ == "__main__" and sys.path and sys.path[0] == os.path.dirname(os.pat
 
 import json
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from backline import _core
+from backline.engine import quiet
 from backline.problems import Operand, Problem
 
 __all__ = ["Recorder", "pack", "unpack"]
@@ -138,6 +139,14 @@ def _end_with(parent: int) -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
+def _disturbed(before: quiet.Reading) -> str:
+    """Describes other load on the machine. Threads of the script's own libraries interrupt each other, which tells nothing."""
+    import backline
+
+    after = replace(quiet.read(), switches=None)
+    return quiet.between(before, after, backline.get_num_threads()).disturbed
+
+
 def main(output: str, parent: int, script: str, arguments: list[str]) -> None:
     """Run the script and write what was seen."""
     import runpy
@@ -148,6 +157,7 @@ def main(output: str, parent: int, script: str, arguments: list[str]) -> None:
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _core.set_tracer(recorder)
+    before = quiet.read()
     start = time.perf_counter()
     try:
         runpy.run_path(script, run_name="__main__")
@@ -162,7 +172,7 @@ def main(output: str, parent: int, script: str, arguments: list[str]) -> None:
         _core.set_tracer(None)
         if os.getpid() == here:  # a forked child of the script comes by here too
             with open(output, "w", encoding="utf-8") as stream:
-                json.dump({"seconds": seconds, "entries": recorder.entries()}, stream)
+                json.dump({"seconds": seconds, "entries": recorder.entries(), "disturbed": _disturbed(before)}, stream)
 
 
 if __name__ == "__main__":

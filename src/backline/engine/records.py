@@ -8,20 +8,21 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from .. import _core, libraries, switches
 from ..libraries.base import Algorithm
 from ..libraries.machine import fingerprint
 from ..problems import Problem
+from ..switches.config import steps_out
 from . import plans, tuning_file
 from .record import SCHEMA, TuningRecord, parse
 from .tuning_file import MAX_FILE, path
 
 __all__ = [
     "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "find_key", "import_from", "keep", "keep_all", "path",
-    "reload", "report", "reset", "sooner",
+    "reload", "report", "reset", "sooner", "tried", "winner",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -29,6 +30,8 @@ __all__ = [
 SECOND_POOL = 1.3
 # What the ranking puts first stays unless another takes less than this part of its time: noise must not decide.
 MARGIN = 0.97
+# On a busy machine there is more of it.
+BUSY_MARGIN = 0.8
 
 Key = tuple[str, int]
 
@@ -42,6 +45,7 @@ class _Store:
         self.dropped: dict[str, str] = {}  # what was left out of the records, and why
         self.other_machines = 0
         self.trimmed: dict[tuple[Key, tuple[str, ...]], TuningRecord] = {}
+        self.tried: dict[Key, set[str]] = {}  # algorithms that this process has measured, or tried to
 
 
 _store = _Store()
@@ -144,8 +148,33 @@ def arrange(order: list[Algorithm], record: TuningRecord, home: str) -> list[Alg
     winner = next((a for a in order if a.key == record.winner), None)
     if winner is None:
         first, best = cost(order[0]), cost(ranked[0])
-        winner = order[0] if not first[0] and best[1] >= MARGIN * first[1] else ranked[0]
+        margin = BUSY_MARGIN if record.disturbed else MARGIN
+        winner = order[0] if not first[0] and best[1] >= margin * first[1] else ranked[0]
     return [winner, *(a for a in ranked if a is not winner)]
+
+
+def winner(record: TuningRecord, algorithms: Sequence[Algorithm]) -> str:
+    """Returns the key of the candidate that a record without a winner puts first; empty if it timed none of them.
+
+    Parameters
+    ----------
+    record
+        What was measured.
+    algorithms
+        Candidates in the order of the ranking.
+    """
+    timed = [a for a in algorithms if a.key in record.medians]
+    home = next((a.pool for a in algorithms if a.pool not in ("", "numpy")), "")
+    return arrange(timed, record, home)[0].key if timed else ""
+
+
+def tried(problem: Problem, threads: int) -> set[str]:
+    """Returns the keys of the algorithms that this process has measured for a Problem, or tried to; callers add to them.
+
+    What memory was lacking for, or what was timed on a busy machine, is measured again by the next process, and not at every
+    call of this one.
+    """
+    return _store.tried.setdefault((problem.key, threads), set())
 
 
 def sooner(record: TuningRecord, chosen: str, names: Collection[str]) -> str:
@@ -222,7 +251,7 @@ def _refuse(where: str, reason: str, *, remedy: str) -> None:
     first = not _store.unusable
     _store.unusable = reason
     if first:
-        warnings.warn(f"the tuning file {where} is not used: {reason}. {remedy}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"the tuning file {where} is not used: {reason}. {remedy}", RuntimeWarning, stacklevel=steps_out())
 
 
 ASIDE = "It is left as it is; `backline tune --reset` moves it aside."
@@ -264,7 +293,7 @@ def _read(where: str, machine: str) -> dict[Key, TuningRecord]:
             f"{len(_store.dropped)} of {len(rows)} records in the tuning file {where} are not valid and not used, "
             f"the first for {name}: {why}",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=steps_out(),
         )
     return found
 

@@ -27,6 +27,8 @@ KINDS = {
     "linalg.inv": "regular",
     "linalg.solve": "regular",
     "linalg.lu_solve": "factors",
+    "linalg.ldl_factor": "hermitian",
+    "linalg.ldl_solve": "factors",
     "linalg.solve_triangular": "triangle",
     "cholesky_solve": "triangle",
     "cholesky_inverse": "triangle",
@@ -54,13 +56,15 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
     """
     rng = np.random.default_rng(seed)
     kind = KINDS.get(problem.op, "") if isinstance(problem, LinalgProblem) else ""
-    arrays = []
+    arrays: list[Array] = []
     for o in problem.operands:
         array = _empty(o)
         if o.role.startswith("out"):
             array[...] = 0
         elif o.role == "p":
             _pivots(rng, array, getattr(problem, "n", array.shape[-1]))
+        elif o.role == "t" and isinstance(problem, LinalgProblem):
+            _reflect(array, arrays[0])
         elif array.size:
             _fill(rng, array)
             if o.role == "a" and kind:
@@ -121,6 +125,12 @@ def _pivots(rng: np.random.Generator, array: Array, n: int) -> None:
     """Interchanges counted from 1: row i with one at or below it."""
     for i in range(array.shape[-1]):
         array[..., i] = rng.integers(i + 1, n + 1, array.shape[:-1])
+
+
+def _reflect(array: Array, a: Array) -> None:
+    """The factors with which the reflectors below the diagonal of `a` are unitary."""
+    for i in range(array.shape[-1]):
+        array[..., i] = 2 / (1 + np.sum(np.abs(a[..., i + 1 :, i]) ** 2, axis=-1))
 
 
 def _shape(rng: np.random.Generator, array: Array, kind: str, upper: bool) -> None:

@@ -21,18 +21,26 @@ from .. import libraries, switches
 from ..errors import BacklineError, BadValue
 from ..libraries.base import FileLibrary
 from ..problems import Problem
-from . import ranking, records, tuning_file
+from . import coverage, ranking, records, tuning_file
+from .benchmark import measure_missing
+from .choice import Candidate
 from .choose import eligible
-from .measure import measure_problem
 from .record import TuningRecord
 from .recorder import unpack
 from .worth import not_worth
 
-__all__ = ["Row", "Run", "ScriptFailed", "TuneReport", "tune_script"]
+__all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "tune_script"]
 
 BUDGET = 60.0
 PER_PROBLEM = 1.0
+MOST = 0.8  # part of the time in operations that has to be compared for a figure that is said to be of all
 TAIL = 4000  # characters of a failed script's output that are shown
+
+
+class NothingToTune(BacklineError, RuntimeError):
+    """The script called no operation of Backline."""
+
+    exit_status = 3
 
 
 class ScriptFailed(BacklineError, RuntimeError):
@@ -55,12 +63,15 @@ class Run:
         What ran: problem, library, algorithm, threads, count, seconds.
     failed
         Why there are no figures.
+    disturbed
+        What else kept the machine busy meanwhile; empty if it was quiet.
     """
 
     name: str
     seconds: float = 0.0
     entries: list[dict[str, Any]] = field(default_factory=list)
     failed: str = ""
+    disturbed: str = ""
 
     @property
     def in_operations(self) -> float:
@@ -77,7 +88,11 @@ class Run:
 
 @dataclass(slots=True)
 class Row:
-    """One Problem in the three runs: seconds in all, and what ran it in the last."""
+    """One Problem in the three runs: seconds in all, what ran it in the last, and how much faster that is than NumPy.
+
+    `alone` has the seconds of one call on NumPy and tuned, from the measurement, in which both took turns. Where other programs
+    disturbed the runs of the script, which come one after the other, `faster` is by those.
+    """
 
     key: str
     threads: int
@@ -87,6 +102,8 @@ class Row:
     tuned: float | None
     algorithm: str
     error: float | None
+    faster: float | None = None
+    alone: tuple[float | None, float | None] = (None, None)
 
 
 @dataclass(slots=True)
@@ -99,6 +116,8 @@ class TuneReport:
         The three runs. Under determinism nothing is chosen by timing, and `tuned` is the deterministic run.
     records
         What was measured.
+    held
+        Records that covered their Problems already.
     left_out
         Problems that were not measured, with the reason.
     not_loaded
@@ -118,6 +137,7 @@ class TuneReport:
     untuned: Run
     tuned: Run
     records: list[TuningRecord] = field(default_factory=list)
+    held: list[TuningRecord] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     not_loaded: dict[str, str] = field(default_factory=dict)
     measuring: float = 0.0
@@ -127,7 +147,7 @@ class TuneReport:
 
     def rows(self) -> list[Row]:
         """One row for each Problem, the most time-consuming first."""
-        errors = {(r.key, r.threads): r.errors for r in [*records.every(), *self.records]}
+        known = {(r.key, r.threads): r for r in [*records.every(), *self.held, *self.records]}
         # Libraries return some results by rows and others by columns, so the layouts of what follows may differ between runs.
         tables = [_by_problem(run, layouts=False) for run in (self.numpy, self.untuned, self.tuned)]
         found = []
@@ -137,9 +157,32 @@ class TuneReport:
             numpy, untuned, tuned = (e["seconds"] if e else None for e in entries)
             at = (shown["key"], shown["threads"])
             algorithm = f"{shown['algorithm'].partition('@')[0]} x{shown['used']}"
-            error = errors.get(at, {}).get(shown["algorithm"])
-            found.append(Row(at[0], at[1], shown["count"], numpy, untuned, tuned, algorithm, error))
+            record = known.get(at)
+            error = record.error(shown["algorithm"]) if record else None
+            row = Row(at[0], at[1], shown["count"], numpy, untuned, tuned, algorithm, error, self.faster(numpy, tuned))
+            if record and entries[0] and entries[2]:
+                row.alone = (record.seconds(entries[0]["algorithm"]), record.seconds(entries[2]["algorithm"]))
+            if self.busy():
+                row.faster = row.alone[0] / row.alone[1] if row.alone[0] and row.alone[1] else None
+            found.append(row)
         return sorted(found, key=lambda r: -max(r.numpy or 0.0, r.untuned or 0.0, r.tuned or 0.0))
+
+    def busy(self) -> str:
+        """Describes other load during runs that are compared; empty if their times can be compared."""
+        return next((run.disturbed for run in (self.tuned, self.untuned, self.numpy) if run.disturbed), "")
+
+    def faster(self, before: float | None, after: float | None) -> float | None:
+        """How many times faster one run is than another; None where they cannot be compared."""
+        return before / after if before and after and not self.busy() else None
+
+    def in_operations(self) -> float | None:
+        """How many times faster all operations are, tuned, than on NumPy; None where that is not known."""
+        if not self.busy():
+            return self.faster(self.numpy.in_operations, self.tuned.in_operations)
+        pairs = [(r.count * r.alone[0], r.count * r.alone[1]) for r in self.rows() if r.alone[0] and r.alone[1]]
+        if sum(r.tuned or 0.0 for r in self.rows() if r.faster is not None) < MOST * self.tuned.in_operations:
+            return None
+        return sum(before for before, _ in pairs) / sum(after for _, after in pairs) if pairs else None
 
     def as_dict(self) -> dict[str, Any]:
         """The report for JSON."""
@@ -147,10 +190,11 @@ class TuneReport:
         for run in (self.numpy, self.untuned, self.tuned):
             runs[run.name] = {
                 "seconds": run.seconds, "in_operations": run.in_operations, "failed": run.failed,
-                "by_library": run.by("library"),
+                "by_library": run.by("library"), "disturbed": run.disturbed,
             }  # fmt: skip
         return {
             "script": self.script, "runs": runs, "rows": [asdict(r) for r in self.rows()], "measured": len(self.records),
+            "held": len(self.held), "disturbed": {r.key: r.disturbed for r in self.records if r.disturbed},
             "left_out": self.left_out, "not_loaded": self.not_loaded, "measuring": self.measuring, "file": self.file,
             "deterministic": self.deterministic, "max_error": self.max_error,
         }  # fmt: skip
@@ -180,6 +224,7 @@ def tune_script(
     deterministic: str = "",
     threads: int | None = None,
     budget: float = BUDGET,
+    again: bool = False,
     verbose: bool = False,
     step: Callable[[str], None] = lambda text: None,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
@@ -198,6 +243,8 @@ def tune_script(
         Threads a call may use; by default what the switches say.
     budget
         Seconds for measuring, the most time-consuming Problems first.
+    again
+        Measure what records cover already, too.
     verbose
         Show the script's output in every run, not only in the last.
     step, progress
@@ -207,6 +254,8 @@ def tune_script(
     ------
     BadValue
         There is no such script.
+    NothingToTune
+        It called no operation of Backline.
     ScriptFailed
         It ended with an error.
     KeyboardInterrupt
@@ -226,15 +275,18 @@ def tune_script(
         numpy = _run("numpy", argv, common | plain, show=verbose)
     except ScriptFailed as error:
         numpy = Run("numpy", failed=error.message)
+    else:
+        _check_that_it_computes(argv[0], numpy)
     step("backline, not tuned")
     untuned = _run("untuned", argv, common | asked | {"BACKLINE_TUNING": ""}, show=verbose)
+    _check_that_it_computes(argv[0], untuned)
     report = TuneReport(argv[0], numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
     begin = time.perf_counter()
     wanted = _problems(untuned)
     if deterministic and max_error is None:
         report.left_out = {p.key: "nothing is chosen by timing under determinism" for p, _ in wanted}
     else:
-        _measure(report, wanted, budget, not deterministic, progress)
+        _measure(report, wanted, budget, not deterministic, again, progress)
         _weigh(report, untuned)
     report.measuring = time.perf_counter() - begin
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
@@ -250,6 +302,16 @@ def tune_script(
     return report
 
 
+def _check_that_it_computes(script: str, run: Run) -> None:
+    if not run.entries:
+        raise NothingToTune(
+            f"{script} called no operation of Backline, so there is nothing to tune",
+            cause="functions of NumPy and SciPy are not replaced, and what other processes of the script do is not recorded",
+            remedy="call Backline's operations instead, such as backline.matmul(a, b) for a @ b and backline.linalg.svd(a) for "
+            "numpy.linalg.svd(a), and run `backline tune` again",
+        )
+
+
 def _problems(run: Run) -> list[tuple[Problem, int]]:
     """Problems of a run with their threads, the most time-consuming first."""
     entries = sorted(_by_problem(run).values(), key=lambda e: -e["seconds"])
@@ -257,51 +319,76 @@ def _problems(run: Run) -> list[tuple[Problem, int]]:
 
 
 def _measure(
-    report: TuneReport, wanted: list[tuple[Problem, int]], budget: float, timing: bool, progress: Callable[[int, int, str], None]
-) -> None:
+    report: TuneReport, wanted: list[tuple[Problem, int]], budget: float, timing: bool, again: bool,
+    progress: Callable[[int, int, str], None],
+) -> None:  # fmt: skip
+    """Measure what records do not cover; if time is left, measure again what the machine was too busy for, now or before."""
     deadline = time.perf_counter() + budget
-    for number, (problem, threads) in enumerate(wanted):
-        progress(number, len(wanted), problem.key)
-        left = deadline - time.perf_counter()
-        if left <= 0:
-            report.left_out[problem.key] = f"the budget of {budget:g} s was used up"
-            continue
+    measured: dict[tuple[str, int], TuningRecord] = {}
+    second = [*wanted]
+    for number, (problem, threads) in enumerate(second):
+        if number < len(wanted):
+            progress(number, len(wanted), problem.key)
+        left = deadline - time.perf_counter()  # before libraries are loaded to be asked, which may take longer than measuring
+        at = (problem.key, threads)
+        refused: list[Candidate] = []
         with switches.scope(num_threads=threads):
-            able = ranking.sort(problem, eligible(problem, threads))
+            able = ranking.sort(problem, eligible(problem, threads, refused))
+            under = coverage.restrictions(refused, switches.current(), left_out=False)
         if len(able) < 2 and timing:
             report.left_out[problem.key] = "there is one way to run it" if able else "nothing here can run it"
             continue
-        if not timing and (held := records.find(problem, threads)) and held.errors:
-            continue  # its errors are known; its times must not be lost
+        held = records.find(problem, threads)
+        if held is not None and not again and not coverage.pending(held, able, timing=timing):
+            report.held.append(held)
+            continue
+        if held is not None and held.disturbed and not again and number < len(wanted):
+            second.append((problem, threads))  # what was not measured at all comes first
+            continue
+        if left <= 0:
+            if at not in measured:
+                report.left_out[problem.key] = f"the budget of {budget:g} s was used up; `backline tune` again goes on with them"
+            continue
         try:
             with switches.scope({"cudnn.benchmark": timing}):  # its own plans have times as well
-                record = measure_problem(
+                record = measure_missing(
                     problem,
                     able,
                     threads,
+                    again=again,
+                    timing=timing,
+                    under=under,
                     budget=min(PER_PROBLEM, left),
                     limit=min(left, max(3 * PER_PROBLEM, left / 4)),
-                    timing=timing,
+                    tries=1,
                 )
         except MemoryError:
             report.left_out[problem.key] = "there is not enough memory to measure it"
             continue
-        records.keep(record)
-        report.records.append(record)
+        if record.disturbed and number < len(wanted):
+            second.append((problem, threads))
+        measured[at] = record
+    report.records = list(measured.values())
     progress(len(wanted), len(wanted), "")
 
 
 def _weigh(report: TuneReport, untuned: Run) -> None:
-    """Note in the records which libraries take longer to load than they save the script."""
+    """Note in the records which libraries take longer to load than they save the script; not by times of a busy machine."""
+    if any(r.disturbed for r in report.records):
+        return
     counts = {(e["key"], e["threads"]): e["count"] for e in _by_problem(untuned).values()}
-    measured = [(r, counts[r.key, r.threads]) for r in report.records]
-    known = {(r.key, r.threads) for r in report.records}
+    weighed = [*report.records, *report.held]
+    measured = [(r, counts[r.key, r.threads]) for r in weighed]
+    known = {(r.key, r.threads) for r in weighed}
     needed = {e["library"] for e in untuned.entries if (e["key"], e["threads"]) not in known}
-    loading = {library.name: library.load_seconds for library in libraries.all_libraries() if isinstance(library, FileLibrary)}
-    report.not_loaded = not_worth(measured, {name: seconds for name, seconds in loading.items() if seconds}, needed)
-    if report.not_loaded:
+    files = [library for library in libraries.all_libraries() if isinstance(library, FileLibrary) and library.loaded()]
+    # A library that is missing took time to be looked for as well; it is `backline info` that tells of those.
+    loading = {library.name: library.load_seconds for library in files if library.load_seconds and library.available()}
+    report.not_loaded = not_worth(measured, loading, needed)
+    if report.not_loaded or any(r.left for r in weighed):
         report.records = [replace(r, left=report.not_loaded) for r in report.records]
-        records.keep_all(report.records)
+        report.held = [replace(r, left=report.not_loaded) for r in report.held]
+        records.keep_all([*report.records, *report.held])
 
 
 def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
@@ -324,7 +411,7 @@ def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) ->
             raise ScriptFailed(
                 f"{argv[0]} ended without a record of what it did", cause="it left by os._exit or replaced its process"
             ) from None
-    return Run(name, content["seconds"], content["entries"])
+    return Run(name, content["seconds"], content["entries"], disturbed=content["disturbed"])
 
 
 def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:

@@ -15,24 +15,43 @@ from .record import TuningRecord, parse
 __all__ = ["find", "keep"]
 
 THREADS = 1  # of the CPU have no part in it
+LIMIT = "benchmark_limit"
+UNKNOWN = 10  # what that is by default: older records do not say of how many plans theirs was the fastest
 
 
-def find(library: str, key: str) -> str:
-    """The plan that was kept for a key, as the library wrote it; empty if there is none, or it was of another version.
+def find(library: str, key: str) -> tuple[str, int]:
+    """The plan that was kept for a key, as the library wrote it, and of how many at most it was the fastest (0: of all).
+
+    The plan is empty if there is none, or it was of another version.
 
     >>> find("cudnn", "cudnn nothing")
-    ''
+    ('', 0)
     """
     record = records.find_key(key, THREADS)
-    return record.plan if record is not None and library in record.versions else ""
+    if record is None or library not in record.versions:
+        return "", 0
+    searched = record.under.get(LIMIT, "")
+    return record.plan, int(searched) if searched.isdecimal() else UNKNOWN
 
 
-def keep(library: str, key: str, plan: str, seconds: float) -> None:
-    """Keep a plan for a key, in place of an older one. What records do not hold, such as a line that is too long, is left out."""
+def keep(library: str, key: str, plan: str, seconds: float, searched: int) -> None:
+    """Keep a plan for a key, in place of an older one. What records do not hold, such as a line that is too long, is left out.
+
+    Parameters
+    ----------
+    library, key, plan
+        As the library names them.
+    seconds
+        What it takes to run.
+    searched
+        How many plans were timed at most; 0 for all there are.
+    """
     algorithm = f"{library}.plan@1"
     record = TuningRecord(
         key, THREADS, medians={algorithm: max(seconds, 1e-9)}, winner=algorithm, plan=plan,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), versions={library: libraries.get(library).version() or ""},
+        covered=(algorithm,), under={LIMIT: str(searched)},
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        versions={library: libraries.get(library).version() or ""},
         machine=machine.fingerprint(), backline=_version(),
     )  # fmt: skip
     try:

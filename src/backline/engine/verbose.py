@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -131,9 +131,19 @@ class VerboseScope(Scope):
         """The module of the switchboard that opened it."""
         return self.name.removesuffix(".verbose")
 
-    def __enter__(self) -> VerboseLog:  # type: ignore[override]  # a scope of others returns itself
+    @property
+    def level(self) -> int:
+        """The level that it sets."""
         (level,) = self.values.values()
-        if level:
+        return cast(int, level)
+
+    @property
+    def enable(self) -> int:
+        """The same, by the name that ``mkl.verbose`` has for it."""
+        return self.level
+
+    def __enter__(self) -> VerboseLog:  # type: ignore[override]  # a scope of others returns itself
+        if self.level:
             _need(self.backend, self.name)
         super().__enter__()
         return self.log
@@ -199,7 +209,7 @@ def around(plan: Any, library: Library, snapshot: Any) -> Any:
     if voice is None:
         return plan
     if isinstance(plan, _core.PreparedCall):
-        plan.door = voice.door
+        plan.rwlock = voice.rwlock
     level = voice.level(snapshot)
     return VerbosePlan(plan, voice, level) if level or voice.standing else plan
 

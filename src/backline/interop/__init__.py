@@ -5,10 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from . import scipy_fft
+from .on_import import when_imported
 
-__all__ = ["scipy_fft"]
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from . import scipy_fft, threadpoolctl
+
+__all__ = ["scipy_fft", "threadpoolctl"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +22,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
+
+
+def _register(library: ModuleType) -> None:
+    import_module(f"{__name__}.threadpoolctl").register(library)
+
+
+when_imported("threadpoolctl", _register)

@@ -34,7 +34,8 @@ def linalg(rng: random.Random) -> Iterator[str]:
     """Factorisations and solutions of small systems, square and not, one and several."""
     for n in (1, 2, 3, 5, 8, 17, 33, 65):
         for dtype in MATRICES:
-            for op in ("inv", "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "lu_factor", "eig", "eigvals"):
+            for op in ("inv", "cholesky", "eigh", "eigvalsh", "svd", "svdvals", "qr", "lu_factor", "eig", "eigvals",
+                       "ldl_factor"):  # fmt: skip
                 layout = rng.choice(("", ":F", ":X"))
                 yield f"linalg.{op} {dtype} {rng.choice(('', '3x'))}{n}x{n}{layout}"
             m = rng.choice(EDGES)
@@ -42,6 +43,8 @@ def linalg(rng: random.Random) -> Iterator[str]:
             yield f"linalg.solve_triangular {dtype} {n}x{n} {n}x{m} upper={rng.choice((True, False))}"
             for op in ("svd", "svdvals", "qr", "lu_factor"):
                 yield f"linalg.{op} {dtype} {n}x{m}"
+            yield f"linalg.ldl_solve {dtype} {n}x{n} {n} {n}x{m}"
+            yield f"linalg.householder_product {dtype} {max(n, m)}x{min(n, m)} {min(n, m)}"
             yield f"linalg.lstsq {dtype} {max(n, m)}x{min(n, m)} {max(n, m)}x3"
 
 

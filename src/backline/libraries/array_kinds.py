@@ -120,13 +120,13 @@ _KINDS: dict[str, ArrayKind] = {
 def register(kind: ArrayKind) -> None:
     """Know a further kind of array, or another way to describe one."""
     _KINDS[kind.package] = kind
-    _core.forget_arrays()
+    _core.forget_array_types()
 
 
 def unregister(package: str) -> None:
     """Forget a kind that was registered."""
     del _KINDS[package]
-    _core.forget_arrays()
+    _core.forget_array_types()
 
 
 def kind_of(value: object) -> ArrayKind | None:
@@ -156,13 +156,13 @@ def measured_by(device: str) -> ArrayKind | None:
 def learn(array: Any, kind: ArrayKind) -> bool:
     """Let the Memo know arrays of this one's type from now on. False if it did, and cannot make a key of this one."""
     if kind.reads:
-        return bool(_core.know_arrays(type(array), tuple(tuple(path.split(".")) for path in kind.reads)))
+        return bool(_core.register_array_type(type(array), tuple(tuple(path.split(".")) for path in kind.reads)))
 
     def told(array: Any) -> tuple[Any, ...]:
         of = describe(array, kind)
         return of.dtype, of.shape, of.strides, of.device
 
-    return bool(_core.know_arrays(type(array), told))
+    return bool(_core.register_array_type(type(array), told))
 
 
 def describe(array: Any, kind: ArrayKind) -> Described:

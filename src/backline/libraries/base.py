@@ -12,9 +12,12 @@ from ..errors import LibraryFailed
 from ..problems import Problem
 from . import loading
 
-__all__ = ["Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
+__all__ = ["BORROWED", "Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
 
 LEVELS = ("off", "run", "threads")
+
+#: Trait of an algorithm that sets a thread count of the whole process while it runs.
+BORROWED = "count of the process"
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,8 +224,8 @@ class Builder:
         threads: int = 1,
         wrap: Callable[..., Any] | None = None,
         on_info: Callable[..., Any] | None = None,
-        gate: Any = None,
-        gate_threads: int = 0,
+        thread_guard: Any = None,
+        guard_threads: int = 0,
         release_gil: bool = False,
         same: tuple[str, ...] = (),
         serial: bool = False,
@@ -235,7 +235,7 @@ class Builder:
         self.buffers[0] = ("constant", bytes(self.constants))
         return _core.PreparedCall(
             len(self.problem.operands), self.buffers, self.groups, [r[0] for r in results], self.overlaps(same),
-            wrap=wrap, info=self.info_buffer, on_info=on_info, gate=gate, threads=gate_threads,
+            wrap=wrap, info=self.info_buffer, on_info=on_info, thread_guard=thread_guard, threads=guard_threads,
             release_gil=release_gil, keep=tuple(self.keep) or None, serial=serial,
             first=self.first_groups or None,
         )  # fmt: skip

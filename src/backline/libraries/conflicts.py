@@ -134,7 +134,8 @@ def _wrong_layer(families: _Families) -> Iterable[Conflict]:
 
 
 def _several_copies(families: _Families) -> Iterable[Conflict]:
-    openblas = families.get("openblas", [])
+    # A copy on Backline's team has no threads of its own at work, and calls set its count for themselves.
+    openblas = [library for library in families.get("openblas", []) if library.threading != "team"]
     if len(openblas) > 1:
         yield Conflict(
             "several copies of OpenBLAS", "slow", tuple(openblas),
@@ -153,14 +154,18 @@ def _several_copies(families: _Families) -> Iterable[Conflict]:
 
 def _spinning(libraries: tuple[LoadedLibrary, ...], environ: Mapping[str, str]) -> Iterable[Conflict]:
     pools = [library for library in libraries if _spins(library, environ)]
-    if len(pools) > 1:
-        yield Conflict(
-            "several pools that wait by spinning", "slow", tuple(pools),
-            "after a call the threads of a pool keep their cores busy for a while; calls that alternate "
-            "between pools were measured to take up to ten times as long",
-            "leave one pool threaded and the others at one thread, or start the program with "
-            "OMP_WAIT_POLICY=PASSIVE",
-        )  # fmt: skip
+    if len(pools) < 2:
+        return
+    # What every process has in which NumPy and Backline compute. Backline puts NumPy's routines last for that reason.
+    usual = sorted((library.family, library.owner == "numpy") for library in pools) == [("libgomp", False), ("openblas", True)]
+    yield Conflict(
+        "several pools that wait by spinning", "note" if usual else "slow", tuple(pools),
+        "after a call the threads of a pool keep their cores busy for a while; calls that alternate "
+        "between pools were measured to take up to ten times as long",
+        "leave one pool threaded and the others at one thread (OPENBLAS_NUM_THREADS=1 for NumPy's), or start the program with "
+        "OMP_WAIT_POLICY=PASSIVE" if usual else
+        "leave one pool threaded and the others at one thread, or start the program with OMP_WAIT_POLICY=PASSIVE",
+    )  # fmt: skip
 
 
 def _spins(library: LoadedLibrary, environ: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from . import presence
 from .probe_process import ask
 
-__all__ = ["amd_architecture", "capability", "count", "current"]
+__all__ = ["amd_architecture", "capability", "count", "current", "usual_blas"]
 
 
 def count() -> int:
@@ -83,3 +83,18 @@ def _runtime() -> Any:
     """CuPy's view of the CUDA runtime, if the program has imported CuPy."""
     cupy = sys.modules.get("cupy")
     return getattr(getattr(cupy, "cuda", None), "runtime", None)
+
+
+# Architectures of AMD on which hipBLASLt is the default.
+_LT_FIRST = ("gfx90a", "gfx942", "gfx950", "gfx1200", "gfx1201")
+
+
+def usual_blas(index: int) -> str:
+    """Return the library that is tried first for products on a device where none is preferred.
+
+    Examples
+    --------
+    >>> usual_blas(0)
+    'cublas'
+    """
+    return "cublaslt" if amd_architecture(index) in _LT_FIRST else "cublas"

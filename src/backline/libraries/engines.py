@@ -1,7 +1,8 @@
 """Engines for operations on int8: which of them are there.
 
-An engine is there if a library that is driven here has its arithmetic, and is found; it says so by an attribute ``engines``, a
-tuple of names. That a library lies on this machine is not enough: nothing would run. Two methods are optional:
+An engine is a definition of results, to the last bit, and the libraries that compute by it; a library says so by an attribute
+``engines``, a tuple of names. The libraries FBGEMM and QNNPACK are not driven: the engines of their names have their ranges and
+their rounding, and the sums, which are the same in every library, are oneDNN's or NumPy's. Two methods of a library are optional:
 
 * ``engine_reason(name)``: why it cannot run that engine on this processor, though it is there, or "";
 * ``packing(problem)``: how it wants the weight of a `QuantizedProblem`, if not as NumPy has it: an object that is equal to
@@ -17,7 +18,6 @@ from typing import Any
 from .. import switches
 from ..problems.quantized import QuantizedProblem
 from .base import Library
-from .presence import presence
 
 __all__ = ["IDS", "default", "packing", "reason", "supported"]
 
@@ -25,13 +25,12 @@ IDS = {"none": 0, "fbgemm": 1, "qnnpack": 2, "onednn": 3, "x86": 4}
 """Numbers of the engines in the model."""
 
 _ORDER = ("x86", "onednn", "fbgemm", "qnnpack", "reference")
-# Engine -> the libraries whose kernels it is made of, by the name their presence is asked for, and as their makers write it.
-_BEHIND = {
-    "x86": {"mkldnn": "oneDNN", "fbgemm": "FBGEMM"},
-    "onednn": {"mkldnn": "oneDNN"},
-    "fbgemm": {"fbgemm": "FBGEMM"},
-    "qnnpack": {"qnnpack": "QNNPACK"},
-}
+# Those that pack unless one is set. On x86-64 the definitions of fbgemm and qnnpack are for programs that name them.
+_DEFAULTS = {False: ("x86", "onednn", "reference"), True: ("qnnpack", "onednn", "reference")}
+
+
+def _on_arm() -> bool:
+    return platform.machine().lower() in ("aarch64", "arm64")
 
 
 def supported() -> list[str]:
@@ -43,14 +42,14 @@ def supported() -> list[str]:
     'reference'
     """
     order = list(_ORDER)
-    if platform.machine().lower() in ("aarch64", "arm64"):
+    if _on_arm():
         order.insert(0, order.pop(order.index("qnnpack")))
     return [name for name in order if not reason(name)]
 
 
 def default() -> str:
-    """Return the engine that packs unless one is set: the best that is there and has a library that switches allow."""
-    there = supported()
+    """Return the engine that packs unless one is set: the best of the usual ones that is there and that switches allow."""
+    there = [name for name in _DEFAULTS[_on_arm()] if not reason(name)]
     return next((name for name in there if any(map(_allowed, _having(name)))), there[0])
 
 
@@ -83,9 +82,7 @@ def reason(name: str) -> str:
         if not why:
             return ""
         reasons.append(f"{library.title}: {why}")
-    if reasons:
-        return "; ".join(reasons)
-    return "; ".join(_not_driven(backend, title) for backend, title in _BEHIND[name].items())
+    return "; ".join(reasons) or "no library that is registered has it"
 
 
 def _none(name: str) -> str:
@@ -99,15 +96,3 @@ def packing(problem: QuantizedProblem) -> Any:
         if found is not None:
             return found
     return None
-
-
-# Why it stays so, where that is not a matter of time.
-_REMARKS = {"qnnpack": "; it gives no sums, and rounds results twice, so that they may differ by one from those of other engines"}
-
-
-def _not_driven(backend: str, title: str) -> str:
-    remark = _REMARKS.get(backend, "")
-    found = presence(backend)
-    if found.available():
-        return f"{title} is found, but its operations on int8 are not driven by this version{remark}"
-    return f"the operations of {title} on int8 are not driven by this version, and it is not found: {found.reason()}{remark}"

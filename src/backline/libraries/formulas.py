@@ -17,7 +17,7 @@ from ..problems.neural import NeuralProblem
 from .spaces import Space, count
 
 __all__ = [
-    "adaptive_avg_pool", "adaptive_avg_pool_grad", "avg_pool", "avg_pool_grad", "divisors", "geometry", "keep_divisor",
+    "adaptive_avg_pool", "adaptive_avg_pool_grad", "avg_pool", "avg_pool_grad", "divisors", "geometry", "keep_divisor", "least",
     "log_softmax", "log_softmax_grad", "max_pool", "max_pool_grad", "moments", "norm_grad", "normalised", "parts", "softmax",
     "softmax_grad",
 ]  # fmt: skip
@@ -115,9 +115,14 @@ def _joined(f: Space, function: Any, windows: Iterator[Array]) -> Array:
     return made
 
 
+def least(dtype: np.dtype[Any]) -> float:
+    """The number below which a dtype has none."""
+    return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
+
+
 def max_pool(f: Space, p: NeuralProblem, x: Array) -> Array:
     for axis, kernel, stride, dilation, padding in geometry(p):
-        x = _padded(f, x, axis, padding, -math.inf)
+        x = _padded(f, x, axis, padding, least(p.dtype))
         x = _joined(f, f.xp.maximum, (x[_along(axis, i * dilation, p.result[axis], stride)] for i in range(kernel)))
     return x
 

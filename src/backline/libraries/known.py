@@ -102,8 +102,6 @@ KNOWN: dict[str, Known] = dict(
              ("libnnpack.so.0", "libnnpack.so"), ("nnp_initialize",), inside=("libtorch_cpu.so",)),
         _row("xnnpack", "XNNPACK", "on Debian: apt install libxnnpack0", ("libXNNPACK.so.0", "libXNNPACK.so"),
              ("xnn_initialize",)),
-        _row("qnnpack", "QNNPACK", "a build of QNNPACK", ("libqnnpack.so",), ("qnnp_initialize",)),
-        _row("fbgemm", "FBGEMM", "a build of FBGEMM as a shared library", ("libfbgemm.so",), machines=("x86_64", "amd64")),
         _row("kleidiai", "KleidiAI", "a build of KleidiAI as a shared library", ("libkleidiai.so",),
              ("kai_run_lhs_quant_pack_qai8dxp_f32",), machines=("aarch64", "arm64")),
         _row("fftw", "FFTW", "on Debian: apt install libfftw3-single3 libfftw3-double3",

@@ -18,7 +18,10 @@ Run = Callable[..., Any]
 
 def _softmax(compute: Run) -> Run:
     def run(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Array:
-        return compute(f, *(x[role] for role in ("input", "result", "grad") if role in x), p.parameter("axis"))
+        arrays = [x[role] for role in ("input", "result", "grad") if role in x]
+        if p.result:
+            return compute(f, *arrays, p.parameter("axis"))
+        return compute(f, *(a.reshape(1) for a in arrays), 0).reshape(())  # one element, and no axis
 
     return run
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from backline.libraries import team
 from backline.libraries.conflicts import Conflict
 from backline.libraries.conflicts import conflicts as _conflicts
 from backline.libraries.families import Match, classify, owner
@@ -48,7 +49,7 @@ class LoadedLibrary:
     integers : str
         Width of the integers its BLAS takes: "LP64" (32 bits), "ILP64" (64 bits), both, or "".
     threading : str
-        What runs its threads, if that is known: "pthreads", "openmp", "none", "tbb".
+        What runs its threads, if that is known: "pthreads", "openmp", "none", "tbb"; "team" where that is Backline's, on libgomp.
     threads : int or None
         Threads it would use now if called from this thread; None if not known.
     evidence : str
@@ -99,6 +100,8 @@ def loaded() -> tuple[LoadedLibrary, ...]:
     for library, match, file in identified:
         if not library.deleted and _may_be_asked(library, file, present):
             library = replace(library, **_ask(library, match))
+        if library.threading == "pthreads" and os.path.realpath(library.path) in team.driven:
+            library = replace(library, threading="team")
         if file == server and library.kind == "openmp":
             library = replace(library, serves_openmp=True)
         result.append(library)

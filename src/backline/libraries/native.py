@@ -24,7 +24,7 @@ def double_bits(value: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
-_doors: dict[int, _core.Door] = {}
+_rwlocks: dict[int, _core.ReadWriteLock] = {}
 
 
 class NativeLibrary:
@@ -50,9 +50,9 @@ class NativeLibrary:
         self.prefix, self.suffix, self.int_size = prefix, suffix, int_size
         self.handle = ctypes.CDLL(path, mode=mode | os.RTLD_NOW)
         self._addresses: dict[str, int] = {}
-        # Closed while one thread needs the library in a state of its own. It belongs to what is loaded: opening a file again
-        # gives the same handle.
-        self.door = _doors.setdefault(self.handle._handle, _core.Door())
+        # Acquired for writing while one thread needs the library in a state of its own. It belongs to what is loaded: opening a
+        # file again gives the same handle.
+        self.rwlock = _rwlocks.setdefault(self.handle._handle, _core.ReadWriteLock())
 
     def address(self, name: str) -> int:
         """Address of an exported symbol, 0 if there is none."""
@@ -75,11 +75,11 @@ class NativeLibrary:
 
     def call(self, address: int, *args: Any, restype: Any = None) -> Any:
         """Call a C function while setting up; arguments are ctypes values."""
-        self.door.enter()
+        self.rwlock.acquire_read()
         try:
             return ctypes.CFUNCTYPE(restype)(address)(*args)
         finally:
-            self.door.leave()
+            self.rwlock.release_read()
 
     def integer(self, value: int) -> Any:
         """An integer of this library's width, to be passed by reference."""

@@ -24,18 +24,18 @@ def probe(traits: Any, *, has_lapack: bool) -> str:
     Checks the width of its integers, products of ones on one thread and on all (a wrong OpenMP runtime gives wrong numbers
     in silence), that no other library computes in its place, and the diagonal of a Cholesky factor.
     """
-    native, gate = traits.native, traits.gate
+    native, thread_guard = traits.native, traits.thread_guard
     wrong = _integers(native)
     if wrong:
         return wrong
     threads = cast(int, switches.get("num_threads"))
     for count in (1, threads) if threads > 1 else (1,):
-        former = gate.enter(count) if gate else 0
+        former = thread_guard.enter(count) if thread_guard else 0
         try:
             wrong = _products(native, count)
         finally:
-            if gate:
-                gate.leave(former)
+            if thread_guard:
+                thread_guard.leave(former)
         if wrong:
             return wrong
     return _factor(native) if has_lapack else ""

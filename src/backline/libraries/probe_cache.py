@@ -131,12 +131,13 @@ def prove_by_class(name: str, path: str, threads: int) -> Proof:
     import numpy
     import platformdirs
 
-    from .. import _core
+    from .. import _core, _kernels
     from . import capability
 
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     others = [os.path.dirname(os.path.dirname(os.path.abspath(module.__file__ or ""))) for module in (numpy, platformdirs)]
-    options = {"name": name, "folders": list(dict.fromkeys([own, *others])), "core": _core.__file__}
+    compiled = {module.__name__: module.__file__ for module in (_core, _kernels)}
+    options = {"name": name, "folders": list(dict.fromkeys([own, *others])), "compiled": compiled}
     changes = {
         "BACKLINE_CONFIG": "", "BACKLINE_TUNING": "", "BACKLINE_PLUGINS": "0",
         "BACKLINE_NUM_THREADS": str(threads), "BACKLINE_CPU_CAPABILITY": capability.effective().lower().replace(" ", ""),

@@ -267,13 +267,6 @@ def _xnnpack(library: ctypes.CDLL) -> Facts:
     return {}
 
 
-def _qnnpack(library: ctypes.CDLL) -> Facts:
-    status = library.qnnp_initialize()
-    if status:
-        raise Unfit(f"does not initialise (qnnp_initialize: status {status})")
-    return {}
-
-
 def _fftw(library: ctypes.CDLL) -> Facts:
     for letter in ("", "f"):
         try:
@@ -383,11 +376,11 @@ def _own_test(options: Facts) -> Facts:
     import importlib.util
 
     sys.path[:0] = options["folders"]
-    spec = importlib.util.spec_from_file_location("backline._core", options["core"])
-    assert spec is not None and spec.loader is not None
-    # An editable installation keeps it apart from the package.
-    core = sys.modules["backline._core"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(core)
+    for name, path in options["compiled"].items():  # an editable installation keeps them apart from the package
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     libraries: Any = importlib.import_module("backline.libraries")
     try:
         facts: Facts = libraries.get(options["name"]).test(options["path"])
@@ -422,7 +415,6 @@ CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
     "nnpack": _nnpack,
     "nvrtc": _nvrtc,
     "openmp": _openmp,
-    "qnnpack": _qnnpack,
     "xnnpack": _xnnpack,
 }
 """Question -> what is asked of the loaded library. It raises `Unfit`, or returns what the library says."""

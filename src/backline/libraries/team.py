@@ -13,13 +13,19 @@ from typing import Any
 from .. import _core
 from . import loading
 
-__all__ = ["address", "bind", "forked", "gate", "items_run", "items_threads", "limit_items", "name", "path", "watch_forks"]
+__all__ = [
+    "address", "bind", "forget_counts", "forked", "items_run", "items_threads", "limit_items", "name", "path", "thread_guard",
+    "watch_forks",
+]
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
 
+#: Files of libraries whose threads are the team's, though they have a pool of their own too.
+driven: set[str] = set()
+
 _runtime: Any = None
 _searched = False
-_gates: dict[tuple[int, int], tuple[Any, int]] = {}  # by kind and the address of the function that sets the count
+_guards: dict[tuple[int, int], tuple[Any, int]] = {}  # by kind and the address of the function that sets the count
 _forked = False
 
 
@@ -105,21 +111,27 @@ def limit_items(limit: int) -> bool:
     return True
 
 
-def gate(address: int, kind: int, *, whole: int = 0, get: int = 0) -> Any:
-    """The Gate of a library's function that sets its number of threads; every caller that names the function gets the same.
+def thread_guard(address: int, kind: int, *, whole: int = 0, get: int = 0) -> Any:
+    """Returns the ThreadCountGuard of a library's function that sets its number of threads: one for each function.
 
-    A file is mapped once however often it is opened, so its function has one address. Were there a second Gate on it, calls
-    under the one would change the count under the calls of the other.
+    A file is mapped once however often it is opened, so its function has one address. With a second guard on it, calls under one
+    of them would change the count under the calls of the other.
 
     `whole` is the address of a function that sets them for the process, where `address` sets those of one thread only; `get`
     that of a function that tells the count of one thread, where `address` does not return the former one.
     """
     watch_forks()
     with loading.lock():
-        made = _gates.get((kind, address))
+        made = _guards.get((kind, address))
         if made is None:
-            made = _gates[kind, address] = (_core.Gate(address, kind, get), whole)
+            made = _guards[kind, address] = (_core.ThreadCountGuard(address, kind, get), whole)
     return made[0]
+
+
+def forget_counts() -> None:
+    """Makes every library's next call set its number of threads anew, because another program may have set it."""
+    for each, _ in list(_guards.values()):
+        each.forget()
 
 
 def forked() -> bool:
@@ -131,7 +143,7 @@ _watching = False
 
 
 def watch_forks() -> None:
-    """Has a fork wait for calls under a Gate, and the child run on one thread. Called before the first thread starts."""
+    """Makes a fork wait for guarded calls, and the child run on one thread. Called before the first thread starts."""
     global _watching
     with loading.lock():
         if not _watching:
@@ -141,12 +153,12 @@ def watch_forks() -> None:
 
 def _before_fork() -> None:
     # A lock inside a library that another thread holds now would stay locked in the child.
-    for each, _ in _gates.values():
+    for each, _ in _guards.values():
         each.hold()
 
 
 def _after_fork_in_parent() -> None:
-    for each, _ in _gates.values():
+    for each, _ in _guards.values():
         each.release()
 
 
@@ -156,9 +168,9 @@ def _after_fork() -> None:
     global _forked
     _forked = True
     _core.set_team_limit(1)
-    for each, whole in _gates.values():
+    for each, whole in _guards.values():
         each.forked()
-        # Small calls do not pass the gate: without this they would run with the count that the parent left.
+        # Small calls are not guarded: without this they would run with the count that the parent left.
         if whole:
             ctypes.CFUNCTYPE(None, ctypes.c_int)(whole)(1)
         each.leave(each.enter(1))

@@ -1,7 +1,7 @@
 """How a library is made to print a line for each of its calls, and how these lines are read.
 
 A library keeps its level for the whole process. It is therefore set around each call that asks for another one than the
-library stands at, while the library's door is closed to the other threads.
+library stands at, while the calls of other threads wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Voice:
         The switch that holds the level asked for.
     standing
         Level that the environment gave the library: what it has between the calls that set another one.
-    door
+    rwlock
         Keeps calls of other threads out while one runs at its own level.
     prefixes
         How the lines begin that it prints; none if that is not known.
@@ -47,7 +47,7 @@ class Voice:
         starting = _STARTING.get(self.backend)
         self.standing = starting()[0] if starting else 0
         native = getattr(getattr(library, "traits", None), "native", None)
-        self.door = _core.Door() if native is None else native.door  # which calls that set plans up pass, too
+        self.rwlock = _core.ReadWriteLock() if native is None else native.rwlock  # calls that prepare plans take it too
         self.prefixes: tuple[str, ...] = _PREFIXES.get(self.backend, ())
         self.creates = self.backend != "mkl"
         self._level = self.standing
@@ -61,7 +61,7 @@ class Voice:
     @contextmanager
     def at(self, level: int) -> Iterator[None]:
         """Have the library to oneself, at a level. Hold `stdout.turn` around it: then no two threads wait for each other."""
-        self.door.close()
+        self.rwlock.acquire_write()
         try:
             if level == self._level:
                 yield
@@ -74,7 +74,7 @@ class Voice:
                 self._level = before
                 self._set(former)
         finally:
-            self.door.open()
+            self.rwlock.release_write()
 
 
 def backend_of(library: Library) -> str:

@@ -10,8 +10,12 @@ from .. import switches
 from ..errors import BadType, BadValue
 from ..switches.declare import show
 from ..switches.enums import SDPBackend
+from ..switches.module import install
 
-__all__ = ["SDPBackend", "sdpa_kernel"]
+__all__ = ["WARN_FOR_UNFUSED_KERNELS", "SDPBackend", "sdpa_kernel"]
+
+WARN_FOR_UNFUSED_KERNELS: bool
+"""Switch: attention that runs on no fused kernel warns, once for each shape, with the reasons of those that could not run it."""
 
 _SWITCHES = {
     SDPBackend.FLASH_ATTENTION: "cuda.flash_sdp",
@@ -71,3 +75,6 @@ def _not_members(value: object) -> BadType:
         cause="neither words nor numbers stand for them",
         remedy=f"one of, or a list or tuple of: {_LEGAL}",
     )
+
+
+install(__name__, "nn.attention")

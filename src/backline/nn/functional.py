@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..ops.attention import scaled_dot_product_attention
 from ..ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
+from ..ops.ctc import ctc_loss
 from ..ops.linear import bilinear, linear
 from ..ops.multi_head import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
 from ..ops.neural import dropout, gelu, log_softmax, relu, sigmoid, silu, softmax, tanh
@@ -45,6 +46,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "ctc_loss",
     "dropout",
     "gelu",
     "layer_norm",

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from ..ops.attention_grad import AttentionGrads, scaled_dot_product_attention_backward
 from ..ops.conv_grad import conv1d_input, conv1d_weight, conv2d_input, conv2d_weight, conv3d_input, conv3d_weight
+from ..ops.conv_transpose_grad import (
+    conv_transpose1d_input,
+    conv_transpose1d_weight,
+    conv_transpose2d_input,
+    conv_transpose2d_weight,
+    conv_transpose3d_input,
+    conv_transpose3d_weight,
+)
 from ..ops.linear_grad import linear_bias, linear_input, linear_weight
 from ..ops.neural_grad import gelu_input, log_softmax_input, relu_input, sigmoid_input, silu_input, softmax_input, tanh_input
 from ..ops.normalise_grad import NormGrads, batch_norm_backward, layer_norm_backward
@@ -24,7 +32,9 @@ __all__ = [
     "AttentionGrads", "NormGrads", "RnnGrads", "StateGrads", "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input",
     "adaptive_avg_pool3d_input",
     "avg_pool1d_input", "avg_pool2d_input", "avg_pool3d_input", "batch_norm_backward", "conv1d_input", "conv1d_weight",
-    "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "gelu_input", "gru_backward", "layer_norm_backward",
+    "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "conv_transpose1d_input",
+    "conv_transpose1d_weight", "conv_transpose2d_input", "conv_transpose2d_weight", "conv_transpose3d_input",
+    "conv_transpose3d_weight", "gelu_input", "gru_backward", "layer_norm_backward",
     "linear_bias", "linear_input", "linear_weight", "log_softmax_input", "lstm_backward", "max_pool1d_input", "max_pool2d_input",
     "max_pool3d_input", "relu_input", "rnn_relu_backward", "rnn_tanh_backward",
     "scaled_dot_product_attention_backward", "sigmoid_input",

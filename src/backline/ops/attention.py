@@ -10,7 +10,8 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems.attention import AttentionProblem, attention_problem, wrong
 from .bind import check_array, operation
-from .checks import flag
+from .checks import flag, number
+from .random import drawn_seed
 
 __all__ = ["attention_call", "result_shape", "scaled_dot_product_attention"]
 
@@ -51,7 +52,7 @@ def scaled_dot_product_attention(
     enable_gqa
         Key and value may have fewer heads than the query, which their numbers divide: neighbouring query heads share one.
     seed
-        For dropout, which needs one: the same seed leaves out the same weights.
+        For dropout: the same seed leaves out the same weights. None draws one, where `backline.manual_seed` has been called.
 
     Returns
     -------
@@ -115,32 +116,25 @@ def attention_call(
             raise BadType(f"{where}: {name} has dtype {array.dtype}, which is not real floating", remedy="x.astype(np.float32)")
     if attn_mask is not None:
         check_array(attn_mask, f"{where}: attn_mask")
-    _number(where, "dropout_p", dropout_p)
+    number(where, "dropout_p", dropout_p)
     if scale is not None:
-        _number(where, "scale", scale)
+        number(where, "scale", scale)
     causal, gqa = flag(where, "is_causal", is_causal), flag(where, "enable_gqa", enable_gqa)
     problem = attention_problem(query, key, value, attn_mask, dropout_p, causal, scale, gqa)
     reason = wrong(problem)
     if reason:
         raise (BadType if _dtypes_clash(problem) else BadValue)(f"{where}: {reason}")
     _check_shapes(where, problem)
+    if seed is not None:
+        seed = _seed(where, seed)
     if problem.dropout == 0:
         return problem
     return replace(problem, parameters=tuple(sorted((*problem.parameters, ("seed", _seed(where, seed))))))
 
 
-def _number(where: str, name: str, value: Any) -> None:
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
-        raise BadType(f"{where}: {name} = {value!r} is {type(value).__name__}, not a real number")
-
-
 def _seed(where: str, seed: Any) -> int:
     if seed is None:
-        raise BadValue(
-            f"{where}: dropout without a seed",
-            cause="which weights are left out is never decided behind your back",
-            remedy="seed=0, and another one for every step",
-        )
+        return drawn_seed(where)
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
         raise BadType(f"{where}: seed = {seed!r} is {type(seed).__name__}, not an int")
     if seed < 0:

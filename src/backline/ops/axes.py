@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadAxis, BadType, BadValue
+from ..switches.declare import show
 
 __all__ = ["axes_of", "axis_of"]
+
+# The words of torch that programs look for in the error of an axis named twice.
+_UNIQUE = {
+    **dict.fromkeys(("norm", "matrix_norm"), "dims must be different"),
+    **dict.fromkeys(
+        (f"{inverse}{kind}fft{n}" for inverse in ("", "i") for kind in ("", "r", "h") for n in ("2", "n")),
+        "FFT dims must be unique",
+    ),
+}
 
 
 def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: str = "input") -> int:
@@ -37,11 +47,14 @@ def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: st
     1
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: {name} is an int, not {value!r}")
+        raise BadType(f"{where}: {name} is an int, not {show(value)}")
     rank = len(shape)
     if not -rank <= value < rank:
         raise BadAxis(
             f"{where}: {name}={value}, and {array} of shape {shape} has {rank} dimension{'' if rank == 1 else 's'}",
+            cause=f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {value})"
+            if rank
+            else f"Dimension specified as {value} but tensor has no dimensions",
             remedy=f"a number from {-rank} to {rank - 1}" if rank else "an array of one dimension or more",
         )
     return int(value) % rank
@@ -60,5 +73,11 @@ def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: s
     given: Iterable[Any] = values if isinstance(values, (tuple, list)) else (values,)
     axes = tuple(axis_of(where, name, value, shape, array) for value in given)
     if len(set(axes)) < len(axes):
-        raise BadValue(f"{where}: {name}={values!r} names an axis twice", cause=f"{array} has shape {shape}", remedy="each once")
+        twice = next(axis for axis in axes if axes.count(axis) > 1)
+        words = _UNIQUE.get(where, f"dim {twice} appears multiple times in the list of dims")
+        raise BadValue(
+            f"{where}: {name}={values!r} names an axis twice",
+            cause=f"{array} has shape {shape}, and {words}",
+            remedy="each once",
+        )
     return axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,22 +12,31 @@ import numpy as np
 
 from .. import _core
 from ..engine import fft_plans
-from ..engine.choose import plan_for
 from ..engine.explain import composites, operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
-from . import elsewhere
+from ..switches.config import steps_out
+from . import elsewhere, promote
+from .random import is_drawn
 
-__all__ = ["check_array", "check_out", "composed_of", "operation"]
+__all__ = ["check_array", "check_out", "composed_of", "operation", "unconverted"]
+
+# As `problem_builders`, where operands must not be converted: those of an object that packs them.
+unconverted: dict[str, Callable[..., Problem]] = {}
 
 
-def operation(name: str, *, module: str = "backline", family: str = "") -> Callable[[Callable[..., Problem]], Any]:
+def operation(
+    name: str, *, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
+    deprecated: Callable[..., str] | None = None,
+) -> Callable[[Callable[..., Problem]], Any]:  # fmt: skip
     """Decorator: the function's signature and docstring become those of a compiled Operation.
 
     The function takes the arguments and returns the Problem, its operands in the order of the signature. `family` is that of the
-    Problem; products and linear algebra need not name theirs.
+    Problem; products and linear algebra need not name theirs. `lists` are parameters whose tuples of arrays may be lists as well.
+    `deprecated` takes the arguments, too, and returns a warning for a way to call that is to go; every such call gives it.
     """
+    promotes = family not in ("quantized", "sparse")  # what is packed has its dtype, and integers are meant
 
     def make(function: Callable[..., Problem]) -> Any:
         signature = inspect.signature(function)
@@ -36,15 +46,28 @@ def operation(name: str, *, module: str = "backline", family: str = "") -> Calla
             made = function(*args, **kwargs)
             return _in_call_order(made, parameters, args, kwargs) if kwargs else made
 
-        def problem(*args: Any, **kwargs: Any) -> Problem:
+        def as_given(*args: Any, **kwargs: Any) -> Problem:
             if elsewhere.among(args, kwargs):
                 return elsewhere.problem_of(op.__qualname__, of_numpy, args, kwargs)
             return of_numpy(*args, **kwargs)
 
+        def problem(*args: Any, **kwargs: Any) -> Problem:
+            args, kwargs = _keyed(parameters, lists, args, kwargs)
+            return promote.accepted(as_given, parameters, args, kwargs) if promotes else as_given(*args, **kwargs)
+
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return fft_plans.for_memo(plan_for(problem(*args, **kwargs)))
+            made = problem(*args, **kwargs)
+            plan = promote.plan_of(made)
+            text = deprecated(*args, **kwargs) if deprecated is not None else ""
+            if text:
+                warnings.warn(text, UserWarning, stacklevel=steps_out())
+            # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own.
+            return (plan,) if text or is_drawn(made) else fft_plans.for_memo(plan)
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            keyed = _keyed(parameters, lists, args, kwargs)
+            if any(a is not b for a, b in zip((*args, *kwargs.values()), (*keyed[0], *keyed[1].values()), strict=True)):
+                return op(*keyed[0], **keyed[1])
             if elsewhere.among(args, kwargs):
                 _know_keywords(op, kwargs)
                 return elsewhere.call(op, problem, args, kwargs)
@@ -56,7 +79,7 @@ def operation(name: str, *, module: str = "backline", family: str = "") -> Calla
         op.__qualname__ = name.rpartition(".")[2]
         op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
-        problem_builders[full] = problem
+        problem_builders[full], unconverted[full] = problem, as_given
         operation_families[full] = family or ("linalg" if module == "backline.linalg" else "matmul")
         return op
 
@@ -136,6 +159,24 @@ def check_out(out: np.ndarray[Any, Any], where: str, shape: tuple[int, ...], dty
     return out
 
 
+def _keyed(
+    names: tuple[str, ...], lists: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the Memo can have them in a key: dtypes by name, and tuples in the place of certain lists."""
+
+    def one(name: str | None, value: Any) -> Any:
+        if type(value) is list and name in lists:
+            return tuple(value)
+        if name == "dtype" and isinstance(value, (np.dtype, type)):
+            try:
+                return np.dtype(value).name
+            except TypeError:
+                return value
+        return value
+
+    return tuple(map(one, names, args)) + args[len(names) :], {name: one(name, value) for name, value in kwargs.items()}
+
+
 def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that cannot be memoised as it is: make plain what can be, let the operation refuse the rest."""
     _know_keywords(op, kwargs)
@@ -152,7 +193,7 @@ def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kw
         op(*plain_args, **plain_kwargs)
         return out
     arrays = [a for v in (*args, *kwargs.values()) for a in (v if isinstance(v, tuple) else (v,)) if isinstance(a, np.ndarray)]
-    return plan_for(made)(*arrays)
+    return promote.plan_of(made)(*arrays)
 
 
 def _know_keywords(op: Any, kwargs: dict[str, Any]) -> None:

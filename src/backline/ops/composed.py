@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadType
+from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.results import LU, Slogdet
 from .bind import composed_of
-from .checks import Array
+from .checks import Array, flag, number
 from .factorise import lu_factor_ex
-from .kinds import cast, dtype_of, functions, into, matrices, on_its_device, one_kind, plain
+from .kinds import cast, dtype_of, functions, given, into, matrices, natively, on_its_device, one_kind, plain
 from .matmul import matmul
 from .solve import inv
 from .spectra import eigh, eigvalsh, svd, svdvals
@@ -95,6 +95,7 @@ def slogdet(A: Array) -> Slogdet:
 
 @composed_of("linalg.lu_factor")
 @on_its_device
+@natively
 def lu(A: Array, *, pivot: bool = True) -> LU:
     """Factors P, L, U with A = P L U.
 
@@ -156,12 +157,27 @@ def _rows(xp: Any, pivots: Any, m: int) -> Any:
     return order
 
 
+def _one_tolerance(where: str, name: str, value: Any, a: Array) -> Any:
+    """A tolerance that was given: None, a float, or an array of real numbers that broadcasts over the batch of A."""
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray) and kind_of(value) is None:
+        return number(where, name, value)
+    if dtype_of(given(value, f"{where}: {name}")).kind not in "iuf":
+        dtype = dtype_of(value)
+        cause = f"{name} tensor of complex type is not supported" if dtype.kind == "c" else ""
+        raise BadType(f"{where}: {name} has dtype {dtype}", cause=cause, remedy="real numbers")
+    batch = tuple(a.shape[:-2])
+    shape = tuple(value.shape)
+    if len(shape) > len(batch) or any(n not in (1, m) for n, m in zip(shape[::-1], batch[::-1], strict=False)):
+        raise BadValue(f"{where}: {name} of shape {shape} does not broadcast over the batch {batch} of A", remedy="a number")
+    return value
+
+
 def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Array:
     """Largest value that counts as zero: max(atol, rtol * largest), with torch's default for rtol."""
-    for name, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and not isinstance(value, (int, float, np.number, np.ndarray)) and kind_of(value) is None:
-            raise BadType(f"{where}: {name} is a number, an array or None, not {type(value).__name__}")
     one_kind(where, A=a, atol=atol, rtol=rtol)
+    atol, rtol = _one_tolerance(where, "atol", atol, a), _one_tolerance(where, "rtol", rtol, a)
     xp = functions(a)
     if rtol is None:
         epsilon = max(a.shape[-2:]) * float(np.finfo(dtype_of(a)).eps)
@@ -202,7 +218,7 @@ def matrix_rank(
     >>> int(backline.linalg.matrix_rank(np.diag([1.0, 0.0])))
     1
     """
-    a = matrices("matrix_rank", A, square=hermitian)
+    a = matrices("matrix_rank", A, square=flag("matrix_rank", "hermitian", hermitian))
     if 0 in a.shape[-2:]:
         return into(out, "matrix_rank", plain(functions(a).zeros(a.shape[:-2], dtype=np.int64)))
     xp = functions(a)
@@ -239,7 +255,7 @@ def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fals
     array([[0.5, 0. ],
            [0. , 0. ]])
     """
-    a = matrices("pinv", A, square=hermitian)
+    a = matrices("pinv", A, square=flag("pinv", "hermitian", hermitian))
     if 0 in a.shape[-2:]:
         empty: Array = into(out, "pinv", functions(a).zeros((*a.shape[:-2], a.shape[-1], a.shape[-2]), dtype=a.dtype))
         return empty

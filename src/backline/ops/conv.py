@@ -148,8 +148,8 @@ def conv2d(
     Returns
     -------
     ndarray
-        ``activation(convolution + bias + residual)``, of shape (N, O, ...); without N where the input has none. Of no images,
-        or of images without points, none come out; of images without channels those of the bias.
+        ``activation(convolution + bias + residual)``, of shape (N, O, ...); without N where the input has none. Of no images
+        none come out; of images without channels those of the bias.
 
     Raises
     ------

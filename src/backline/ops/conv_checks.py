@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.conv import ConvProblem
+from ..switches.declare import show
 from .bind import check_array, check_out
-from .checks import word
+from .checks import enough_memory, word
 
 __all__ = ["Array", "Sizes", "conv_problem", "grad_problem", "transpose_problem"]
 
@@ -25,26 +25,55 @@ MOST = 2**31 - 1  # of any size that is given as a number
 # Parts of a call ------------------------------------------------------------------------------------------------------
 
 
+# Words of torch's errors that programs look for.
+_WRONG_NUMBER = {
+    "": "expected {name} to be a single integer value or a list of {rank} values to match the convolution dimensions",
+    **dict.fromkeys(("max_pool", "avg_pool"), "{where}: {name} must either be a single int, or a tuple of {word} ints"),
+    "adaptive_avg_pool": "{where}: output_size must be {rank}",
+}
+_TOO_SMALL = {
+    "conv": {
+        "padding": "negative padding is not supported", "output_padding": "negative output_padding is not supported",
+        "stride": "non-positive stride is not supported", "dilation": "dilation should be greater than zero",
+    },
+    "pool": {
+        "padding": "padding must be non-negative", "stride": "stride must be greater than zero, stride should not be zero",
+        "kernel_size": "kernel_size must be greater than zero, kernel size should be greater than zero",
+        "dilation": "dilation must be greater than zero, dilation should be greater than zero",
+        "output_size": "elements of output_size must be greater than or equal to 0",
+    },
+}  # fmt: skip
+
+
 def numbers(where: str, name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
     """An int, or one for each dimension; a tuple of one stands for all."""
     wanted = "an int" if rank == 1 else f"an int or a tuple of {rank} ints"
     given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if any(isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)) for n in given):
-        raise BadType(f"{where}: {name}={value!r} is not {wanted}")
+        raise BadType(f"{where}: {name}={show(value)} is not {wanted}")
     if len(given) == 1:
         given *= rank
     if len(given) != rank:
-        raise BadValue(f"{where}: {name}={value!r} has {len(given)} numbers, the images have {rank} dimensions")
+        raise BadValue(
+            f"{where}: {name}={show(value)} has {len(given)} numbers, the images have {rank} dimensions",
+            cause=_WRONG_NUMBER.get(where.rstrip("123d"), _WRONG_NUMBER[""]).format(
+                where=where, name=name, rank=rank, word={1: "one", 2: "two", 3: "three"}.get(rank, rank)
+            ),
+        )
     if min(given) < least or max(given) > MOST:
-        raise BadValue(f"{where}: {name}={value!r}", cause=f"it must be from {least} to {MOST} in each dimension")
+        cause = f"it must be from {least} to {MOST} in each dimension"
+        if min(given) < least:
+            words = _TOO_SMALL.get("conv" if where.startswith(("conv", "prepack")) else "pool", {}).get(name, "")
+            cause = f"{words.format(name=name)}: {cause}" if words else cause
+        raise BadValue(f"{where}: {name}={show(value)}", cause=cause)
     return tuple(map(int, given))
 
 
 def number_of_groups(where: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: groups={value!r} is not an int")
+        raise BadType(f"{where}: groups={show(value)} is not an int")
     if value < 1:
-        raise BadValue(f"{where}: groups={value!r}", cause="it must be 1 or more")
+        raise BadValue(f"{where}: groups={show(value)}", cause="non-positive groups is not supported: it must be 1 or more")
     return int(value)
 
 
@@ -52,12 +81,12 @@ def padding_pairs(where: str, padding: Any, kernel: tuple[int, ...], stride: tup
     """Zeros before and after each dimension, from numbers or from a word."""
     if not isinstance(padding, str):
         return tuple((n, n) for n in numbers(where, "padding", padding, len(kernel), 0))
-    if word(where, "padding", padding, ("valid", "same")) == "valid":
+    if word(where, "padding", padding, ("valid", "same"), f"Invalid padding string: {padding!r}") == "valid":
         return ((0, 0),) * len(kernel)
     if any(s != 1 for s in stride):
         raise BadValue(
             f"{where}: padding='same' with stride={stride}",
-            cause="a result of the input's size has a stride of 1",
+            cause="padding='same' is not supported for strided convolutions: a result of the input's size has a stride of 1",
             remedy="numbers for padding",
         )
     total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -91,7 +120,9 @@ def dims(names: str, rank: int) -> str:
 
 def kernel_of(where: str, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     if 0 in shape[2:]:
-        raise BadValue(f"{where}: {name} of shape {shape} has a kernel without elements")
+        raise BadValue(
+            f"{where}: {name} of shape {shape} has a kernel without elements", cause="kernel size should be greater than zero"
+        )
     return shape[2:]
 
 
@@ -100,10 +131,14 @@ def grouped(where: str, groups: int, weight: str, shape: tuple[int, ...], channe
     if shape[1] * groups != channels:
         raise BadValue(
             f"{where}: {of} has {channels} channels, {weight} of shape {shape} with groups={groups} takes {shape[1] * groups}",
-            cause=f"{weight} is (features, channels / groups, ...)",
+            cause=f"Given groups={groups}, {weight} of size {list(shape)} expects the {of} to have {shape[1] * groups} channels,"
+            f" but got {channels} channels instead",
         )
     if shape[0] % groups:
-        raise BadValue(f"{where}: {weight} of shape {shape} has {shape[0]} features, which groups={groups} does not divide")
+        raise BadValue(
+            f"{where}: {weight} of shape {shape} has {shape[0]} features, which groups={groups} does not divide",
+            cause=f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0",
+        )
 
 
 def points_of(
@@ -114,24 +149,19 @@ def points_of(
     padding: Pairs,
     dilation: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Sizes of the images that come out. Of an empty image an empty one does, where padding does not fill it."""
+    """Sizes of the images that come out."""
     found = []
     for n, k, s, (before, after), d in zip(image, kernel, stride, padding, dilation, strict=True):
         room, span = n + before + after, d * (k - 1) + 1
-        if n and span > room:
+        if span > room:
             raise BadValue(
                 f"{where}: images of size {image} with padding {padding} are smaller than a kernel of size {kernel}"
-                f" with dilation {dilation}",
+                f" with dilation {dilation}. Kernel size can't be greater than actual input size",
                 cause=f"the kernel spans {span}, there is room for {room}",
                 remedy="more padding, or larger images",
             )
-        found.append(max((room - span) // s + 1, 0))
+        found.append((room - span) // s + 1)
     return tuple(found)
-
-
-def possible(where: str, result: tuple[int, ...], itemsize: int) -> None:
-    if prod(result) * itemsize >= 2**62:
-        raise BadValue(f"{where}: the result would have shape {result}", cause="no memory holds so many elements")
 
 
 # Problems -------------------------------------------------------------------------------------------------------------
@@ -141,7 +171,9 @@ def _batched(where: str, input: Array, rank: int) -> Array:
     if input.ndim not in (rank + 1, rank + 2):
         raise BadValue(
             f"{where}: input must have {rank + 2} dimensions, {dims('N, C', rank)}, or {rank + 1} without a batch;"
-            f" it has shape {input.shape}"
+            f" it has shape {input.shape}",
+            cause=f"Expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input to {where}, but got input of size:"
+            f" {list(input.shape)}",
         )
     return input if input.ndim == rank + 2 else input[None]
 
@@ -150,11 +182,14 @@ def _finished(
     where: str, op: str, result: tuple[int, ...], given: dict[str, Any], activation: Any, single: bool, **sizes: Any
 ) -> ConvProblem:
     """The Problem, once bias, residual, activation and out have been checked against the result."""
-    possible(where, result, given["input"].dtype.itemsize)
+    enough_memory(where, result, given["input"].dtype)
     shape = result[1:] if single else result
     input, bias, residual, out = given["input"], given["bias"], given["residual"], given["out"]
     if bias is not None and bias.shape != (result[1],):
-        raise BadValue(f"{where}: bias has shape {bias.shape}, the result has {result[1]} channels")
+        raise BadValue(
+            f"{where}: bias has shape {bias.shape}, the result has {result[1]} channels",
+            cause=f"expected bias to be 1-dimensional with {result[1]} elements, but got bias of size {list(bias.shape)} instead",
+        )
     if residual is not None and residual.shape != shape:
         raise BadValue(f"{where}: residual has shape {residual.shape}, the result has shape {shape}")
     parameters: tuple[tuple[str, Any], ...] = ()
@@ -172,9 +207,18 @@ def _finished(
 
 
 def conv_problem(
-    where: str, rank: int, given: dict[str, Any], stride: Any, padding: Any, dilation: Any, groups: Any, activation: Any
+    where: str,
+    rank: int,
+    given: dict[str, Any],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    activation: Any,
+    *,
+    of_any_size: bool = False,
 ) -> ConvProblem:
-    """Of a convolution; `given` holds the arrays of the call by role."""
+    """Of a convolution; `given` holds the arrays of the call by role. With `of_any_size` the images are still to come."""
     arrays(where, given)
     weight, input = given["weight"], _batched(where, given["input"], rank)
     rank_of(where, "weight", weight.shape, rank, dims("O, C / groups", rank))
@@ -183,7 +227,7 @@ def conv_problem(
     grouped(where, groups, "weight", weight.shape, input.shape[1], "input")
     stride, dilation = numbers(where, "stride", stride, rank, 1), numbers(where, "dilation", dilation, rank, 1)
     padding = padding_pairs(where, padding, kernel, stride, dilation)
-    points = points_of(where, input.shape[2:], kernel, stride, padding, dilation)
+    points = (0,) * rank if of_any_size else points_of(where, input.shape[2:], kernel, stride, padding, dilation)
     return _finished(
         where, "conv", (input.shape[0], weight.shape[0], *points), given, activation, given["input"].ndim == rank + 1,
         stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=(0,) * rank, channels=input.shape[1],
@@ -193,9 +237,9 @@ def conv_problem(
 
 def transpose_problem(
     where: str, rank: int, given: dict[str, Any], stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any,
-    activation: Any,
+    activation: Any, *, of_any_size: bool = False,
 ) -> ConvProblem:  # fmt: skip
-    """Of a transposed convolution."""
+    """Of a transposed convolution; parameters as `conv_problem`."""
     arrays(where, given)
     weight, input = given["weight"], _batched(where, given["input"], rank)
     rank_of(where, "weight", weight.shape, rank, dims("C, O / groups", rank))
@@ -205,7 +249,8 @@ def transpose_problem(
     if weight.shape[0] != channels:
         raise BadValue(
             f"{where}: input has {channels} channels, weight of shape {weight.shape} takes {weight.shape[0]}",
-            cause="weight is (channels, features / groups, ...)",
+            cause=f"weight is (channels, features / groups, ...): expected input to have {weight.shape[0]} channels,"
+            f" but got {channels} channels instead",
         )
     if channels % groups:
         raise BadValue(f"{where}: input has {channels} channels, which groups={groups} does not divide")
@@ -217,17 +262,24 @@ def transpose_problem(
     if any(n >= max(s, d) for n, s, d in zip(extra, stride, dilation, strict=True)):
         raise BadValue(
             f"{where}: output_padding={output_padding!r}",
-            cause=f"it must be smaller than stride={stride} or dilation={dilation} in each dimension",
+            cause=f"output padding must be smaller than either stride or dilation, in each dimension:"
+            f" stride={stride}, dilation={dilation}",
         )
+    if 0 in input.shape[2:] and not of_any_size:
+        raise BadValue(
+            f"{where}: Only zero batch or zero channel inputs are supported, but got input shape: {list(input.shape)}",
+            cause="there is no point to begin with", remedy="images of 1 point or more in each dimension",
+        )  # fmt: skip
     points = []
     for n, k, s, p, d, e in zip(input.shape[2:], kernel, stride, cut, dilation, extra, strict=True):
         size = (n - 1) * s - 2 * p + d * (k - 1) + 1 + e
-        if n and size < 1:
+        if size < 1 and not of_any_size:
             raise BadValue(
                 f"{where}: padding={padding!r} leaves a result of size {size}",
-                cause=f"images of size {input.shape[2:]} and a kernel of size {kernel} with stride {stride} give {size + 2 * p}",
+                cause="Output size is too small:"
+                f" images of size {input.shape[2:]} and a kernel of size {kernel} with stride {stride} give {size + 2 * p}",
             )
-        points.append(size if n else 0)
+        points.append(0 if of_any_size else size)
     return _finished(
         where, "conv_transpose", (input.shape[0], weight.shape[1] * groups, *points), given, activation,
         given["input"].ndim == rank + 1, stride=stride, padding=tuple((p, p) for p in cut), dilation=dilation, groups=groups,
@@ -267,7 +319,7 @@ def grad_problem(
             f"{where}: grad_output has shape {grad.shape}, the convolution has a result of shape {wanted}",
             cause=f"{shown[0]} {input_shape}, {shown[1]} {weight_shape}, stride {stride}, padding {padding}, dilation {dilation}",
         )
-    possible(where, size, grad.dtype.itemsize)
+    enough_memory(where, size, grad.dtype)
     operands = tuple(operand(role, array) for role, array in given.items())
     return ConvProblem(
         op, operands, (), "conv", stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=(0,) * rank,

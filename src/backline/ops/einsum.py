@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of, learn
 from ..problems import Operand, Problem
 from ..problems.einsum import EinsumProblem, joined, parse, sublist
-from . import einsum_elsewhere, elsewhere
+from . import einsum_elsewhere, elsewhere, promote
 from .bind import check_array, check_out
 from .einsum_choice import EinsumChoice, choice_of
 from .einsum_plan import Contraction
@@ -133,7 +134,9 @@ def _read(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = list(operands[0])
     if not operands:
-        raise BadValue(f"einsum: the equation {first!r} has no operand")
+        raise BadValue(
+            f"einsum: the equation {first!r} has no operand", cause="it takes the equation string and at least one operand"
+        )
     return first, operands
 
 
@@ -154,18 +157,34 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     return equation + (f"->{sublist(args[-1], 'the output')}" if last else ""), operands
 
 
+def _asked(*args: Any, **kwargs: Any) -> EinsumProblem:
+    if not elsewhere.among(args, kwargs):
+        return _einsum(*args, **kwargs)
+    problem = elsewhere.problem_of("einsum", _einsum, args, kwargs)
+    assert isinstance(problem, EinsumProblem)
+    return problem
+
+
+def _accepted(asked: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EinsumProblem:
+    """The Problem, its operands converted if they have to be, and may be; `explain` numbers them without the equation."""
+    places = count()
+    names = tuple(f"operand {next(places)}" if isinstance(a, np.ndarray) or kind_of(a) else "operands" for a in args)
+    problem = promote.accepted(asked, names, args, kwargs)
+    assert isinstance(problem, EinsumProblem)
+    return problem
+
+
 def _resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if elsewhere.among(args, kwargs):
-        asked = elsewhere.problem_of("einsum", _einsum, args, kwargs)
-        assert isinstance(asked, EinsumProblem)
-        return einsum_elsewhere.DeviceContraction(asked, plan_for).plan()
-    problem = _einsum(*args, **kwargs)
+    problem = _accepted(_asked, args, kwargs)
+    if problem.device != "cpu":
+        plan = einsum_elsewhere.DeviceContraction(problem, plan_for).plan()
+        return promote.ConvertedPlan(plan, problem) if problem.converted else plan
     contraction = Contraction(problem, plan_for)
     plain = isinstance(args[0], (str, tuple)) and not isinstance(args[1], tuple)
     plan = contraction.plan("plain" if plain else "nested")
     if contraction.direct is not plan:
         plan.choice = choice_of(contraction)
-    return plan
+    return promote.ConvertedPlan(plan, problem) if problem.converted else plan
 
 
 def _general(*args: Any, **kwargs: Any) -> Any:
@@ -251,8 +270,10 @@ einsum.__signature__ = _signature()
 
 def _problem(*args: Any, equation: str = "", **kwargs: Any) -> EinsumProblem:
     """The Problem; the equation may come as a keyword, as the keys of Problems have it."""
-    if equation:
-        args = (equation, *args)
+    return _accepted(_as_written, (equation, *args) if equation else args, kwargs)
+
+
+def _as_written(*args: Any, **kwargs: Any) -> EinsumProblem:
     if elsewhere.among(args, kwargs) or (len(args) == 2 and isinstance(args[1], list) and elsewhere.among(tuple(args[1]), {})):
         text, operands = _read(args)
         made = elsewhere.problem_of("einsum", _einsum, (text, *operands), kwargs)

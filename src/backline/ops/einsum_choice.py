@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["EinsumChoice", "choice_of"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class EinsumChoice(Choice):
     """The Choice of an einsum: those of its steps together.
 

@@ -49,12 +49,12 @@ def device() -> str:
 
 def call(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation whose call the Memo has no key for: mostly because it has not seen arrays of this type yet."""
-    from ..engine.choose import plan_for
+    from .promote import plan_of
 
     found = tuple(arrays_in(iter((*args, *kwargs.values()))))
     if any(learn(array, kind) for array, kind in found):
         return op(*args, **kwargs)
-    return _core.run(op.__name__, plan_for(problem(*args, **kwargs)), *(array for array, _ in found))
+    return _core.run(op.__name__, plan_of(problem(*args, **kwargs)), *(array for array, _ in found))
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -201,7 +201,7 @@ def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = Non
     ((3, 2), (2, 2))
     """
     a = matrix("qr", "A", A)
-    word("qr", "mode", mode, ("reduced", "complete", "r"))
+    word("qr", "mode", mode, ("reduced", "complete", "r"), f"qr received unrecognized mode '{mode}'")
     m, n = a.shape[-2:]
     if mode == "r" and out is not None:
         raise BadValue("qr: out with mode='r'", cause="there is one result only", remedy="mode='reduced'")

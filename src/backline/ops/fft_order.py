@@ -7,36 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadType, BadValue, refuse_overlap
+from ..errors import BadValue, refuse_overlap
 from ..libraries.array_kinds import kind_of
+from ..switches.declare import show
 from .axes import axes_of
 from .bind import check_array, check_out
-from .kinds import functions, into, on_its_device
-from .layer_checks import whole
+from .checks import dtype_given, enough_memory, number, whole
+from .kinds import functions, into, natively, on_its_device
+from .layer_checks import FLOATS
 from .transforms import MODULE, Array, Sizes
 
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
 
 
-def _frequencies(where: str, n: Any, d: Any, numbers: Any, out: Any) -> Array:
+def _frequencies(where: str, n: Any, d: Any, numbers: Any, out: Any, dtype: Any) -> Array:
     points = whole(where, "n", n)
     if points < 1:
-        raise BadValue(f"{where}: n={points}", remedy="1 or more")
-    if isinstance(d, (bool, np.bool_)) or not isinstance(d, (int, float, np.integer, np.floating)):
-        raise BadType(f"{where}: d is a number, not {d!r}")
-    if d == 0:
+        raise BadValue(f"{where}: n={show(points)}", cause="Invalid number of data points", remedy="1 or more")
+    step = number(where, "d", d)
+    if step == 0:
         raise BadValue(f"{where}: d=0", cause="it is the time between two samples", remedy="another number")
-    found: Array = numbers(points) * (1.0 / (points * float(d)))
+    enough_memory(where, (points,), np.dtype(np.float64), f"n={points}")
+    found: Array = numbers(points) * (1.0 / (points * step))
+    if dtype is not None:
+        with np.errstate(over="ignore"):
+            found = found.astype(dtype_given(where, dtype, FLOATS))
     if out is None:
         return found
-    dtype = check_array(out, f"{where}: out").dtype
-    check_out(out, f"{where}: out", found.shape, dtype if dtype.name == "float32" else found.dtype)
+    own = check_array(out, f"{where}: out").dtype
+    check_out(out, f"{where}: out", found.shape, own if dtype is None and own.name == "float32" else found.dtype)
     out[...] = found
     given: Array = out
     return given
 
 
-def fftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
+def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, out: Array | None = None) -> Array:
     """Frequencies that the elements of `fft` stand for.
 
     Parameters
@@ -45,18 +50,20 @@ def fftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
         Points of the transform.
     d
         Time between two samples.
+    dtype
+        float16, bfloat16, float32 or float64; None is float64. Frequencies are computed in float64 and rounded once.
     out
-        Array of float64 or float32 for the result.
+        Array of that dtype for the result; without `dtype` also of float32.
 
     Returns
     -------
     ndarray
-        Of float64: 0, the positive ones, then the negative ones, in cycles per unit of `d`.
+        Of `dtype`: 0, the positive ones, then the negative ones, in cycles per unit of `d`.
 
     Raises
     ------
     BadType, BadValue
-        `n` below 1; `d` is 0, or no number; an `out` that does not fit.
+        `n` below 1; `d` is 0, or no number; a `dtype` that is not one of those; an `out` that does not fit.
 
     Examples
     --------
@@ -64,21 +71,21 @@ def fftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
     >>> backline.fft.fftfreq(4, 0.5)
     array([ 0. ,  0.5, -1. , -0.5])
     """
-    return _frequencies("fftfreq", n, d, lambda m: (np.arange(m) + m // 2) % m - m // 2, out)
+    return _frequencies("fftfreq", n, d, lambda m: (np.arange(m) + m // 2) % m - m // 2, out, dtype)
 
 
-def rfftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
+def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, out: Array | None = None) -> Array:
     """Frequencies that the elements of `rfft` stand for.
 
     Parameters
     ----------
-    n, d, out
+    n, d, dtype, out
         As for `fftfreq`.
 
     Returns
     -------
     ndarray
-        Of float64, ``n // 2 + 1`` elements, none negative.
+        Of `dtype`, ``n // 2 + 1`` elements, none negative.
 
     Raises
     ------
@@ -91,7 +98,7 @@ def rfftfreq(n: int, d: float = 1.0, *, out: Array | None = None) -> Array:
     >>> backline.fft.rfftfreq(4, 0.5)
     array([0. , 0.5, 1. ])
     """
-    return _frequencies("rfftfreq", n, d, lambda m: np.arange(m // 2 + 1), out)
+    return _frequencies("rfftfreq", n, d, lambda m: np.arange(m // 2 + 1), out, dtype)
 
 
 def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
@@ -117,6 +124,7 @@ def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
 
 
 @on_its_device
+@natively
 def fftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
     """Bring frequency 0 to the middle.
 
@@ -149,6 +157,7 @@ def fftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Ar
 
 
 @on_its_device
+@natively
 def ifftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
     """Undo `fftshift`.
 

@@ -17,9 +17,24 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import describe, kind_of, likeness
 from ..libraries.spaces import NUMPY, Space, mlx_space
 from .bind import check_array, check_out
-from .checks import FLOATS
+from .checks import FLOATS, not_square
+from .promote import again, names_of
 
-__all__ = ["cast", "dtype_of", "functions", "given", "into", "like", "matrices", "on_its_device", "one_kind", "plain", "space_of"]
+__all__ = [
+    "cast",
+    "dtype_of",
+    "functions",
+    "given",
+    "into",
+    "like",
+    "matrices",
+    "native",
+    "natively",
+    "on_its_device",
+    "one_kind",
+    "plain",
+    "space_of",
+]
 
 Array = Any
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,6 +66,13 @@ def like(value: Any) -> Any:
     """A NumPy array like one of another kind, to check; other values as they are."""
     kind = kind_of(value)
     return value if kind is None else likeness(describe(value, kind))
+
+
+def native(array: Array) -> Array:
+    """The array in this machine's byte order: itself, or a copy."""
+    if isinstance(array, np.ndarray) and not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array
 
 
 def cast(array: Array, dtype: Any) -> Array:
@@ -124,10 +146,12 @@ def matrices(where: str, A: Any, *, square: bool = False) -> Array:
     array = given(A, f"{where}: A")
     dtype = dtype_of(array)
     if dtype.name not in FLOATS:
-        raise BadType(f"{where}: A has dtype {dtype}", cause=f"linear algebra takes {', '.join(FLOATS)}")
-    if array.ndim < 2 or (square and array.shape[-1] != array.shape[-2]):
-        kind = "a square matrix" if square else "a matrix"
-        raise BadValue(f"{where}: A must be {kind} or a batch of them, it has shape {tuple(array.shape)}")
+        cause = f"Expected a floating point or complex tensor as input: linear algebra takes {', '.join(FLOATS)}"
+        raise BadType(f"{where}: A has dtype {dtype}", cause=cause)
+    if array.ndim < 2:
+        raise BadValue(f"{where}: A must have at least 2 dimensions, it has shape {tuple(array.shape)}")
+    if square and array.shape[-1] != array.shape[-2]:
+        raise not_square(where, "A", tuple(array.shape))
     return array
 
 
@@ -163,15 +187,35 @@ def into(out: Any, where: str, result: Any) -> Any:
     return out
 
 
+def natively(function: F) -> F:
+    """Decorator: arrays of the other byte order are converted before the function gets them, all but `out`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        converted: dict[int, Array] = {}  # what is one array in several places stays one
+
+        def own(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value if value.dtype.isnative else converted.setdefault(id(value), native(value))
+            return type(value)(map(own, value)) if type(value) in (tuple, list) else value
+
+        return function(*map(own, args), **{name: value if name == "out" else own(value) for name, value in kwargs.items()})
+
+    return call  # type: ignore[return-value]  # it has the signature of `function`, which `wraps` does not say
+
+
 def on_its_device(function: F) -> F:
     """Decorator: what the function makes is made on the device that its first array is on."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is np.ndarray:
-            return function(*args, **kwargs)
-        with _device(args, kwargs):
-            return function(*args, **kwargs)
+        try:
+            if args and type(args[0]) is np.ndarray:
+                return function(*args, **kwargs)
+            with _device(args, kwargs):
+                return function(*args, **kwargs)
+        except BadType as error:
+            return again(function, error, names_of(function), args, kwargs)
 
     return call  # type: ignore[return-value]  # it has the signature of `function`, which `wraps` does not say
 

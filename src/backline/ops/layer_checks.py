@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.neural import NeuralProblem
+from . import elsewhere
 from .bind import check_array
+from .checks import enough_memory, number
 
 __all__ = [
-    "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape", "whole",
+    "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -20,11 +23,12 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 MODULE = "backline.nn.functional"
 
 
-def as_input(where: str, name: str, value: Any, *, rank: int = 0) -> Array:
-    """An array of real floating-point numbers, of `rank` dimensions or more."""
+def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: bool = False) -> Array:
+    """An array of real floating-point numbers, or of `integers` on the CPU, of `rank` dimensions or more."""
     array = check_array(value, f"{where}: {name}")
-    if array.dtype.name not in FLOATS:
-        cause = f"it takes {', '.join(FLOATS)}"
+    integers = integers and elsewhere.device() == "cpu"
+    if array.dtype.name not in FLOATS and not (integers and array.dtype.kind in "iu"):
+        cause = f"it takes {', '.join(FLOATS)}{' and integers' if integers else ''}"
         raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy="x.astype(np.float32)")
     if array.ndim < rank:
         raise BadValue(f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''} or more, it has shape {array.shape}")
@@ -50,7 +54,12 @@ def parameter(where: str, name: str, value: Any, shape: tuple[int, ...], input: 
         return None
     array = as_input(where, name, value)
     if array.shape != shape:
-        raise BadValue(f"{where}: {name} has shape {array.shape}, for input of shape {input.shape} it must have {shape}")
+        raise BadValue(
+            f"{where}: {name} has shape {array.shape}, for input of shape {input.shape} it must have {shape}",
+            cause=f"Expected {name} to be of same shape as normalized_shape"
+            if where.startswith("layer_norm")
+            else f"{name} should contain {prod(shape)} elements not {array.size}",
+        )
     if array.dtype != input.dtype and not (input.dtype.itemsize == 2 and array.dtype == np.float32):
         raise BadType(
             f"{where}: {name} has dtype {array.dtype}, input has {input.dtype}",
@@ -66,24 +75,21 @@ def channels(where: str, input: Array) -> int:
     return int(input.shape[1])
 
 
-def whole(where: str, name: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: {name} is an int, not {value!r}")
-    return int(value)
-
-
 def positive(where: str, name: str, value: Any, *, most: float = float("inf")) -> float:
     """A finite number from 0 to `most`."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise BadType(f"{where}: {name} is a number, not {value!r}")
-    number = float(value)
-    if not (0 <= number <= most and number < float("inf")):
+    found = number(where, name, value)
+    if not (0 <= found <= most and found < float("inf")):
         legal = "a finite number, 0 or more" if most == float("inf") else f"a number from 0 to {most:g}"
-        raise BadValue(f"{where}: {name}={number}", remedy=legal)
-    return number
+        dropped = name in ("p", "dropout_p", "dropout")
+        raise BadValue(f"{where}: {name}={found}", cause=_PROBABILITY.format(found) if dropped else "", remedy=legal)
+    return found
+
+
+_PROBABILITY = "dropout probability has to be between 0 and 1, but got {}"
 
 
 def problem(op: str, arrays: dict[str, Array | None], result: tuple[int, ...], **parameters: Any) -> NeuralProblem:
     """The Problem; arrays by role, in the order of the call."""
     operands = tuple(operand(role, a) for role, a in arrays.items() if a is not None)
+    enough_memory(op, result, operands[0].dtype)
     return NeuralProblem(op, operands, tuple(sorted(parameters.items())), "neural", result=result)

@@ -6,6 +6,7 @@ A product and a bias are a `MatmulProblem`, which every BLAS solves in one call.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..problems.linear import LinearProblem
 from ..problems.matmul import MatmulProblem
 from .bind import check_out, composed_of, operation
 from .checks import word
-from .kinds import cast, dtype_of, functions, given, on_its_device, one_kind
+from .kinds import cast, dtype_of, functions, given, natively, on_its_device, one_kind
 from .layer_checks import FLOATS, MODULE, Array
 from .matmul import matmul
 
@@ -44,15 +45,17 @@ def _same_dtype(where: str, **arrays: Any) -> None:
 
 def _checked(where: str, input: Array, weight: Array, bias: Array | None) -> None:
     _same_dtype(where, input=input, weight=weight, bias=bias)
-    if weight.ndim != 2:
-        raise BadValue(f"{where}: weight must have shape (out, in), it has {weight.shape}")
-    if input.ndim < 1 or input.shape[-1] != weight.shape[1]:
+    if weight.ndim not in (1, 2):
+        raise BadValue(f"{where}: weight must have shape (out, in) or (in,), it has {weight.shape}")
+    if input.ndim < 1 or input.shape[-1] != weight.shape[-1]:
         raise BadValue(
             f"{where}: input of shape {input.shape} and weight of shape {weight.shape} do not fit",
-            cause=f"the last axis of input must have the {weight.shape[1]} elements that a row of weight has",
+            cause=f"the last axis of input must have the {weight.shape[-1]} elements that a row of weight has:"
+            f" mat1 and mat2 shapes cannot be multiplied ({prod(input.shape[:-1])}x{input.shape[-1] if input.ndim else 1} and"
+            f" {weight.shape[-1]}x{weight.shape[0] if weight.ndim == 2 else 1})",
         )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise BadValue(f"{where}: bias has shape {bias.shape}, for weight of shape {weight.shape} it must be {weight.shape[:1]}")
+    if bias is not None and bias.shape != weight.shape[:-1]:
+        raise BadValue(f"{where}: bias has shape {bias.shape}, for weight of shape {weight.shape} it must be {weight.shape[:-1]}")
 
 
 def _joined(array: Array) -> tuple[int, int] | None:
@@ -95,9 +98,9 @@ def linear(
     input
         Array of shape (..., in).
     weight
-        Array of shape (out, in), of the same dtype: one that `matmul` takes.
+        Array of shape (out, in), or (in,) for a result without that axis, of the same dtype: one that `matmul` takes.
     bias
-        Array of shape (out,), or None.
+        Array of shape (out,), or () beside a weight of one dimension, or None.
     activation
         None, "relu", "gelu", "gelu_tanh", "silu", "tanh" or "sigmoid": what is done to the result before it is returned.
     residual
@@ -108,7 +111,7 @@ def linear(
     Returns
     -------
     ndarray
-        Shape (..., out).
+        Shape (..., out), or (...) for a weight of one dimension.
 
     Raises
     ------
@@ -130,8 +133,8 @@ def linear(
     array([[3.5, 0. ]])
     """
     _checked("linear", input, weight, bias)
-    result = (*input.shape[:-1], weight.shape[0])
-    n, k = weight.shape
+    result = (*input.shape[:-1], *weight.shape[:-1])
+    n, k = weight.shape if weight.ndim == 2 else (1, *weight.shape)
     extra = activation is not None or residual is not None
     if activation is not None:
         word("linear", "activation", activation, ACTIVATIONS)
@@ -146,6 +149,9 @@ def linear(
         raise BadValue(f"linear: residual has shape {residual.shape}, the result has {result}")
     if out is not None:
         check_out(out, "linear: out", result, input.dtype)
+    if weight.ndim == 1:  # one row, whose axis only the result lacks
+        weight = weight[None, :]
+        bias, residual, out = (a if a is None else a[..., None] for a in (bias, residual, out))
     tall = [a for a in (input, residual, out) if a is not None]
     whole = input.ndim < 3 or all(_joined(a) is not None for a in tall)
     a = _operand("a", input, whole)
@@ -164,6 +170,7 @@ def linear(
 
 @composed_of("matmul", module=MODULE)
 @on_its_device
+@natively
 def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = None) -> Array:
     """``sum over i, j of input1[..., i] * weight[o, i, j] * input2[..., j]``, plus bias.
 
@@ -203,12 +210,21 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     outs, left, right = weight.shape
     for name, array, size in (("input1", input1, left), ("input2", input2, right)):
         if array.ndim < 1 or array.shape[-1] != size:
-            raise BadValue(f"bilinear: {name} of shape {array.shape} and weight of shape {weight.shape} do not fit")
+            raise BadValue(
+                f"bilinear: {name} of shape {array.shape} and weight of shape {weight.shape} do not fit",
+                cause=f"{name} size does not match weight size: expected {size}",
+            )
     if input1.shape[:-1] != input2.shape[:-1]:
         shapes = f"{input1.shape} and {input2.shape}"
-        raise BadValue(f"bilinear: input1 and input2 have shapes {shapes}, which differ before the last axis")
+        raise BadValue(
+            f"bilinear: input1 and input2 have shapes {shapes}, which differ before the last axis",
+            cause="input batch dimensions do not match",
+        )
     if bias is not None and bias.shape != (outs,):
-        raise BadValue(f"bilinear: bias has shape {bias.shape}, for weight of shape {weight.shape} it must be {(outs,)}")
+        raise BadValue(
+            f"bilinear: bias has shape {bias.shape}, for weight of shape {weight.shape} it must be {(outs,)}",
+            cause="bias size does not match weight size",
+        )
     xp, kind = functions(input1), dtype_of(input1)
     if 0 in (input1.size, input2.size, weight.size):
         zeros: Array = xp.zeros((*input1.shape[:-1], outs), dtype=input1.dtype)

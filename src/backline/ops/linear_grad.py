@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import BadValue
 from .bind import composed_of
-from .kinds import cast, like, on_its_device, space_of
+from .kinds import cast, like, natively, on_its_device, space_of
 from .layer_checks import Array, as_input
 from .linear import _same_dtype
 from .matmul import matmul
@@ -19,6 +19,7 @@ __all__ = ["linear_bias", "linear_input", "linear_weight"]
 
 @composed_of("matmul", module=GRAD)
 @on_its_device
+@natively
 def linear_input(weight: Array, grad_output: Array) -> Array:
     """Gradient of `linear` with respect to its input: ``grad_output @ weight``.
 
@@ -58,6 +59,7 @@ def linear_input(weight: Array, grad_output: Array) -> Array:
 
 @composed_of("matmul", module=GRAD)
 @on_its_device
+@natively
 def linear_weight(input: Array, grad_output: Array) -> Array:
     """Gradient of `linear` with respect to its weight: the sum of all ``outer(grad_output, input)``.
 
@@ -96,6 +98,7 @@ def linear_weight(input: Array, grad_output: Array) -> Array:
 
 
 @on_its_device
+@natively
 def linear_bias(grad_output: Array) -> Array:
     """Gradient of `linear` with respect to its bias: the sum of `grad_output` over all axes but the last.
 

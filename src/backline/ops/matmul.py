@@ -15,6 +15,7 @@ from ..problems import Operand
 from ..problems.layout import broadcast_batch
 from ..problems.matmul import MatmulProblem
 from .bind import check_array, check_out, operation
+from .checks import number
 
 __all__ = ["addmm", "baddbmm", "bmm", "dot", "matmul", "mm", "mv", "outer", "vdot"]
 
@@ -39,7 +40,7 @@ def _product(
     """The Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
     if a.dtype != b.dtype:
         raise BadType(
-            f"{where}: operands have dtypes {a.dtype} and {b.dtype}",
+            f"{where}: operands have dtypes {a.dtype} and {b.dtype}, expected m1 and m2 to have the same dtype",
             cause="a product runs in one dtype, and converting behind your back could cost more than the product",
             remedy=f"a.astype(np.{b.dtype.name}) or the other way round",
         )
@@ -49,11 +50,14 @@ def _product(
     if a_shape[-1] != b_shape[-2]:
         raise BadValue(
             f"{where}: shapes {a.shape} and {b.shape} do not fit",
-            cause=f"{a_shape[-1]} columns on the left, {b_shape[-2]} rows on the right",
+            cause=f"{_in_torch(where, a, b)}: {a_shape[-1]} columns on the left, {b_shape[-2]} rows on the right",
         )
     batch = broadcast_batch(a_shape[:-2], b_shape[:-2])
     if batch is None:
-        raise BadValue(f"{where}: batch shapes {a_shape[:-2]} and {b_shape[:-2]} do not broadcast")
+        raise BadValue(
+            f"{where}: batch shapes {a_shape[:-2]} and {b_shape[:-2]} do not broadcast",
+            cause=_first_clash(a_shape[:-2], b_shape[:-2]),
+        )
     m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
     result = (*batch, *([] if left else [m]), *([] if right else [n]))
     operands = [_as_matrix("a", a, a_shape, a_strides), _as_matrix("b", b, b_shape, b_strides)]
@@ -93,6 +97,31 @@ def _product(
     )  # fmt: skip
 
 
+def _in_torch(where: str, a: Array, b: Array) -> str:
+    """The words of torch's error for shapes that do not fit: programs look for them."""
+    if a.ndim == b.ndim == 1:
+        sizes = f"{list(a.shape)} and src {list(b.shape)}"
+        return f"inconsistent tensor size, expected tensor {sizes} to have the same number of elements"
+    if b.ndim == 1:
+        return "size mismatch"
+    if where in ("bmm", "baddbmm"):
+        sizes = f"{[a.shape[0], a.shape[-1]]} but got: {list(b.shape[:2])}"
+        return f"Expected size for first two dimensions of batch2 tensor to be: {sizes}"
+    sizes = f"{'x'.join(map(str, a.shape))} and {'x'.join(map(str, b.shape))}"
+    return f"mat1 and mat2 shapes cannot be multiplied ({sizes})"
+
+
+def _first_clash(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """The last axis in which batches do not broadcast, in torch's words."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    axis, m, n = [(i, m, n) for i, (m, n) in enumerate(pairs) if m != n and 1 not in (m, n)][-1]
+    return f"The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {axis}"
+
+
+_MUST_BE = {1: "1D tensors expected", 2: "{name} must be a matrix", 3: "{name} must be a 3D tensor"}
+
+
 def _arrays(where: str, **arrays: Any) -> None:
     for name, value in arrays.items():
         check_array(value, f"{where}: {name}")
@@ -100,7 +129,10 @@ def _arrays(where: str, **arrays: Any) -> None:
 
 def _rank(where: str, name: str, array: Array, rank: int) -> None:
     if array.ndim != rank:
-        raise BadValue(f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}")
+        raise BadValue(
+            f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}",
+            cause=f"{_MUST_BE[rank].format(name=name)}, but got {array.ndim}D",
+        )
 
 
 @operation("matmul")
@@ -142,7 +174,8 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
     _arrays("matmul", input=input, other=other)
     for name, value in (("input", input), ("other", other)):
         if value.ndim == 0:
-            raise BadValue(f"matmul: {name} is a scalar", remedy="use * to scale")
+            cause = f"both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D"
+            raise BadValue(f"matmul: {name} is a scalar", cause=cause, remedy="use * to scale")
     return _product("matmul", input, other, out)
 
 
@@ -210,7 +243,7 @@ def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem
     _rank("bmm", "input", input, 3)
     _rank("bmm", "mat2", mat2, 3)
     if input.shape[0] != mat2.shape[0]:
-        raise BadValue(f"bmm: stacks of {input.shape[0]} and {mat2.shape[0]} matrices")
+        raise BadValue(f"bmm: stacks of {input.shape[0]} and {mat2.shape[0]} matrices", cause=_in_torch("bmm", input, mat2))
     return _product("bmm", input, mat2, out)
 
 
@@ -384,7 +417,7 @@ def addmm(
     _arrays("addmm", input=input, mat1=mat1, mat2=mat2)
     _rank("addmm", "mat1", mat1, 2)
     _rank("addmm", "mat2", mat2, 2)
-    return _product("addmm", mat1, mat2, out, c=input, alpha=_number(alpha), beta=_number(beta))
+    return _product("addmm", mat1, mat2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
 
 
 @operation("baddbmm")
@@ -424,13 +457,16 @@ def baddbmm(
     _rank("baddbmm", "batch1", batch1, 3)
     _rank("baddbmm", "batch2", batch2, 3)
     if batch1.shape[0] != batch2.shape[0]:
-        raise BadValue(f"baddbmm: stacks of {batch1.shape[0]} and {batch2.shape[0]} matrices")
-    return _product("baddbmm", batch1, batch2, out, c=input, alpha=_number(alpha), beta=_number(beta))
+        cause = _in_torch("baddbmm", batch1, batch2)
+        raise BadValue(f"baddbmm: stacks of {batch1.shape[0]} and {batch2.shape[0]} matrices", cause=cause)
+    return _product("baddbmm", batch1, batch2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
 
 
-def _number(value: Any) -> Any:
+def _factor(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
         raise BadType(f"alpha and beta are numbers, not {type(value).__name__}")
+    if isinstance(value, int):
+        number("addmm", "alpha or beta", value)
     return value

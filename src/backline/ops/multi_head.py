@@ -16,6 +16,7 @@ from .linear import linear
 from .matmul import matmul
 from .multi_head_checks import WHERE, checked, checked_as_torch
 from .neural import dropout, softmax
+from .promote import accepted, names_of, promoting
 
 __all__ = ["MultiHeadAttention", "multi_head_attention", "multi_head_attention_forward"]
 
@@ -50,6 +51,7 @@ def _attend(
     return MultiHeadProblem(f"nn.functional.{WHERE}", operands, tuple(sorted(parameters.items())), "attention")
 
 
+@promoting
 def multi_head_attention(
     query: Array,
     key: Array,
@@ -97,7 +99,7 @@ def multi_head_attention(
     average_attn_weights
         Whether those are the mean over the heads.
     dropout_p, seed
-        Probability with which a weight is left out, and the seed that it needs.
+        Probability with which a weight is left out, and the seed; None draws one, where `backline.manual_seed` has been called.
 
     Returns
     -------
@@ -136,6 +138,7 @@ def multi_head_attention(
     return _result(_attend(*arguments), arguments, query.ndim == 2)
 
 
+@promoting
 def multi_head_attention_forward(
     query: Array,
     key: Array,
@@ -176,13 +179,13 @@ def multi_head_attention_forward(
     num_heads, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, key_padding_mask, need_weights
         As in `multi_head_attention`.
     bias_k, bias_v
-        Shape (1, 1, E): a key and a value that are appended to those projected. Both or neither.
+        Shape (1, 1, E), (1, E) or (E,): a key and a value that are appended to those projected. Both or neither.
     add_zero_attn
         Whether a key and a value of zeros are appended.
     dropout_p, training, seed
-        Dropout happens in training only, and then needs a seed.
+        Dropout happens in training only, and then needs a seed, or `backline.manual_seed` before.
     attn_mask, is_causal
-        As there; beside a mask is_causal says nothing more.
+        As there; is_causal says that the mask is the causal one, and needs it.
     use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight
         Three weights in the place of `in_proj_weight`.
     static_k, static_v
@@ -298,8 +301,15 @@ def _weighted(weights: Array, value: Array, taken: Array | None) -> Array:
 
 multi_head.composed[:] = [_composed]
 _problem = problem_builders.pop(f"nn.functional.{WHERE}")
-problem_builders[f"nn.functional.{WHERE}"] = lambda *args, **kwargs: _problem(*checked(*args, **kwargs))
-problem_builders[f"nn.functional.{WHERE}_forward"] = lambda *args, **kwargs: _problem(*checked_as_torch(*args, **kwargs))
+
+
+def _explained(function: Any, check: Any) -> Any:
+    names = names_of(function)
+    return lambda *args, **kwargs: accepted(lambda *a, **k: _problem(*check(*a, **k)), names, args, kwargs)
+
+
+problem_builders[f"nn.functional.{WHERE}"] = _explained(multi_head_attention, checked)
+problem_builders[f"nn.functional.{WHERE}_forward"] = _explained(multi_head_attention_forward, checked_as_torch)
 operation_families[f"nn.functional.{WHERE}_forward"] = operation_families[f"nn.functional.{WHERE}"]
 for _function in (multi_head_attention, multi_head_attention_forward, MultiHeadAttention):
     _function.__module__ = MODULE

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .checks import flag
-from .layer_checks import Array, as_input, positive, whole
+from .checks import flag, whole
+from .kinds import natively
+from .layer_checks import Array, as_input, positive
+from .random import drawn_seed
 
 __all__ = ["WHERE", "checked", "checked_as_torch"]
 
 WHERE = "multi_head_attention"
 
 
+@natively
 def checked(
     query: Any, key: Any, value: Any, num_heads: Any, in_proj_weight: Any, in_proj_bias: Any, out_proj_weight: Any,
     out_proj_bias: Any, key_padding_mask: Any = None, attn_mask: Any = None, is_causal: Any = False, need_weights: Any = False,
@@ -46,7 +49,7 @@ def checked(
         weights[0] = _array(where, "in_proj_weight", in_proj_weight, (3 * size, size), q)
     if (bias_k is None) != (bias_v is None):
         raise BadValue(f"{where}: bias_k without bias_v, or bias_v without bias_k", cause="each key has a value")
-    appended = [array("bias_k", bias_k, 1, 1, size), array("bias_v", bias_v, 1, 1, size)]
+    appended = [array(name, _with_axes(given, size), 1, 1, size) for name, given in (("bias_k", bias_k), ("bias_v", bias_v))]
     fixed = []
     for name, given in (("static_k", static_k), ("static_v", static_v)):
         if given is not None and appended[0] is not None:
@@ -68,6 +71,11 @@ def checked(
         *appended, *fixed, heads, causal, flag(where, "add_zero_attn", add_zero_attn), flag(where, "need_weights", need_weights),
         flag(where, "average_attn_weights", average_attn_weights), rate, _seed(where, seed) if rate else None,
     )  # fmt: skip
+
+
+def _with_axes(given: Any, size: int) -> Any:
+    """A bias of shape (E,) or (1, E) as one of (1, 1, E); another value as it is."""
+    return given.reshape(1, 1, size) if isinstance(given, np.ndarray) and given.shape in ((size,), (1, size)) else given
 
 
 def _sources(where: str, query: Any, key: Any, value: Any) -> list[Array]:
@@ -98,8 +106,7 @@ def _array(where: str, name: str, given: Any, shape: tuple[int, ...], like: Arra
 
 def _seed(where: str, seed: Any) -> int:
     if seed is None:
-        cause = "which weights are left out is never decided behind your back"
-        raise BadValue(f"{where}: dropout without a seed", cause=cause, remedy="seed=0, and another one for every step")
+        return drawn_seed(where)
     number = whole(where, "seed", seed)
     if number < 0:
         raise BadValue(f"{where}: seed={number} is negative")
@@ -149,6 +156,7 @@ def _masking(where: str, name: str, given: Any, q: Array) -> Array:
     return given
 
 
+@natively
 def checked_as_torch(
     query: Any, key: Any, value: Any, embed_dim_to_check: Any, num_heads: Any, in_proj_weight: Any, in_proj_bias: Any,
     bias_k: Any, bias_v: Any, add_zero_attn: Any, dropout_p: Any, out_proj_weight: Any, out_proj_bias: Any, training: Any = True,
@@ -167,11 +175,16 @@ def checked_as_torch(
         raise BadValue(f"{where}: embed_dim_to_check={embed_dim_to_check}, and query has shape {query.shape}")
     separate = flag(where, "use_separate_proj_weight", use_separate_proj_weight)
     weight = (q_proj_weight, k_proj_weight, v_proj_weight) if separate else in_proj_weight
-    causal = flag(where, "is_causal", is_causal) and attn_mask is None
+    if flag(where, "is_causal", is_causal) and attn_mask is None:
+        raise BadValue(
+            f"{where}: Need attn_mask if specifying the is_causal hint",
+            cause="is_causal says there only that the mask is the causal one",
+            remedy="attn_mask=~np.tri(L, S, dtype=bool), or multi_head_attention, which needs no mask",
+        )
     q, k, v = (swapped[id(a)] for a in (query, key, value))
     return checked(
         q, k, v, num_heads, weight, in_proj_bias, out_proj_weight, out_proj_bias,
-        key_padding_mask, attn_mask, causal, need_weights, average_attn_weights,
+        key_padding_mask, attn_mask, False, need_weights, average_attn_weights,
         dropout_p if flag(where, "training", training) else 0.0, seed, bias_k, bias_v, add_zero_attn, static_k, static_v,
         where=where,
     )  # fmt: skip

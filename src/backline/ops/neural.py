@@ -6,6 +6,8 @@ halves are computed in float32 and rounded once. A result has the input's shape,
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,12 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.neural import NeuralProblem
 from .axes import axis_of
-from .bind import operation
-from .checks import flag, word
-from .kinds import functions, like, on_its_device, space_of
-from .layer_checks import MODULE, Array, as_input, positive, problem
+from .bind import check_array, operation
+from .checks import dtype_given, flag, word
+from .kinds import functions, like, natively, on_its_device, space_of
+from .layer_checks import FLOATS, MODULE, Array, as_input, positive, problem
+from .promote import conversion
+from .random import drawn_generator
 
 __all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
 
@@ -34,7 +38,7 @@ def relu(input: Array) -> NeuralProblem:
     Parameters
     ----------
     input
-        Floating-point array of any shape.
+        Array of any shape, of floating-point numbers or integers.
 
     Returns
     -------
@@ -44,7 +48,7 @@ def relu(input: Array) -> NeuralProblem:
     Raises
     ------
     BadType
-        No array, or not of floating-point numbers.
+        No array, or one of bool or complex numbers.
 
     Examples
     --------
@@ -52,7 +56,11 @@ def relu(input: Array) -> NeuralProblem:
     >>> backline.nn.functional.relu(np.array([-1.0, 2.0]))
     array([0., 2.])
     """
-    return _pointwise("relu", input)
+    array = as_input("relu", "input", input, integers=True)
+    return problem("relu", {"input": array}, array.shape)
+
+
+_FORMS = "approximate argument must be either none or tanh."
 
 
 @operation("gelu", module=MODULE, family="neural")
@@ -74,7 +82,7 @@ def gelu(input: Array, approximate: str = "none") -> NeuralProblem:
     Raises
     ------
     BadType, BadValue
-        As `relu`; another word for `approximate`.
+        No array, or not of floating-point numbers; another word for `approximate`.
 
     Examples
     --------
@@ -82,7 +90,7 @@ def gelu(input: Array, approximate: str = "none") -> NeuralProblem:
     >>> backline.nn.functional.gelu(np.array([-1.0, 1.0])).round(6)
     array([-0.158655,  0.841345])
     """
-    return _pointwise("gelu", input, approximate=word("gelu", "approximate", approximate, ("none", "tanh")))
+    return _pointwise("gelu", input, approximate=word("gelu", "approximate", approximate, ("none", "tanh"), _FORMS))
 
 
 @operation("silu", module=MODULE, family="neural")
@@ -102,7 +110,7 @@ def silu(input: Array) -> NeuralProblem:
     Raises
     ------
     BadType
-        As `relu`.
+        No array, or not of floating-point numbers.
 
     Examples
     --------
@@ -130,7 +138,7 @@ def tanh(input: Array) -> NeuralProblem:
     Raises
     ------
     BadType
-        As `relu`.
+        No array, or not of floating-point numbers.
 
     Examples
     --------
@@ -158,7 +166,7 @@ def sigmoid(input: Array) -> NeuralProblem:
     Raises
     ------
     BadType
-        As `relu`.
+        No array, or not of floating-point numbers.
 
     Examples
     --------
@@ -169,26 +177,53 @@ def sigmoid(input: Array) -> NeuralProblem:
     return _pointwise("sigmoid", input)
 
 
-@operation("softmax", module=MODULE, family="neural")
-def softmax(input: Array, dim: int) -> NeuralProblem:
+def _without_dim(op: str, input: Any, dim: Any = None, **more: Any) -> str:
+    if dim is not None:
+        return ""
+    return f"Implicit dimension choice for {op} has been deprecated. Change the call to include dim=X as an argument."
+
+
+def _along(op: str, input: Any, dim: Any, dtype: Any) -> NeuralProblem:
+    """The Problem of a softmax; the input is converted to `dtype` before it runs."""
+    converted: tuple[str, ...] = ()
+    array = as_input(op, "input", input) if dtype is None else check_array(input, f"{op}: input")
+    if dtype is not None:
+        wanted = dtype_given(op, dtype, FLOATS)
+        if array.dtype.kind == "c":
+            raise BadType(f"{op}: input has dtype {array.dtype}", cause="the imaginary part would be lost", remedy="x.real")
+        if array.dtype != wanted:
+            converted = (conversion("input", array, wanted),)
+            array = np.empty_like(array, dtype=wanted, subok=False)  # laid out as the converted one
+    if dim is None:
+        dim = 0 if array.ndim in (0, 1, 3) else 1
+    axis = axis_of(op, "dim", dim, array.shape or (1,))
+    return replace(problem(op, {"input": array}, array.shape, axis=axis), converted=converted)
+
+
+@operation("softmax", module=MODULE, family="neural", deprecated=partial(_without_dim, "softmax"))
+def softmax(input: Array, dim: int | None = None, *, dtype: Any = None) -> NeuralProblem:
     """Exponentials along an axis, divided by their sum.
 
     Parameters
     ----------
     input
-        Floating-point array of one dimension or more.
+        Floating-point array, or with `dtype` one of any real numbers. One without axes counts as one element along axis 0.
     dim
-        The axis; counted from the end if negative.
+        The axis; counted from the end if negative. None, which torch is giving up and warns about, takes axis 0 of arrays of 0,
+        1 or 3 dimensions, else axis 1.
+    dtype
+        float16, bfloat16, float32 or float64: what `input` is converted to first.
 
     Returns
     -------
     ndarray
-        As `input`; adds up to 1 along `dim`. Where the largest element is infinite or NaN, all are NaN.
+        As `input`, of `dtype` if it is given; adds up to 1 along `dim`. Where the largest element is infinite or NaN, all are
+        NaN.
 
     Raises
     ------
     BadType, BadValue
-        As `relu`; no such axis.
+        No array, or not of floating-point numbers; no such axis; a `dtype` that is not one of those.
 
     Notes
     -----
@@ -201,25 +236,24 @@ def softmax(input: Array, dim: int) -> NeuralProblem:
     array([[0.5, 0.5],
            [1. , 0. ]])
     """
-    array = as_input("softmax", "input", input, rank=1)
-    return problem("softmax", {"input": array}, array.shape, axis=axis_of("softmax", "dim", dim, array.shape))
+    return _along("softmax", input, dim, dtype)
 
 
-@operation("log_softmax", module=MODULE, family="neural")
-def log_softmax(input: Array, dim: int) -> NeuralProblem:
+@operation("log_softmax", module=MODULE, family="neural", deprecated=partial(_without_dim, "log_softmax"))
+def log_softmax(input: Array, dim: int | None = None, *, dtype: Any = None) -> NeuralProblem:
     """Logarithm of `softmax`, computed without going through it.
 
     Parameters
     ----------
     input
-        Floating-point array of one dimension or more.
-    dim
-        The axis; counted from the end if negative.
+        As for `softmax`.
+    dim, dtype
+        As for `softmax`.
 
     Returns
     -------
     ndarray
-        As `input`.
+        As `input`, of `dtype` if it is given.
 
     Raises
     ------
@@ -232,11 +266,11 @@ def log_softmax(input: Array, dim: int) -> NeuralProblem:
     >>> backline.nn.functional.log_softmax(np.array([1000.0, 0.0]), dim=0)
     array([    0., -1000.])
     """
-    array = as_input("log_softmax", "input", input, rank=1)
-    return problem("log_softmax", {"input": array}, array.shape, axis=axis_of("log_softmax", "dim", dim, array.shape))
+    return _along("log_softmax", input, dim, dtype)
 
 
 @on_its_device
+@natively
 def dropout(
     input: Array, p: float = 0.5, training: bool = True, *, seed: int | np.random.Generator | None = None
 ) -> Array:
@@ -251,8 +285,8 @@ def dropout(
     training
         False returns a copy of the input.
     seed
-        A seed, or a generator of random numbers, which moves on. There is no hidden generator: it must be given where elements
-        are dropped at all.
+        A seed, or a generator of random numbers, which moves on. None takes the generator of `backline.manual_seed`, which must
+        have been called where elements are dropped at all.
 
     Returns
     -------
@@ -262,7 +296,7 @@ def dropout(
     Raises
     ------
     BadType, BadValue
-        As `relu`; `p` out of range; no `seed`.
+        No array, or not of floating-point numbers; `p` out of range; no `seed`, and no `backline.manual_seed` before.
 
     Notes
     -----
@@ -281,7 +315,7 @@ def dropout(
     if not flag("dropout", "training", training) or rate == 0:
         return _copied(input)
     if seed is None:
-        raise BadValue("dropout: no seed", cause="results must be repeatable", remedy="seed=0, or seed=np.random.default_rng()")
+        seed = drawn_generator("dropout")
     if not isinstance(seed, np.random.Generator):
         if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
             raise BadType(f"dropout: seed is an int or a numpy.random.Generator, not {type(seed).__name__}")

@@ -16,9 +16,10 @@ from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.neural import NeuralProblem
 from .bind import operation
-from .checks import flag
+from .checks import flag, whole
 from .kinds import like, on_its_device, one_kind
-from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem, whole
+from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem
+from .promote import accepted, names_of
 
 __all__ = ["batch_norm", "layer_norm", "normalised_axes"]
 
@@ -30,7 +31,9 @@ def normalised_axes(where: str, input: Array, normalized_shape: Any) -> tuple[in
     if not shape or input.shape[-len(shape) :] != shape:
         raise BadValue(
             f"{where}: normalized_shape={shape} for input of shape {input.shape}",
-            cause="it is the shape of the last axes, one or more of them",
+            cause=f"it is the shape of the last axes: expected input with shape [*, {', '.join(map(str, shape))}]"
+            if shape
+            else "Expected normalized_shape to be at least 1-dimensional",
         )
     return shape
 
@@ -98,7 +101,7 @@ def _inference(
         if given[name] is None:
             raise BadValue(
                 f"batch_norm: no running_{'mean' if name == 'mean' else 'var'}",
-                cause="without training, both are what the input is normalised by",
+                cause=f"running_{'mean' if name == 'mean' else 'var'} must be defined in evaluation mode",
                 remedy="give both, or training=True",
             )
     return problem("batch_norm", {"input": array, **given}, array.shape, eps=positive("batch_norm", "eps", eps))
@@ -111,7 +114,7 @@ def _training(input: Array, weight: Array | None = None, bias: Array | None = No
     if array.shape[1] and array.size == array.shape[1]:
         raise BadValue(
             f"batch_norm: input of shape {array.shape} has one value for each channel",
-            cause="a variance needs two",
+            cause="Expected more than 1 value per channel when training: a variance needs two",
             remedy="a larger batch, or training=False",
         )
     arrays = {"input": array, "weight": given["weight"], "bias": given["bias"]}
@@ -224,6 +227,7 @@ def _problem(
 batch_norm.__module__ = MODULE
 _training_problem = problem_builders.pop("nn.functional.batch_norm_train")
 _inference_problem = problem_builders.pop("nn.functional.batch_norm_inference")
-problem_builders["nn.functional.batch_norm"] = _problem
+_NAMES = names_of(batch_norm)
+problem_builders["nn.functional.batch_norm"] = lambda *args, **kwargs: accepted(_problem, _NAMES, args, kwargs)
 for _name in ("batch_norm_train", "batch_norm_inference"):
     operation_families["nn.functional.batch_norm"] = operation_families.pop(f"nn.functional.{_name}")

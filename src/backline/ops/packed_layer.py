@@ -16,13 +16,13 @@ import numpy as np
 
 from .. import _core
 from ..engine.choose import plan_for
-from ..engine.explain import problem_builders
 from ..errors import BadType, BadValue
 from ..problems import Problem, short
 from . import linear as linear_layers
-from .bind import _plain, check_array
+from .bind import _plain, check_array, unconverted
 from .conv import _OneImage
-from .conv_checks import Array, conv_problem, number_of_groups, transpose_problem
+from .conv_checks import MOST, Array, conv_problem, number_of_groups, transpose_problem
+from .kinds import native
 
 __all__ = ["MAX_PLANS", "Layer", "PackedLayer"]
 
@@ -146,10 +146,9 @@ class Layer:
         self.settings = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
         self.owner: Callable[[], PackedLayer | None] = lambda: None
         # Checked before it is copied, by asking for nothing at all.
-        self.weight: Array = weight
-        self.bias: Array | None = bias
-        check_array(weight, f"{where}: weight")
-        self._made({"input": self._nothing(where)}, where)
+        self.weight: Array = native(check_array(weight, f"{where}: weight"))
+        self.bias: Array | None = native(bias)
+        self._made({"input": self._nothing(where)}, where, of_any_size=True)
         self.weight, self.bias = _own(weight), None if bias is None else _own(bias)
 
     def _nothing(self, where: str) -> Array:
@@ -160,19 +159,23 @@ class Layer:
         channels = 1
         if len(shape) == self.rank + 2:
             channels = shape[0] if "transpose" in self.operation else shape[1] * number_of_groups(where, self.settings["groups"])
+        if channels > MOST:
+            raise BadValue(
+                f"{where}: groups={self.settings['groups']}", cause=f"weight of shape {shape} would take {channels} channels"
+            )
         return np.empty((0, channels, *(0,) * self.rank), self.weight.dtype)
 
-    def _made(self, arrays: dict[str, Any], where: str) -> Problem:
+    def _made(self, arrays: dict[str, Any], where: str, *, of_any_size: bool = False) -> Problem:
         """The Problem, its operands in the order in which a plan gets them: weight, bias, then as the call lists them."""
         settings = self.settings
         if self.operation == "linear":
             given = {"weight": self.weight, **({} if self.bias is None else {"bias": self.bias}), **arrays}
-            made = problem_builders["nn.functional.linear"](**given, **settings)
+            made = unconverted["nn.functional.linear"](**given, **settings)
         else:
             rest = {role: None for role in PARAMETERS if role not in arrays}
             given = {"weight": self.weight, "bias": self.bias, **arrays, **rest}
             make = transpose_problem if "transpose" in self.operation else conv_problem
-            made = make(where, self.rank, given, **settings)
+            made = make(where, self.rank, given, **settings, of_any_size=of_any_size)
         return replace(made, parameters=(*made.parameters, ("packed", True)))
 
     def problem(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:

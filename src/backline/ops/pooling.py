@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from ..errors import BadValue
 from ..problems.neural import NeuralProblem
+from ..switches.declare import show
 from .bind import operation
-from .checks import flag
-from .conv_checks import Sizes, numbers
-from .layer_checks import MODULE, Array, as_input, problem, whole
+from .checks import flag, whole
+from .conv_checks import MOST, Sizes, numbers
+from .layer_checks import MODULE, Array, as_input, problem
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_parameters", "avg_parameters", "avg_pool1d",
@@ -28,15 +29,21 @@ AXES = {1: "L", 2: "H, W", 3: "D, H, W"}
 def shaped(where: str, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """The sizes of the images, once they are known to be some."""
     if len(shape) not in (rank + 1, rank + 2):
-        raise BadValue(f"{where}: {name} must have shape (N, C, {AXES[rank]}) or (C, {AXES[rank]}), it has {shape}")
+        raise BadValue(
+            f"{where}: {name} must have shape (N, C, {AXES[rank]}) or (C, {AXES[rank]}), it has {shape}",
+            cause=f"Expected {rank + 1}D or {rank + 2}D (batch mode) tensor, but got {list(shape)}",
+        )
     image = shape[len(shape) - rank :]
     if 0 in image:
-        raise BadValue(f"{where}: {name} of shape {shape} has images without points")
+        raise BadValue(
+            f"{where}: {name} of shape {shape} has images without points",
+            cause="Expected input to have non-zero size for non-batch dimensions",
+        )
     return image
 
 
-def images(where: str, input: Any, rank: int) -> Array:
-    array = as_input(where, "input", input)
+def images(where: str, input: Any, rank: int, *, integers: bool = False) -> Array:
+    array = as_input(where, "input", input, integers=integers)
     shaped(where, "input", array.shape, rank)
     return array
 
@@ -47,7 +54,9 @@ def _windows(
     """Parameters of the Problem, sizes of the result, and what ceil_mode adds behind the padding."""
     rank = len(image)
     kernel = numbers(where, "kernel_size", kernel_size, rank, 1)
-    steps = kernel if stride is None else numbers(where, "stride", stride, rank, 1)
+    # torch's functions take an empty tuple for the default.
+    default = stride is None or (isinstance(stride, (tuple, list)) and not stride)
+    steps = kernel if default else numbers(where, "stride", stride, rank, 1)
     margin = numbers(where, "padding", padding, rank, 0)
     spread = numbers(where, "dilation", dilation, rank, 1)
     up = flag(where, "ceil_mode", ceil_mode)
@@ -55,14 +64,17 @@ def _windows(
     for n, k, s, m, d in zip(image, kernel, steps, margin, spread, strict=True):
         reach = d * (k - 1) + 1
         if 2 * m > reach:
-            cause = f"it is at most half of the {reach} points that the kernel covers"
+            cause = f"pad should be at most half of effective kernel size, of the {reach} points that the kernel covers"
             raise BadValue(f"{where}: padding={padding!r} with kernel_size={kernel_size!r}", cause=cause)
         room = n + 2 * m - reach
         points = (-(-room // s) if up else room // s) + 1
         if up and (points - 1) * s >= n + m:  # a window must not begin behind the image
             points -= 1
         if room < 0 and (not up or points < 1):
-            raise BadValue(f"{where}: kernel_size={kernel_size!r} covers {reach} points, the images have {n} and padding {m}")
+            raise BadValue(
+                f"{where}: kernel_size={kernel_size!r} covers {reach} points, the images have {n} and padding {m}",
+                cause="Output size is too small",
+            )
         overhang = max((points - 1) * s - room, 0)
         sizes.append(points)
         pairs.append((m, m + overhang))
@@ -88,9 +100,11 @@ def avg_parameters(
     parameters["count_include_pad"] = padded
     if divisor_override is None and not (padded and any(overhang)):
         return "avg_pool", parameters, sizes
-    if divisor_override is not None and whole(where, "divisor_override", divisor_override) == 0:
-        raise BadValue(f"{where}: divisor_override=0", cause="the sums are divided by it")
-    divisor = None if divisor_override is None else int(divisor_override)
+    divisor = None if divisor_override is None else whole(where, "divisor_override", divisor_override)
+    if divisor == 0:
+        raise BadValue(f"{where}: divisor must be not zero, and divisor_override=0", cause="the sums are divided by it")
+    if divisor is not None and not -MOST <= divisor <= MOST:
+        raise BadValue(f"{where}: divisor_override={show(divisor)}", cause=f"it is from {-MOST} to {MOST}, without 0")
     return "avg_pool_divided", parameters | {"divisor": divisor, "overhang": overhang}, sizes
 
 
@@ -121,23 +135,27 @@ MAX = """Largest element of every window of images of {rank} dimension{s}.
 Parameters
 ----------
 input
-    Floating-point array of shape (N, C, {axes}) or (C, {axes}).
+    Array of shape (N, C, {axes}) or (C, {axes}), of floating-point numbers or integers.
 kernel_size, stride, padding, dilation
-    {number}: size of the window, steps between windows (None: the size), points of minus infinity around the image (at most half
-    of what the window covers), steps within the window.
+    {number}: size of the window, steps between windows (None: the size), points around the image (at most half of what the
+    window covers), which count as the least number there is, steps within the window.
 ceil_mode
     Whether a last window may reach beyond the padding.
+return_indices
+    Whether the places of these elements are returned, too.
 
 Returns
 -------
 ndarray
     Images of ``floor((n + 2 * padding - dilation * (kernel_size - 1) - 1) / stride) + 1`` points, rounded up with `ceil_mode`;
-    its axes in the order in memory that the input's have. A window with NaN has NaN.
+    its axes in the order in memory that the input's have. A window with NaN has NaN. With `return_indices` a tuple of these and
+    an array of int64: where each element lies in its image, counted along the last axis first. Of equal elements it is the first,
+    of several NaN the last.
 
 Raises
 ------
 BadType, BadValue
-    Not an array of floating-point numbers, numbers out of range, images smaller than a window.
+    Not an array of floating-point numbers or integers, numbers out of range, images smaller than a window.
 
 Examples
 --------
@@ -145,6 +163,8 @@ Examples
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.max_pool{rank}d(x, 2).ravel()
 array({largest})
+>>> backline.nn.functional.max_pool{rank}d(x, 2, return_indices=True)[1].ravel()
+array({places})
 """
 
 AVERAGE = """Mean of every window of images of {rank} dimension{s}.
@@ -208,9 +228,12 @@ array([{mean}])
 
 _FACTS: dict[int, dict[str, Any]] = {
     1: {"shape": "1, 4, 4", "largest": "[ 1.,  3.,  5.,  7.,  9., 11., 13., 15.]", "mean": " 1.5,  5.5,  9.5, 13.5",
+        "places": "[1, 3, 1, 3, 1, 3, 1, 3]",
         "means": "[ 0.5,  2.5,  4.5,  6.5,  8.5, 10.5, 12.5, 14.5]"},
-    2: {"shape": "1, 1, 4, 4", "largest": "[ 5.,  7., 13., 15.]", "means": "[ 2.5,  4.5, 10.5, 12.5]", "mean": "7.5"},
-    3: {"shape": "1, 1, 2, 2, 4", "largest": "[13., 15.]", "means": "[6.5, 8.5]", "mean": "7.5"},
+    2: {"shape": "1, 1, 4, 4", "largest": "[ 5.,  7., 13., 15.]", "means": "[ 2.5,  4.5, 10.5, 12.5]", "mean": "7.5",
+        "places": "[ 5,  7, 13, 15]"},
+    3: {"shape": "1, 1, 2, 2, 4", "largest": "[13., 15.]", "means": "[6.5, 8.5]", "mean": "7.5",
+        "places": "[13, 15]"},
 }  # fmt: skip
 _DIVISOR = "\ndivisor_override\n    What sums are divided by, in the place of the number of points."
 
@@ -238,10 +261,13 @@ def _max_pool(rank: int) -> Any:
         padding: Sizes = 0,
         dilation: Sizes = 1,
         ceil_mode: bool = False,
+        return_indices: bool = False,
     ) -> NeuralProblem:
-        array = images(name, input, rank)
+        array = images(name, input, rank, integers=True)
         parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
-        return problem("max_pool", {"input": array}, _result(array.shape, sizes), **parameters)
+        if not flag(name, "return_indices", return_indices):
+            return problem("max_pool", {"input": array}, _result(array.shape, sizes), **parameters)
+        return problem("max_pool_indices", {"input": array}, _result(array.shape, sizes), indices=True, **parameters)
 
     return max_pool
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from ..errors import BadType, BadValue
 from ..problems.neural import NeuralProblem
 from .bind import operation
+from .checks import whole
 from .conv_checks import Sizes
-from .layer_checks import Array, as_input, problem, whole
+from .layer_checks import Array, as_input, problem
 from .neural_grad import GRAD
 from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
 

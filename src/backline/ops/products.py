@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..switches.declare import show
 from .axes import axes_of
 from .bind import check_out, composed_of
-from .kinds import given, into, on_its_device, one_kind
+from .kinds import cast, dtype_of, functions, given, into, natively, on_its_device, one_kind
 from .matmul import matmul, mm
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
@@ -56,12 +58,30 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     except TypeError:
         raise BadType(f"multi_dot: tensors is {type(tensors).__name__}", remedy="a list or tuple of arrays") from None
     if len(arrays) < 2:
-        raise BadValue(f"multi_dot takes two arrays or more, {len(arrays)} given")
+        cause = f"expected at least 2 tensors but got {len(arrays)}"
+        raise BadValue(f"multi_dot takes two arrays or more, {len(arrays)} given", cause=cause)
     for i, a in enumerate(arrays):
         given(a, f"multi_dot: array {i}")
         ends = i in (0, len(arrays) - 1)
         if a.ndim != 2 and not (ends and a.ndim == 1):
-            raise BadValue(f"multi_dot: array {i} has shape {a.shape}", remedy="matrices; the first and last may be vectors")
+            which = "the first tensor" if i == 0 else "the last tensor" if ends else f"tensor {i}"
+            raise BadValue(
+                f"multi_dot: array {i} has shape {a.shape}",
+                cause=f"{which} must be {'1D or 2D' if ends else '2D'} but got {a.ndim}D",
+                remedy="matrices; the first and last may be vectors",
+            )  # fmt: skip
+    for i, (a, b) in enumerate(itertools.pairwise(arrays)):
+        if a.dtype != b.dtype:
+            raise BadType(
+                f"multi_dot: array {i} has dtype {dtype_of(a)}, array {i + 1} {dtype_of(b)}",
+                cause="all tensors must have be the same dtype",
+                remedy=f"x.astype(np.{dtype_of(a).name})",
+            )
+        if a.shape[-1] != b.shape[0]:
+            raise BadValue(
+                f"multi_dot: tensors {i} and {i + 1} with shapes {list(a.shape)} and {list(b.shape)} cannot be multiplied",
+                cause=f"{a.shape[-1]} columns on the left, {b.shape[0]} rows on the right",
+            )
     sizes = [1 if arrays[0].ndim == 1 else arrays[0].shape[0]]
     sizes += [a.shape[0] for a in arrays[1:]]
     sizes.append(1 if arrays[-1].ndim == 1 else arrays[-1].shape[1])
@@ -95,6 +115,7 @@ def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
 
 @composed_of("matmul", module="backline")
 @on_its_device
+@natively
 def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     """Product of matrices in the order that takes the fewest operations; `linalg.multi_dot` with separate arguments.
 
@@ -120,11 +141,42 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
         given(a, f"chain_matmul: array {i}")
         if a.ndim != 2:
             raise BadValue(f"chain_matmul: array {i} must have 2 dimensions, it has shape {a.shape}")
+    if not matrices:
+        raise BadValue("chain_matmul(): Expected one or more matrices, and there are none")
     if len(matrices) == 1:
         alone: Array = into(out, "chain_matmul", matrices[0])
         return alone
     result: Array = multi_dot(matrices, out=out)
     return result
+
+
+def _spread(a: Array, b: Array, summed: tuple[list[int], list[int]]) -> tuple[Array, Array]:
+    """Sum an array over those of its axes that meet an axis of size 1, which stands for as many equal elements."""
+    alone: tuple[list[int], list[int]] = [], []
+    for i, j in zip(*summed, strict=True):
+        if a.shape[i] == b.shape[j]:
+            continue
+        if 1 not in (a.shape[i], b.shape[j]):
+            raise BadValue(
+                f"tensordot: contracted dimensions need to match, but first has size {a.shape[i]} in dim {i} and second has size"
+                f" {b.shape[j]} in dim {j}",
+                cause=f"shapes are {tuple(a.shape)} and {tuple(b.shape)}; only a size of 1 is spread",
+            )
+        alone[0 if b.shape[j] == 1 else 1].append(i if b.shape[j] == 1 else j)
+    if not any(alone):
+        return a, b
+    return _total(a, alone[0]), _total(b, alone[1])
+
+
+def _total(array: Array, axes: list[int]) -> Array:
+    if not axes:
+        return array
+    kind = dtype_of(array)
+    half = kind.itemsize == 2 and kind.kind in "fV"
+    with np.errstate(all="ignore"):  # as BLAS: what is not finite shows in the result
+        wide = cast(array, np.float32) if half else array
+        total: Array = cast(functions(array).sum(wide, axis=tuple(axes), keepdims=True), kind)
+        return total
 
 
 @composed_of("matmul", module="backline")
@@ -144,7 +196,7 @@ def tensordot(
     a, b
         Arrays of one dtype.
     dims
-        Number of axes, the last of `a` and the first of `b`; or the axes of each.
+        Number of axes, the last of `a` and the first of `b`; or the axes of each. An axis of size 1 goes with one of any size.
     out
         Array of the result's shape.
     axes
@@ -175,26 +227,33 @@ def tensordot(
     given(b, "tensordot: b")
     one_kind("tensordot", a=a, b=b, out=out)
     if axes is not None:
-        if dims != 2:
-            raise BadValue(f"tensordot: dims={dims!r} and axes={axes!r}", cause="they are two names of one thing")
+        if not (isinstance(dims, int) and dims == 2):
+            raise BadValue(f"tensordot: dims={show(dims)} and axes={show(axes)}", cause="they are two names of one thing")
         dims = axes
-    if isinstance(dims, (int, np.integer)):
-        if not 0 <= dims <= min(a.ndim, b.ndim):
-            raise BadValue(f"tensordot: dims={dims} for arrays of {a.ndim} and {b.ndim} dimensions")
+    if isinstance(dims, (int, np.integer)) and not isinstance(dims, bool):
+        if dims < 0:
+            raise BadValue(f"tensordot expects dims >= 0, but got dims={show(dims)}")
+        if dims > min(a.ndim, b.ndim):
+            raise BadValue(
+                f"tensordot expects dims < ndim_a or ndim_b, but got dims={show(dims)}",
+                cause=f"a has {a.ndim} dimensions, b {b.ndim}"
+            )
         summed = list(range(a.ndim - int(dims), a.ndim)), list(range(int(dims)))
     else:
         if not isinstance(dims, (tuple, list)) or len(dims) != 2 or not all(isinstance(d, (tuple, list)) for d in dims):
-            raise BadType(f"tensordot: dims={dims!r}", remedy="a number of axes, or a pair of lists of axes")
+            raise BadType(f"tensordot: dims={show(dims)}", remedy="a number of axes, or a pair of lists of axes")
         summed = (
             list(axes_of("tensordot", "dims[0]", tuple(dims[0]), a.shape, "a")),
             list(axes_of("tensordot", "dims[1]", tuple(dims[1]), b.shape, "b")),
         )
-    sizes = [a.shape[i] for i in summed[0]], [b.shape[i] for i in summed[1]]
-    if sizes[0] != sizes[1]:
-        raise BadValue(f"tensordot: axes {summed[0]} of a have sizes {sizes[0]}, axes {summed[1]} of b have {sizes[1]}")
+    if len(summed[0]) != len(summed[1]):
+        lengths = f"{len(summed[0])} and {len(summed[1])}"
+        raise BadValue(f"tensordot: both dimension lists should have same length, they have {lengths}")
+    a, b = _spread(a, b, summed)
+    sizes = [a.shape[i] for i in summed[0]]
     free = [i for i in range(a.ndim) if i not in summed[0]], [i for i in range(b.ndim) if i not in summed[1]]
     shape = (*(a.shape[i] for i in free[0]), *(b.shape[i] for i in free[1]))
-    inner = math.prod(sizes[0])
+    inner = math.prod(sizes)
     rows = math.prod([a.shape[i] for i in free[0]])
     cols = math.prod([b.shape[i] for i in free[1]])
     left = a.transpose(*free[0], *summed[0]).reshape(rows, inner)

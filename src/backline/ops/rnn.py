@@ -11,15 +11,16 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.rnn import GATES, RnnProblem
 from .bind import check_array, operation
-from .checks import flag
-from .layer_checks import Array, as_input, positive, whole
+from .checks import flag, whole
+from .layer_checks import Array, as_input, positive
+from .random import drawn_seed
 
 __all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
 
 MODULE = "backline.nn"
 
 
-@operation("lstm", module=MODULE, family="rnn")
+@operation("lstm", module=MODULE, family="rnn", lists=("hx", "params"))
 def lstm(
     input: Array,
     hx: tuple[Array, Array],
@@ -44,11 +45,11 @@ def lstm(
     input
         Shape (steps, batch, features), with `batch_first` (batch, steps, features): float16, bfloat16, float32 or float64.
     hx
-        Two arrays of shape (layers * directions, batch, hidden): h and c before the first step.
+        Two arrays of shape (layers * directions, batch, hidden), in a tuple or list: h and c before the first step.
     params
-        A tuple of arrays: for every layer, and in it every direction, W_ih (4 * hidden, columns), W_hh (4 * hidden, hidden) and
-        with `has_biases` b_ih and b_hh (4 * hidden). The first layer has as many columns as the input has features, the others
-        directions * hidden. All of the input's dtype.
+        A tuple or list of arrays: for every layer, and in it every direction, W_ih (4 * hidden, columns), W_hh (4 * hidden,
+        hidden) and with `has_biases` b_ih and b_hh (4 * hidden). The first layer has as many columns as the input has features,
+        the others directions * hidden. All of the input's dtype.
     has_biases
         Whether there are biases.
     num_layers
@@ -65,7 +66,7 @@ def lstm(
         Integers of shape (batch,), from 0 to the number of steps: how much of each sequence is there. What lies behind is not
         read, the output is 0 there, and the last state is that after the last step that is there. They may be in any order.
     seed
-        For dropout, which needs one: the same seed leaves out the same elements.
+        For dropout: the same seed leaves out the same elements. None draws one, where `backline.manual_seed` has been called.
 
     Returns
     -------
@@ -79,7 +80,7 @@ def lstm(
     BadValue
         Shapes that do not fit, a wrong number of `params`, lengths out of range, dropout without a seed.
     BadType
-        Not arrays, not a tuple, several dtypes.
+        Not arrays, neither tuple nor list, several dtypes.
 
     Notes
     -----
@@ -100,7 +101,7 @@ def lstm(
     )  # fmt: skip
 
 
-@operation("gru", module=MODULE, family="rnn")
+@operation("gru", module=MODULE, family="rnn", lists=("hx", "params"))
 def gru(
     input: Array,
     hx: Array,
@@ -150,7 +151,7 @@ def gru(
     return rnn_call("gru", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed)
 
 
-@operation("rnn_tanh", module=MODULE, family="rnn")
+@operation("rnn_tanh", module=MODULE, family="rnn", lists=("hx", "params"))
 def rnn_tanh(
     input: Array,
     hx: Array,
@@ -198,7 +199,7 @@ def rnn_tanh(
     )  # fmt: skip
 
 
-@operation("rnn_relu", module=MODULE, family="rnn")
+@operation("rnn_relu", module=MODULE, family="rnn", lists=("hx", "params"))
 def rnn_relu(
     input: Array,
     hx: Array,
@@ -369,6 +370,5 @@ def _dropout(where: str, dropout: Any, train: Any, layers: int, seed: Any) -> tu
     if not flag(where, "train", train) or rate == 0 or layers == 1:
         return ()
     if seed is None:
-        cause = "results must be repeatable"
-        raise BadValue(f"{where}: dropout without a seed", cause=cause, remedy="seed=0, and another one for every step")
+        return ("dropout", rate), ("seed", drawn_seed(where))
     return ("dropout", rate), ("seed", int(seed))

@@ -10,7 +10,7 @@ from ..errors import BadType, BadValue
 from ..problems.layout import broadcast_batch
 from ..problems.linalg import LinalgProblem
 from .bind import check_array, operation
-from .checks import Array, flag, matrix, no_check, problem, same_dtype, word
+from .checks import Array, flag, matrix, no_check, number, problem, same_dtype, word
 
 __all__ = ["cholesky_inverse", "cholesky_solve", "inv", "inv_ex", "lstsq", "lu_solve", "solve", "solve_ex", "solve_triangular"]
 
@@ -99,19 +99,29 @@ def _right_sides(where: str, a: Array, B: Any, left: bool) -> tuple[Array, bool,
     vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
     if vector:
         if not left:
-            raise BadValue(f"{where}: left=False with vectors of shape {b.shape}", remedy="B[..., None, :] for row vectors")
+            raise BadValue(
+                f"{where}: left=False with vectors of shape {b.shape}",
+                cause=_equation(a, b, False, vector),
+                remedy="B[..., None, :] for row vectors",
+            )
         if b.shape[-1] != n:
-            raise BadValue(f"{where}: A is {n} x {n}, B has length {b.shape[-1]}")
+            raise BadValue(f"{where}: A is {n} x {n}, B has length {b.shape[-1]}", cause=_equation(a, b, left, vector))
         batch = broadcast_batch(a.shape[:-2], b.shape[:-1])
         k = 1
     else:
         if b.ndim < 2 or b.shape[-2 if left else -1] != n:
-            raise BadValue(f"{where}: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=f"left={left}")
+            raise BadValue(f"{where}: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
         batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
         k = b.shape[-1 if left else -2]
     if batch is None:
         raise BadValue(f"{where}: batches of A {a.shape} and B {b.shape} do not broadcast")
     return b, vector, batch, k
+
+
+def _equation(a: Array, b: Array, left: bool, vector: bool = False) -> str:
+    """Says in torch's words which sizes do not fit, for either value of `left`."""
+    sizes = f"{a.shape[-2]}x{a.shape[-1]} and {b.shape[-1] if vector else b.shape[-2]}x{1 if vector else b.shape[-1]}"
+    return f"left={left}. Incompatible shapes of A and B for the equation {'AX' if left else 'XA'} = B ({sizes})"
 
 
 def _solve(where: str, A: Any, B: Any, left: Any, check: bool, out: Any) -> LinalgProblem:
@@ -240,14 +250,20 @@ def lu_solve(
     p = check_array(pivots, "lu_solve: pivots")
     n = a.shape[-1]
     if p.dtype != np.int32:
-        raise BadType(f"lu_solve: pivots have dtype {p.dtype}", remedy="int32, as lu_factor returns them")
+        raise BadType(
+            f"lu_solve: pivots should be a Tensor of scalar type int32, they have dtype {p.dtype}",
+            remedy="int32, as lu_factor returns them",
+        )
     if p.shape != a.shape[:-1]:
-        raise BadValue(f"lu_solve: pivots of shape {p.shape} for LU of shape {a.shape}")
+        raise BadValue(
+            f"lu_solve: pivots of shape {p.shape} for LU of shape {a.shape}",
+            cause="Number of pivots per batch should be same as the dimension of the matrix",
+        )
     left = flag("lu_solve", "left", left)
     b = matrix("lu_solve", "B", B)
     same_dtype("lu_solve", a, b)
     if b.shape[-2 if left else -1] != n:
-        raise BadValue(f"lu_solve: LU of shape {a.shape} and B of shape {b.shape} do not fit", cause=f"left={left}")
+        raise BadValue(f"lu_solve: LU of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
     batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
     if batch is None:
         raise BadValue(f"lu_solve: batches of LU {a.shape} and B {b.shape} do not broadcast")
@@ -301,7 +317,7 @@ def solve_triangular(
     n = a.shape[-1]
     batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
     if b.shape[-2 if left else -1] != n or batch is None:
-        raise BadValue(f"solve_triangular: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=f"left={left}")
+        raise BadValue(f"solve_triangular: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
     parameters = {
         "upper": flag("solve_triangular", "upper", upper), "left": left,
         "unitriangular": flag("solve_triangular", "unitriangular", unitriangular),
@@ -347,7 +363,11 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     same_dtype("cholesky_solve", a, b)
     batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
     if b.shape[-2] != a.shape[-1] or batch is None:
-        raise BadValue(f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit")
+        sizes = f"each A matrix is {a.shape[-2]} by {a.shape[-1]} but each b matrix is {b.shape[-2]} by {b.shape[-1]}"
+        raise BadValue(
+            f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit",
+            cause=f"Incompatible matrix sizes for cholesky_solve: {sizes}",
+        )
     n, k = b.shape[-2:]
     parameters = {"upper": flag("cholesky_solve", "upper", upper)}
     return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
@@ -411,8 +431,8 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     Returns
     -------
     Lstsq
-        `solution`; `residuals`, squared, where m > n, A has full rank and the driver is not gelsy; `rank` unless the driver is
-        gels; `singular_values` for gelsd and gelss. What is not computed is empty.
+        `solution`; `residuals`, squared, of shape (..., k) with k = 1 for vectors, where m > n, A has full rank and the driver is
+        not gelsy; `rank` unless the driver is gels; `singular_values` for gelsd and gelss. What is not computed is empty.
 
     Raises
     ------
@@ -430,15 +450,20 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     same_dtype("lstsq", a, b)
     if rcond is None:
         rcond = float(np.finfo(a.dtype).eps) * max(a.shape[-2:])
-    elif isinstance(rcond, bool) or not isinstance(rcond, (int, float, np.number)):
-        raise BadType(f"lstsq: rcond is a number or None, not {type(rcond).__name__}")
+    else:
+        rcond = number("lstsq", "rcond", rcond)
     if driver is not None:
-        word("lstsq", "driver", driver, LSTSQ_DRIVERS)
+        word("lstsq", "driver", driver, LSTSQ_DRIVERS, "parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
     m, n = a.shape[-2:]
     vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
     batch = broadcast_batch(a.shape[:-2], b.shape[:-1] if vector else b.shape[:-2])
     if batch is None or b.shape[-1 if vector else -2] != m:
-        raise BadValue(f"lstsq: A of shape {a.shape} and B of shape {b.shape} do not fit")
+        last = -1 if vector else -2
+        fits = b.shape[last] == m
+        raise BadValue(
+            f"lstsq: A of shape {a.shape} and B of shape {b.shape} do not fit",
+            cause="batches do not broadcast" if fits else f"input.size(-2) should match other.size({last})",
+        )
     k = 1 if vector else b.shape[-1]
-    parameters = {"rcond": float(rcond), "driver": driver, "vector": vector}
+    parameters = {"rcond": rcond, "driver": driver, "vector": vector}
     return problem("linalg.lstsq", {"a": a, "b": b}, batch, (m, n, k), parameters)

@@ -11,8 +11,8 @@ from ..errors import BadType, BadValue
 from ..problems import Problem, operand, short
 from ..problems.sparse import DTYPES, GROUP, SparseProblem
 from .bind import check_array, check_out, operation
-from .checks import flag
-from .layer_checks import whole
+from .checks import flag, whole
+from .kinds import native
 
 __all__ = ["CompressedMatrix", "ProductWay", "compress", "matmul", "prune_2_4", "search", "to_sparse_semi_structured"]
 
@@ -212,6 +212,7 @@ def _search(parts: tuple[Array, ...], other: Array, rows: int, columns: int) -> 
 def _arguments(where: str, input: Any, other: Any) -> tuple[Any, ...]:
     if not isinstance(input, CompressedMatrix):
         raise BadType(f"{where}: input must be a CompressedMatrix, not {type(input).__name__}", remedy="compress(prune_2_4(x))")
+    other = native(other)
     if getattr(other, "dtype", input.dtype) != input.dtype:
         raise BadType(
             f"{where}: other has dtype {other.dtype}, the compressed matrix has {input.dtype}",

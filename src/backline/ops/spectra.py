@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadValue
+from ..errors import BadType, BadValue
 from ..problems.linalg import LinalgProblem
 from . import elsewhere
 from .bind import operation
@@ -91,11 +91,15 @@ def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgPr
 def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A, square=True)
     n = a.shape[-1]
-    word(where, "UPLO", UPLO, ("L", "U"))
+    if not isinstance(UPLO, str):
+        raise BadType(f"{where}: UPLO is a str, not {type(UPLO).__name__}")
+    half = UPLO.upper()
+    if half not in ("L", "U"):
+        raise BadValue(f"{where}: Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
     results: tuple[Any, ...] = (((n,), _real(a.dtype)),)
     if vectors:
         results += (((n, n), a.dtype),)
-    return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": UPLO}, out, results)
+    return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
 
 
 @operation("eig", module="backline.linalg")
@@ -243,7 +247,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
 def _svd_driver(where: str, driver: Any) -> str | None:
     if driver is None:
         return None
-    if driver in ("gesvdj", "gesvda"):
+    if isinstance(driver, str) and driver in ("gesvdj", "gesvda"):
         if elsewhere.device().startswith("cuda"):
             return str(driver)
         raise BadValue(f"{where}: driver={driver!r}", cause="cuSOLVER has it, on CUDA arrays only", remedy="gesdd, gesvd or None")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.fft import FftProblem
+from ..switches.declare import show
 from .axes import axes_of, axis_of
 from .bind import check_array, check_out
-from .checks import flag, word
-from .layer_checks import whole
+from .checks import enough_memory, flag, whole, word
 
 __all__ = ["MODULE", "Array", "Sizes", "as_input", "cosine", "fourier"]
 
@@ -21,7 +21,6 @@ Array = np.ndarray[Any, Any]
 Sizes = tuple[int, ...] | list[int] | int | None
 MODULE = "backline.fft"
 NORMS = ("backward", "ortho", "forward")
-PROBED = 1 << 30  # bytes from which it is worth asking whether there is as much memory
 
 
 def as_input(where: str, value: Any, *, real: bool = False) -> Array:
@@ -29,7 +28,9 @@ def as_input(where: str, value: Any, *, real: bool = False) -> Array:
     array = check_array(value, f"{where}: input")
     if real and array.dtype.kind == "c":
         raise BadType(
-            f"{where}: input has dtype {array.dtype}", cause="it transforms real numbers", remedy="x.real, or fft for complex x"
+            f"{where}: input has dtype {array.dtype}",
+            cause=f"{where} expects a real{'-valued' if where.endswith(('n', '2')) else ''} input tensor",
+            remedy="x.real, or fft for complex x",
         )
     return array
 
@@ -43,12 +44,17 @@ def _axes(where: str, array: Array, sizes: tuple[int, ...] | None, dim: Any) -> 
     if dim is None:
         if sizes is not None and len(sizes) > array.ndim:
             raise BadValue(
-                f"{where}: s={sizes} has {len(sizes)} sizes, and input of shape {array.shape} has {array.ndim} dimensions"
+                f"{where}: s={sizes} has {len(sizes)} sizes, and input of shape {array.shape} has {array.ndim} dimensions",
+                cause=f"Got shape with {len(sizes)} values but input tensor only has {array.ndim} dimensions.",
             )
         return tuple(range(array.ndim - (array.ndim if sizes is None else len(sizes)), array.ndim))
     axes = axes_of(where, "dim", dim, array.shape)
     if sizes is not None and len(sizes) != len(axes):
-        raise BadValue(f"{where}: s={sizes} has {len(sizes)} sizes, dim={dim!r} has {len(axes)} axes", remedy="one for each")
+        raise BadValue(
+            f"{where}: s={sizes} has {len(sizes)} sizes, dim={dim!r} has {len(axes)} axes",
+            cause="dim and shape arguments must have the same length",
+            remedy="one for each",
+        )
     return axes
 
 
@@ -70,32 +76,20 @@ def _lengths(
         if sizes is not None:
             size = sizes[i]
             if size < 1 and (one or size != -1):  # -1 among several: as the input has it
-                raise BadValue(f"{where}: {f'n={size}' if one else f's={sizes}'}", remedy="1 or more")
+                raise BadValue(
+                    f"{where}: {f'n={show(size)}' if one else f's={show(sizes)}'}",
+                    cause=f"Invalid number of data points ({show(size)}) specified", remedy="1 or more",
+                )  # fmt: skip
         if size == -1:
             size = 2 * (there - 1) if half and i == len(axes) - 1 else there
             if size < 1:
                 raise BadValue(
                     f"{where}: input of shape {array.shape} has {there} element{'' if there == 1 else 's'} along axis {axis}",
-                    cause=f"the transform would have {max(size, 0)} points",
+                    cause=f"the transform would have {max(size, 0)} points. Invalid number of data points ({size}) specified",
                     remedy=f"another axis, or the size of the transform by {'n' if one else 's'}",
                 )
         found.append(size)
     return tuple(found)
-
-
-def _enough_memory(where: str, sizes: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse what cannot be allocated before a library plans it."""
-    nbytes = dtype.itemsize * prod(n for n in shape if n)
-    if nbytes < PROBED:
-        return
-    try:
-        np.empty(shape, dtype)
-    except (MemoryError, ValueError, OverflowError):
-        raise BadValue(
-            f"{where}: {sizes} gives a result of shape {shape}, {nbytes / 2**30:.3g} GiB",
-            cause="so much memory cannot be had",
-            remedy="a smaller size, float32, or the transform in parts",
-        ) from None
 
 
 def _scale(sign: int, norm: str | None, period: int) -> float:
@@ -106,7 +100,7 @@ def _scale(sign: int, norm: str | None, period: int) -> float:
 
 
 def _checked_norm(where: str, norm: Any) -> str | None:
-    return None if norm is None else word(where, "norm", norm, NORMS)
+    return None if norm is None else word(where, "norm", norm, NORMS, f'Invalid normalization mode: "{norm}"')
 
 
 def fourier(
@@ -117,7 +111,8 @@ def fourier(
     norm = _checked_norm(where, norm)
     axes, sizes = _places(where, array, s, dim, one)
     if not axes and op != "c2c":
-        raise BadValue(f"{where}: there is no axis to transform", cause=f"dim={dim!r}, input has shape {array.shape}")
+        cause = f"{where} must transform at least one axis; dim={dim!r}, input has shape {array.shape}"
+        raise BadValue(f"{where}: there is no axis to transform", cause=cause)
     lengths = _lengths(where, array, axes, sizes, op == "c2r", one)
     shape = list(array.shape)
     for axis, n in zip(axes, lengths, strict=True):
@@ -140,7 +135,8 @@ def cosine(
         raise BadValue(f"{where}: type={number}", remedy="1, 2, 3 or 4")
     axes, sizes = _places(where, array, s, dim, one)
     if not axes:
-        raise BadValue(f"{where}: there is no axis to transform", cause=f"dim={dim!r}, input has shape {array.shape}")
+        cause = f"{where} must transform at least one axis; dim={dim!r}, input has shape {array.shape}"
+        raise BadValue(f"{where}: there is no axis to transform", cause=cause)
     lengths = _lengths(where, array, axes, sizes, False, one)
     inverse = where.startswith("i")
     name = where.removeprefix("i")[:3]
@@ -172,7 +168,7 @@ def _made(
 ) -> FftProblem:
     operands = [operand("input", array)]
     plan = FftProblem(op, tuple(operands), parameters, "fft", axes=axes, lengths=lengths, sign=sign, result=result)
-    _enough_memory(where, f"s={lengths}" if len(axes) > 1 else f"n={lengths[0] if axes else 1}", result, plan.result_dtype)
+    enough_memory(where, result, plan.result_dtype, f"s={lengths}" if len(axes) > 1 else f"n={lengths[0] if axes else 1}")
     if out is not None:
         operands.append(operand("out", check_out(out, f"{where}: out", result, plan.result_dtype)))
     # The direction of a cosine transform is in its kind and scale.

@@ -99,6 +99,8 @@ class Problem:
         The op family, "matmul": what switches say they govern.
     device
         Where the arrays are: "cpu", "cuda:0", "mps".
+    converted
+        Arrays of the call that are converted to the dtype of their operand before anything runs, in words: "input i64 -> f64".
     """
 
     op: str
@@ -106,6 +108,7 @@ class Problem:
     parameters: tuple[tuple[str, Any], ...] = ()
     family: str = field(default="", compare=False)
     device: str = field(default="cpu", kw_only=True)
+    converted: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
 
     def parameter(self, name: str, default: Any = None) -> Any:
         for key, value in self.parameters:

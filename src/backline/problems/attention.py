@@ -201,26 +201,29 @@ def wrong(problem: AttentionProblem) -> str:
     --------
     >>> x = np.zeros((8, 16, 64), np.float32)
     >>> wrong(attention_problem(x, x, x, dropout_p=1.5))
-    'dropout must be 0 to 1, not 1.5'
+    'dropout probability has to be between 0 and 1, but got 1.5'
     """
     names = ("query", "key", "value")
     ranks = tuple(len(shape) for shape in problem.shapes)
     if min(ranks) < 2:
-        return f"query, key and value need 2 dimensions or more, not {_listed(ranks)}"
+        return f"query, key and value need 2 dimensions or more, not {_listed(ranks)}; expected all to be at least 2 dimensional"
     dtypes = tuple(o.dtype for o in problem.qkv)
     if len(set(dtypes)) > 1:
         which = ", ".join(f"{name} {dtype.name}" for name, dtype in zip(names, dtypes, strict=True))
-        return f"query, key and value need one dtype, not {which}"
+        return f"query, key and value need one dtype, not {which}; Expected query, key, and value to have the same dtype"
     if problem.dims[0] != problem.dims[1]:
         return f"query and key must have one head dim, not {problem.dims[0]} and {problem.dims[1]}"
     if problem.lengths[1] != problem.lengths[2]:
         return f"key and value must have one length, not {problem.lengths[1]} and {problem.lengths[2]}"
     if problem.mask is not None and problem.is_causal:
-        return "a mask and is_causal exclude each other"
+        return "a mask and is_causal exclude each other: Explicit attn_mask should not be set when is_causal=True"
     if problem.mask is not None and problem.mask.dtype not in (np.dtype(bool), np.dtype(np.float32), dtypes[0]):
-        return f"the mask must be bool, float32 or {dtypes[0].name} like the query, not {problem.mask.dtype.name}"
+        return (
+            f"the mask must be bool, float32 or {dtypes[0].name} like the query, not {problem.mask.dtype.name};"
+            " Expected attn_mask dtype to be bool or float or to match query dtype"
+        )
     if not 0 <= problem.dropout <= 1:
-        return f"dropout must be 0 to 1, not {problem.dropout}"
+        return f"dropout probability has to be between 0 and 1, but got {problem.dropout}"
     queries, keys, values = problem.heads
     if problem.enable_gqa and (not keys or not values or queries % keys or queries % values):
         return f"with enable_gqa the heads of key and value must divide those of the query, not {_listed(problem.heads)}"

@@ -55,9 +55,18 @@ def parse(text: str) -> Equation:
             terms[-1][-1] += character
         elif character == ".":
             if text[at : at + 3] != ELLIPSIS:
-                raise _wrong(text, f"a dot at index {at} that belongs to no ellipsis, in {where()}", remedy="three dots: ...")
+                raise _wrong(
+                    text,
+                    f"a dot at index {at} that belongs to no ellipsis, in {where()}",
+                    cause=f"found '.' for {where()} that is not part of any ellipsis",
+                    remedy="three dots: ...",
+                )
             if len(terms[-1]) == 2:
-                raise _wrong(text, f"a second ellipsis at index {at}, in {where()}")
+                raise _wrong(
+                    text,
+                    f"a second ellipsis at index {at}, in {where()}",
+                    cause=f"found '.' for {where()} for which an ellipsis was already found",
+                )
             terms[-1].append("")
             at += 2
         elif character == "," and not arrow:
@@ -69,7 +78,11 @@ def parse(text: str) -> Equation:
             terms.append([""])
             at += 1
         elif character != " ":
-            cause = "the output is one term" if character == "," else "labels are the letters a to z and A to Z"
+            cause = (
+                "the output is one term"
+                if character == ","
+                else "invalid subscript given: labels are the letters a to z and A to Z, and subscripts must be in [a-zA-Z]"
+            )
             raise _wrong(text, f"the character {character!r} at index {at}", cause=cause)
         at += 1
     output = tuple(terms.pop()) if arrow else None
@@ -88,9 +101,16 @@ def _check_output(text: str, inputs: tuple[tuple[str, ...], ...], output: tuple[
     labels = "".join(output)
     for i, label in enumerate(labels):
         if label in labels[:i]:
-            raise _wrong(text, f"the label {label!r} more than once in the output")
+            raise _wrong(
+                text,
+                f"the label {label!r} more than once in the output",
+                cause=f"output subscript {label} appears more than once in the output",
+            )
         if label not in known:
-            raise _wrong(text, f"the label {label!r} in the output, which no operand has")
+            raise _wrong(
+                text, f"the label {label!r} in the output, which no operand has",
+                cause=f"output subscript {label} does not appear in the equation for any input operand",
+            )  # fmt: skip
 
 
 def sublist(labels: Any, where: str) -> str:
@@ -207,13 +227,25 @@ def joined(equation: Equation, operands: tuple[Operand, ...], memory_limit: int 
     """
     inputs = [o for o in operands if o.role != "out"]
     if len(inputs) != len(equation.inputs):
-        raise BadValue(f"einsum: the equation has {len(equation.inputs)} terms, and {len(inputs)} operands were given")
+        few = "fewer" if len(inputs) < len(equation.inputs) else "more"
+        raise BadValue(
+            f"einsum: the equation has {len(equation.inputs)} terms, and {len(inputs)} operands were given",
+            cause=f"{few} operands were provided than specified in the equation",
+        )
     covered = []  # axes of each ellipsis
     for i, (term, o) in enumerate(zip(equation.inputs, inputs, strict=True)):
         count, rank = sum(map(len, term)), len(o.shape)
         if count > rank or (len(term) == 1 and count < rank):
             hint = "" if count > rank else "an ellipsis for the axes without a label"
-            raise BadValue(f"einsum: operand {i}, of shape {o.shape}, has {rank} axes, and its term {count} labels", remedy=hint)
+            cause = f"the number of subscripts in the equation ({count}) does not match the number of dimensions ({rank})"
+            cause = (
+                cause
+                if len(term) == 1
+                else f"the number of subscripts in the equation ({count}) is more than the number of dimensions ({rank})"
+            )
+            raise BadValue(
+                f"einsum: operand {i}, of shape {o.shape}, has {rank} axes, and its term {count} labels", cause=cause, remedy=hint
+            )
         covered.append(rank - count)
     taken = {label for term in equation.inputs for label in "".join(term)}
     free = _labels(taken)
@@ -245,10 +277,13 @@ def _check_sizes(terms: list[str], inputs: list[Operand], axes: list[str]) -> No
             if here.setdefault(label, n) != n:
                 raise BadValue(
                     f"einsum: {name} of operand {i} has the sizes {here[label]} and {n}",
-                    cause="a label repeated in one operand takes the diagonal of equal axes",
+                    cause=f"subscript {label} is repeated for operand {i} but the sizes don't match, {n} != {here[label]}",
                 )
             size, other = known.setdefault(label, (n, i))
             if size == 1 and n != 1:
                 known[label] = (n, i)
             elif n not in (1, size):
-                raise BadValue(f"einsum: {name} of operand {i} has size {n}, and size {size} in operand {other}")
+                raise BadValue(
+                    f"einsum: {name} of operand {i} has size {n}, and size {size} in operand {other}",
+                    cause=f"operand {i} does not broadcast with previously seen size {size}",
+                )

@@ -22,6 +22,9 @@ FLOPS: dict[str, Callable[[int, int, int], float]] = {
     "linalg.solve_triangular": lambda m, n, k: n**2 * k,
     "cholesky_solve": lambda m, n, k: 2 * n**2 * k,
     "cholesky_inverse": lambda m, n, k: 2 * n**3 / 3,
+    "linalg.ldl_factor": lambda m, n, k: n**3 / 3,
+    "linalg.ldl_solve": lambda m, n, k: 2 * n**2 * k,
+    "linalg.householder_product": lambda m, n, k: 4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 / 3,
     "linalg.qr": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "linalg.eigh": lambda m, n, k: 9 * n**3,
     "linalg.eigvalsh": lambda m, n, k: 4 * n**3 / 3,
@@ -37,7 +40,8 @@ FLOPS: dict[str, Callable[[int, int, int], float]] = {
 class LinalgProblem(Problem):
     """An operation on an m x n matrix (or a batch of them), with k right-hand sides where it has any.
 
-    Roles: ``a`` the matrix, ``b`` right-hand sides, ``p`` pivots, ``out`` (or ``out0``, ``out1``, ...) given outputs.
+    Roles: ``a`` the matrix, ``b`` right-hand sides, ``p`` pivots, ``t`` factors of reflectors, ``out`` (or ``out0``,
+    ``out1``, ...) given outputs.
     """
 
     m: int = 0
@@ -67,3 +71,20 @@ class LinalgProblem(Problem):
         assert o is not None
         last = len(o.shape) - core
         return batch_offsets(self.batch, o.shape[:last], o.strides[:last])
+
+
+def singular(op: str, element: int) -> str:
+    """The text of an error: an element of the diagonal of U, counted from 1, is zero."""
+    text = f"the input matrix is singular (element {element} of the diagonal of U is zero)"
+    if op == "linalg.lu_factor":
+        text += f": U[{element},{element}] is zero and using it on lu_solve would result in a division by zero"
+    return text
+
+
+def not_finite(op: str) -> str:
+    """The text of an error: NaN or infinity among the numbers."""
+    if op == "linalg.lstsq":
+        return "A or B holds NaN or infinity"
+    if op in ("linalg.eig", "linalg.eigvals"):
+        return "input tensor should not contain infs or NaNs: the matrix holds NaN or infinity"
+    return "the input matrix contained non-finite values: it holds NaN or infinity"

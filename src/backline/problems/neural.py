@@ -29,6 +29,7 @@ class NeuralProblem(Problem):
       dtype (float32 for halves).
     - ``avg_pool_divided`` is ``avg_pool`` with ``divisor`` (an int, or None) and ``overhang``: for each dimension, how much of
       the padding behind is there for ceil_mode only, and is not counted.
+    - ``max_pool_indices`` is ``max_pool`` with a second result, of int64: where in its image, counted flat, each element lies.
     - ``adaptive_avg_pool`` (output: sizes) where windows differ in size.
 
     Images may lack the axis of the batch: their rank is then that of the kernel and one more. Gradients: those of activations

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["LU", "QR", "SVD", "CholeskyEx", "Eig", "Eigh", "InvEx", "LUFactor", "LUFactorEx", "Lstsq", "Slogdet", "SolveEx"]
+__all__ = [
+    "LU", "QR", "SVD", "CholeskyEx", "Eig", "Eigh", "InvEx", "LDLFactor", "LDLFactorEx", "LUFactor", "LUFactorEx", "Lstsq",
+    "Slogdet", "SolveEx",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +39,21 @@ class LUFactorEx(NamedTuple):
     """`LUFactor` and info (0, or the index from 1 of the zero pivot)."""
 
     LU: Array
+    pivots: Array
+    info: Array
+
+
+class LDLFactor(NamedTuple):
+    """Both factors in one matrix, and the interchanges counted from 1, negative in pairs for blocks of two rows."""
+
+    LD: Array
+    pivots: Array
+
+
+class LDLFactorEx(NamedTuple):
+    """`LDLFactor` and info (0, or the row from 1 where the block diagonal factor is zero)."""
+
+    LD: Array
     pivots: Array
     info: Array
 

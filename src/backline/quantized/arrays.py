@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core, switches
+from .. import _kernels, switches
 from ..errors import BadType, BadValue
 from ..libraries import team
-from ..libraries.cpu.reference_quantized import Factor, to_integers
+from ..libraries.cpu.reference_requantize import Factor, to_integers
 from ..ops.bind import check_array
 from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
@@ -197,7 +197,7 @@ def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: n
         made: Array = np.empty_like(array, kind, subok=False)
         target = _in_order(made)
         if target is not None and target.shape == flat.shape:
-            _core.quantized_from_real(flat, target, float(steps[0]), int(zeros[0]), _level(), _threads(flat.size))
+            _kernels.quantize(flat, target, float(steps[0]), int(zeros[0]), _level(), _threads(flat.size))
             return made
     return np.asarray(to_integers(array, _along(steps, axis, array.ndim), _along(zeros, axis, array.ndim), kind))
 
@@ -234,7 +234,7 @@ def dequantize(x: QArray) -> Array:
         made: Array = np.empty_like(array, F32, subok=False)
         target = _in_order(made)
         if target is not None and target.shape == flat.shape:
-            _core.quantized_to_real(flat, target, float(x.scales[0]), int(x.zero_points[0]), _level(), _threads(flat.size))
+            _kernels.dequantize(flat, target, float(x.scales[0]), int(x.zero_points[0]), _level(), _threads(flat.size))
             return made
     zero, scale = _along(x.zero_points, x.axis, x.ndim), _along(x.scales, x.axis, x.ndim)
     with np.errstate(over="ignore", under="ignore"):
@@ -319,7 +319,7 @@ def extremes(array: Array) -> tuple[float, float]:
     """The least and the greatest of 0 and the elements; NaN, one of them or both, if an element is."""
     flat = _in_order(array) if array.dtype == F32 else None
     if flat is not None:
-        return _core.quantized_range(flat, _level())
+        return _kernels.value_range(flat, _level())
     return float(np.min(array, initial=0)), float(np.max(array, initial=0))
 
 

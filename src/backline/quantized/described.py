@@ -18,7 +18,8 @@ from ..errors import BadType, BadValue
 from ..libraries import engines
 from ..libraries.cpu.reference_quantized import MOST_TERMS
 from ..ops.bind import check_array
-from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers, points_of, possible
+from ..ops.checks import enough_memory
+from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers, points_of
 from ..problems import Operand
 from ..problems.quantized import QuantizedProblem
 from . import ops
@@ -50,7 +51,7 @@ def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
 
 
 def _of_shapes(op: str, dtype: np.dtype[Any], x: Any, weight: Any, result: tuple[int, ...], **words: Any) -> QuantizedProblem:
-    possible(op, result, 8)
+    enough_memory(op, result, dtype)
     operands = [_dense("input", dtype, x.shape), _dense("weight", I8, weight.shape)]
     numbers_of = [("input_scale", F32), ("input_zero", I32), ("weight_scale", F32)]
     if op != "linear_dynamic":

@@ -11,8 +11,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
+from ..libraries.cpu.reference_requantize import FLOAT32, input_integers, input_parameters
 from ..ops.bind import operation
-from ..ops.conv_checks import points_of, possible
+from ..ops.checks import enough_memory
+from ..ops.conv_checks import points_of
 from ..ops.kinds import dtype_of
 from ..problems import operand
 from ..problems.quantized import QuantizedProblem
@@ -57,7 +59,7 @@ def _conv2d_problem(
     pairs = tuple((n, n) for n in padding)
     points = points_of("conv2d", x.shape[2:], w.shape[2:], stride, pairs, dilation)
     result = (x.shape[0], w.shape[0], *points)
-    possible("conv2d", result, 8)
+    enough_memory("conv2d", result, np.dtype(np.uint8))
     sizes = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     return _problem("conv2d", (x, w, *others), result, engine=engine, **sizes)
 
@@ -170,6 +172,7 @@ def linear(x: QArray, packed: PackedLinear, scale: float, zero_point: int) -> QA
     -----
     Sums of integers are exact. A bias is rounded to units of ``x.scale * weight.scale``, ties to even; then the sum times
     ``x.scale * weight.scale / scale``, a factor of 24 bits, is rounded once to the nearest integer, ties to even, and saturates.
+    A weight packed by "fbgemm" or "qnnpack" has the result rounded in float32, step by step, as those libraries do it on x86-64.
 
     Examples
     --------
@@ -190,6 +193,7 @@ def for_linear(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, .
     fits("linear", given.shape, layer.shape)
     layer.check_bias("linear", given.scale)
     made = one_of_each("linear", scale, zero_point, given.dtype)
+    layer.check_scales("linear", given.scale, made[0].item())
     x_int = np.ascontiguousarray(given.int_repr)
     return *_linear_arrays("linear", x_int, given.scales, given.zero_points, layer), *made, layer.engine
 
@@ -224,7 +228,8 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     Notes
     -----
     `x` becomes uint8, in the range that the engine of the packed weight has for activations. Sums of integers are exact; times
-    ``x.scale * weight.scale``, and plus the bias, they are float64, which is rounded to float32. On arrays of MLX all of that is
+    ``x.scale * weight.scale``, and plus the bias, they are float64, which is rounded to float32; with a weight packed by "fbgemm"
+    or "qnnpack" all of it is float32, as in those libraries. On arrays of MLX all of that is
     float32, and an element half-way between two integers may become the other one; NaN is not looked for, and is in every result.
 
     Examples
@@ -267,8 +272,14 @@ def for_dynamic(x: Any, packed: Any) -> tuple[Any, ...]:
     if not (isfinite(low) and isfinite(high)):
         what = "NaN" if isnan(low) or isnan(high) else "infinity"
         raise BadValue(f"linear_dynamic: x, of shape {array.shape}, holds {what}", cause="no scale covers it")
-    step, start = parameters_of_one(low, high, *scheme(layer.engine).activations(U8))
-    made = np.ascontiguousarray(integers(array, step, start, None, U8))
+    least, most = scheme(layer.engine).activations(U8)
+    if layer.engine in FLOAT32:
+        step, start = input_parameters(low, high, least, most)
+        made = np.ascontiguousarray(input_integers(array, step, start))
+        layer.check_scales("linear_dynamic", step.item())
+    else:
+        step, start = parameters_of_one(low, high, least, most)
+        made = np.ascontiguousarray(integers(array, step, start, None, U8))
     return *_linear_arrays("linear_dynamic", made, step, start, layer), layer.engine
 
 
@@ -324,6 +335,7 @@ def for_conv2d(x: Any, packed: Any, scale: Any, zero_point: Any) -> tuple[Any, .
         )
     layer.check_bias("conv2d", given.scale)
     made = one_of_each("conv2d", scale, zero_point, given.dtype)
+    layer.check_scales("conv2d", given.scale, made[0].item())
     x_int, engine = _dense(given.int_repr), layer.engine
     weight, steps, zeros, bias = layer.parts
     sizes = layer.stride, layer.padding, layer.dilation, layer.groups

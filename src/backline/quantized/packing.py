@@ -14,7 +14,7 @@ from ..ops.bind import check_array
 from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers
 from ..problems.quantized import QuantizedProblem
 from .arrays import QArray, check_quantized
-from .checks import Array
+from .checks import LEAST, MOST, Array
 from .schemes import SCHEMES, current_engine
 
 __all__ = ["Packed", "PackedConv2d", "PackedLinear", "conv2d_prepack", "linear_prepack"]
@@ -40,7 +40,7 @@ class Packed:
         What calls need of them: the integers, the scales, the zero points or None where all are 0, the bias or None.
     """
 
-    __slots__ = ("_bias", "_engine", "_forms", "_known", "_reach", "_there", "_weight", "parts")
+    __slots__ = ("_bias", "_engine", "_forms", "_known", "_narrow", "_reach", "_there", "_weight", "parts")
 
     def __init__(self, where: str, weight: QArray, bias: Array | None) -> None:
         self._engine = current_engine(where)
@@ -52,15 +52,20 @@ class Packed:
     def _begin(self) -> None:
         w = self._weight
         self.parts = w.int_repr, w.scales, w.zero_points if w.zero_points.any() else None, self._bias
-        # The bias in units of the weight's scales, where it is largest.
-        self._reach = 0.0 if self._bias is None else float(np.max(np.abs(self._bias) / w.scales.astype(np.float64), initial=0.0))
+        # The bias in units of the weight's scales, where it is largest; FBGEMM adds it to real numbers, so there is no limit.
+        bias = None if self._engine == "fbgemm" else self._bias
+        self._reach = 0.0 if bias is None else float(np.max(np.abs(bias) / w.scales.astype(np.float64), initial=0.0))
+        # The smallest and the largest scale, where what follows from scales is float32.
+        narrow = SCHEMES[self._engine].float32 and w.scales.size
+        self._narrow = (float(w.scales.min()), float(w.scales.max())) if narrow else None
         self._forms: list[tuple[Any, Array]] = []
         self._known: dict[Any, Array] = {}
         self._there: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return {name: getattr(self, name) for name in names if name not in ("_forms", "_known", "_reach", "_there", "parts")}
+        derived = ("_forms", "_known", "_narrow", "_reach", "_there", "parts")
+        return {name: getattr(self, name) for name in names if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -78,6 +83,19 @@ class Packed:
                 cause=f"sums are int32, and so is the bias that is added to them: {MOST_UNITS} units at most",
                 remedy="a larger x.scale, a smaller bias, or linear_dynamic, which adds the bias to real numbers",
             )
+
+    def check_scales(self, where: str, scale: float, output: float = 1.0) -> None:
+        """Raise where the engine works in float32, and that does not hold what follows from the scales."""
+        if self._narrow is None:
+            return
+        for each in self._narrow:
+            for what, value in (("x.scale * weight.scale", scale * each), ("that, divided by scale", scale * each / output)):
+                if not LEAST <= value <= MOST:
+                    raise BadValue(
+                        f"{where}: {what} is {value:.6g}, with x.scale={scale:.6g}, weight.scale={each:.6g}, scale={output:.6g}",
+                        cause=f"engine {self._engine!r} computes in float32, which holds numbers from {LEAST:.4g} to {MOST:.4g}",
+                        remedy="other scales, or engine 'reference'",
+                    )
 
     def form(self, key: Any, problem: Callable[[], QuantizedProblem]) -> Array | None:
         """The weight in the order in which the engine's library wants it for a call; None where that is as NumPy has it.

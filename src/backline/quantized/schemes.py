@@ -12,6 +12,7 @@ from .. import switches
 from ..errors import BackendUnavailable, BadType, BadValue
 from ..libraries import engines
 from ..libraries.cpu.reference_quantized import MOST_TERMS
+from ..libraries.cpu.reference_requantize import FLOAT32
 from .arrays import QArray
 
 __all__ = ["SCHEMES", "Scheme", "current_engine", "scheme"]
@@ -29,11 +30,11 @@ class Scheme:
         Whether activations leave out one bit of the dtype's range: pairs of products of such and int8 weights fit int16, which
         the kernels of some processors add them up in.
     per_channel
-        Whether weights may have a scale for each output channel.
-    symmetric
-        Whether the zero points of weights must be 0.
+        Whether `quantize_weights` takes a scale for each output channel.
     weights
         Dtypes of weights.
+    float32
+        Whether the numbers of real inputs are chosen, and results rounded, in float32.
     terms
         The most products that one sum may have.
     """
@@ -41,9 +42,12 @@ class Scheme:
     engine: str
     reduced: bool = False
     per_channel: bool = True
-    symmetric: bool = False
     weights: tuple[str, ...] = ("int8",)
     terms: int = (2**31 - 1) // 255**2  # a sum fits int32 then, whatever the zero points
+
+    @property
+    def float32(self) -> bool:
+        return self.engine in FLOAT32
 
     def activations(self, dtype: np.dtype[Any]) -> tuple[int, int]:
         """The least and the greatest integer that activations are quantized to.
@@ -66,18 +70,6 @@ class Scheme:
                 cause=f"{self.terms} at most by engine {self.engine!r}",
                 remedy="" if self.terms == MOST_TERMS else f"engine 'reference' takes {MOST_TERMS}",
             )
-        if weight.axis is not None and not self.per_channel:
-            raise BadValue(
-                f"{where}: weight has {weight.scales.size} scales along axis {weight.axis}",
-                cause=f"engine {self.engine!r} takes one scale for the whole weight",
-                remedy="quantize_weights(w), which follows the engine",
-            )
-        if self.symmetric and bool(weight.zero_points.any()):
-            raise BadValue(
-                f"{where}: weight has zero_point={weight.zero_point}",
-                cause=f"engine {self.engine!r} takes weights with zero point 0",
-                remedy="quantize_weights(w), which follows the engine",
-            )
 
 
 SCHEMES = {
@@ -86,7 +78,7 @@ SCHEMES = {
         Scheme("x86", reduced=True),
         Scheme("fbgemm", reduced=True),
         Scheme("onednn"),
-        Scheme("qnnpack", per_channel=False, symmetric=True),
+        Scheme("qnnpack", per_channel=False),
         Scheme("reference", weights=("int8", "uint8"), terms=MOST_TERMS),
     )
 }

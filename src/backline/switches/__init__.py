@@ -26,8 +26,10 @@ from .store import (
     get,
     history,
     origin,
+    scope_is_open,
     set_tracer,
     tracer,
+    withdraw,
 )
 
 __all__ = [
@@ -58,9 +60,11 @@ __all__ = [
     "make_scope",
     "origin",
     "scope",
+    "scope_is_open",
     "set_tracer",
     "tracer",
     "views",
+    "withdraw",
 ]
 
 del _table

@@ -28,7 +28,7 @@ from ..errors import BacklineError, BadValue
 from . import toml
 from .declare import Switch, Value, nearest, show
 
-__all__ = ["Source", "read_sources", "refuse", "unknown_keys", "warn_about"]
+__all__ = ["Source", "read_sources", "refuse", "steps_out", "unknown_keys", "warn_about"]
 
 _LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
 _LONGEST_LINE = 400  # characters that are looked at for the line of a key
@@ -118,7 +118,7 @@ def warn_about(source: Source, faults: list[str] | None = None) -> None:
 
         label = source.label if source.kind == "environment" else f"{source.kind} {source.label}"
         text = f"backline, {label}: " + "; ".join(faults)
-        warnings.warn(text, RuntimeWarning, stacklevel=_steps_out())
+        warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
 
 
 def refuse(source: Source) -> None:
@@ -131,7 +131,7 @@ def refuse(source: Source) -> None:
         )
 
 
-def _steps_out() -> int:
+def steps_out() -> int:
     """How far up the stack the first frame outside this package is, for a warning that points there."""
     inside = __name__.partition(".")[0] + "."
     frame, steps = sys._getframe(1), 1

@@ -22,7 +22,7 @@ __all__ = [
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*\Z")
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*(\.[A-Z][A-Z0-9_]*)?\Z")  # the model has one in capitals
 _WORDS: Final = {
     "1": True, "true": True, "on": True, "yes": True,
     "0": False, "false": False, "off": False, "no": False,
@@ -43,6 +43,27 @@ def show(value: object, limit: int = 80) -> str:
     except Exception as error:  # a stranger's __repr__ must not replace our own message
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _in_torch(name: str, value: object) -> str:
+    """The words of torch's error for an illegal value, where programs look for them."""
+    last = name.rpartition(".")[2]
+    if last.endswith("_reduced_precision_reduction") and value == (True, False):
+        return "allow_splitk=False is not supported when reduced precision reductions are enabled; "
+    if "cufft_plan_cache" in name:
+        return "max_size must be non-negative; "
+    if last.startswith("preferred_"):
+        return "Unknown input value; "
+    if last == "fp32_precision":
+        return f"Unknown precision: {value}; "
+    return _TORCH.get(name, "")
+
+
+_TORCH = {
+    "num_threads": "set_num_threads expects a positive integer; ",
+    "num_interop_threads": "set_num_interop_threads expects a positive integer; ",
+    "quantized.engine": "it is not a valid value for quantized engine; ",
+}
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
@@ -225,7 +246,7 @@ class Switch:
         if not _NAME.match(self.name):
             raise BadValue(
                 f"{show(self.name)} is not a name for a switch.",
-                cause="names are lower-case identifiers joined by dots",
+                cause="names are lower-case identifiers joined by dots, the last of them perhaps in capitals",
                 remedy='write it like "mkl.enabled"',
             )
         if self.kind not in _WANTED:
@@ -364,7 +385,7 @@ class Switch:
         wanted, meaning = _WANTED[self.kind]
         return BadType(
             f"{self.name} takes {wanted}, not {type(value).__name__}: {show(value)}",
-            cause=f"{wanted} is {meaning}",
+            cause=f"it expects {wanted}, but got {type(value).__name__}; {wanted} is {meaning}",
             remedy=f"legal values, the nearest first: {self.legal_text(value)}",
         )
 
@@ -372,7 +393,7 @@ class Switch:
         """The error for an illegal value."""
         return BadValue(
             f"{self.name} = {show(value)} is not a legal value.",
-            cause=f"it says: {self.doc}",
+            cause=f"{_in_torch(self.name, value)}it says: {self.doc}",
             remedy=f"legal values, the nearest first: {self.legal_text(value)}",
         )
 

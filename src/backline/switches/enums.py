@@ -7,7 +7,38 @@ from enum import Enum
 __all__ = ["BlasBackend", "LinalgBackend", "ROCmFABackend", "SDPBackend"]
 
 
-class LinalgBackend(Enum):
+class _Numbered(Enum):
+    """Base of the enumerations: members convert to their numbers, but do not equal them, as with the model's.
+
+    Examples
+    --------
+    >>> int(SDPBackend.MATH), SDPBackend.MATH == 0
+    (0, False)
+    """
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    __index__ = __int__
+
+
+class _LibraryEnum(_Numbered):
+    """Base of the enumerations of libraries. The text of a member is the model's, which programs compare and print.
+
+    Examples
+    --------
+    >>> str(BlasBackend.Cublas), BlasBackend.Cublas
+    ('_BlasBackend.Cublas', <_BlasBackend.Cublas: 1>)
+    """
+
+    def __str__(self) -> str:
+        return f"_{type(self).__name__}.{self.name}"
+
+    def __repr__(self) -> str:
+        return f"<{self}: {self.value}>"
+
+
+class LinalgBackend(_LibraryEnum):
     """Libraries for linear algebra on CUDA arrays."""
 
     Default = 0
@@ -15,7 +46,7 @@ class LinalgBackend(Enum):
     Magma = 2
 
 
-class BlasBackend(Enum):
+class BlasBackend(_LibraryEnum):
     """Libraries for products on CUDA arrays."""
 
     Default = 0
@@ -24,7 +55,7 @@ class BlasBackend(Enum):
     Ck = 3
 
 
-class ROCmFABackend(Enum):
+class ROCmFABackend(_LibraryEnum):
     """Libraries for flash attention on ROCm arrays."""
 
     Default = 0
@@ -32,7 +63,7 @@ class ROCmFABackend(Enum):
     Ck = 2
 
 
-class SDPBackend(Enum):
+class SDPBackend(_Numbered):
     """Kernels for scaled dot product attention."""
 
     ERROR = -1

@@ -11,20 +11,18 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
-from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeAlias, TypeVar
+from types import MappingProxyType, ModuleType
+from typing import Any, ClassVar, Protocol, TypeAlias
 
-from ..errors import Frozen, ReadOnly, UnknownName
-from . import store
+from ..errors import ReadOnly, UnknownName
+from . import doubles, store
 from .declare import Switch, nearest, show
 from .declared import every
 
 __all__ = [
-    "ContextProp", "FftPlanCache", "PlanCache", "PropModule", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install",
-    "late_names",
+    "FftPlanCache", "PlanCache", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install", "is_submodule", "late_names",
+    "unknown_name",
 ]  # fmt: skip
-
-T = TypeVar("T")
 
 
 class PlanCache(Protocol):
@@ -72,7 +70,9 @@ class Switched:
 
     def __getattr__(self, name: str) -> Any:
         # Reached when there is no such attribute: a submodule that nobody imported yet, a switch declared after the class was
-        # made, or a mistake.
+        # made, a name that a test took away, or a mistake.
+        if doubles.is_hidden(self, name):
+            raise AttributeError(f"{_title(self)} has no attribute {name!r}: a test deleted it")
         if name in self.__lazy__:
             return importlib.import_module(f"{_title(self)}.{name}")
         switch = _switches_of(self).get(name)
@@ -83,9 +83,10 @@ class Switched:
         late = _late(self, name)
         if late is not None:
             return late
-        raise _unknown(_title(self), name, _public(self))
+        raise unknown_name(_title(self), name, _public(self))
 
     def __setattr__(self, name: str, value: object) -> None:
+        tool = doubles.tool(depth=2)
         switch = _switches_of(self).get(name)
         if switch is None and not name.startswith("_") and name not in _public(self):
             from . import plugins  # here and below: it is much to import, and few programs come by
@@ -93,22 +94,30 @@ class Switched:
             plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may declare it
             switch = _switches_of(self).get(name)
         if switch is not None:
-            store.assign(switch.name, value, depth=2)
-        elif isinstance(self, ModuleType) and (name.startswith("__") or _is_submodule(self, name, value)):
+            doubles.assign(tool, switch.name, value, depth=2)
+        elif isinstance(self, ModuleType) and (name.startswith("__") or is_submodule(self, name, value)):
+            doubles.restore(self, name)
             super().__setattr__(name, value)  # the import system's own bookkeeping
-        elif name in self.__computed__ or name in _public(self) or name in vars(self):
-            instead = " or ".join(f"{_title(self)}.{switch}" for switch in _switches_of(self))
-            if name in self.__computed__:
-                instead = self.__computed__[name][1]
-            raise ReadOnly(
-                f"{_title(self)}.{name} is read-only.",
-                cause=f"it is no switch, so it cannot become {show(value)}",
-                remedy=f"set {instead} instead" if instead else "call the functions of this module instead",
-            )
+        elif name in self.__computed__:
+            raise _read_only(self, name, value, self.__computed__[name][1])
+        elif name in _public(self) or name in vars(self):
+            if not doubles.replace(self, name, value, tool):
+                instead = " or ".join(f"{_title(self)}.{switch}" for switch in _switches_of(self))
+                raise _read_only(self, name, value, instead)
+        elif tool:  # it has looked whether there is such a name, unless the test told it not to
+            super().__setattr__(name, value)
         else:
-            raise _unknown(_title(self), name, _public(self))
+            raise unknown_name(_title(self), name, _public(self))
 
     def __delattr__(self, name: str) -> None:
+        tool = doubles.tool(depth=2)
+        switch = _switches_of(self).get(name)
+        if switch is not None:
+            deleted = doubles.undo(tool, switch.name)
+        else:
+            deleted = bool(tool) and doubles.delete(self, name, tool)
+        if deleted:
+            return
         raise UnknownName(
             f"{_title(self)}.{name} cannot be deleted.",
             cause="the names of a backend are fixed",
@@ -120,7 +129,7 @@ class Switched:
 
         plugins.discover()
         dunders = [name for name in vars(self) if name.startswith("__")]
-        return sorted({*dunders, *_public(self)})
+        return sorted(name for name in {*dunders, *_public(self)} if not doubles.is_hidden(self, name))
 
 
 class SwitchModule(Switched, ModuleType):
@@ -142,6 +151,14 @@ class SwitchGroup(Switched):
     def __reduce__(self) -> tuple[object, ...]:
         module, _, name = self.__title__.rpartition(".")
         return _attribute_of, (module, name)
+
+
+def _read_only(thing: Switched, name: str, value: object, instead: str) -> ReadOnly:
+    return ReadOnly(
+        f"{_title(thing)}.{name} is read-only.",
+        cause=f"it is no switch, so it cannot become {show(value)}",
+        remedy=f"set {instead} instead" if instead else "call the functions of this module instead",
+    )
 
 
 def _attribute_of(module: str, name: str) -> object:
@@ -182,11 +199,13 @@ def _late(thing: Switched, name: str) -> object:
     return None
 
 
-def _is_submodule(module: ModuleType, name: str, value: object) -> bool:
+def is_submodule(module: ModuleType, name: str, value: object) -> bool:
+    """Tell whether `value` is the submodule called `name`: the import system sets it as an attribute of its package."""
     return isinstance(value, ModuleType) and sys.modules.get(f"{module.__name__}.{name}") is value
 
 
-def _unknown(module: str, name: str, known: Iterable[str]) -> UnknownName:
+def unknown_name(module: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name that a module does not have, with the nearest of those it has."""
     near = ", ".join(nearest(name, dict.fromkeys(known))[:3])
     return UnknownName(f"{module} has no name {show(name)}.", remedy=f"the nearest names: {near}")
 
@@ -214,7 +233,13 @@ def attributes(prefix: str, computed: Computed | None = None) -> dict[str, objec
     return members
 
 
-def install(module: str, prefix: str, computed: Computed | None = None, lazy: tuple[str, ...] = ()) -> None:
+def install(
+    module: str,
+    prefix: str,
+    computed: Computed | None = None,
+    lazy: tuple[str, ...] = (),
+    members: Mapping[str, object] = MappingProxyType({}),
+) -> None:
     """Make the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.
 
     Parameters
@@ -225,108 +250,16 @@ def install(module: str, prefix: str, computed: Computed | None = None, lazy: tu
         As for `attributes`.
     lazy
         Submodules that are imported when they are first asked for.
+    members
+        Further members of the module's class.
 
     Notes
     -----
     The module's source annotates each switch (``enabled: bool``) without a value, for type checkers.
     """
-    members = attributes(prefix, computed)
-    sys.modules[module].__class__ = type("SwitchModule", (SwitchModule,), {**members, "__lazy__": lazy, "__module__": __name__})
+    body = {**attributes(prefix, computed), **members, "__lazy__": lazy, "__module__": __name__}
+    sys.modules[module].__class__ = type("SwitchModule", (SwitchModule,), body)
 
 
 def _ignoring_owner(function: Callable[[], object]) -> Callable[[object], object]:
     return lambda owner: function()
-
-
-class ContextProp(Generic[T]):
-    """Attribute that calls `getter` when read and `setter` when written, for modules of extensions.
-
-    Writing to a frozen base is refused; inside a scope it passes. Deleting is refused.
-
-    Parameters
-    ----------
-    getter
-        Function without arguments that returns the value.
-    setter
-        Function that takes the new value.
-
-    Examples
-    --------
-    >>> box = ["slow"]
-    >>> class Mode:
-    ...     speed = ContextProp(lambda: box[0], lambda value: box.__setitem__(0, value))
-    >>> mode = Mode()
-    >>> mode.speed = "fast"
-    >>> mode.speed
-    'fast'
-    """
-
-    def __init__(self, getter: Callable[[], T], setter: Callable[[T], object]) -> None:
-        self.getter = getter
-        self.setter = setter
-        self.name = "this attribute"
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, owner: object, kind: type | None = None) -> T:
-        return self.getter()
-
-    def __set__(self, owner: object, value: T) -> None:
-        if store.frozen() and not store.scope_is_open():
-            raise Frozen(
-                f"{self.name} = {show(value)} was refused: the base is frozen.",
-                cause="disable_global_flags() was called, so process-wide values can no longer change",
-                remedy=f"assign {self.name} inside a scope: with backline.backends.flags(): ...",
-            )
-        self.setter(value)
-
-    def __delete__(self, owner: object) -> NoReturn:
-        raise UnknownName(f"{self.name} cannot be deleted.", remedy="assign another value instead")
-
-
-class PropModule(ModuleType):
-    """Module type for extensions: its class holds `ContextProp` attributes, all else is read from module `m`.
-
-    Parameters
-    ----------
-    m
-        Module that answers for names the class does not have.
-    name
-        Name of the new module.
-    """
-
-    def __init__(self, m: ModuleType, name: str) -> None:
-        super().__init__(name)
-        self.__dict__["m"] = m
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return getattr(self.__dict__["m"], name)
-        except (AttributeError, KeyError):
-            if name.startswith("__"):
-                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
-            raise _unknown(self.__name__, name, _plain_names(self)) from None
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name.startswith("__") or name in _context_props(self):
-            super().__setattr__(name, value)
-        else:
-            raise _unknown(self.__name__, name, _plain_names(self))
-
-    def __dir__(self) -> list[str]:
-        return sorted({*_context_props(self), *dir(self.__dict__["m"])})
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return importlib.import_module, (self.__name__,)
-
-
-def _context_props(module: PropModule) -> list[str]:
-    # From the classes' dicts: asking the class itself for the attribute would call its getter.
-    return [
-        name for kind in type(module).__mro__ for name, x in vars(kind).items() if isinstance(x, ContextProp)
-    ]
-
-
-def _plain_names(module: ModuleType) -> list[str]:
-    return [name for name in dir(module) if not name.startswith("_")]

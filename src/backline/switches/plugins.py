@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import BackendUnavailable, BacklineError
-from .config import _steps_out
+from .config import steps_out
 from .declare import Switch, View, show
 from .declared import every
 from .plugin_file import RESERVED, Plugin, is_module
@@ -255,7 +255,7 @@ def _say() -> None:
         with _lock:
             text = _unsaid.pop(0) if _unsaid else ""
         if text:
-            warnings.warn(text, RuntimeWarning, stacklevel=_steps_out())
+            warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
 
 
 def _forget() -> None:

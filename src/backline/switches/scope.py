@@ -25,8 +25,8 @@ R = TypeVar("R")
 class Scope:
     """Values for some switches, held while the scope is open and seen by the current context only.
 
-    A context manager, and a decorator for functions and coroutine functions. It may be entered again while it
-    is open. It is left by identity: scopes may close in any order, and each takes away its own values only.
+    A context manager, for ``with`` and ``async with``, and a decorator for functions and coroutine functions. It may be entered
+    again while it is open. It is left by identity: scopes may close in any order, and each takes away its own values only.
 
     Examples
     --------
@@ -71,12 +71,12 @@ class Scope:
             values = self._over(store.current())
             frame = store.frames.get(None)
         if frame is None:
-            store.frames.set(_core.Frame(((self, values, None),), base, values.over(base), None))
+            store.frames.set(_core.ScopeState(((self, values, None),), base, values.over(base), None))
         else:
             if frame.base is not base:
                 frame = store.frame_over(frame.layers, base, frame.tracer)
             layers = (*frame.layers, (self, values, None))
-            store.frames.set(_core.Frame(layers, base, values.over(frame.snapshot), frame.tracer))
+            store.frames.set(_core.ScopeState(layers, base, values.over(frame.snapshot), frame.tracer))
         return self
 
     def _over(self, under: Snapshot) -> Overlay:
@@ -103,6 +103,15 @@ class Scope:
             store.frames.set(bare)
         else:
             store.frames.set(store.frame_over(layers, store.start(), frame.tracer))
+
+    async def __aenter__(self) -> Any:
+        # A coroutine runs in the context of the task that awaits it: what is set here holds in the block.
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
 
     def _warn_not_open(self) -> None:
         import warnings

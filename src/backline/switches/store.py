@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -48,14 +49,16 @@ __all__ = [
     "scope_is_open",
     "set_tracer",
     "start",
+    "thawed",
     "tracer",
+    "withdraw",
 ]
 
 Layer: TypeAlias = "tuple[Scope, Overlay, Mapping[str, Place] | None]"
 
-frames: ContextVar[_core.Frame] = ContextVar("backline_switches")
+frames: ContextVar[_core.ScopeState] = ContextVar("backline_switches")
 the_base: Snapshot | None = None  # None until something is read
-bare_frame: _core.Frame | None = None  # no layers over the_base: for every context that closed its last scope
+bare_frame: _core.ScopeState | None = None  # no layers over the_base: for every context that closed its last scope
 
 _lock = threading.RLock()  # re-entrant: a signal handler may write a switch while this thread holds it
 _sources: list[Source] = []  # files and environment, the weakest first
@@ -63,6 +66,7 @@ _starting: dict[str, tuple[Value, str]] = {}  # defaults, with a word on where t
 _given: dict[str, list[tuple[str, Value, str]]] = {}  # what the sources say: kind, value, where, the weakest first
 _assigned: dict[str, tuple[Value, Place]] = {}
 _is_frozen = False
+_thawed: ContextVar[bool] = ContextVar("backline_thawed", default=False)
 
 
 def _new_lock() -> None:
@@ -273,24 +277,24 @@ def expand(values: Mapping[str, Value], under: Mapping[str, Value]) -> dict[str,
 def _set_base(snapshot: Snapshot) -> Snapshot:
     global the_base, bare_frame
     with _lock:
-        bare_frame = _core.Frame((), snapshot, snapshot, None)
+        bare_frame = _core.ScopeState((), snapshot, snapshot, None)
         the_base = snapshot
         _core.set_base(snapshot)
     return snapshot
 
 
-def _merge_anew(frame: _core.Frame, base: Snapshot) -> _core.Frame:
+def _merge_anew(frame: _core.ScopeState, base: Snapshot) -> _core.ScopeState:
     merged = frame_over(frame.layers, base, frame.tracer)
     frames.set(merged)
     return merged
 
 
-def frame_over(layers: tuple[Layer, ...], base: Snapshot, tracer: object) -> _core.Frame:
+def frame_over(layers: tuple[Layer, ...], base: Snapshot, tracer: object) -> _core.ScopeState:
     """Merge `layers` over `base`, the last one on top."""
     snapshot = base
     for layer in layers:
         snapshot = layer[1].over(snapshot)
-    return _core.Frame(layers, base, snapshot, tracer)
+    return _core.ScopeState(layers, base, snapshot, tracer)
 
 
 # --- writing -------------------------------------------------------------------------------------------
@@ -343,6 +347,13 @@ def assign_many(values: Mapping[str, object], depth: int = 1) -> None:
         _set_base(overlay(tuple(checked.items())).over(start()))
 
 
+def withdraw(name: str) -> None:
+    """Take back what was assigned to switch `name` for the process: it reads again as the configuration says."""
+    with _lock:
+        if _assigned.pop(name, None) is not None and the_base is not None:
+            _make_base()
+
+
 def accepted(name: str, value: object) -> Value:
     """Return `value` as switch `name` stores it, or raise if it is illegal or its library is not there."""
     checked = lookup(name).check(value)
@@ -353,12 +364,12 @@ def accepted(name: str, value: object) -> Value:
 
 
 def _refuse_if_frozen(checked: Mapping[str, Value], given: Mapping[str, object]) -> None:
-    if _is_frozen:
+    if frozen():
         name = next(iter(checked))
         value = given[name] if isinstance(lookup(name), Reduction) else checked[name]  # that one stores what it does not take
         raise Frozen(
             f"{name} = {show(value)} was refused: the base is frozen.",
-            cause="disable_global_flags() was called, so process-wide values can no longer change",
+            cause="disable_global_flags() was called: it is not allowed to set values after disable_global_flags",
             remedy=f"use a scope: {_with_form(name, value)}",
         )
 
@@ -367,7 +378,8 @@ def _with_form(name: str, value: object) -> str:
     from inspect import signature
 
     backend, _, attribute = name.rpartition(".")
-    path = ".".join(part for part in ("backline.backends", backend) if part)
+    package = "backline" if backend.partition(".")[0] in ("nn", "utils") else "backline.backends"
+    path = ".".join(part for part in (package, backend) if part)
     parent, _, last = path.rpartition(".")
     owner = sys.modules.get(path) or vars(sys.modules.get(parent, sys)).get(last)  # a module, or a sub-object of one
     flags = getattr(owner, "flags", None)
@@ -396,16 +408,28 @@ def declare(switch: Switch) -> None:
         warn_about(source, [text])
 
 
-def freeze() -> None:
-    """Freeze the base, for good: process-wide values can no longer change. Scopes still can."""
+def freeze(on: bool = True) -> None:
+    """Freeze the base: process-wide values can no longer change, scopes still can. With `on` False, lift the freeze."""
     global _is_frozen
     with _lock:
-        _is_frozen = True
+        _is_frozen = on
+    _thawed.set(False)
 
 
 def frozen() -> bool:
-    """Tell whether the base is frozen."""
-    return _is_frozen
+    """Tell whether the base is frozen here."""
+    return _is_frozen and not _thawed.get()
+
+
+@contextmanager
+def thawed() -> Iterator[None]:
+    """Lift the freeze for this context while the scope is open. What is assigned meanwhile stays."""
+    before = _thawed.get()
+    _thawed.set(True)
+    try:
+        yield
+    finally:
+        _thawed.set(before)  # not by a token: it may be left in another context than it was entered in
 
 
 # --- the tracer ----------------------------------------------------------------------------------------
@@ -422,9 +446,9 @@ def set_tracer(new: object) -> object:
     base = current()
     frame = frames.get(None)
     if frame is None:
-        frames.set(_core.Frame((), base, base, new))
+        frames.set(_core.ScopeState((), base, base, new))
         return None
-    frames.set(_core.Frame(frame.layers, frame.base, frame.snapshot, new))
+    frames.set(_core.ScopeState(frame.layers, frame.base, frame.snapshot, new))
     return frame.tracer
 
 

@@ -15,6 +15,7 @@ from .declare import AtLeast, Between, EachOf, EnumSwitch, Pairs, Reduction, Swi
 from .declared import library_names, register
 from .enums import BlasBackend, LinalgBackend, ROCmFABackend
 from .precision import CUDA, CUDA_MATMUL, CUDNN_OPS, FACTORY, LEGAL, MKLDNN_MATMUL, MKLDNN_OPS, Precision, TF32View, WordView
+from .strategies import Strategies
 from .verbosity import starting_mkl, starting_mkldnn
 from .workspaces import RECOMMENDED, starting_cublas, starting_cublaslt
 
@@ -27,6 +28,7 @@ KERNELS = ("flash_attention", "efficient_attention", "math", "cudnn_attention", 
 _MATMUL = ("matmul", "attention", "einsum")  # what reads the matmul nodes of fp32_precision
 _FP32 = (*_MATMUL, "conv", "rnn")
 _BLAS = ("matmul", "conv", "rnn", "attention", "linalg")
+_PROMOTED = ("matmul", "conv", "rnn", "attention", "neural", "linalg", "einsum")
 _LIBRARIES = EachOf(library_names, "a tuple of library names")
 
 
@@ -70,6 +72,8 @@ _ROOT = (
     Switch("only", tuple, (), _LIBRARIES, "The only libraries allowed; empty allows all.", FAMILIES),
     Switch("max_error", float, math.inf, AtLeast(0),
            "Largest relative error measured by tuning that an algorithm may have.", FAMILIES),
+    Switch("promote", str, "error", ("error", "numpy"),
+           "Operands of several dtypes, or integers where floats are needed: an error, or converted as NumPy does.", _PROMOTED),
     _hidden("sdp_priority", tuple, (), _KERNELS, ("attention",), "Attention kernels to try first, in this order."),
     WordView("float32_matmul_precision", str, "highest", ("highest", "high", "medium"),
              "Precision of float32 products in one word, on CUDA and CPU.", _MATMUL, face="function",
@@ -95,8 +99,9 @@ _CPU = (
     _hidden("cpu.capability", str, starting_capability, UpToDetected(), FAMILIES,
             "Highest instruction set that libraries may use.", variables={"ATEN_CPU_CAPABILITY": None}),
     _enabled("mkldnn", "onednn", ("matmul", "conv", "neural", "rnn", "quantized"), "oneDNN may run calls."),
-    Switch("mkldnn.deterministic", bool, False, None, "oneDNN runs only what gives the same bits again.",
-           ("matmul", "conv", "rnn")),
+    Switch("mkldnn.deterministic", bool, False, None,
+           "oneDNN runs only what gives the same bits again; from 3.4 on it is asked to by its attribute.",
+           ("matmul", "conv", "neural", "rnn", "quantized")),
     TF32View("mkldnn.allow_tf32", bool, False, None, "The three operations of mkldnn may use tf32.", _FP32, nodes=MKLDNN_OPS),
     _precision("mkldnn", _FP32, "Precision that float32 inputs may be reduced to on CPU arrays."),
     _precision("mkldnn.matmul", _MATMUL, "Precision that float32 inputs of products may be reduced to on CPU arrays."),
@@ -111,7 +116,7 @@ _CPU = (
            library=""),
     Switch("opt_einsum.enabled", bool, True, None, "The path of a contraction is searched by opt_einsum.", ("einsum",),
            library=""),
-    Switch("opt_einsum.strategy", str, "auto", ("auto", "greedy", "optimal"), "How it searches.", ("einsum",)),
+    Switch("opt_einsum.strategy", str, "auto", Strategies(), "How it searches: a strategy of opt_einsum.", ("einsum",)),
     _hidden("mha.fastpath", bool, True, None, ("attention",), "Multi-head attention may run as one fused operation."),
     Switch("quantized.engine", str, "auto", ("x86", "onednn", "fbgemm", "qnnpack", "reference"),
            "Who packs and runs operations on int8.", ("quantized",), unset="auto"),
@@ -138,7 +143,9 @@ _CUDA = (
     _hidden("cuda.math_sdp", bool, True, None, ("attention",), "Attention made of products and softmax may run, on any device."),
     _hidden("cuda.cudnn_sdp", bool, True, None, ("attention",), "cuDNN's attention may run."),
     _hidden("cuda.fp16_bf16_reduction_math_sdp", bool, False, None, ("attention",),
-            "Attention made of products and softmax may compute half-precision inputs in half precision."),
+            "Attention made of products and softmax may compute half-precision inputs in half precision, on any device."),
+    Switch("nn.attention.WARN_FOR_UNFUSED_KERNELS", bool, False, None,
+           "Warn, with the reasons, where attention runs on no fused kernel.", ("attention",)),
     _hidden("cuda.overrideable_sdp", bool, True, None, ("attention",), "Attention that an extension registered may run."),
     TF32View("cuda.matmul.allow_tf32", bool, False, None, "Products on CUDA arrays may use tf32.", _MATMUL,
              nodes=(CUDA_MATMUL,)),

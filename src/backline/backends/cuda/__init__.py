@@ -43,9 +43,6 @@ set_flags: _uniform.SetFlags
 matmul = cuBLASModule()
 cufft_plan_cache = cuFFTPlanCacheManager()
 
-# Architectures of AMD on which hipBLASLt is the default.
-_LT_FIRST = ("gfx90a", "gfx942", "gfx950", "gfx1200", "gfx1201")
-
 
 def is_built() -> bool:
     """Tell whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
@@ -83,7 +80,7 @@ def preferred_linalg_library(backend: LinalgBackend | str | None = None) -> Lina
     Examples
     --------
     >>> preferred_linalg_library()
-    <LinalgBackend.Default: 0>
+    <_LinalgBackend.Default: 0>
     """
     if backend is not None:
         _switches.assign("cuda.preferred_linalg_library", backend, depth=2)
@@ -105,12 +102,12 @@ def preferred_blas_library(backend: BlasBackend | str | None = None) -> BlasBack
     BadValue, BadType
         Something else.
     BackendUnavailable
-        The library is absent; what was preferred stays.
+        The library is absent; what was preferred stays. What the query returns can be set on any machine, and "cublas".
 
     Examples
     --------
-    >>> preferred_blas_library()
-    <BlasBackend.Cublas: 1>
+    >>> preferred_blas_library(preferred_blas_library())
+    <_BlasBackend.Cublas: 1>
     """
     if backend is not None:
         _switches.assign("cuda.preferred_blas_library", backend, depth=2)
@@ -122,7 +119,7 @@ def _blas(backend: BlasBackend) -> BlasBackend:
         return backend
     from ...libraries import devices
 
-    return BlasBackend.Cublaslt if devices.amd_architecture(devices.current()) in _LT_FIRST else BlasBackend.Cublas
+    return BlasBackend.Cublaslt if devices.usual_blas(devices.current()) == "cublaslt" else BlasBackend.Cublas
 
 
 def preferred_rocm_fa_library(backend: ROCmFABackend | str | None = None) -> ROCmFABackend:
@@ -143,7 +140,7 @@ def preferred_rocm_fa_library(backend: ROCmFABackend | str | None = None) -> ROC
     Examples
     --------
     >>> preferred_rocm_fa_library()
-    <ROCmFABackend.Default: 0>
+    <_ROCmFABackend.Default: 0>
     """
     if backend is not None:
         _switches.assign("cuda.preferred_rocm_fa_library", backend, depth=2)

@@ -16,7 +16,10 @@ from .. import _uniform
 __all__ = ["cuFFTPlanCache", "cuFFTPlanCacheAttrContextProp", "cuFFTPlanCacheManager"]
 
 _TITLE = "backline.backends.cuda.cufft_plan_cache"
-_SIZE = "cuda.cufft_plan_cache.size is read-only: it tells how many plans are kept. Set cuda.cufft_plan_cache.max_size instead."
+_SIZE = (
+    "cuda.cufft_plan_cache.size is a read-only property: it tells how many plans are kept."
+    " Set cuda.cufft_plan_cache.max_size instead."
+)
 _EVERY = "cuda.cufft_plan_cache.max_size"
 
 
@@ -227,12 +230,14 @@ def _checked(device: object) -> int:
 
     number = devices.count()
     if not number:
-        raise _no_device(f"cuda.cufft_plan_cache[{show(device)}]")
+        asked = f"expected 0 <= device index < 0, but got device with index {show(device)}"
+        raise _no_device(f"cuda.cufft_plan_cache[{show(device)}] ({asked})")
     index = _parsed(device)
     if index is None or not 0 <= index < number:
         raise BadValue(
             f"cuda.cufft_plan_cache[{show(device)}]: there is no such device.",
-            cause="an index, 'cuda', 'cuda:1' or a device object of CUDA says which device is meant",
+            cause=f"expected 0 <= device index < {number}, but got device with index {show(device)};"
+            " an index, 'cuda', 'cuda:1' or a device object of CUDA says which device is meant",
             remedy=f"0 <= index < {number}" + ("" if number > 1 else ", so 0 is the only one"),
         )
     return index

@@ -30,7 +30,8 @@ benchmark: bool
 """Whether cuDNN's plans for a convolution are timed once, and the fastest kept; ``backends.benchmark`` does it for everything."""
 
 benchmark_limit: int
-"""Most plans timed per convolution; 0 times all."""
+"""Most plans timed per convolution; 0 times all. Calls of ``set_flags`` and ``flags`` that are older than this argument give a
+bool in its place: without cuDNN it is left out, as in torch, and with cuDNN refused."""
 
 deterministic: bool
 """Whether cuDNN runs only what gives the same bits again; ``backends.deterministic`` asks for it too."""
@@ -83,4 +84,13 @@ def is_acceptable(tensor: object) -> bool:
 
 conv = _uniform.precision(__name__, "cuda", "conv")
 
-_uniform.install(__name__, lazy=("rnn",))
+
+
+def _older_order(values: dict[str, object]) -> dict[str, object]:
+    limit = values.get("cudnn.benchmark_limit")
+    if isinstance(limit, (bool, _numpy.bool_)) and not _uniform.available("cudnn"):
+        return {name: value for name, value in values.items() if name != "cudnn.benchmark_limit"}
+    return values
+
+
+_uniform.install(__name__, lazy=("rnn",), lenient=_older_order)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import BadValue, LinAlgError
-from ...problems.linalg import LinalgProblem
-from ..cpu.numpy import NOT_FINITE, WRAP
+from ...problems.linalg import LinalgProblem, not_finite
+from ..cpu.numpy import WRAP
 
 __all__ = ["function", "note", "refusal"]
 
@@ -103,12 +103,12 @@ def _raise(p: LinalgProblem, info: Array, text: str) -> None:
         raise LinAlgError(f"{p.op}: {text.format(worst)}")
 
 
-ZERO_PIVOT = "the matrix is singular (element {} of the diagonal of U is zero)"
+ZERO_PIVOT = "the input matrix is singular (element {} of the diagonal of U is zero)"
 
 
 def _require_finite(p: LinalgProblem, mx: Any, *arrays: Array) -> None:
     if not all(bool(mx.all(mx.isfinite(x))) for x in arrays):
-        raise LinAlgError(f"{p.op}: {NOT_FINITE[p.op == 'linalg.lstsq']}")
+        raise LinAlgError(f"{p.op}: {not_finite(p.op)}")
 
 
 def _spread(p: LinalgProblem, mx: Any, x: Array, core: int = 2) -> Array:
@@ -131,7 +131,7 @@ def _with_info(p: LinalgProblem, result: Any, info: Array, text: str) -> Any:
 
 
 def cholesky(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    text = "the leading minor of order {} is not positive definite"
+    text = "the leading minor of order {} is not positive-definite"
     if p.empty:
         return _with_info(p, a, mx.zeros(p.batch, mx.int32), text)
     upper = p.parameter("upper", False)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _core
+from ... import _kernels
 from ...problems import Operand
 from ...problems.attention import AttentionProblem
 from .. import capability
@@ -44,7 +44,7 @@ def attention_algorithms(blas: BlasTraits, problem: AttentionProblem, threads: i
         if reason:
             yield Refusal(blas.name, name, reason)
             continue
-        if blas.pool and blas.gate is None:  # its threads are NumPy's: as many as that was told
+        if blas.pool and blas.thread_guard is None:  # its threads are NumPy's: as many as that was told
             yield Algorithm(blas.name, name, 1, False, precision, "run", blas.run_basis, blas.pool, traits=(trait,))
             continue
         count = _Shape(problem, name).items
@@ -146,17 +146,17 @@ def prepare_attention(blas: BlasTraits, p: AttentionProblem, algorithm: Algorith
     out = b.result(p.dtype, s.result)
     arguments = [b.argument(role) for role in ("query", "key", "value")]
     mask = b.argument("mask") if p.mask is not None else 0
-    work = b.work(_core.attention_workspace(description))
-    b.call(_core.attention_address(), [b.constant(description), list(range(s.items)), *arguments, mask, out, work])
-    gated = p.flops >= blas.gated_from(vector=s.queries == 1)
-    gate = blas.gate if gated else None
-    return b.plan(out, count=s.items, threads=algorithm.threads, gate=gate, gate_threads=1, release_gil=gated)
+    work = b.work(_kernels.attention_workspace(description))
+    b.call(_kernels.addresses["attention"], [b.constant(description), list(range(s.items)), *arguments, mask, out, work])
+    guarded = p.flops >= blas.guarded_from(vector=s.queries == 1)
+    thread_guard = blas.thread_guard if guarded else None
+    return b.plan(out, count=s.items, threads=algorithm.threads, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
 
 
 def vector_level() -> int:
     """The most of vector instructions that there is and that may be used."""
     allowed = [level for level, word in enumerate(LEVELS, 1) if capability.allows(word)]
-    return min(max(allowed, default=0), _core.attention_level())
+    return min(max(allowed, default=0), _kernels.instruction_level)
 
 
 def _mask(p: AttentionProblem, compute: np.dtype[Any]) -> tuple[int, int, tuple[int, ...]]:

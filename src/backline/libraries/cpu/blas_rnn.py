@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from ... import _core
+from ... import _kernels
 from ...problems.rnn import RnnProblem
 from .. import capability, team
 from ..base import Algorithm, Refusal
@@ -104,18 +104,18 @@ class _Layer:
                 weights.append(b.argument(f"{role}{d}") if b.problem.index(f"{role}{d}") is not None else 0)
         items = p.directions * parts
         b.call(
-            _core.gates_address(),
+            _kernels.addresses["recurrent_steps"],
             [
                 b.constant(self.description(parts)), list(range(items)), gates, *weights, b.argument("h"),
                 b.argument("c") if c is not None else 0, b.argument("lengths") if p.get("lengths") is not None else 0,
                 out, h, c if c is not None else 0, work,
             ],
         )  # fmt: skip
-        gated = p.flops >= self.blas.gated_from(vector=p.batch == 1)
+        guarded = p.flops >= self.blas.guarded_from(vector=p.batch == 1)
         results = [out, h] if c is None else [out, h, c]
         return b.plan(
-            *results, count=items, threads=threads, gate=self.blas.gate if gated else None,
-            gate_threads=1 if self.divided else self.threads, release_gil=gated,
+            *results, count=items, threads=threads, thread_guard=self.blas.thread_guard if guarded else None,
+            guard_threads=1 if self.divided else self.threads, release_gil=guarded,
         )  # fmt: skip
 
     def products(self, gates: Pointer, threads: int) -> int:
@@ -156,4 +156,4 @@ class _Layer:
 def _level() -> int:
     """The most of vector instructions that there is and that may be used."""
     allowed = [level for level, word in enumerate(("avx2", "avx512"), 1) if capability.allows(word)]
-    return min(max(allowed, default=0), _core.attention_level())
+    return min(max(allowed, default=0), _kernels.instruction_level)

@@ -37,11 +37,12 @@ class BLIS(BlasLibrary):
         team.bind()  # its libgomp is then the one we know
         # Its cblas_sgemm calls sgemm_ by name: without RTLD_DEEPBIND that may be another library's by now.
         native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
-        gate = team.gate(native.address("bli_thread_set_num_threads"), team.PROCESS64)
+        thread_guard = team.thread_guard(native.address("bli_thread_set_num_threads"), team.PROCESS64)
         text = native.call(native.address("bli_info_get_version_str"), restype=ctypes.c_char_p)
         self.facts = {"config": text.decode(errors="replace") if text else ""}
         openmp = "openmp" in path or bool(native.address("GOMP_parallel"))
-        return BlasTraits(self.name, native, gate, team.name() if openmp else f"blis {os.path.basename(path)}", always_gated=True)
+        pool = team.name() if openmp else f"blis {os.path.basename(path)}"
+        return BlasTraits(self.name, native, thread_guard, pool, always_guarded=True)
 
     def version(self) -> str | None:
         return (self.facts.get("config") or None) if self.available() else None

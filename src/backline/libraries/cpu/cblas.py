@@ -29,7 +29,7 @@ SMALL_FLOPS = 6e4
 THREAD_FLOPS = 1e6
 # OpenBLAS divides a dot product from 10 000 elements on and gemv from 9216: it must be told its count before that, or the
 # bits of a product would depend on what ran last.
-GATED_VECTOR_FLOPS = 1.5e4
+GUARDED_VECTOR_FLOPS = 1.5e4
 # A divided product needs no team inside the library, only one fork and join.
 SPLIT_FLOPS = 4e5
 # gemv_slabs: at most so many rows on the left, and slabs of the right operand of about this size (half an L2).
@@ -41,13 +41,13 @@ class BlasTraits:
     """What the engine has to know of one BLAS beyond its symbols."""
 
     def __init__(
-        self, name: str, native: NativeLibrary, gate: Any, pool: str, *, run: str = "measured", threads: str = "",
-        always_gated: bool = False,
+        self, name: str, native: NativeLibrary, thread_guard: Any, pool: str, *, run: str = "measured", threads: str = "",
+        always_guarded: bool = False,
     ) -> None:  # fmt: skip
-        self.name, self.native, self.gate, self.pool = name, native, gate, pool
+        self.name, self.native, self.thread_guard, self.pool = name, native, thread_guard, pool
         self._batches: dict[str, bool] = {}
         self.run_basis = run
-        self.always_gated = always_gated  # it starts its threads for a product of any size
+        self.always_guarded = always_guarded  # it starts its threads for a product of any size
         self.lu_pool = pool  # where LU runs, if not with the rest
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
 
@@ -61,9 +61,9 @@ class BlasTraits:
             known = self._batches[dtype.name] = _batch_is_right(self.native, dtype)
         return known
 
-    def gated_from(self, *, vector: bool) -> float:
+    def guarded_from(self, *, vector: bool) -> float:
         """Operations from which a call sets the library's thread count first: below, it takes one thread by itself."""
-        return 0.0 if self.always_gated else GATED_VECTOR_FLOPS if vector else SMALL_FLOPS
+        return 0.0 if self.always_guarded else GUARDED_VECTOR_FLOPS if vector else SMALL_FLOPS
 
 
 def _batch_is_right(native: NativeLibrary, dtype: np.dtype[Any]) -> bool:
@@ -185,7 +185,8 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> 
     if algorithm.name in ("gemm_split", "gemv_slabs"):
         count = getattr(product, algorithm.name)(algorithm.threads)
         return b.plan(
-            product.result, count=count, threads=algorithm.threads, gate=blas.gate, gate_threads=1, release_gil=True, same=("c",)
+            product.result, count=count, threads=algorithm.threads, thread_guard=blas.thread_guard, guard_threads=1,
+            release_gil=True, same=("c",),
         )
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
@@ -196,14 +197,14 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> 
     else:
         getattr(product, name)()
     in_library = 1 if divided else algorithm.threads
-    gated = p.flops >= blas.gated_from(vector=p.m == 1 or p.n == 1)
+    guarded = p.flops >= blas.guarded_from(vector=p.m == 1 or p.n == 1)
     return b.plan(
         product.result,
         count=1 if name == "gemm_batch" else p.items,
         threads=algorithm.threads if divided else 1,
-        gate=blas.gate if gated else None,
-        gate_threads=in_library,
-        release_gil=gated,
+        thread_guard=blas.thread_guard if guarded else None,
+        guard_threads=in_library,
+        release_gil=guarded,
         same=("c",),
     )
 

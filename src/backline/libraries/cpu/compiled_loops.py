@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from ... import _core
+from ... import _kernels
 from ...problems import Operand
 from ...problems.neural import NeuralProblem
 from ..base import Algorithm
@@ -150,7 +150,7 @@ def _softmax_columns(b: Builder, p: NeuralProblem, out: Any, threads: int) -> in
         fields = [item, vector_level(), True, columns, width, columns]
         description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
         b.copy((columns, width), source, (item, after * item), work, (width * item, item), item)
-        b.call(_core.softmax_address(), [description, 0, work, work])
+        b.call(_kernels.addresses["softmax_rows"], [description, 0, work, work])
         b.copy((columns, width), work, (width * item, item), target, (item, after * item), item)
         count = len(at)
     return count
@@ -164,7 +164,7 @@ def _softmax(b: Builder, p: NeuralProblem, out: Any) -> int:
     fields = [p.dtype.itemsize, vector_level(), p.op == "log_softmax", rows, width, share]
     description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
     count = -(-rows // share)
-    b.call(_core.softmax_address(), [description, list(range(count)), b.argument("input"), out])
+    b.call(_kernels.addresses["softmax_rows"], [description, list(range(count)), b.argument("input"), out])
     return count
 
 
@@ -192,7 +192,7 @@ def _relu(b: Builder, p: NeuralProblem, out: Any) -> int:
     description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
     grad = "grad" if p.get("grad") else "input"
     pointers = [b.argument("input", first[0]), b.argument(grad, first[1]), (out[0], out[1], first[2])]
-    b.call(_core.gradient_addresses()[0], [description, items, *pointers])
+    b.call(_kernels.addresses["relu_grad"], [description, items, *pointers])
     return count
 
 
@@ -229,5 +229,5 @@ def _pooling(b: Builder, p: NeuralProblem, strides: tuple[int, ...], out: Any) -
     source = b.argument("input") if given else gradient
     count: int = batch * -(-channels // lanes)
     work = b.work(8 * prod(image) * lanes)
-    b.call(_core.gradient_addresses()[1], [description, list(range(count)), source, gradient, out, work])
+    b.call(_kernels.addresses["pooling_grad"], [description, list(range(count)), source, gradient, out, work])
     return count

@@ -67,6 +67,8 @@ class _Linear:
         else:
             arrays_in = [arrays[i] for i in self.order]
         result = self.product(*arrays_in)
+        if not p.result:  # a scalar, which nothing can be written to
+            result = np.asarray(result).reshape(1)
         with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
             if self.late is not None:
                 bias = np.lib.stride_tricks.as_strided(arrays[self.index["bias"]], (p.n,), self.late.strides[-1:])
@@ -74,10 +76,11 @@ class _Linear:
                     result[part] += bias
             if self.activation:
                 activate(self.activation, result, result)
-            if not p.halves:
-                return result
             if out is None:
-                return result.astype(p.dtype)
+                result = result.astype(p.dtype, copy=False)
+                return result if p.result else result[0]
+            if not p.halves:
+                return arrays[out]
             arrays[out][...] = result
             return arrays[out]
 

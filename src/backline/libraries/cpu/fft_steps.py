@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _core
+from ... import _kernels
 from ...problems.fft import LARGEST_IN_SINGLE, FftProblem
 from ..base import PythonPlan
 from ..build import Builder, Pointer, shift
@@ -289,10 +289,10 @@ class Steps:
         self.b.each()
         if isinstance(element, tuple) and element[0] == "convert":
             what = struct.pack("<qqqqqqqqq", *element[1:], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
-            self.b.call(_core.transform_addresses()["convert"], [self.b.constant(what), source, target])
+            self.b.call(_kernels.addresses["transform_convert"], [self.b.constant(what), source, target])
         elif isinstance(element, tuple) and element[0] == "mirror":  # four times faster, for aligned numbers
             what = struct.pack("<qqqqqqq", element[1], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
-            self.b.call(_core.transform_addresses()["mirror"], [self.b.constant(what), source, target])
+            self.b.call(_kernels.addresses["transform_mirror"], [self.b.constant(what), source, target])
         else:
             self.b.copy((rows[0], cols[0]), source, (rows[1], cols[1]), target, (rows[2], cols[2]), element)
 

@@ -15,7 +15,7 @@ from itertools import product as every
 from math import prod
 from typing import Any
 
-from ... import _core
+from ... import _kernels
 from ...problems import Operand
 from ...problems.conv import ConvProblem, channels_last
 from ...problems.layout import batch_offsets
@@ -79,11 +79,11 @@ def prepare_conv(blas: BlasTraits, p: ConvProblem, algorithm: Algorithm) -> Any:
         count = {"conv": steps.forward, "conv_grad_weight": steps.by_weight}.get(p.op, steps.scattered)()
     if algorithm.threads > 1:
         team.items_run()
-    gated = p.flops >= blas.gated_from(vector=False)
+    guarded = p.flops >= blas.guarded_from(vector=False)
     b.each(count, algorithm.threads)
     steps.store()
-    gate = blas.gate if gated and algorithm.name != "depthwise" else None  # which calls no BLAS
-    return b.plan(steps.result, gate=gate, gate_threads=1, release_gil=gated, same=("residual",))
+    thread_guard = blas.thread_guard if guarded and algorithm.name != "depthwise" else None  # which calls no BLAS
+    return b.plan(steps.result, thread_guard=thread_guard, guard_threads=1, release_gil=guarded, same=("residual",))
 
 
 def _level() -> int:
@@ -133,7 +133,6 @@ class _Steps:
         self.item = p.dtype.itemsize
         self.kind = ("float32", "float64", "complex64", "complex128").index(p.dtype.name)
         self.taps = prod(p.kernel)
-        self.addresses = _core.columns_addresses()
         order = result_order(p)
         self.last = order[-1] != len(order) - 1
         steps = [self.item] * len(order)
@@ -269,7 +268,10 @@ class _Steps:
             source = (source[0], source[1], _uniform([f * step for f in bias]))
         row_step = self.steps[-1] if self.last else self.steps[1]
         words = [self.kind, int(relu), 0 if self.last else step, step if self.last else 0, row_step]
-        self.b.call(self.addresses["finish"], [self.b.constant(struct.pack("<5q", *words)), target, source, rows, columns])
+        self._call("im2col_finish", [self.b.constant(struct.pack("<5q", *words)), target, source, rows, columns])
+
+    def _call(self, kernel: str, arguments: list[Any]) -> None:
+        self.b.call(_kernels.addresses[kernel], arguments)
 
     # operations -------------------------------------------------------------------------------------------------------
 
@@ -302,7 +304,7 @@ class _Steps:
             ldx = depth if last else counts
             source = self.b.argument("input", _uniform([n * o.strides[0] + g * channels * o.strides[1] for n, g, _, _ in items]))
             shape = self.geometry(p.image, p.points, channels, o.strides)
-            self.b.call(self.addresses["points" if last else "rows"], [shape, source, x, channels, firsts, counts])
+            self._call("im2col_points" if last else "im2col_rows", [shape, source, x, channels, firsts, counts])
         if last:
             self.gemm((PLAIN, TRANSPOSED), (counts, features, depth), (x, ldx), (w, ldw), (target, p.features), int(keep))
             self.finish(target, [g * features for _, g, _, _ in items], counts, features)
@@ -335,7 +337,7 @@ class _Steps:
         trans = (TRANSPOSED, TRANSPOSED if last else PLAIN)
         self.gemm(trans, (depths, points, rows), (w, ldw), (x, ldx), (columns, points), 0)
         shape = self.geometry(p.result[2:], places, features, self.steps, keep)
-        self.b.call(self.addresses["add"], [shape, columns, target, counts])
+        self._call("im2col_add", [shape, columns, target, counts])
         size, firsts = prod(p.result[2:]), [g * features + f for _, g, f, _ in items]
         if self.last:
             self.finish(target, firsts, size, counts)
@@ -361,7 +363,7 @@ class _Steps:
             source = self.b.argument("input", _uniform([n * o.strides[0] + f // each * o.strides[1] for n, f, _ in items]))
             weights = (weights[0], weights[1], _uniform([f * self.taps * item for f in firsts]))
             target = (self.target[0], self.target[1], _uniform([n * self.steps[0] + f * self.steps[1] for n, f, _ in items]))
-            self.b.call(self.addresses["depthwise_rows"], [shape, source, weights, target, counts])
+            self._call("depthwise_rows", [shape, source, weights, target, counts])
             self.finish(target, firsts, counts, points)
             return len(items)
         weights = self.copied(w, self.b.argument("weight"), (*range(2, len(w.shape)), 0, 1))
@@ -370,7 +372,7 @@ class _Steps:
         counts, firsts = _same([i[2] for i in items]), [i[1] for i in items]
         source = self.b.argument("input", _uniform([n * o.strides[0] for n, _, _ in items]))
         target = (self.target[0], self.target[1], _uniform([n * self.steps[0] + f * self.steps[-1] for n, f, _ in items]))
-        self.b.call(self.addresses["depthwise_points"], [shape, source, weights, target, _same(firsts), counts])
+        self._call("depthwise_points", [shape, source, weights, target, _same(firsts), counts])
         self.finish(target, [0] * len(items), counts, p.features)
         return len(items)
 
@@ -396,7 +398,7 @@ class _Steps:
         shape = self.geometry(p.image, p.points, channels, o.strides)
         point = p.features * item if last else item
         for n, (first, count) in every(range(p.batch), some):
-            self.b.call(self.addresses["rows"], [shape, shift(source, n * o.strides[0]), columns, counts, first, count])
+            self._call("im2col_rows", [shape, shift(source, n * o.strides[0]), columns, counts, first, count])
             a = shift(rows, n * image + first * point), p.features if last else points
             trans = (TRANSPOSED if last else PLAIN, TRANSPOSED)
             self.gemm(trans, (features, depths, count), a, (columns, count), (target, ldc), int(n + first > 0))

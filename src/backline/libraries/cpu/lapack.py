@@ -1,6 +1,7 @@
 """Dense linear algebra through LAPACK's Fortran interface, for every library that has it: what there is, and what its infos mean.
 
-Results come in the order that costs nothing: strides say which. The steps are in `lapack_solving` and `lapack_spectra`.
+Results come in the order that costs nothing: strides say which. The steps are in
+`lapack_solving`, `lapack_indefinite` and `lapack_spectra`.
 
 References: LAPACK Users' Guide, third edition; the argument lists are those of the reference implementation.
 """
@@ -15,11 +16,11 @@ import numpy as np
 
 from ...errors import BadValue, LinAlgError
 from ...problems import operand
-from ...problems.linalg import LinalgProblem
+from ...problems.linalg import LinalgProblem, not_finite, singular
 from .. import team
 from ..base import Algorithm, Refusal
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
-from .lapack_solving import Solving
+from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
 from .lapack_spectra import Spectra
 from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, routine_name
 
@@ -43,6 +44,9 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
     "linalg.svd": {"gesdd": ("{t}gesdd",), "gesvd": ("{t}gesvd",)},
     "linalg.svdvals": {"gesdd": ("{t}gesdd",), "gesvd": ("{t}gesvd",)},
     "linalg.lstsq": {d: ("{t}" + d,) for d in ("gelsy", "gels", "gelsd", "gelss")},
+    "linalg.ldl_factor": {"sytrf": ("{t}sytrf",), "hetrf": ("{t}hetrf",)},
+    "linalg.ldl_solve": {"sytrs": ("{t}sytrs",), "hetrs": ("{t}hetrs",)},
+    "linalg.householder_product": {"orgqr": ("{q}gqr",)},
     "cholesky_solve": {"potrs": ("{t}potrs",)},
     "cholesky_inverse": {"potri": ("{t}potri",)},
     "linalg.solve_triangular": {"trsm": ()},
@@ -52,7 +56,7 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
 LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
 
 
-class _Writer(Solving, Spectra):
+class _Writer(Indefinite, Spectra):
     """Every operation."""
 
 
@@ -78,6 +82,8 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
         driver = "gelsy"
     pool = blas.lu_pool if problem.op in LU_INSIDE else blas.pool
     for name, routines in ROUTINES[problem.op].items():
+        if problem.op.startswith("linalg.ldl") and name.startswith("he") != bool(problem.parameter("hermitian")):
+            continue
         if driver is not None and name != driver:
             yield Refusal(blas.name, name, f"the call asks for driver={driver!r}")
             continue
@@ -105,30 +111,34 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     divided = name != algorithm.name
     if divided:
         team.items_run()
-    w = _Writer(blas, p, name)
+    by_pivots = p.op == "linalg.ldl_solve"
+    w = _Writer(blas, plain_pivots(p) if by_pivots else p, name)
     results, wrap = getattr(w, p.op.rpartition(".")[2])()
     w.finish()
     on_info: Any = None
-    if p.op in SPREADS:
+    if p.op == "linalg.ldl_factor":
+        on_info = partial(zero_blocks, p, wrap)
+    elif p.op in SPREADS:
         on_info = partial(_perhaps_singular, blas, p, wrap)
     elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
-    gated = p.flops >= blas.gated_from(vector=True)
-    return w.b.plan(
+    guarded = p.flops >= blas.guarded_from(vector=True)
+    plan = w.b.plan(
         *results,
         count=p.items,
         threads=algorithm.threads if divided else 1,
         wrap=wrap,
         on_info=on_info,
-        gate=blas.gate if gated else None,
-        gate_threads=1 if divided else algorithm.threads,
-        release_gil=gated,
+        thread_guard=blas.thread_guard if guarded else None,
+        guard_threads=1 if divided else algorithm.threads,
+        release_gil=guarded,
     )
+    return checked_pivots(p, plan) if by_pivots else plan
 
 
 MEANING = {
-    "linalg.cholesky": "the leading minor of order {i} is not positive definite",
+    "linalg.cholesky": "the leading minor of order {i} is not positive-definite",
     "cholesky_inverse": "element {i} of the diagonal is zero, the factor is singular",
     "linalg.eigh": "the eigenvalues did not converge ({i} off-diagonal elements are left)",
     "linalg.eigvalsh": "the eigenvalues did not converge ({i} off-diagonal elements are left)",
@@ -139,7 +149,11 @@ MEANING = {
     "linalg.lstsq": "the matrix has no full rank (element {i} of the triangular factor is zero), or the SVD did not converge",
 }
 BAD_PIVOTS = "a pivot is not one of the rows, which are counted from 1"
-SINGULAR = "the matrix is singular (element {i} of the diagonal of U is zero)"
+
+
+def meaning(op: str, info: int) -> str:
+    """Explains LAPACK's positive info for an operation."""
+    return MEANING[op].format(i=info) if op in MEANING else singular(op, info)
 
 
 # LU of NaN or infinity spreads them; whether LAPACK then finds a zero among the pivots depends on the library.
@@ -185,12 +199,11 @@ def _failed(op: str, second: Any, plan: Any, infos: list[int], arrays: tuple[Any
     item, info = next((i, x) for i, x in enumerate(infos) if x)
     where = f"item {item} of the batch: " if len(infos) > 1 else ""
     if info == NOT_FINITE:
-        who = "A or B" if op == "linalg.lstsq" else "the matrix"
-        raise LinAlgError(f"{op}: {where}{who} holds NaN or infinity")
+        raise LinAlgError(f"{op}: {where}{not_finite(op)}")
     if info == NOT_IN_RANGE:
         raise BadValue(f"{op}: {where}{BAD_PIVOTS}", remedy="pivots as lu_factor returns them")
     if info < 0:
         raise RuntimeError(f"{op}: {where}LAPACK calls argument {-info} illegal; this is an error in backline")
     if second is not None:
         return second()(*arrays)
-    raise LinAlgError(f"{op}: {where}{MEANING.get(op, SINGULAR).format(i=info)}")
+    raise LinAlgError(f"{op}: {where}{meaning(op, info)}")

@@ -222,9 +222,7 @@ def _least_squares(driver: str, m: int, n: int, vector: bool, x: Any, rank: Any,
     residuals = np.empty(0, s.dtype)
     full = driver == "gels" or bool(np.all(rank == n))
     if m > n and driver != "gelsy" and full:
-        residuals = np.sum(np.abs(x[..., n:, :]) ** 2, axis=-2).astype(s.dtype, copy=False)
-        if vector:
-            residuals = residuals[..., 0]
+        residuals = np.sum(np.abs(x[..., n:, :]) ** 2, axis=-2).astype(s.dtype, copy=False)  # of a vector too, one
     if vector:
         solution = solution[..., 0]
     ranks = np.empty(0, np.int64) if driver == "gels" else np.asarray(rank, np.int64)[()]

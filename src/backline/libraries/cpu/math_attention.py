@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from ... import switches
 from ...problems.attention import AttentionGrads, AttentionProblem
 from ...switches.table import KERNELS
 from ..attention import facts_of, refusal
 from ..base import Algorithm, Refusal
 
-__all__ = ["algorithms", "plan"]
+__all__ = ["HALF", "algorithms", "plan"]
 
 Array = np.ndarray[Any, Any]
 HALVES = ("float16", "bfloat16")
+HALF = "math_half"
 
 
 def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -33,6 +35,9 @@ def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterato
     if reason:
         yield Refusal(library, "math", reason)
         return
+    if problem.dtype.name in HALVES and switches.get("cuda.fp16_bf16_reduction_math_sdp"):
+        how = f"products and softmax rounded to {problem.dtype.name}"
+        yield Algorithm(library, HALF, 1, False, "", "threads", "construction", "", how, ("math", "half math"))
     precision = "f32 accumulation" if problem.dtype.name in HALVES else ""
     note = "all scores of all heads at once"
     if problem.dtype.name not in (*HALVES, "float32", "float64"):  # no BLAS takes part
@@ -42,21 +47,24 @@ def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterato
     yield Algorithm(library, "math", threads, True, precision, "run", "measured", pool, note, ("math",))
 
 
-def plan(problem: AttentionProblem) -> Callable[..., Any]:
-    """The function of the arrays of the call: attention, or its gradients where ``grad`` is among the operands."""
+def plan(problem: AttentionProblem, *, half: bool = False) -> Callable[..., Any]:
+    """The function of the arrays of the call: attention, or its gradients where ``grad`` is among the operands.
+
+    With `half` operands of half precision are not widened: each product, and the softmax, is rounded to their dtype.
+    """
     index = {o.role: i for i, o in enumerate(problem.operands)}
 
     def run(*arrays: Array) -> Any:
         found = {role: arrays[i] for role, i in index.items()}
         with np.errstate(all="ignore"):  # what overflows or is NaN shows in the result
-            formula = _Formula(problem, found["query"], found["key"], found["value"], found.get("mask"))
+            formula = _Formula(problem, found["query"], found["key"], found["value"], found.get("mask"), half)
             return formula.gradients(found["grad"]) if "grad" in found else formula.result()
 
     return run
 
 
 class _Formula:
-    """One attention in the precision it is computed in: half precisions in float32.
+    """One attention in the precision it is computed in: half precisions in float32, unless they are to stay as they are.
 
     Attributes
     ----------
@@ -70,9 +78,9 @@ class _Formula:
         Softmax of the scores; 0 where a key takes no part.
     """
 
-    def __init__(self, problem: AttentionProblem, query: Array, key: Array, value: Array, mask: Array | None) -> None:
+    def __init__(self, problem: AttentionProblem, query: Array, key: Array, value: Array, mask: Array | None, half: bool) -> None:
         self.problem, self.mask = problem, mask
-        compute = np.dtype(np.float32) if problem.dtype.name in HALVES else problem.dtype
+        compute = np.dtype(np.float32) if problem.dtype.name in HALVES and not half else problem.dtype
         self.zero = compute.type(0)
         root = np.sqrt(np.longdouble(abs(problem.scale)))  # rounded once, to the precision that is computed in
         self.roots = compute.type(-root if problem.scale < 0 else root), compute.type(root)
@@ -91,6 +99,9 @@ class _Formula:
 
     def _softmax(self) -> Array:
         scores = self._product(self.query, self.key.swapaxes(-1, -2))
+        compute = scores.dtype
+        if compute.name in HALVES:
+            scores = scores.astype(np.float32)
         if self.mask is not None and self.mask.dtype.kind != "b":
             scores = scores + self.mask.astype(scores.dtype, copy=False)
         if self.taken is not None:
@@ -100,7 +111,7 @@ class _Formula:
         weights = np.exp(scores - most)
         total = weights.sum(axis=-1, keepdims=True)
         total[total == 0] = 1  # no key takes part: zeros
-        return self._where_taken(weights / total)
+        return self._where_taken((weights / total).astype(compute, copy=False))
 
     def _where_taken(self, values: Array) -> Array:
         return values if self.taken is None else np.asarray(np.where(self.taken, values, self.zero))
@@ -114,10 +125,10 @@ class _Formula:
         """A matrix for every query head times one of a key or value."""
         heads, each = self._heads(right)
         if each == 1:
-            return np.asarray(np.matmul(left, right))
+            return np.asarray(np.matmul(left, right)).astype(self.zero.dtype, copy=False)  # of bfloat16 NumPy makes float32
         right = right if right.ndim > 2 else right[None]
         split = left.reshape(*left.shape[:-3], heads, each, *left.shape[-2:])
-        product = np.asarray(np.matmul(split, right[..., :, None, :, :]))
+        product = np.asarray(np.matmul(split, right[..., :, None, :, :])).astype(self.zero.dtype, copy=False)
         return product.reshape(*product.shape[:-4], heads * each, *product.shape[-2:])
 
     def _careful(self, left: Array, right: Array, taken: Array | None) -> Array:

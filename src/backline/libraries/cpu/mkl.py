@@ -74,12 +74,12 @@ class MKL(BlasLibrary):
         self.facts = {"config": text.value.decode(errors="replace"), "strict CNR": "yes" if strict else "no"}
         if capped:
             self.facts["instructions"] = capped
-        gate = team.gate(
+        thread_guard = team.thread_guard(
             native.address("MKL_Set_Num_Threads_Local"), team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
         )
         self._kernels = _Kernels(native)
         self.real_transforms = RealTransforms()
-        return BlasTraits(self.name, native, gate, "", run="promise", threads="promise" if strict else "")
+        return BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if strict else "")
 
     def _reproduce(self, native: NativeLibrary) -> bool:
         """Asks MKL for the same bits from run to run; true where they are the same for any number of threads too.
@@ -140,7 +140,7 @@ class MKL(BlasLibrary):
         else:
             plan = super().prepare(problem, algorithm)
         if self.traits is not None and isinstance(plan, _core.PreparedCall):
-            plan.door = self.traits.native.door  # also where the engine does not come by: second tries, measurements
+            plan.rwlock = self.traits.native.rwlock  # also where the engine does not come by: second tries, measurements
         return plan
 
 

@@ -172,13 +172,13 @@ class DftiSteps(Steps):
         count = prod(d[0] for d in dims)
         strides = tuple(source.elements(a) for a in axes), tuple(target.elements(a) for a in axes)
         letter = SINGLE if self.real == np.float32 else DOUBLE
-        former = self.traits.gate.enter(self.threads)
+        former = self.traits.thread_guard.enter(self.threads)
         try:
             descriptor = Descriptor(
                 native, letter, COMPLEX if kind == "c2c" else REAL, lengths, strides, batch, self.threads, scale
             )
         finally:
-            self.traits.gate.leave(former)
+            self.traits.thread_guard.leave(former)
         b.keep.append(descriptor)
         here, there = source.at, target.at
         if dims:
@@ -204,9 +204,10 @@ class DftiSteps(Steps):
             status = next(i for i in infos if i)
             raise failure(plan, f"MKL failed to run {key}", cause=status_text(native, status))
 
-        gate = self.traits.gate if self.threads > 1 else None  # a descriptor for one thread uses one whatever is allowed
+        # A descriptor for one thread uses one whatever is allowed.
+        thread_guard = self.traits.thread_guard if self.threads > 1 else None
         return b.plan(
-            result, on_info=on_info, gate=gate, gate_threads=self.threads if gate else 0,
+            result, on_info=on_info, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
             release_gil=self.problem.flops > SMALL_FLOPS,
         )  # fmt: skip
 
@@ -236,14 +237,14 @@ class RealTransforms:
         else:
             x, result = numbers.view(np.complex64), np.empty(n, np.float32)
             exact = np.fft.irfft(x.astype(np.complex128), n, norm="ortho")
-        former = traits.gate.enter(threads)
+        former = traits.thread_guard.enter(threads)
         try:
             d = Descriptor(traits.native, SINGLE, REAL, (n,), ((1,), (1,)), (1, 0, 0), threads, 1 / sqrt(n))
             compute = traits.native.address("DftiComputeForward" if kind == "r2c" else "DftiComputeBackward")
             pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, result))
             status = traits.native.call(compute, ctypes.c_void_p(d.address), *pointers, restype=ctypes.c_long)
         finally:
-            traits.gate.leave(former)
+            traits.thread_guard.leave(former)
         if status:
             raise DftiError(f"a transform of {n} points: {status_text(traits.native, status)}")
         size = float(np.linalg.norm(exact))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ... import _core
+from ... import _kernels
 from ...problems import Operand
 from ...problems.layout import matrix_layout
 from ...problems.multi_head import MultiHeadProblem
@@ -57,7 +57,7 @@ def fused_algorithms(blas: BlasTraits, p: MultiHeadProblem, threads: int) -> Ite
     if reason:
         yield Refusal(blas.name, FUSED, reason)
         return
-    if blas.pool and blas.gate is None:
+    if blas.pool and blas.thread_guard is None:
         yield Refusal(blas.name, FUSED, "it takes no thread count for one call, and this needs products on one thread each")
         return
     if threads > 1 and p.flops >= THREAD_FLOPS and blas.pool:
@@ -142,9 +142,9 @@ class _Fused:
         out = b.result(p.dtype, shape, (rows.batch * step, rows.sequence * step, self.item))
         source = _Source(attended, size, rows.count, size)
         self.product(source, "final_weight", 0, width, ("final_bias", 0) if p.get("final_bias") else None, out, width)
-        gated = p.flops >= self.blas.gated_from(vector=False)
-        gate = self.blas.gate if gated else None
-        return b.plan(out, gate=gate, gate_threads=1, release_gil=gated)
+        guarded = p.flops >= self.blas.guarded_from(vector=False)
+        thread_guard = self.blas.thread_guard if guarded else None
+        return b.plan(out, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
 
     def projected(self) -> list[tuple[Pointer, int, _Rows]]:
         """Where query, key and value are: pointer, leading dimension, and the rows of their source."""
@@ -206,10 +206,10 @@ class _Fused:
         inner = replace(p.inner, operands=(*operands, *([mask] if mask else [])))
         row = p.embedding * item
         items, description = described(self.blas, inner, "flash", (rows.batch * row, dim * item, rows.sequence * row))
-        work = b.work(_core.attention_workspace(description))
+        work = b.work(_kernels.attention_workspace(description))
         given = b.argument("mask") if mask is not None else 0
         pointers = [pointer for pointer, _, _ in heads]
-        b.call(_core.attention_address(), [b.constant(description), list(range(items)), *pointers, given, out, work])
+        b.call(_kernels.addresses["attention"], [b.constant(description), list(range(items)), *pointers, given, out, work])
         b.each(items, self.threads)
 
 

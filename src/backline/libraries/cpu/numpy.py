@@ -17,23 +17,38 @@ from ...problems.attention import AttentionProblem
 from ...problems.conv import ConvProblem
 from ...problems.einsum import EinsumProblem
 from ...problems.fft import FftProblem
-from ...problems.linalg import LinalgProblem
+from ...problems.linalg import LinalgProblem, not_finite
 from ...problems.linear import LinearProblem
 from ...problems.matmul import MatmulProblem
 from ...problems.multi_head import MultiHeadProblem
 from ...problems.neural import NeuralProblem
 from ...problems.quantized import QuantizedProblem
-from ...problems.results import QR, SVD, CholeskyEx, Eig, Eigh, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
+from ...problems.results import (
+    QR,
+    SVD,
+    CholeskyEx,
+    Eig,
+    Eigh,
+    InvEx,
+    LDLFactor,
+    LDLFactorEx,
+    Lstsq,
+    LUFactor,
+    LUFactorEx,
+    SolveEx,
+)  # fmt: skip
 from ...problems.rnn import RnnProblem
 from ...problems.sparse import SparseProblem
 from ..base import Algorithm, Library, PythonPlan, Refusal
 from ..build import same_place
 from . import (
     math_attention,
+    numpy_threads,
     reference,
     reference_conv,
     reference_einsum,
     reference_fft,
+    reference_indefinite,
     reference_neural,
     reference_quantized,
     reference_rnn,
@@ -45,6 +60,8 @@ from .multi_head import composed_algorithms, prepare_composed
 __all__ = ["NumPy"]
 
 FLOATS = ("float32", "float64", "complex64", "complex128")
+# What NumPy's BLAS has a part in.
+ON_BLAS = (MatmulProblem, LinalgProblem, ConvProblem, RnnProblem, QuantizedProblem, AttentionProblem)
 
 
 class NumPy(Library):
@@ -53,7 +70,7 @@ class NumPy(Library):
     name = "numpy"
     title = "NumPy"
     kernels = ("math",)  # of attention
-    engines = (reference_quantized.ENGINE,)  # for int8
+    engines = reference_quantized.ENGINES  # for int8
 
     def reason(self) -> str:
         return ""
@@ -70,11 +87,17 @@ class NumPy(Library):
         }  # fmt: skip
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        for found in self._algorithms(problem, threads):
+            if isinstance(found, Algorithm) and isinstance(problem, ON_BLAS):
+                found = numpy_threads.marked(found, problem)
+            yield found
+
+    def _algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         if isinstance(problem, MatmulProblem):
             # NumPy's BLAS takes as many threads as it was told to, whatever is asked here: with one thread allowed
-            # it is a candidate only where it would not use more.
-            if threads == 1 and problem.flops > 1e6 and problem.dtype.name in FLOATS and reference.blas_threads() > 1:
-                yield Refusal(self.name, "matmul", "NumPy's BLAS takes no thread count for one call, and uses more than one")
+            # it is a candidate only where that can be had of it.
+            if problem.dtype.name in FLOATS and (no := numpy_threads.refusal("matmul", problem, threads)):
+                yield no
                 return
             if problem.empty or problem.dtype.name not in (*FLOATS, "float16", "bfloat16"):
                 # No BLAS takes part: NumPy's own loops, on one thread and in one order.
@@ -121,10 +144,16 @@ class NumPy(Library):
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         if isinstance(problem, LinearProblem):
             return prepare_linear(self, problem, algorithm)
+        plan = self._plan(problem, algorithm)
+        if numpy_threads.BORROWED in algorithm.traits:
+            plan.function = numpy_threads.limited(plan.function)
+        return plan
+
+    def _plan(self, problem: Problem, algorithm: Algorithm) -> Any:
         if isinstance(problem, NeuralProblem):
             return reference_neural.prepare(problem, algorithm)
         if isinstance(problem, AttentionProblem):
-            return PythonPlan(math_attention.plan(problem))
+            return PythonPlan(math_attention.plan(problem, half=algorithm.name == math_attention.HALF))
         if isinstance(problem, EinsumProblem):
             return PythonPlan(reference_einsum.plan(problem))
         if isinstance(problem, FftProblem):
@@ -220,7 +249,8 @@ def _convolution(p: ConvProblem, loops: bool) -> Callable[..., Any]:
 
 
 def _linalg(p: LinalgProblem) -> Callable[..., Any]:
-    solve = getattr(reference, p.op.rpartition(".")[2])
+    name = p.op.rpartition(".")[2]
+    solve = getattr(reference_indefinite if name in reference_indefinite.__all__ else reference, name)
     index = {o.role: i for i, o in enumerate(p.operands)}
     outs = sorted(r for r in index if r.startswith("out"))
     keywords = {k: v for k, v in p.parameters if k not in ("vector",)}
@@ -232,9 +262,9 @@ def _linalg(p: LinalgProblem) -> Callable[..., Any]:
 
     def compute(*arrays: Any) -> Any:
         _refuse_overlaps(p, arrays)
-        inputs = [arrays[index[role]] for role in ("a", "p", "b") if role in index]
+        inputs = [arrays[index[role]] for role in ("a", "p", "t", "b") if role in index]
         if p.op in NEEDS_FINITE and not _finite(p, inputs):
-            raise LinAlgError(f"{p.op}: {NOT_FINITE[p.op == 'linalg.lstsq']}")
+            raise LinAlgError(f"{p.op}: {not_finite(p.op)}")
         try:
             result = solve(p, *inputs, **keywords)
         except np.linalg.LinAlgError as error:
@@ -249,9 +279,6 @@ def _linalg(p: LinalgProblem) -> Callable[..., Any]:
         return wrap(*parts) if wrap else parts[0]
 
     return run
-
-
-NOT_FINITE = ("the matrix holds NaN or infinity", "A or B holds NaN or infinity")
 
 
 def _finite(p: LinalgProblem, inputs: list[Any]) -> bool:
@@ -269,6 +296,8 @@ WRAP: dict[tuple[str, bool], Any] = {
     ("linalg.cholesky", False): CholeskyEx,
     ("linalg.lu_factor", True): LUFactor,
     ("linalg.lu_factor", False): LUFactorEx,
+    ("linalg.ldl_factor", True): LDLFactor,
+    ("linalg.ldl_factor", False): LDLFactorEx,
     ("linalg.solve", False): SolveEx,
     ("linalg.qr", True): QR,
     ("linalg.eigh", True): Eigh,

@@ -80,10 +80,12 @@ class OpenBLAS(BlasLibrary):
 
             native.call(callback, ctypes.c_void_p(_core.jobs_callback_address()))
             pool = team.name()
+            team.driven.add(os.path.realpath(path))
         if shared_with_numpy:  # its thread count is NumPy's: left as it is
             return BlasTraits(self.name, native, None, "numpy" if parallel else "")
-        gate = team.gate(native.address(f"{self.control}set_num_threads{native.suffix}"), team.PROCESS) if parallel else None
-        traits = BlasTraits(self.name, native, gate, pool if parallel else "")
+        setter = native.address(f"{self.control}set_num_threads{native.suffix}")
+        thread_guard = team.thread_guard(setter, team.PROCESS) if parallel else None
+        traits = BlasTraits(self.name, native, thread_guard, pool if parallel else "")
         if parallel == 1:
             traits.lu_pool = "openblas"  # its LU queues work on its own threads whatever the callback says
         return traits

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import BadValue, LinAlgError
-from ...problems.linalg import LinalgProblem
+from ...problems.linalg import LinalgProblem, singular
 
 Array = Any
 
@@ -55,7 +55,7 @@ def cholesky(p: LinalgProblem, a: Array, *, upper: bool = False, check: bool = T
         low = triangle.conj().T if upper else triangle
         factor, info = _cholesky(low)
         if info and check:
-            raise LinAlgError(f"linalg.cholesky: the leading minor of order {info} is not positive definite")
+            raise LinAlgError(f"linalg.cholesky: the leading minor of order {info} is not positive-definite")
         factors.append(factor.conj().T if upper else factor)
         infos.append(np.int32(info))
     factor = _shaped(p, factors, (n, n), a.dtype)
@@ -107,7 +107,7 @@ def _zero_pivot(a: Array) -> int:
 
 
 def _singular(op: str, info: int) -> LinAlgError:
-    return LinAlgError(f"{op}: the matrix is singular (element {info} of the diagonal of U is zero)")
+    return LinAlgError(f"{op}: {singular(op, info)}")
 
 
 def lu_factor(p: LinalgProblem, a: Array, *, check: bool = True) -> Any:
@@ -242,12 +242,10 @@ def lstsq(p: LinalgProblem, a: Array, b: Array, *, driver: str | None = None, rc
         values.append(s)
     real = _real(a.dtype)
     out = _shaped(p, xs, (p.n,) if vector else (p.n, p.k), a.dtype)
-    complete = driver == "gelsd" and p.m > p.n and all(r.size for r in residuals)
-    left_over = (
-        _shaped(p, [r[0] if vector else r for r in residuals], () if vector else (p.k,), real) if complete else np.empty(0, real)
-    )
-    s = _shaped(p, values, (min(p.m, p.n),), real) if driver == "gelsd" else np.empty(0, real)
-    return out, left_over, _shaped(p, ranks, (), np.int64), s
+    complete = driver in ("gels", "gelsd", "gelss") and p.m > p.n and all(r.size for r in residuals)
+    left_over = _shaped(p, residuals, (p.k,), real) if complete else np.empty(0, real)
+    s = _shaped(p, values, (min(p.m, p.n),), real) if driver in ("gelsd", "gelss") else np.empty(0, real)
+    return out, left_over, np.empty(0, np.int64) if driver == "gels" else _shaped(p, ranks, (), np.int64), s
 
 
 # Eigenvalues and singular values ------------------------------------------------------------------------------------

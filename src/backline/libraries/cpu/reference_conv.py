@@ -15,7 +15,7 @@ import numpy as np
 
 from ...problems.conv import ConvProblem
 from ..base import Algorithm, Refusal
-from .reference import blas_threads
+from . import numpy_threads
 
 __all__ = ["algorithms", "function", "new_result", "result_order"]
 
@@ -32,8 +32,8 @@ def algorithms(p: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty or p.dtype.name not in BLAS:  # no BLAS takes part
         yield Algorithm("numpy", "windows", 1, False, precision, "threads", "construction")
         return
-    if threads == 1 and p.flops > 1e6 and blas_threads() > 1:
-        yield Refusal("numpy", "windows", "NumPy's BLAS takes no thread count for one call, and uses more than one")
+    if no := numpy_threads.refusal("windows", p, threads):
+        yield no
     else:
         pool = "numpy" if threads > 1 else ""
         yield Algorithm("numpy", "windows", threads, True, precision, "run", "measured", pool)

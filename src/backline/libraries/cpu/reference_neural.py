@@ -26,6 +26,7 @@ __all__ = ["DTYPES", "activate", "algorithms", "blocks", "plan", "prepare"]
 Array = Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("relu", "max_pool", "max_pool_indices")  # have these as well
 BLOCK = 1 << 15  # elements at a time
 ROOT_HALF, ROOT_2_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
 TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715  # of Hendrycks and Gimpel, arXiv:1606.08415
@@ -33,7 +34,7 @@ TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715  # of Hendrycks and Gi
 
 def algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Compiled loops where there are some, and NumPy's own, on one thread and in one order."""
-    if p.dtype.name not in DTYPES:
+    if p.dtype.name not in DTYPES and not (p.op in INTEGERS and p.dtype.kind in "iu"):
         yield Refusal("numpy", p.op, f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}")
     elif p.op not in OPERATIONS:
         yield Refusal("numpy", p.op, f"NumPy has no {p.op}")
@@ -210,11 +211,12 @@ def _along(compute: Callable[..., Array]) -> Callable[..., Array]:
 
     def run(p: NeuralProblem, **given: Array) -> Array:
         arrays = [given[role] for role in ("input", "result", "grad") if role in given]
-        made, dtype, axis = _new(arrays[0]), working(arrays[0].dtype), p.parameter("axis")
+        result, dtype, axis = _new(arrays[0]), working(arrays[0].dtype), p.parameter("axis")
+        made, *arrays = (x if x.ndim else x.reshape(1) for x in (result, *arrays))
         if made.size:
             for part in blocks(made.shape, (axis,)):
                 made[part] = compute(NUMPY, *(x[part].astype(dtype, copy=False) for x in arrays), axis)
-        return made
+        return result
 
     return run
 

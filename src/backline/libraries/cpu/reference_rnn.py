@@ -13,7 +13,7 @@ import numpy as np
 
 from ...problems.rnn import RnnProblem
 from ..base import Algorithm, Refusal
-from .reference import blas_threads
+from . import numpy_threads
 from .reference_rnn_grad import gradients, over_steps, projected, sigmoid
 from .rnn_layers import by_steps, forward
 
@@ -31,8 +31,8 @@ def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty:
         yield Algorithm("numpy", "loops", 1, False, precision, "threads", "construction")
         return
-    if threads == 1 and p.flops > 1e6 and blas_threads() > 1:
-        yield Refusal("numpy", "steps", "NumPy's BLAS takes no thread count for one call, and uses more than one")
+    if no := numpy_threads.refusal("steps", p, threads):
+        yield no
     else:
         pool = "numpy" if threads > 1 else ""
         yield Algorithm("numpy", "steps", threads, True, precision, "run", "measured", pool)

@@ -52,5 +52,5 @@ def empty(p: LinalgProblem, arrays: dict[str, Any], xp: Any) -> tuple[Any, ...]:
     residuals = xp.empty((0,), real)
     if m > n:
         b = xp.abs(arrays["b"]) ** 2
-        residuals = xp.broadcast_to(b.sum(axis=-1 if vector else -2), p.batch if vector else (*p.batch, k)).astype(real)
+        residuals = xp.broadcast_to(b.sum(axis=-1)[..., None] if vector else b.sum(axis=-2), (*p.batch, k)).astype(real)
     return zeros(*((n,) if vector else (n, k))), residuals, xp.empty((0,), np.int64), xp.empty((0,), real)

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...errors import BadValue, LinAlgError
 from ...problems.layout import matrix_layout
-from ...problems.linalg import LinalgProblem
-from ..cpu.lapack import BAD_PIVOTS, MEANING, SINGULAR
+from ...problems.linalg import LinalgProblem, not_finite
+from ..cpu.lapack import BAD_PIVOTS, meaning
 from ._interchanges import permutation
 from ._singular import singular
 from ._stacks import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER, address
@@ -41,9 +41,8 @@ def raise_first(op: str, infos: Any) -> None:
         if info:
             where = f"item {item} of the batch: " if len(found) > 1 else ""
             if info == NOT_FINITE:
-                who = "A or B" if op == "linalg.lstsq" else "the matrix"
-                raise LinAlgError(f"{op}: {where}{who} holds NaN or infinity")
-            raise LinAlgError(f"{op}: {where}{MEANING.get(op, SINGULAR).format(i=info)}")
+                raise LinAlgError(f"{op}: {where}{not_finite(op)}")
+            raise LinAlgError(f"{op}: {where}{meaning(op, info)}")
 
 
 class _Reading(NamedTuple):
@@ -318,7 +317,6 @@ def lstsq(c: Call) -> tuple[Any, ...]:
     residuals = s.empty(0, dtype=s.real)
     if m > n:
         residuals = c.batched(xp.sum(xp.abs(x[:, :, n:]) ** 2, axis=2).astype(s.real, copy=False))
-        residuals = residuals[..., 0] if p.parameter("vector", False) else residuals
     return c.solution(x[:, :, :n]), residuals, xp.empty((0,), np.int64), s.empty(0, dtype=s.real)
 
 

@@ -106,6 +106,8 @@ class Plans:
         How many plans have been built so far, from the first try on.
     failed
         Whether no plan could run: another object is made for the next call.
+    searched
+        How many plans at most were timed: 0 for all there are, None where none were.
     tuned
         Name of the plan that comes first since it was the fastest when they were timed before; empty without.
     """
@@ -121,7 +123,7 @@ class Plans:
         self.times: dict[str, float] = {}
         self.built = 0
         self.failed = False
-        self.searched = False
+        self.searched: int | None = None
         self.tuned = ""
         try:
             self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
@@ -132,18 +134,23 @@ class Plans:
     def name(self, index: int) -> str:
         return str(self.graph.get_plan_name_at_index(index))
 
-    def take(self, name: str) -> bool:
-        """Have the plan with a name come first, and nothing timed; False if none has it, or it cannot be built.
+    def covers(self, limit: int) -> bool:
+        """True if as many plans were timed as `limit` allows (0: all)."""
+        return self.searched == 0 or (self.searched is not None and 0 < limit <= self.searched)
 
-        Its name says a plan's engine and all its knobs. (Frontends list plans by engine and knobs, but refuse some of these knobs
-        when a plan is to be made of them.)
+    def take(self, name: str, searched: int = 0) -> bool:
+        """Have the plan with a name come first; False if none has it, or it cannot be built.
+
+        It was the fastest of as many as were `searched` (0: all); nothing is timed that this covers. Its name says a plan's
+        engine and all its knobs. (Frontends list plans by engine and knobs, but refuse some of these knobs when a plan is to be
+        made of them.)
         """
         index = next((index for index in self.waiting if self.name(index) == name), None)
         if index is None or not self._build(index):
             return False
         self.waiting.remove(index)
         self.ready.insert(0, index)
-        self.tuned, self.searched = name, True
+        self.tuned, self.searched = name, searched
         return True
 
     def _refuse(self, index: int, reason: str) -> None:
@@ -218,7 +225,7 @@ class Plans:
         raise LibraryFailed(f"all of cuDNN's plans for {self.spec.node} failed", cause=self._listed())
 
     def search(self, pointers: Mapping[int, int], handle: Any, limit: int, l2_bytes: int) -> None:
-        """Time the plans on the arrays of a call, and put the fastest first; once.
+        """Time the plans on the arrays of a call, and put the fastest first.
 
         Parameters
         ----------
@@ -229,7 +236,7 @@ class Plans:
         l2_bytes
             Size of the device's cache, which is written over before every run.
         """
-        self.searched = True
+        self.searched, self.tuned = limit, ""
         cupy = _bindings.cupy()
         bound = int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
         self.graph.deselect_workspace_greater_than(bound)
@@ -250,6 +257,7 @@ class Plans:
                 self._refuse(index, f"failed: {why(error)}")
                 continue
             runs.append(index)
+        self.searched = limit if limit and self.waiting else 0
         self.ready = self._timed(cupy, runs, pointers, handle, l2_bytes) if len(runs) > 1 else runs
 
     def _timed(self, cupy: Any, indices: list[int], pointers: Mapping[int, int], handle: Any, l2_bytes: int) -> list[int]:

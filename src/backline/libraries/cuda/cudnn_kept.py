@@ -160,13 +160,13 @@ def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo) -> Plans:
 
 
 def _take_tuned(made: Plans, key: str, module: Any, device: DeviceInfo) -> None:
-    text = by_engine.tuned("cudnn", key)
+    text, searched = by_engine.tuned("cudnn", key)
     if not text:
         return
     name, reason = named_in(text, int(module.backend_version()), device)
     if name and (key, name) in _failed:
         reason = "it failed when it ran"
-    elif name and not made.take(name):
+    elif name and not made.take(name, searched):
         reason = "there is no such plan here, or it is dropped, or cannot be built"
     if reason:
         made.refused[f"{name or 'the plan'} of the tuning record"] = reason
@@ -198,12 +198,12 @@ def run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceIn
 def _run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search) -> None:
     handle = handle_for(module, device.index)
     with plans.lock:
-        if search.on and not plans.searched:
+        if search.on and not plans.covers(search.limit):
             plans.search(pointers, handle, search.limit, device.l2_bytes)
             if len(plans.times) > 1 and search.tuned:
                 name = plans.name(plans.ready[0])
                 text = written(name, int(module.backend_version()), device)
-                by_engine.keep_tuned("cudnn", key_of(plans.spec, device), text, plans.times[name] * 1e-3)
+                by_engine.keep_tuned("cudnn", key_of(plans.spec, device), text, plans.times[name] * 1e-3, plans.searched or 0)
         plans.run(pointers, handle)
 
 

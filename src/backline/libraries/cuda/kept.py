@@ -31,16 +31,19 @@ plans_of: Callable[[int], Plans] = _each_call
 """What keeps the plans of a device."""
 
 
-def _nothing(library: str, key: str) -> str:
-    return ""
+def _nothing(library: str, key: str) -> tuple[str, int]:
+    return "", 0
 
 
-def _forget(library: str, key: str, plan: str, seconds: float) -> None:
+def _forget(library: str, key: str, plan: str, seconds: float, searched: int) -> None:
     pass
 
 
-tuned: Callable[[str, str], str] = _nothing
-"""The plan of a library's own that was the fastest for a key, as the library wrote it; empty if none was timed."""
+tuned: Callable[[str, str], tuple[str, int]] = _nothing
+"""The plan of a library's own that was the fastest for a key, as the library wrote it, and of how many at most (0: of all).
 
-keep_tuned: Callable[[str, str, str, float], None] = _forget
-"""Keeps that: library, key, the plan in words, its seconds."""
+The plan is empty if none was timed.
+"""
+
+keep_tuned: Callable[[str, str, str, float, int], None] = _forget
+"""Keeps that: library, key, the plan in words, its seconds, how many were timed at most (0: all)."""

@@ -44,7 +44,7 @@ class FFTW(FileLibrary):
         self.planners: dict[str, Planner] = {}
         self.missing: dict[str, str] = {}
         self.facts: dict[str, str] = {}
-        self.gate: Any = None
+        self.thread_guard: Any = None
         self.pool = ""
 
     # loading
@@ -98,7 +98,7 @@ class FFTW(FileLibrary):
             self.planners[letter] = planner_of(letter, base, part)
         if any(planner.threaded for planner in self.planners.values()):
             setter = team.address("omp_set_num_threads")
-            self.gate = team.gate(setter, team.LOCAL, whole=setter, get=team.address("omp_get_max_threads"))
+            self.thread_guard = team.thread_guard(setter, team.LOCAL, whole=setter, get=team.address("omp_get_max_threads"))
             self.pool = team.name()
             names["threads"] = "OpenMP"
         self.facts = {"precisions": ", ".join(PRECISIONS[letter] for letter in self.planners), **names}
@@ -130,11 +130,11 @@ class FFTW(FileLibrary):
         planner = self.planners[_precision(problem)]
         seconds = cast(float, switches.get("fftw.plan_time_limit"))
         try:
-            plan = prepare_fftw(planner, problem, algorithm, seconds, self.gate)
+            plan = prepare_fftw(planner, problem, algorithm, seconds, self.thread_guard)
         except MemoryError as error:
             raise RuntimeError(str(error)) from error  # another library may need less
         if isinstance(plan, _core.PreparedCall):
-            plan.door = planner.base.door
+            plan.rwlock = planner.base.rwlock
         return plan
 
     # wisdom

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from .... import _core
+from .... import _kernels
 from ....problems import Operand
 from ....problems.fft import FftProblem
 from ... import team
@@ -40,10 +40,11 @@ class FftwSteps(Steps):
         For measuring, of each transform.
     """
 
-    def __init__(self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, gate: Any) -> None:
+    def __init__(
+        self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, thread_guard: Any
+    ) -> None:
         super().__init__(problem, threads, wide=problem.needs_double)
-        self.planner, self.planning, self.seconds, self.gate = planner, planning, seconds, gate
-        self.addresses = _core.transform_addresses()
+        self.planner, self.planning, self.seconds, self.thread_guard = planner, planning, seconds, thread_guard
 
     def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
         # The planner of 3.3.10 crashes on real transforms of several axes that lie backwards.
@@ -61,7 +62,7 @@ class FftwSteps(Steps):
         self.b.keep += [first, other]
         chosen = self.b.constant(struct.pack("<qqq", planner.execute(kind), first.address, other.address))
         self.b.each()
-        self.b.call(self.addresses["run"], [chosen, source.at, target.at])
+        self.b.call(_kernels.addresses["transform_run"], [chosen, source.at, target.at])
         self.b.each()
         if scale != 1.0:
             self.multiply(target, scale)
@@ -93,7 +94,7 @@ class FftwSteps(Steps):
                 count = threads = self.threads
         what = self.b.constant(struct.pack("<dqqqqqqq", factor, item, a[0], b[0], c[0], a[1], b[1], c[1]))
         self.b.each()
-        self.b.call(self.addresses["scale"], [what, at])
+        self.b.call(_kernels.addresses["transform_scale"], [what, at])
         self.b.each(count, min(threads, count))
 
     def r2r(self, x: Lay, y: Lay, aligned: bool) -> None:
@@ -124,9 +125,10 @@ class FftwSteps(Steps):
     def plan(self) -> Any:
         """The finished plan."""
         result = self.write()
-        gate = self.gate if self.threads > 1 else None
+        thread_guard = self.thread_guard if self.threads > 1 else None
         return self.b.plan(
-            result, gate=gate, gate_threads=self.threads if gate else 0, release_gil=self.problem.flops > SMALL_FLOPS
+            result, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
+            release_gil=self.problem.flops > SMALL_FLOPS,
         )
 
 
@@ -208,10 +210,10 @@ class _Asked(FftwSteps):
         self.requests.append(request_for(kind, sign, source, target, axes, lengths, self.threads, spare))
 
 
-def prepare_fftw(planner: Planner, problem: FftProblem, algorithm: Algorithm, seconds: float, gate: Any) -> Any:
+def prepare_fftw(planner: Planner, problem: FftProblem, algorithm: Algorithm, seconds: float, thread_guard: Any) -> Any:
     """The plan of an Algorithm that `fftw_algorithms` listed."""
     if algorithm.name == "empty":
         return empty_plan(problem)
     assert algorithm.name in PLANNING
     threads = 1 if team.forked() else algorithm.threads
-    return FftwSteps(planner, problem, threads, algorithm.name, seconds, gate).plan()
+    return FftwSteps(planner, problem, threads, algorithm.name, seconds, thread_guard).plan()

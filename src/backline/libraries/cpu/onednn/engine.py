@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .... import switches
 from ...native import NativeLibrary
 from . import abi
 
@@ -113,7 +114,7 @@ class Engine:
     ----------
     native
         The library.
-    gate
+    thread_guard
         Sets the thread count of the runtime it is bound to, for the calling thread; None for a build without threads.
     pool
         Name of the thread pool behind that runtime.
@@ -124,8 +125,8 @@ class Engine:
         Whether the processor multiplies bfloat16, and oneDNN may use that.
     """
 
-    def __init__(self, native: NativeLibrary, gate: Any, pool: str = "") -> None:
-        self.native, self.gate, self.pool = native, gate, pool
+    def __init__(self, native: NativeLibrary, thread_guard: Any, pool: str = "") -> None:
+        self.native, self.thread_guard, self.pool = native, thread_guard, pool
         self._functions: dict[tuple[str, Any], Any] = {}
         self.address = self.make("dnnl_engine_create", ctypes.c_int(abi.CPU), ctypes.c_size_t(0))
         self.bf16 = bool(self.isa & abi.Isa.AVX512_BF16)
@@ -169,14 +170,14 @@ class Engine:
     @contextmanager
     def threads(self, count: int) -> Iterator[None]:
         """Inside, primitives are made for that many threads, and run on them."""
-        if self.gate is None:
+        if self.thread_guard is None:
             yield
             return
-        former = self.gate.enter(count)
+        former = self.thread_guard.enter(count)
         try:
             yield
         finally:
-            self.gate.leave(former)
+            self.thread_guard.leave(former)
 
     @property
     def isa(self) -> int:
@@ -223,6 +224,8 @@ class Engine:
         self.call("dnnl_primitive_attr_set_scratchpad_mode", pointer, ctypes.c_int(abi.USER_SCRATCHPAD))
         # Whatever the environment's default is: what is reduced here is reduced by reorders, and said to be.
         self.call("dnnl_primitive_attr_set_fpmath_mode", pointer, ctypes.c_int(abi.FPMATH_STRICT))
+        if switches.get("mkldnn.deterministic") or switches.get("deterministic"):
+            self._deterministic(pointer)
         if post:
             chain = Handle(self, self.make("dnnl_post_ops_create"), "post_ops")
             for kind, *numbers in post:
@@ -235,6 +238,11 @@ class Engine:
                     self.call("dnnl_post_ops_append_eltwise", to, ctypes.c_int(kind), *floats)
             self.call("dnnl_primitive_attr_set_post_ops", pointer, ctypes.c_void_p(chain.address))
         return attr
+
+    def _deterministic(self, attr: ctypes.c_void_p) -> None:
+        """Ask for the same bits in every run; releases before 3.4 have no such attribute, and are not asked."""
+        if self.native.address("dnnl_primitive_attr_set_deterministic"):
+            self.call("dnnl_primitive_attr_set_deterministic", attr, ctypes.c_int(1))
 
     def primitive_desc(self, operation: str, *args: Any, attr: Handle | None) -> PrimitiveDesc:
         """A primitive descriptor; `args` are those of its function between engine and attributes.

@@ -127,12 +127,12 @@ class OneDNN(FileLibrary):
         if runtime not in (abi.Runtime.OPENMP, abi.Runtime.SEQUENTIAL):
             built = known.get(runtime, f"runtime {runtime}")
             raise RuntimeError(f"{path} is oneDNN {version} built on {built}, which takes no thread count for one call")
-        gate, pool = None, ""
+        thread_guard, pool = None, ""
         if runtime == abi.Runtime.OPENMP:
             setter = native.address("omp_set_num_threads")
-            gate = team.gate(setter, team.LOCAL, whole=setter, get=native.address("omp_get_max_threads"))
+            thread_guard = team.thread_guard(setter, team.LOCAL, whole=setter, get=native.address("omp_get_max_threads"))
             pool = team.name() if setter == team.address("omp_set_num_threads") else "another OpenMP runtime"
-        engine = Engine(native, gate, pool)
+        engine = Engine(native, thread_guard, pool)
         self.facts = {"runtime": known[runtime], "bfloat16": "in hardware" if engine.bf16 else "not in hardware"}
         if capped:
             self.facts["instructions"] = capped
@@ -152,7 +152,7 @@ class OneDNN(FileLibrary):
             yield Refusal(self.name, "", f"not available: {self.reason()}")
             return
         engine = self.traits.engine
-        threads = threads if engine.gate is not None else 1
+        threads = threads if engine.thread_guard is not None else 1
         if isinstance(problem, MatmulProblem | LinearProblem):
             yield from product_algorithms(engine, problem, threads)
         elif isinstance(problem, ConvProblem):
@@ -182,7 +182,7 @@ class OneDNN(FileLibrary):
         else:
             raise RuntimeError(f"oneDNN is not asked for {problem.op}")
         if isinstance(plan, _core.PreparedCall):
-            plan.door = self.traits.native.door  # also where the engine does not come by: measurements, second tries
+            plan.rwlock = self.traits.native.rwlock  # also where the engine does not come by: measurements, second tries
         return plan
 
     # what others ask
@@ -222,7 +222,7 @@ def _threads() -> int:
 
 def _check(engine: Engine) -> str:
     """What is wrong with its products of ones, or ""."""
-    threads = _threads() if engine.gate is not None else 1
+    threads = _threads() if engine.thread_guard is not None else 1
     for n, count in zip(ONES, (1, threads), strict=True):
         ones = np.ones((n, n), np.float32)
         operands = tuple(Operand(role, ones.dtype, ones.shape, ones.strides) for role in "ab")

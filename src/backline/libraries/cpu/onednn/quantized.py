@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from .... import _core
+from .... import _kernels
 from ....problems.quantized import QuantizedProblem
 from ... import capability, team
 from ...base import Algorithm, PythonPlan, Refusal
 from ...build import Pointer, shift
 from .. import reference_quantized
+from ..reference_requantize import FLOAT32
 from . import abi
 from .engine import Desc, Engine, PrimitiveDesc, why
 from .products import THREAD_FLOPS, is_reference
@@ -34,7 +35,8 @@ __all__ = ["ENGINES", "MOST_TERMS", "Packing", "packing", "prepare_quantized", "
 
 Array = Any
 
-ENGINES = ("x86", "onednn")
+ENGINES = ("x86", "onednn", *FLOAT32)
+ROUNDINGS = {"fbgemm": 1, "qnnpack": 2}  # of requantize.hpp; 0 for the others, which round exactly
 MOST_TERMS = (2**31 - 1) // 255**2  # of one sum, so that int32 holds it whatever the zero points
 # Integers are done several times as fast as real numbers.
 INT8_THREAD_FLOPS, INT8_SMALL_FLOPS = 4 * THREAD_FLOPS, 2.4e5
@@ -78,6 +80,8 @@ def quantized_algorithms(engine: Engine, p: QuantizedProblem, threads: int) -> I
         yield Refusal("onednn", "int8", why(error, f"this {p.op}"))
         return
     note = f"{kernel}: its reference code, slow" if is_reference(kernel) else kernel
+    if p.engine in FLOAT32:
+        note += f"; {FLOAT32[p.engine]}"
     isa = "avx512" if engine.isa & abi.Isa.AVX512_VNNI else "avx2"
     # Sums of integers are the same in any order.
     if many > 1:
@@ -95,7 +99,7 @@ def prepare_quantized(engine: Engine, p: QuantizedProblem, algorithm: Algorithm)
 
 def _refusal(engine: Engine, p: QuantizedProblem) -> str:
     if p.engine not in ENGINES:
-        return f"the weight is packed by engine {p.engine!r}, and oneDNN has {' and '.join(map(repr, ENGINES))}"
+        return f"the weight is packed by engine {p.engine!r}, and oneDNN has {', '.join(map(repr, ENGINES))}"
     weight = p.get("weight")
     assert weight is not None
     if weight.dtype != S8:
@@ -242,6 +246,7 @@ class _Layer:
         self.outs, self.rows = p.outs, prod(p.result) // p.outs
         self.conv = p.op == "quantized.conv2d"
         self.real = p.op == "quantized.linear_dynamic"
+        self.narrow = p.engine in FLOAT32
         # Where a kernel has no such order for this number of threads, and would be slow, it gets weights in its own.
         self.kernel = self._sums(self.order.desc)
         self.own = is_reference(self.kernel.implementation)
@@ -256,14 +261,14 @@ class _Layer:
     def plan(self) -> Any:
         p = self.p
         self.w = Writer(self.engine, p, self.threads)
-        addresses = _core.quantized_addresses()
         layer = self._constants()
-        numbers = self._numbers(layer, addresses)
+        numbers = self._numbers(layer)
         source = self._source()
         sums = self._run(self.kernel, source, self._weights())
         windows = self._run(self.windows, source, self._ones()) if self.windows is not None else None
         self.w.b.each()
-        result = self._finish(addresses["real" if self.real else "finish"], layer, numbers, sums, windows)
+        finish = _kernels.addresses["requantize_real" if self.real else "requantize_finish"]
+        result = self._finish(finish, layer, numbers, sums, windows)
         return self.w.plan(result, release_gil=p.flops >= INT8_SMALL_FLOPS)
 
     # operands
@@ -273,24 +278,25 @@ class _Layer:
 
     def _constants(self) -> Pointer:
         p = self.p
-        plain = self.windows is None and not self.real and self.outs < 64
+        plain = self.windows is None and not self.real and not self.narrow and self.outs < 64
         self.repeats = VECTOR // gcd(self.outs, VECTOR) if plain and self.rows > 1 else 1
         limits = np.iinfo(p.dtype)
         zero = p.get("weight_zero")
         fields = (
             self.outs, self.repeats, p.terms, int(p.shape("weight_scale")[0] > 1), int(zero is not None and zero.shape[0] > 1),
             int(not _padded(p)), p.groups, int(limits.min), int(limits.max), _level(),
+            ROUNDINGS.get(p.engine, 0),
         )  # fmt: skip
         return self.w.b.constant(struct.pack(f"<{len(fields)}q", *fields))
 
-    def _numbers(self, layer: Pointer, addresses: dict[str, int]) -> Pointer:
+    def _numbers(self, layer: Pointer) -> Pointer:
         """Work out what follows from scales, zero points and the bias."""
         wide = self.outs * self.repeats
-        numbers = self.w.b.work(addresses["header"] + (20 if self.real else 12) * wide, shared=True)
+        numbers = self.w.b.work(_kernels.requantize_header + (20 if self.real or self.narrow else 12) * wide, shared=True)
         form = self.w.argument("form")
         roles = ("input_scale", "input_zero", "weight_scale", "weight_zero", "bias", "result_scale", "result_zero")
         given = [self._given(role) for role in roles]
-        self.w.b.call(addresses["numbers"], [layer, numbers, *given, shift(form, self.order.sums_at)])
+        self.w.b.call(_kernels.addresses["requantize_numbers"], [layer, numbers, *given, shift(form, self.order.sums_at)])
         return numbers
 
     def _source(self) -> Place:

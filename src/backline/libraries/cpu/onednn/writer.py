@@ -283,6 +283,7 @@ class Writer:
             raise failure(plan, f"oneDNN failed to run {text}", cause=abi.status_text(status), error=error)
 
         return self.b.plan(
-            *results, gate=self.engine.gate, gate_threads=self.threads if self.engine.gate else 0, release_gil=release_gil,
+            *results, thread_guard=self.engine.thread_guard,
+            guard_threads=self.threads if self.engine.thread_guard else 0, release_gil=release_gil,
             same=same, serial=True, on_info=on_info,
         )  # fmt: skip

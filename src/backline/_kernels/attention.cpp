@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common.hpp"
-#include "copy.hpp"
+#include "../_core/copy.hpp"
+#include "kernels.hpp"
 #include "softmax.hpp"
 
 namespace backline {
@@ -291,8 +291,6 @@ BACKLINE_INLINE void run(const Attention &p, int64_t item, const char *query, co
 }
 
 #if defined(__x86_64__)
-#define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
-#define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #endif
 
 using Job = void(const Attention &, int64_t, const char *, const char *, const char *, const char *, char *, char *);
@@ -321,30 +319,11 @@ Job *const jobs[][2] = {{plain32_job, plain64_job}};
 Array *const exps[][2] = {{plain32_exp, plain64_exp}};
 #endif
 
-int best_level() {
-#if defined(__x86_64__)
-    static const int level = [] {
-        __builtin_cpu_init();
-        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
-        bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        return wide ? 2 : 1;
-    }();
-    return level;
-#else
-    return 0;
-#endif
-}
-
 // What a PreparedCall calls for every item: a block of rows of one head of one element of the batch.
 void attention_item(const Attention *p, int64_t item, const char *query, const char *key, const char *value, const char *mask,
                     char *out, char *work) {
     jobs[p->level][p->itemsize == 8](*p, item, query, key, value, mask, out, work);
 }
-
-PyObject *attention_address(PyObject *, PyObject *) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(&attention_item)); }
-
-PyObject *attention_level(PyObject *, PyObject *) { return PyLong_FromLong(best_level()); }
 
 PyObject *attention_workspace(PyObject *, PyObject *arg) {
     char *data;
@@ -373,10 +352,6 @@ PyObject *attention_exp(PyObject *, PyObject *args) {
 }
 
 PyMethodDef methods[] = {
-    {"attention_address", attention_address, METH_NOARGS,
-     "Address of the function (description, item, query, key, value, mask, out, workspace) that computes one block of rows."},
-    {"attention_level", attention_level, METH_NOARGS,
-     "The most of vector instructions that this processor has: 0 for what all have, 1 for AVX2 with FMA, 2 for AVX-512."},
     {"attention_workspace", attention_workspace, METH_O,
      "Bytes of workspace that a thread needs, from the description as bytes."},
     {"attention_exp", attention_exp, METH_VARARGS,
@@ -385,6 +360,9 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-int add_attention(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_attention(PyObject *module, PyObject *addresses) {
+    if (PyModule_AddFunctions(module, methods) < 0) return -1;
+    return add_kernels(addresses, {kernel("attention", attention_item)});
+}
 
 }  // namespace backline

@@ -1,5 +1,5 @@
 #include "boundary.hpp"
-#include "kinds.hpp"
+#include "array_types.hpp"
 
 namespace backline {
 namespace {
@@ -20,7 +20,7 @@ bool is_path(PyObject *path) {
     return true;
 }
 
-PyObject *know_arrays(PyObject *, PyObject *args) {
+PyObject *register_array_type(PyObject *, PyObject *args) {
     PyObject *type, *how;
     if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &how)) return nullptr;
     bool usable = PyCallable_Check(how);
@@ -39,7 +39,7 @@ PyObject *know_arrays(PyObject *, PyObject *args) {
     Py_RETURN_TRUE;
 }
 
-PyObject *forget_arrays(PyObject *, PyObject *) {
+PyObject *forget_array_types(PyObject *, PyObject *) {
     std::vector<Known> old;
     old.swap(known);
     memo_empty();  // keys hold the addresses of the types
@@ -77,10 +77,10 @@ bool put_part(Signature &signature, PyObject *part) {
 }
 
 PyMethodDef methods[] = {
-    {"know_arrays", entry<know_arrays>, METH_VARARGS,
-     "know_arrays(type, how): let the Memo know arrays of a type by attributes (a tuple of paths, each a tuple of names) or\n"
+    {"register_array_type", entry<register_array_type>, METH_VARARGS,
+     "register_array_type(type, how): let the Memo know arrays of a type by attributes (a tuple of paths, each a tuple of names) or\n"
      "by what a function says of one. False if it knew them."},
-    {"forget_arrays", entry<forget_arrays>, METH_NOARGS, "Forget every such type, and every Plan."},
+    {"forget_array_types", entry<forget_array_types>, METH_NOARGS, "Forget every such type, and every Plan."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -105,6 +105,6 @@ bool put_described(Signature &signature, PyObject *array) {
     return good;
 }
 
-int add_kinds(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_array_types(PyObject *module) { return PyModule_AddFunctions(module, methods); }
 
 }  // namespace backline

@@ -14,7 +14,7 @@ struct Attention {
     int64_t gemm, gemv;             // addresses of cblas_?gemm and cblas_?gemv
     int64_t itemsize;               // 4 or 8: float32 or float64 is what is computed in
     Stored stored, stored_mask;     // how the operands, and a mask that is added, lie in memory
-    int64_t level;                  // of vector instructions; see attention_level
+    int64_t level;                  // of vector instructions; see targets.hpp
     int64_t rows, tile;             // query rows of a block, keys of a tile
     int64_t heads, queries, keys;   // heads of the query; lengths
     int64_t dim, out_dim;           // of query and key; of value

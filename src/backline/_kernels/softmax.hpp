@@ -1,12 +1,11 @@
 // Exponentials and rows of softmax, in vectors of the compiler: one source for every instruction set.
 #pragma once
+#include "targets.hpp"
+
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <type_traits>
-
-// Inlined into functions that are compiled for one instruction set each.
-#define BACKLINE_INLINE inline __attribute__((always_inline))
 
 namespace backline {
 

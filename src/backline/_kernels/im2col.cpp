@@ -1,6 +1,7 @@
 // Convolution as a matrix product: images spread into columns, columns added up into images, bias and activation after it.
 // Plain functions over plain memory, which plans call by address as they call a vendor's. Depthwise convolutions need no product.
-#include "common.hpp"
+#include "kernels.hpp"
+#include "targets.hpp"
 
 #include <algorithm>
 #include <complex>
@@ -245,7 +246,6 @@ void finish_rows(const Finish &f, char *data, const char *bias, int64_t rows, in
 
 // Depthwise: every channel by itself, without columns. Weights are (features, taps), or (taps, channels) with channels last.
 
-#define BACKLINE_INLINE inline __attribute__((always_inline))
 
 template <class T>
 BACKLINE_INLINE void depthwise_rows(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
@@ -382,15 +382,15 @@ struct SpreadPoints {
     }
 };
 
-void columns_rows(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+void im2col_rows(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
     by_size<SpreadRows>(g->item, g, image, to, channels, first, count);
 }
 
-void columns_points(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
+void im2col_points(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
     by_size<SpreadPoints>(g->item, g, image, to, channels, first, count);
 }
 
-void columns_add(const Geometry *g, const char *columns, char *image, int64_t channels) {
+void im2col_add(const Geometry *g, const char *columns, char *image, int64_t channels) {
     switch (g->type) {
         case kFloat32: return add_rows<float>(*g, columns, image, channels);
         case kFloat64: return add_rows<double>(*g, columns, image, channels);
@@ -399,15 +399,15 @@ void columns_add(const Geometry *g, const char *columns, char *image, int64_t ch
     }
 }
 
-void columns_depthwise_rows(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
+void depthwise_rows_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
     by_rows[g->level][g->item == 8](*g, image, weights, to, features);
 }
 
-void columns_depthwise_points(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
+void depthwise_points_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
     by_points[g->level][g->item == 8](*g, image, weights, to, first, count);
 }
 
-void columns_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {
+void im2col_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {
     switch (f->type) {
         case kFloat32: return finish_rows<float>(*f, data, bias, rows, columns);
         case kFloat64: return finish_rows<double>(*f, data, bias, rows, columns);
@@ -416,21 +416,15 @@ void columns_finish(const Finish *f, char *data, const char *bias, int64_t rows,
     }
 }
 
-PyObject *columns_addresses(PyObject *, PyObject *) {
-    auto address = [](auto *function) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(function)); };
-    return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N}", "rows", address(columns_rows), "points", address(columns_points), "add",
-                         address(columns_add), "finish", address(columns_finish), "depthwise_rows",
-                         address(columns_depthwise_rows), "depthwise_points", address(columns_depthwise_points));
-}
-
-PyMethodDef methods[] = {
-    {"columns_addresses", columns_addresses, METH_NOARGS,
-     "Addresses of the functions that spread images into columns, add columns up, convolve channel by channel, and finish a\n"
-     "convolution."},
-    {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
-int add_columns(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_im2col(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("im2col_rows", im2col_rows),
+                                   kernel("im2col_points", im2col_points),
+                                   kernel("im2col_add", im2col_add),
+                                   kernel("im2col_finish", im2col_finish),
+                                   kernel("depthwise_rows", depthwise_rows_item),
+                                   kernel("depthwise_points", depthwise_points_item)});
+}
 
 }  // namespace backline

@@ -1,22 +1,22 @@
-#include "frame.hpp"
+#include "scope_state.hpp"
 
 #include <structmember.h>
 
 namespace backline {
 namespace {
 
-PyTypeObject FrameType = {PyVarObject_HEAD_INIT(nullptr, 0)};
-PyObject *scope_variable = nullptr;  // ContextVar of Frame
+PyTypeObject ScopeStateType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyObject *scope_variable = nullptr;  // ContextVar of ScopeState
 PyObject *base_snapshot = nullptr;   // nullptr until the first call needs the switches
-PyObject *remerge = nullptr;         // switches' current(): makes the base, or merges a Frame over a newer base
+PyObject *rebuild = nullptr;         // switches' current(): makes the base, or merges a ScopeState over a newer base
 PyObject *process_tracer = nullptr;
 
-PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+PyObject *scope_state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *names[] = {"layers", "base", "snapshot", "tracer", nullptr};
     PyObject *layers, *base, *snapshot, *tracer = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O", const_cast<char **>(names), &layers, &base, &snapshot, &tracer))
         return nullptr;
-    Frame *self = reinterpret_cast<Frame *>(type->tp_alloc(type, 0));
+    ScopeState *self = reinterpret_cast<ScopeState *>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     self->layers = Py_NewRef(layers);
     self->base = Py_NewRef(base);
@@ -25,8 +25,8 @@ PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     return reinterpret_cast<PyObject *>(self);
 }
 
-int frame_traverse(PyObject *raw, visitproc visit, void *arg) {
-    Frame *self = reinterpret_cast<Frame *>(raw);
+int scope_state_traverse(PyObject *raw, visitproc visit, void *arg) {
+    ScopeState *self = reinterpret_cast<ScopeState *>(raw);
     Py_VISIT(self->layers);
     Py_VISIT(self->base);
     Py_VISIT(self->snapshot);
@@ -34,8 +34,8 @@ int frame_traverse(PyObject *raw, visitproc visit, void *arg) {
     return 0;
 }
 
-int frame_clear(PyObject *raw) {
-    Frame *self = reinterpret_cast<Frame *>(raw);
+int scope_state_clear(PyObject *raw) {
+    ScopeState *self = reinterpret_cast<ScopeState *>(raw);
     Py_CLEAR(self->layers);
     Py_CLEAR(self->base);
     Py_CLEAR(self->snapshot);
@@ -43,17 +43,17 @@ int frame_clear(PyObject *raw) {
     return 0;
 }
 
-void frame_dealloc(PyObject *raw) {
+void scope_state_dealloc(PyObject *raw) {
     PyObject_GC_UnTrack(raw);
-    frame_clear(raw);
+    scope_state_clear(raw);
     Py_TYPE(raw)->tp_free(raw);
 }
 
-PyMemberDef frame_members[] = {
-    {"layers", T_OBJECT_EX, offsetof(Frame, layers), READONLY, "scopes that are open here, innermost last"},
-    {"base", T_OBJECT_EX, offsetof(Frame, base), READONLY, "base Snapshot this was merged over"},
-    {"snapshot", T_OBJECT_EX, offsetof(Frame, snapshot), READONLY, "Snapshot that holds here"},
-    {"tracer", T_OBJECT_EX, offsetof(Frame, tracer), READONLY, "called with every Event in this context, or None"},
+PyMemberDef scope_state_members[] = {
+    {"layers", T_OBJECT_EX, offsetof(ScopeState, layers), READONLY, "scopes that are open here, innermost last"},
+    {"base", T_OBJECT_EX, offsetof(ScopeState, base), READONLY, "base Snapshot this was merged over"},
+    {"snapshot", T_OBJECT_EX, offsetof(ScopeState, snapshot), READONLY, "Snapshot that holds here"},
+    {"tracer", T_OBJECT_EX, offsetof(ScopeState, tracer), READONLY, "called with every Event in this context, or None"},
     {nullptr, 0, 0, 0, nullptr}};
 
 void replace(PyObject **slot, PyObject *value) {
@@ -66,7 +66,7 @@ PyObject *bind_scope(PyObject *, PyObject *args) {
     PyObject *variable, *current;
     if (!PyArg_ParseTuple(args, "O!O", &PyContextVar_Type, &variable, &current)) return nullptr;
     replace(&scope_variable, variable);
-    replace(&remerge, current);
+    replace(&rebuild, current);
     Py_RETURN_NONE;
 }
 
@@ -81,7 +81,7 @@ PyObject *set_tracer(PyObject *, PyObject *tracer) {
 }
 
 PyMethodDef methods[] = {
-    {"bind_scope", bind_scope, METH_VARARGS, "bind_scope(contextvar, current): where calls find their Frame, and who merges it anew."},
+    {"bind_scope", bind_scope, METH_VARARGS, "bind_scope(contextvar, current): where calls find their ScopeState, and who merges it anew."},
     {"set_base", set_base, METH_O, "Make this the base Snapshot (None: not made yet)."},
     {"set_tracer", set_tracer, METH_O, "Call this with every Event of the process (None: nobody)."},
     {nullptr, nullptr, 0, nullptr}};
@@ -90,7 +90,7 @@ PyMethodDef methods[] = {
 
 PyObject *process_wide_tracer() { return process_tracer; }
 
-bool current_frame(PyObject **snapshot, PyObject **tracer) {
+bool current_scope_state(PyObject **snapshot, PyObject **tracer) {
     PyObject *found = nullptr;
     if (scope_variable && PyContextVar_Get(scope_variable, nullptr, &found) < 0) return false;
     *tracer = process_tracer;
@@ -99,28 +99,28 @@ bool current_frame(PyObject **snapshot, PyObject **tracer) {
         return true;
     }
     if (found) {
-        Frame *frame = reinterpret_cast<Frame *>(found);
-        bool ours = Py_TYPE(found) == &FrameType;
-        bool fresh = ours && frame->base == base_snapshot && base_snapshot;
+        ScopeState *state = reinterpret_cast<ScopeState *>(found);
+        bool ours = Py_TYPE(found) == &ScopeStateType;
+        bool fresh = ours && state->base == base_snapshot && base_snapshot;
         if (fresh) {
-            *snapshot = frame->snapshot;
-            if (frame->tracer != Py_None) *tracer = frame->tracer;
+            *snapshot = state->snapshot;
+            if (state->tracer != Py_None) *tracer = state->tracer;
         }
         Py_DECREF(found);  // the context keeps it alive for the length of this call
         if (fresh) return true;
     }
-    if (!remerge) {
+    if (!rebuild) {
         PyErr_SetString(PyExc_RuntimeError, "backline._core is not bound to the switches yet: import backline");
         return false;
     }
-    Ref merged(PyObject_CallNoArgs(remerge));
+    Ref merged(PyObject_CallNoArgs(rebuild));
     if (!merged) return false;
     found = nullptr;
     if (PyContextVar_Get(scope_variable, nullptr, &found) < 0) return false;
-    if (found && Py_TYPE(found) == &FrameType) {
-        Frame *frame = reinterpret_cast<Frame *>(found);
-        *snapshot = frame->snapshot;
-        if (frame->tracer != Py_None) *tracer = frame->tracer;
+    if (found && Py_TYPE(found) == &ScopeStateType) {
+        ScopeState *state = reinterpret_cast<ScopeState *>(found);
+        *snapshot = state->snapshot;
+        if (state->tracer != Py_None) *tracer = state->tracer;
         Py_DECREF(found);
         return true;
     }
@@ -133,18 +133,18 @@ bool current_frame(PyObject **snapshot, PyObject **tracer) {
     return true;
 }
 
-int add_frame_type(PyObject *module) {
-    FrameType.tp_name = "backline._core.Frame";
-    FrameType.tp_basicsize = sizeof(Frame);
-    FrameType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
-    FrameType.tp_doc = "Frame(layers, base, snapshot, tracer=None): which switches hold in one context.";
-    FrameType.tp_new = frame_new;
-    FrameType.tp_dealloc = frame_dealloc;
-    FrameType.tp_traverse = frame_traverse;
-    FrameType.tp_clear = frame_clear;
-    FrameType.tp_members = frame_members;
+int add_scope_state_type(PyObject *module) {
+    ScopeStateType.tp_name = "backline._core.ScopeState";
+    ScopeStateType.tp_basicsize = sizeof(ScopeState);
+    ScopeStateType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+    ScopeStateType.tp_doc = "ScopeState(layers, base, snapshot, tracer=None): which switches hold in one context.";
+    ScopeStateType.tp_new = scope_state_new;
+    ScopeStateType.tp_dealloc = scope_state_dealloc;
+    ScopeStateType.tp_traverse = scope_state_traverse;
+    ScopeStateType.tp_clear = scope_state_clear;
+    ScopeStateType.tp_members = scope_state_members;
     if (PyModule_AddFunctions(module, methods) < 0) return -1;
-    return PyModule_AddType(module, &FrameType);
+    return PyModule_AddType(module, &ScopeStateType);
 }
 
 }  // namespace backline

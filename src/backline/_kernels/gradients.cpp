@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "common.hpp"
+#include "kernels.hpp"
 #include "softmax.hpp"
 
 namespace backline {
@@ -183,18 +183,11 @@ void pooling_grad_item(const Pooling *p, int64_t item, const char *input, const 
     run(*p, item, input, grad, result, work);
 }
 
-PyObject *addresses(PyObject *, PyObject *) {
-    return Py_BuildValue("NN", PyLong_FromVoidPtr(reinterpret_cast<void *>(&relu_grad_item)),
-                         PyLong_FromVoidPtr(reinterpret_cast<void *>(&pooling_grad_item)));
-}
-
-PyMethodDef methods[] = {
-    {"gradient_addresses", addresses, METH_NOARGS,
-     "Addresses of the functions (description, item, input, grad, result) of relu and (..., result, workspace) of pooling."},
-    {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
-int add_gradients(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_gradients(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("relu_grad", relu_grad_item),
+                                   kernel("pooling_grad", pooling_grad_item)});
+}
 
 }  // namespace backline

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common.hpp"
+#include "kernels.hpp"
 #include "softmax.hpp"
 
 namespace backline {
@@ -132,8 +132,6 @@ BACKLINE_INLINE void softmax_rows(const SoftmaxRows &p, int64_t item, const char
 }
 
 #if defined(__x86_64__)
-#define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
-#define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #endif
 
 #define BACKLINE_ROWS(name, attribute, T, Bytes)                                                  \
@@ -158,14 +156,8 @@ void softmax_item(const SoftmaxRows *p, int64_t item, const char *from, char *to
     versions[p->level][p->itemsize == 8](*p, item, from, to);
 }
 
-PyObject *address(PyObject *, PyObject *) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(&softmax_item)); }
-
-PyMethodDef methods[] = {{"softmax_address", address, METH_NOARGS,
-                          "Address of the function (description, item, input, result) of some rows of softmax; levels as attention's."},
-                         {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
-int add_rows(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_softmax_rows(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("softmax_rows", softmax_item)}); }
 
 }  // namespace backline

@@ -1,6 +1,6 @@
 // Recurrent networks: all steps of some sequences of a layer in one direction, with the products of a BLAS for the state.
 // A plain function over plain memory, which plans call by address as they call a vendor's.
-#include "common.hpp"
+#include "kernels.hpp"
 #include "softmax.hpp"
 
 #include <algorithm>
@@ -241,8 +241,6 @@ using Job = void(const Layer &, int64_t, char *, const Weights &, const char *, 
 BACKLINE_LAYER(plain32, , float, 16)
 BACKLINE_LAYER(plain64, , double, 16)
 #if defined(__x86_64__)
-#define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
-#define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 BACKLINE_LAYER(avx2_32, BACKLINE_AVX2, float, 32)
 BACKLINE_LAYER(avx2_64, BACKLINE_AVX2, double, 32)
 BACKLINE_LAYER(avx512_32, BACKLINE_AVX512, float, 64)
@@ -254,22 +252,17 @@ Job *const jobs[][2] = {{plain32, plain64}};
 
 // What a PreparedCall calls for every item: some sequences of a layer in one direction. The gates hold the products of the input,
 // and are overwritten.
-void gates_item(const Layer *p, int64_t item, char *gates, const char *w0, const char *a0, const char *b0, const char *w1,
+void recurrent_steps(const Layer *p, int64_t item, char *gates, const char *w0, const char *a0, const char *b0, const char *w1,
                 const char *a1, const char *b1, const char *h0, const char *c0, const int64_t *lengths, char *out, char *h,
                 char *c, char *work) {
     const Weights weights = item / p->parts ? Weights{w1, a1, b1} : Weights{w0, a0, b0};
     jobs[p->level][p->item == 8](*p, item, gates, weights, h0, c0, lengths, out, h, c, work);
 }
 
-PyObject *gates_address(PyObject *, PyObject *) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(&gates_item)); }
-
-PyMethodDef methods[] = {
-    {"gates_address", gates_address, METH_NOARGS,
-     "Address of the function that computes all steps of some sequences of a recurrent layer in one direction."},
-    {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
-int add_gates(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_recurrent(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("recurrent_steps", recurrent_steps)});
+}
 
 }  // namespace backline

@@ -1,7 +1,9 @@
 // What plans of Fourier transforms call by address: a library that has one plan for aligned arrays and another for any arrays is
 // asked for the right one, a result is multiplied by a number, the second half of a result made of the first, and numbers are
 // converted between float32 and float64.
-#include "common.hpp"
+#include "kernels.hpp"
+
+#include <cstring>
 
 namespace backline {
 namespace {
@@ -112,18 +114,13 @@ void convert(const Conversion *c, const char *from, char *to) {
     c->widens ? convert_lines<float, double>(*c, from, to) : convert_lines<double, float>(*c, from, to);
 }
 
-PyObject *transform_addresses(PyObject *, PyObject *) {
-    auto address = [](auto *function) { return PyLong_FromVoidPtr(reinterpret_cast<void *>(function)); };
-    return Py_BuildValue("{s:N,s:N,s:N,s:N}", "run", address(run_transform), "scale", address(scale_result), "mirror",
-                         address(mirror_result), "convert", address(convert));
-}
-
-PyMethodDef methods[] = {{"transform_addresses", transform_addresses, METH_NOARGS,
-                          "Addresses of the functions that run a transform by one of two plans, multiply a result by a number, copy conjugates, and convert numbers."},
-                         {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
-int add_transforms(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_transforms(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("transform_run", run_transform),
+                                   kernel("transform_scale", scale_result),
+                                   kernel("transform_mirror", mirror_result),
+                                   kernel("transform_convert", convert)});
+}
 
 }  // namespace backline

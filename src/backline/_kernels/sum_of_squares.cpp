@@ -1,5 +1,6 @@
 // Sums of squares, for norms. They are kept in float64: squares of float32 neither overflow nor vanish there.
-#include "boundary.hpp"
+#include "arrays.hpp"
+#include "kernels.hpp"
 
 namespace backline {
 namespace {
@@ -8,7 +9,7 @@ constexpr int kSums = 16;  // independent ones: the order is the same on every p
 constexpr npy_intp kLong = 1 << 14;  // elements for which other Python threads may run meanwhile
 
 template <class T>
-double square_sum(const T *x, npy_intp n) {
+double sum_of_squares(const T *x, npy_intp n) {
     double sums[kSums] = {};
     npy_intp whole = n / kSums * kSums;
     for (npy_intp i = 0; i < whole; i += kSums)
@@ -23,7 +24,7 @@ double square_sum(const T *x, npy_intp n) {
 }
 
 PyObject *squares(PyObject *, PyObject *argument) {
-    if (!PyArray_Check(argument)) return PyErr_Format(PyExc_TypeError, "square_sum() takes an array");
+    if (!PyArray_Check(argument)) return PyErr_Format(PyExc_TypeError, "sum_of_squares() takes an array");
     auto *array = reinterpret_cast<PyArrayObject *>(argument);
     int type = PyArray_TYPE(array);
     bool single = type == NPY_FLOAT || type == NPY_CFLOAT, complex = type == NPY_CFLOAT || type == NPY_CDOUBLE;
@@ -31,25 +32,21 @@ PyObject *squares(PyObject *, PyObject *argument) {
         Py_RETURN_NONE;
     const void *data = PyArray_DATA(array);
     npy_intp n = PyArray_SIZE(array) * (complex ? 2 : 1);
-    double sum;
-    auto run = [&] { sum = single ? square_sum(static_cast<const float *>(data), n) : square_sum(static_cast<const double *>(data), n); };
-    if (n < kLong) {
-        run();
-    } else {
-        ReleaseGil released;
-        NativeCall native;
-        run();
-    }
+    double sum = 0;
+    auto run = [&](int64_t, int64_t) {
+        sum = single ? sum_of_squares(static_cast<const float *>(data), n) : sum_of_squares(static_cast<const double *>(data), n);
+    };
+    if (!for_parts(n, kLong, 1, run)) return nullptr;
     return PyFloat_FromDouble(sum);
 }
 
-PyMethodDef methods[] = {{"square_sum", squares, METH_O,
+PyMethodDef methods[] = {{"sum_of_squares", squares, METH_O,
                           "Sum of the squares of all elements, complex ones by their parts, in float64; None for an array of another dtype, "
                           "or whose elements have gaps or are out of line."},
                          {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int add_squares(PyObject *module) { return PyModule_AddFunctions(module, methods); }
+int add_sum_of_squares(PyObject *module, PyObject *) { return PyModule_AddFunctions(module, methods); }
 
 }  // namespace backline

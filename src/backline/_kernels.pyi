@@ -1,0 +1,32 @@
+"""Numeric loops that no vendor library has: addresses for plans, and functions of arrays. The sources are in ``_kernels/``."""
+
+from typing import Any
+
+import numpy as np
+
+# Functions by name; the sources say what arguments they take.
+addresses: dict[str, int]
+
+# Vector instructions of this processor: 0 for what every processor has, 1 for AVX2 with FMA, 2 for AVX-512.
+instruction_level: int
+
+# Bytes before the factors in the workspace of a requantization.
+requantize_header: int
+
+def attention_workspace(description: bytes, /) -> int:
+    """Bytes of workspace that a thread needs."""
+
+def attention_exp(source: int, target: int, count: int, itemsize: int, level: int, /) -> None:
+    """e^x of numbers <= 0 at an address, as attention computes it."""
+
+def sum_of_squares(array: np.ndarray[Any, Any], /) -> float | None:
+    """Sum of the squares of all elements in float64; None for dtypes and layouts that it does not take."""
+
+def quantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
+    """Round float32 without NaN to uint8 or int8 into `to`, of the same order in memory."""
+
+def dequantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
+    """Convert uint8 or int8 to float32 into `to`, of the same order in memory."""
+
+def value_range(x: Any, level: int, /) -> tuple[float, float]:
+    """The least and the greatest of 0 and the elements of a float32 array; NaN if one is."""

@@ -1,0 +1,24 @@
+// For the functions that Python calls with arrays: NumPy's C API, and work in parts on the core's thread team.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL backline_kernels_ARRAY_API
+#ifndef BACKLINE_IMPORTS_NUMPY
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+
+#include "kernels.hpp"
+
+namespace backline {
+
+// Services::for_parts for run(first, count); false with an exception set.
+template <class Run>
+bool for_parts(int64_t total, int64_t share, int threads, const Run &run) {
+    auto part = [](void *data, int64_t first, int64_t count) { (*static_cast<const Run *>(data))(first, count); };
+    return services->for_parts(total, share, threads, part, const_cast<Run *>(&run)) == 0;
+}
+
+}  // namespace backline

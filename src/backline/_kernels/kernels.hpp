@@ -1,0 +1,41 @@
+// The numeric loops that no vendor library has. Most are plain functions over plain memory, which plans call by address as they call
+// a vendor's; each source file lists its own.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "../_core/services.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+
+namespace backline {
+
+struct Kernel {
+    const char *name;
+    void *address;
+};
+
+template <class Function>
+Kernel kernel(const char *name, Function *function) {
+    return {name, reinterpret_cast<void *>(function)};
+}
+
+// Adds kernels to the module's table of addresses; -1 with an exception set.
+int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels);
+
+// Each adds the kernels of one source file to the addresses, and its functions, if it has any, to the module.
+int add_attention(PyObject *module, PyObject *addresses);
+int add_gradients(PyObject *module, PyObject *addresses);
+int add_im2col(PyObject *module, PyObject *addresses);
+int add_quantize(PyObject *module, PyObject *addresses);
+int add_recurrent(PyObject *module, PyObject *addresses);
+int add_requantize(PyObject *module, PyObject *addresses);
+int add_softmax_rows(PyObject *module, PyObject *addresses);
+int add_sum_of_squares(PyObject *module, PyObject *addresses);
+int add_transforms(PyObject *module, PyObject *addresses);
+
+extern const Services *services;  // of the core
+
+}  // namespace backline

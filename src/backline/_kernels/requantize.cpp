@@ -1,0 +1,219 @@
+// From sums of int8 products to what they stand for: integers of another scale, or real numbers.
+// Plain functions over plain memory, which plans call by address as they call a vendor's. Every result is defined to the last bit,
+// and does not depend on instructions or threads.
+//
+// No product may be fused with the sum after it where that would save a rounding which the definition has: the functions where
+// it would are compiled for instruction sets without fused operations (CMakeLists.txt says it to the compiler as well).
+#include "requantize.hpp"
+
+#include "kernels.hpp"
+
+#include <algorithm>
+
+namespace backline {
+namespace {
+
+// Factors and what is added, for a result of integers. Returns the largest magnitude of a bias.
+template <bool Many, bool Biased, bool Compensated>
+BACKLINE_INLINE double fill(const Layer &g, const Numbers &n, double *factors, int32_t *added) {
+    const double input = *n.input_scale, output = *n.out_scale;
+    const int64_t zero = Compensated ? -int64_t(*n.input_zero) : 0;
+    int64_t most = 0;
+    for (int64_t o = 0; o < g.outs; ++o) {
+        const double unit = input * double(n.weight_scale[Many ? o : 0]);
+        factors[o] = of_24_bits(unit / output);
+        int32_t plus_bias = 0;
+        if (Biased) {
+            const double units = whole(double(n.bias[o]) / unit);
+            plus_bias = wrapped(bits_of(units + kMagic));  // the last 32 bits are the integer
+            const int64_t magnitude = bits_of(units < 0 ? -units : units);  // positive numbers are ordered as their bits are
+            most = magnitude > most ? magnitude : most;
+        }
+        added[o] = Compensated ? plus(plus_bias, wrapped(zero * n.sums[o])) : plus_bias;
+    }
+    return of_bits(most);
+}
+
+BACKLINE_INLINE double fill_all(const Layer &g, const Numbers &n, double *factors, int32_t *added) {
+    if (g.many) {
+        if (n.bias) return g.compensate ? fill<true, true, true>(g, n, factors, added) : fill<true, true, false>(g, n, factors, added);
+        return g.compensate ? fill<true, false, true>(g, n, factors, added) : fill<true, false, false>(g, n, factors, added);
+    }
+    if (n.bias) return g.compensate ? fill<false, true, true>(g, n, factors, added) : fill<false, true, false>(g, n, factors, added);
+    return g.compensate ? fill<false, false, true>(g, n, factors, added) : fill<false, false, false>(g, n, factors, added);
+}
+
+// One sum to an integer, whatever it is: the definition.
+int64_t exactly(const Layer &g, const Numbers &n, int64_t o, int32_t sum) {
+    const double unit = unit_of(g, n, o), factor = of_24_bits(unit / double(*n.out_scale));
+    const int64_t units = n.bias ? int64_t(whole(double(n.bias[o]) / unit)) : 0;
+    const int64_t bits = bits_of(factor);
+    // With a shift below 1 every sum but 0 is far outside any dtype, as with 1; with one above 62 nothing is left, as with 62.
+    const int64_t shift = std::clamp<int64_t>(23 + 1023 - ((bits >> 52) & 0x7FF), 1, 62);
+    const int64_t product = (int64_t(sum) + units) * ((int64_t(1) << 23) | ((bits >> 29) & 0x7FFFFF));
+    int64_t result = product >> shift;
+    const int64_t rest = product - result * (int64_t(1) << shift), half = int64_t(1) << (shift - 1);
+    result += rest > half || (rest == half && (result & 1));
+    return std::clamp(result + n.zero, g.low, g.high);
+}
+
+BACKLINE_INLINE void rescale(const Layer &g, const Numbers &n, const double *factors, const int32_t *added, const int32_t *sums,
+                             uint8_t *to, int64_t count) {
+    const double low = double(g.low - n.zero), high = double(g.high - n.zero);
+    const int64_t zero = n.zero;
+    for (int64_t j = 0; j < count; ++j) {
+        double value = double(plus(sums[j], added[j])) * factors[j];
+        value = value < low ? low : value;
+        value = value > high ? high : value;
+        to[j] = uint8_t(uint64_t(bits_of(value + kMagic) + zero));
+    }
+}
+
+// A row, or several that are treated as one; `first` is the output that its first element belongs to.
+BACKLINE_INLINE void rescale_row(const Layer &g, const Numbers &n, const double *factors, const int32_t *added,
+                                 const int32_t *sums, uint8_t *to, int64_t first, int64_t count) {
+    if (n.mode == kPlain) return rescale(g, n, factors + first, added + first, sums, to, count);
+    for (int64_t start = 0; start < count; start += kBlock) {
+        const int64_t size = std::min(kBlock, count - start), at = first + start;
+        int64_t large = n.mode == kSlow;
+        if (!large)
+            for (int64_t j = 0; j < size; ++j) {
+                const int64_t sum = plus(sums[start + j], added[at + j]);
+                large |= (sum >= kExact) | (sum <= -kExact);
+            }
+        if (!large) {
+            rescale(g, n, factors + at, added + at, sums + start, to + start, size);
+        } else {
+            for (int64_t j = 0; j < size; ++j) {
+                const int64_t o = (at + j) % g.outs;
+                to[start + j] = uint8_t(exactly(g, n, o, plus(sums[start + j], missing(g, n, o))));
+            }
+        }
+    }
+}
+
+BACKLINE_INLINE void finish_rows(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to,
+                                 int64_t rows) {
+    const double *factors = reinterpret_cast<const double *>(&n + 1);
+    const int32_t *added = reinterpret_cast<const int32_t *>(factors + g.outs * g.repeats);
+    if (windows) {
+        int32_t block[kBlock];
+        for (int64_t i = 0; i < rows; ++i, sums += g.outs, to += g.outs)
+            for (int64_t start = 0; start < g.outs; start += kBlock) {
+                const int64_t size = std::min(kBlock, g.outs - start);
+                without_zeros(g, n, sums + start, windows + i * g.groups, block, start, size);
+                rescale_row(g, n, factors, added, block, to + start, start, size);
+            }
+        return;
+    }
+    const int64_t all = rows * g.outs, wide = g.outs * g.repeats;
+    for (int64_t start = 0; start < all; start += wide)
+        rescale_row(g, n, factors, added, sums + start, to + start, 0, std::min(wide, all - start));
+}
+
+BACKLINE_INLINE void real_row(const double *units, const double *biases, const int32_t *added, const int32_t *sums, float *to,
+                              int64_t count) {
+    for (int64_t j = 0; j < count; ++j) {
+        double value = double(plus(sums[j], added[j])) * units[j];
+        if (biases) value = value + biases[j];
+        to[j] = float(value);
+    }
+}
+
+BACKLINE_INLINE void real_rows(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, float *to,
+                               int64_t rows) {
+    const double *units = reinterpret_cast<const double *>(&n + 1), *biases = units + g.outs;
+    const int32_t *added = reinterpret_cast<const int32_t *>(biases + g.outs);
+    if (!n.bias) biases = nullptr;
+    int32_t block[kBlock];
+    for (int64_t i = 0; i < rows; ++i, sums += g.outs, to += g.outs)
+        for (int64_t start = 0; start < g.outs; start += kBlock) {
+            const int64_t size = std::min(kBlock, g.outs - start);
+            const int32_t *from = sums + start;
+            if (windows) {
+                without_zeros(g, n, from, windows + i * g.groups, block, start, size);
+                from = block;
+            }
+            const double *bias = biases ? biases + start : nullptr;
+            real_row(units + start, bias, added + start, from, to + start, size);
+        }
+}
+
+// The same source for every instruction set.
+
+#define BACKLINE_LEVEL(name, target)                                                                                        \
+    target double fill_##name(const Layer &g, const Numbers &n, double *f, int32_t *a) { return fill_all(g, n, f, a); }      \
+    target void finish_##name(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, uint8_t *to, int64_t r) { \
+        finish_rows(g, n, s, w, to, r);                                                                                      \
+    }
+
+BACKLINE_LEVEL(plain, )
+void real_plain(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, float *to, int64_t r) {
+    real_rows(g, n, s, w, to, r);
+}
+#if defined(__x86_64__)
+BACKLINE_LEVEL(avx2, __attribute__((target("avx2"))))
+BACKLINE_LEVEL(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))))
+__attribute__((target("avx2"))) void real_avx2(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, float *to,
+                                               int64_t r) {
+    real_rows(g, n, s, w, to, r);
+}
+constexpr decltype(&real_plain) real_by_level[] = {real_plain, real_avx2, real_avx2};
+#else
+constexpr decltype(&real_plain) real_by_level[] = {real_plain, real_plain, real_plain};
+#endif
+
+constexpr decltype(&fill_plain) fill_by_level[] = BACKLINE_LEVELS(fill);
+constexpr decltype(&finish_plain) finish_by_level[] = BACKLINE_LEVELS(finish);
+
+// Called by plans ------------------------------------------------------------------------------------------------------
+
+// What follows from the numbers of one call, once for all rows. `out_scale` and `out_zero` are nullptr for a real result,
+// `weight_zero` where all are 0, `sums` (those of each output's weights) where nothing is to be compensated.
+void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, const int32_t *input_zero, const float *weight_scale,
+                       const int32_t *weight_zero, const float *bias, const float *out_scale, const int32_t *out_zero,
+                       const int32_t *sums) {
+    *n = Numbers{kPlain, input_scale, weight_scale, bias, out_scale, input_zero, weight_zero, sums, out_zero ? *out_zero : 0, 0, {}};
+    if (g->compensate) n->window_added = wrapped(-int64_t(*input_zero) * g->terms);
+    if (g->rounding != kExactly) return float32_numbers(*g, *n);
+    if (!out_scale) {
+        double *units = reinterpret_cast<double *>(n + 1), *biases = units + g->outs;
+        int32_t *added = reinterpret_cast<int32_t *>(biases + g->outs);
+        for (int64_t o = 0; o < g->outs; ++o) {
+            units[o] = unit_of(*g, *n, o);
+            biases[o] = bias ? double(bias[o]) : 0.0;
+            added[o] = missing(*g, *n, o);
+        }
+        return;
+    }
+    double *factors = reinterpret_cast<double *>(n + 1);
+    const int64_t wide = g->outs * g->repeats;
+    int32_t *added = reinterpret_cast<int32_t *>(factors + wide);
+    const double most = fill_by_level[g->level](*g, *n, factors, added);
+    for (int64_t at = g->outs; at < wide; at += g->outs) {
+        std::memcpy(factors + at, factors, size_t(g->outs) * sizeof(double));
+        std::memcpy(added + at, added, size_t(g->outs) * sizeof(int32_t));
+    }
+    const double bound = double(g->terms * kProduct) + most;
+    n->mode = bound < double(kExact) ? kPlain : bound < 2147483648.0 ? kChecked : kSlow;
+}
+
+void quantized_finish(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows) {
+    if (g->rounding != kExactly) return float32_finish(*g, *n, sums, windows, to, rows);
+    finish_by_level[g->level](*g, *n, sums, windows, to, rows);
+}
+
+void quantized_real(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, float *to, int64_t rows) {
+    if (g->rounding != kExactly) return float32_real(*g, *n, sums, windows, to, rows);
+    real_by_level[g->level](*g, *n, sums, windows, to, rows);
+}
+
+}  // namespace
+
+int add_requantize(PyObject *module, PyObject *addresses) {
+    if (PyModule_AddIntConstant(module, "requantize_header", sizeof(Numbers)) < 0) return -1;
+    return add_kernels(addresses, {kernel("requantize_numbers", quantized_numbers), kernel("requantize_finish", quantized_finish),
+                                   kernel("requantize_real", quantized_real)});
+}
+
+}  // namespace backline

@@ -1,0 +1,179 @@
+"""The exponential of matrices: Taylor polynomials in few products, scaling and squaring.
+
+References: P. Bader, S. Blanes, F. Casas, Computing the matrix exponential with an optimized Taylor polynomial approximation,
+Mathematics 7 (2019) 1174: the polynomials, and the norms up to which each one's backward error is below rounding; N. J. Higham,
+Functions of Matrices, chapter 10: scaling and squaring.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..libraries.array_kinds import kind_of
+from .bind import composed_of
+from .kinds import cast, dtype_of, functions, given, matrices, on_its_device
+from .matmul import matmul
+from .vectors import HALVES
+
+__all__ = ["matrix_exp"]
+
+Array = Any
+
+DEGREES = (1, 2, 4, 8, 12, 18)
+# The largest 1-norms, by degree: sum |h_k| x^(k-1) = unit roundoff, for the series h of log(exp(-x) T(x)).
+NORMS = {
+    "single": (1.1920928007687877e-07, 5.978858893805233e-04, 5.116619363445086e-02, 5.800524627688768e-01, 1.461661507209034,
+               3.010066362817634),
+    "double": (2.2204460492503128e-16, 2.580956802971767e-08, 3.397168839976962e-04, 4.991228871115323e-02, 2.996158913811580e-01,
+               1.090863719290036),
+}  # fmt: skip
+S177 = math.sqrt(177)
+X3 = 2 / 3
+T8_INNER = (X3 * (1 + S177) / 88, X3 * (1 + S177) / 352)  # of A, A^2
+T8_OUTER = (
+    (-271 + 29 * S177) / (315 * X3), (-11 + 11 * S177) / (1260 * X3), (-99 + 11 * S177) / (5040 * X3),
+    (89 - S177) / (5040 * X3**2),
+)  # fmt: skip  # of I, A, A^2, A^4
+T8_SQUARE = (857 - 58 * S177) / 630
+T12 = (  # rows of I, A, A^2, A^3
+    (9.0198e-16, 0.46932117595418237389, -0.20099424927047284052, -0.04623946134063071740),
+    (5.31597895759871264183, 1.19926790417132231573, 0.01179296240992997031, 0.01108844528519167989),
+    (0.18188869982170434744, 0.05502798439925399070, 0.09351590770535414968, 0.00610700528898058230),
+    (-2.0861320e-13, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359),
+)
+T18 = (  # rows of I, A, A^2, A^3, A^6
+    (0.0, -1.00365581030144618291e-01, -8.02924648241156932449e-03, -8.92138498045729985177e-04, 0.0),
+    (0.0, 3.97849749499645077844e-01, 1.36783778460411720168e00, 4.98289622525382669416e-01, -6.37898194594723280150e-04),
+    (-1.09676396052962061844e01, 1.68015813878906206114e00, 5.71779846478865511061e-02, -6.98210122488052056106e-03,
+     3.34975017086070470649e-05),
+    (-9.04316832390810593223e-02, -6.76404519071381882256e-02, 6.75961301770459654925e-02, 2.95552570429315521194e-02,
+     -1.39180257516060693404e-05),
+    (0.0, 0.0, -9.23364619367118555360e-02, -1.69364939002081722752e-02, -1.40086798182036094347e-05),
+)  # fmt: skip
+
+
+@composed_of("matmul")
+@on_its_device
+def matrix_exp(A: Array) -> Array:
+    """Exponential of square matrices.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n); float16 and bfloat16 are computed in float32.
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n, n). A matrix of more than one element that holds NaN or infinity has NaN everywhere.
+
+    Raises
+    ------
+    BadValue, BadType
+        Not square matrices of real or complex numbers.
+
+    Notes
+    -----
+    Products of matrices alone: the Taylor polynomial of the degree that the norm asks for, after scaling by a power of two where
+    that is too large, and as many squarings (Bader, Blanes and Casas 2019, as in PyTorch). Matrices of a batch take the degree of
+    their own norm in NumPy's arrays; in those of devices, where norms are read back, that of the largest.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.matrix_exp(np.array([[0.0, 1.0], [0.0, 0.0]]))
+    array([[1., 1.],
+           [0., 1.]])
+    """
+    dtype = dtype_of(given(A, "linalg.matrix_exp: A"))
+    if dtype.name in HALVES:
+        return cast(matrix_exp(cast(A, np.float32)), dtype.newbyteorder("="))
+    a = matrices("linalg.matrix_exp", A, square=True)
+    xp, n = functions(a), a.shape[-1]
+    if 0 in a.shape:
+        return xp.zeros(a.shape, dtype=a.dtype)
+    if n == 1:
+        with np.errstate(all="ignore"):
+            return xp.exp(a)
+    single = dtype_of(a).name in ("float32", "complex64")
+    norms = NORMS["single" if single else "double"]
+    with np.errstate(all="ignore"):
+        if kind_of(a) is not None:
+            return _of_norm(xp, a, float(xp.max(xp.sum(xp.abs(a), axis=-2))), norms)
+        flat = a.reshape(-1, n, n)
+        sizes = np.abs(flat).sum(axis=-2, dtype=np.float64).max(axis=-1)
+        if len(flat) == 1:
+            return _of_norm(np, a, float(sizes[0]), norms)
+        result = np.full(flat.shape, np.nan, a.dtype.newbyteorder("="))
+        steps = np.searchsorted(norms, sizes)
+        for step in np.unique(steps[np.isfinite(sizes)]):
+            chosen = np.flatnonzero((steps == step) & np.isfinite(sizes))
+            if step < len(DEGREES):
+                result[chosen] = _taylor(np, flat[chosen], DEGREES[step])
+            else:
+                result[chosen] = _squared(flat[chosen], np.ceil(np.log2(sizes[chosen] / norms[-1])).astype(int))
+        return result.reshape(a.shape)
+
+
+def _of_norm(xp: Any, a: Array, size: float, norms: tuple[float, ...]) -> Array:
+    """The exponentials of matrices whose largest norm is known."""
+    if not math.isfinite(size):
+        return cast(xp.zeros(a.shape, dtype=a.dtype) + math.nan, dtype_of(a))
+    degree = next((d for d, limit in zip(DEGREES, norms, strict=True) if size <= limit), 0)
+    if degree:
+        return _taylor(xp, a, degree)
+    times = math.ceil(math.log2(size / norms[-1]))
+    result = _taylor(xp, a * 2.0**-times, DEGREES[-1])
+    for _ in range(times):
+        result = matmul(result, result)
+    return result
+
+
+def _squared(a: Array, times: Array) -> Array:
+    """The exponentials of matrices that are scaled by powers of two of their own."""
+    scale = np.ldexp(1.0, -times)[:, None, None].astype(a.real.dtype)
+    result = _taylor(np, a * scale, DEGREES[-1])
+    for i in range(1, int(times.max()) + 1):
+        chosen = times >= i
+        if chosen.all():
+            result = matmul(result, result)
+        else:
+            part = result[chosen]
+            result[chosen] = matmul(part, part)
+    return result
+
+
+def _taylor(xp: Any, a: Array, degree: int) -> Array:
+    """Taylor polynomial of the exponential; degrees from 8 in 3, 4 and 5 products."""
+    one = xp.eye(a.shape[-1], dtype=a.dtype)
+    if degree == 1:
+        return one + a
+    a2 = matmul(a, a)
+    if degree == 2:
+        return one + a + a2 * 0.5
+    if degree == 4:
+        return one + a + matmul(a2, _sum((0.5, 1 / 6, 1 / 24), (one, a, a2)))
+    if degree == 8:
+        a4 = matmul(a2, _sum(T8_INNER, (a, a2)))
+        return one + a + a2 * T8_SQUARE + matmul(a2 * X3 + a4, _sum(T8_OUTER, (one, a, a2, a4)))
+    a3 = matmul(a2, a)
+    if degree == 12:
+        b = [_sum(row, (one, a, a2, a3)) for row in T12]
+        a6 = b[2] + matmul(b[3], b[3])
+        return b[0] + matmul(b[1] + a6, a6)
+    powers = (one, a, a2, a3, matmul(a3, a3))
+    b = [_sum(row, powers) for row in T18]
+    a9 = b[3] + matmul(b[0], b[4])
+    return b[1] + matmul(b[2] + a9, a9)
+
+
+def _sum(factors: tuple[float, ...], arrays: tuple[Array, ...]) -> Array:
+    total: Any = None
+    for factor, array in zip(factors, arrays, strict=True):
+        if factor:
+            term = array * factor
+            total = term if total is None else total + term
+    return total

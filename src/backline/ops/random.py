@@ -1,0 +1,89 @@
+"""The seeds of dropout: those that a call is given, and those that the process draws after `manual_seed`."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems import Problem
+
+__all__ = ["drawn_generator", "drawn_seed", "is_drawn", "manual_seed"]
+
+# Made by manual_seed and by nothing else: without it a call without a seed is refused, since nobody could repeat it.
+_generator: np.random.Generator | None = None
+_lock = threading.Lock()
+
+
+class DrawnSeed(int):
+    """A seed that the process drew: the same call draws another one the next time, so that its plan must not be kept."""
+
+
+def manual_seed(seed: int) -> np.random.Generator:
+    """Seeds the generator that dropout draws from where a call gives no seed, for the whole process.
+
+    Parameters
+    ----------
+    seed
+        An int from ``-2**63`` to ``2**64 - 1``, as in torch; negative ones count from ``2**64``.
+
+    Returns
+    -------
+    numpy.random.Generator
+        The generator: ``numpy.random.default_rng(seed)``. The numbers are not those of torch.
+
+    Raises
+    ------
+    BadType, BadValue
+        Not an int; out of range.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> x = np.ones(8, np.float32)
+    >>> generator = backline.manual_seed(1)
+    >>> backline.nn.functional.dropout(x)
+    array([2., 2., 0., 2., 0., 0., 2., 0.], dtype=float32)
+    """
+    global _generator
+    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
+        raise BadType(f"manual_seed: seed = {seed!r} is {type(seed).__name__}, not an int", remedy="an int: manual_seed(0)")
+    if not -(2**63) <= seed < 2**64:
+        raise BadValue(f"manual_seed: seed = {seed}", cause="it is out of range", remedy="an int from -2**63 to 2**64 - 1")
+    with _lock:
+        _generator = np.random.default_rng(int(seed) % 2**64)
+        return _generator
+
+
+def drawn_generator(where: str) -> np.random.Generator:
+    """Returns the process's generator.
+
+    Raises
+    ------
+    BadValue
+        There is none: `manual_seed` has not been called.
+    """
+    if _generator is None:
+        raise BadValue(
+            f"{where}: dropout without a seed" if where != "dropout" else "dropout without a seed",
+            cause="results must be repeatable, and nothing says which elements are left out",
+            remedy="seed=0, and another one for every step; or backline.manual_seed(0) once, for all calls",
+        )
+    return _generator
+
+
+def drawn_seed(where: str) -> int:
+    """Returns a seed from the process's generator, which moves on.
+
+    Raises
+    ------
+    BadValue
+        As `drawn_generator`.
+    """
+    return DrawnSeed(drawn_generator(where).integers(2**63))
+
+
+def is_drawn(problem: Problem) -> bool:
+    """Tells whether the process drew the problem's seed."""
+    return any(type(value) is DrawnSeed for _, value in problem.parameters)
