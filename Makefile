@@ -6,6 +6,7 @@
 # make test-caps the tests as on other processors, and without some libraries: half an hour
 # make storm     first calls of many threads at once, in 300 processes
 # make fuzz      random calls of every operation against wider arithmetic
+# make test-torch Backline beside PyTorch, which is installed for it
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -16,7 +17,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard src/backline/_core/*.cpp src/backline/_core/*.hpp)
+BUILT_FROM := pyproject.toml CMakeLists.txt $(wildcard src/backline/_*/*.cpp src/backline/_*/*.hpp)
 
 MACHINES_PATH := $(PATH)
 # The tools that the command line of Backline finds, and those of the environment before others.
@@ -24,7 +25,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy lint types bench \
+.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -69,6 +70,12 @@ test-cudnn: $(VENV)/test $(VENV)/cudnn
 # The true CuPy, its kernels compiled by NVRTC for an H100 and by g++ for this machine: 400 MB are downloaded, a GPU is not needed.
 test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 	$(BIN)/python -m pytest -m cupy -o faulthandler_timeout=1900 tests/hollow $(ARGS)
+
+# Public snippets, PyTorch's operator samples and layers, by Backline and by PyTorch. The package may bring CUDA along, 3 GB; where pip is set
+# to an index of builds for the CPU it is 200 MB. PYTHONPATH may name a folder that has it: nothing is installed then.
+test-torch: $(VENV)/test $(VENV)/mkl
+	@$(BIN)/python -c 'import torch, expecttest' 2> /dev/null || $(PIP) install 'torch==2.13.0' expecttest
+	$(BIN)/python -m pytest -m torch tests $(ARGS)
 
 # The core built for AddressSanitizer with UndefinedBehaviorSanitizer, then for ThreadSanitizer, and a part of the tests on each.
 # make sanitize SANITIZERS=address ARGS="tests/core -x" runs others.

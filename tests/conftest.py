@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -32,7 +33,7 @@ MAY_SKIP = {
     "triton": "needs Triton, 272 MB: `make test-triton` runs these, in CI too",
     "cudnn": "needs cuDNN, 1 GB with what it needs, and puts a stub of the driver in its place: `make test-cudnn` runs these",
     "cupy": "needs CuPy and NVRTC, 250 MB with CUDA's headers, and puts a driver in its place: `make test-cupy` runs these",
-    "torch": "needs PyTorch beside Backline: 200 MB that CI leaves out to stay quick; developers run these",
+    "torch": "needs PyTorch beside Backline, 200 MB and more: `make test-torch` runs these",
     "other_os": "tests what another operating system does",
     "other_arch": "tests what another processor architecture does",
     "cpu_kernel": "needs a kernel that the vendor compiles for some processors only, such as MKL's JIT kernels",
@@ -111,11 +112,33 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path == GPU_TESTS and not on_gpu(config) else None
 
 
+@pytest.fixture(autouse=True)
+def no_seed_of_another_test() -> None:
+    """No test finds the generator of a `manual_seed` that another test or an example has called."""
+    random = sys.modules.get("backline.ops.random")
+    if random is not None:
+        random._generator = None
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compiled to bytecode once: hundreds of tests start an interpreter, and where PYTHONDONTWRITEBYTECODE is set each would compile."""
     package = importlib.util.find_spec("backline")
     if package is not None and package.origin and not hasattr(session.config, "workerinput"):
         compileall.compile_dir(os.path.dirname(package.origin), quiet=2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_machine(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """Makes measurements in tests count as taken on a quiet machine: no test decides by timing."""
+    if on_gpu(request.config):
+        yield
+        return
+    from backline.engine import quiet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quiet, "read", lambda: quiet.Reading(time.perf_counter(), 0.0))
+        patch.setattr(quiet, "spread", lambda samples: 1.0)
+        yield
 
 
 def pytest_unconfigure() -> None:

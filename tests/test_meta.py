@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import backline
 import configurations
 import processes
-from backline import _core, linalg
+from backline import _core, _kernels, linalg
 from backline.nn import functional, grad
 
 HERE = Path(__file__).parent
@@ -184,7 +185,7 @@ def test_the_installed_package_has_its_data_and_not_its_sources() -> None:
     names = {str(f) for f in installed}
     editable = any("editable" in name for name in names)
     folder = Path(backline.__file__).parent
-    assert (folder / "py.typed").is_file() and (folder / "_core.pyi").is_file() and (folder / "engine/ranking.json").is_file()
+    assert (folder / "py.typed").is_file() and (folder / "_core.pyi").is_file() and (folder / "_kernels.pyi").is_file() and (folder / "engine/ranking.json").is_file()
     if not editable:
         assert not [name for name in names if name.endswith((".cpp", ".hpp"))]
 
@@ -195,11 +196,12 @@ def test_the_core_was_compiled_without_unsafe_arithmetic() -> None:
     assert not re.search(r"-ffast-math|-Ofast|-march|-funsafe|-ffinite", _core.cxx_flags)
 
 
-def test_the_stub_names_what_the_core_has() -> None:
-    text = Path(backline.__file__).with_name("_core.pyi").read_text()
+@pytest.mark.parametrize("module", [_core, _kernels], ids=lambda module: module.__name__)
+def test_the_stub_names_what_a_compiled_module_has(module: ModuleType) -> None:
+    text = Path(backline.__file__).with_name(f"{module.__name__.rpartition('.')[2]}.pyi").read_text()
     stubbed = set(re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)) | set(re.findall(r"^(\w+):", text, re.MULTILINE))
     only_types = {"MemoInfo", "PoolInfo"}
-    assert stubbed - only_types == {name for name in vars(_core) if not name.startswith("__")}
+    assert stubbed - only_types == {name for name in vars(module) if not name.startswith("__")}
 
 
 OPERATIONS = {

@@ -1,4 +1,4 @@
-"""Puts a core that was built for a sanitizer in the place of the installed one, in this process and those it starts.
+"""Puts compiled modules that were built for a sanitizer in the place of the installed ones, in this process and those it starts.
 
 Python imports it at start where this folder is on PYTHONPATH; `.ci/sanitize` sets both variables.
 """
@@ -14,8 +14,11 @@ import sys
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        core = os.environ.get("BACKLINE_TEST_CORE", "")
-        return importlib.util.spec_from_file_location(name, core) if name == "backline._core" and core else None
+        folder = os.environ.get("BACKLINE_TEST_COMPILED", "")
+        if not folder or name not in ("backline._core", "backline._kernels"):
+            return None
+        suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+        return importlib.util.spec_from_file_location(name, f"{folder}/{name.rpartition('.')[2]}{suffix}")
 
 
 sys.meta_path.insert(0, _Finder())

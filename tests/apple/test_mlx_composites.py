@@ -141,3 +141,29 @@ def test_arrays_that_nothing_is_written_to() -> None:
     for dim in (None, 0, ()):
         assert np.array_equal(back(fft.fftshift(there(x), dim)), fft.fftshift(x, dim))
         assert np.array_equal(back(fft.ifftshift(there(x), dim)), fft.ifftshift(x, dim))
+
+
+def test_products_of_vectors_and_what_is_made_of_products() -> None:
+    for call in (
+        (backline.inner, numbers((3, 4)), numbers((2, 4), seed=1)), (backline.kron, numbers((2, 3)), numbers((3, 2), seed=1)),
+        (linalg.vecdot, numbers((3, 4)), numbers((4,), seed=1)), (linalg.cross, numbers((2, 3)), numbers((2, 3), seed=1)),
+        (backline.cross, numbers((3, 2)), numbers((3, 2), seed=1)), (linalg.diagonal, numbers((2, 3, 4))),
+        (backline.diagonal, numbers((3, 4))), (backline.trace, numbers((3, 4))), (linalg.vander, numbers((2, 3))),
+        (backline.vander, numbers((3,))), (backline.addbmm, numbers((2, 2)), numbers((3, 2, 4), seed=1), numbers((3, 4, 2), seed=2)),
+        (linalg.tensorinv, numbers((2, 3, 6)), 2), (linalg.tensorsolve, numbers((6, 2, 3)), numbers((2, 3), seed=1), (0,)),
+        (linalg.matrix_exp, numbers((2, 3, 3))), (linalg.matrix_exp, numbers((3, 3)) * np.float32(0.01)),
+        (backline.cdist, numbers((4, 3)), numbers((5, 3), seed=1)), (backline.cdist, numbers((4, 3)), numbers((5, 3), seed=1), 3.0),
+        (backline.cdist, numbers((4, 3)), numbers((5, 3), seed=1), 0), (backline.cdist, numbers((30, 3)), numbers((5, 3), seed=1)),
+        (G.conv_transpose2d_input, (1, 2, 4, 4), numbers((2, 3, 2, 2)), numbers((1, 3, 5, 5), seed=1)),
+        (G.conv_transpose2d_weight, numbers((1, 2, 4, 4)), (2, 3, 2, 2), numbers((1, 3, 5, 5), seed=1)),
+        (G.conv_transpose2d_input, (1, 2, 4, 4), numbers((2, 3, 2, 2)), numbers((1, 3, 8, 8), seed=1), 1, 0, 1, 1, 3),
+        (G.conv_transpose2d_weight, numbers((1, 2, 4, 4)), (2, 3, 2, 2), numbers((1, 3, 8, 8), seed=1), 1, 0, 1, 1, 3),
+    ):  # fmt: skip
+        same(*call, times=20)
+
+
+def test_what_is_computed_on_the_host_alone_says_so() -> None:
+    with pytest.raises(BadType, match="computed on the host alone"):
+        F.ctc_loss(there(numbers((3, 1, 4))), np.ones((1, 1), int), [3], [1])
+    with pytest.raises(NoKernel, match="ldl_factor"):
+        linalg.ldl_factor(there(numbers((3, 3))))

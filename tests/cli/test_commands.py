@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pty
+import re
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backline.cli.bench import bench
+from backline.engine import quiet
 from backline.libraries.machine import fingerprint
 from processes import running, started
 
@@ -71,6 +75,25 @@ def test_info_says_why_a_library_is_not_there(tmp_path: Path) -> None:
     mkl = next(x for x in content["libraries"] if x["name"] == "mkl")
     assert not mkl["available"] and "broken.so" in mkl["reason"]
     assert "missing" in run("info", BACKLINE_MKL_LIBRARY=str(tmp_path / "broken.so")).stdout
+
+
+def test_info_says_once_why_several_libraries_are_not_there() -> None:
+    missing = [x for x in of_json("info")["libraries"] if not x["available"]]
+    causes = [(" ".join(x["reason"].split()), x["how to get"]) for x in missing]
+    out = run("info").stdout
+    for reason, how in causes:
+        assert sum(reason in line and (how in line) for line in out.splitlines()) == 1, reason
+    for x in missing:
+        assert re.search(rf"^  (missing: .*)?{x['name']}\b", out, re.MULTILINE)
+    together = [line for line in out.splitlines() if line.startswith("  missing: ")]
+    if {"cupy", "cublas", "cudnn"} <= {x["name"] for x in missing}:
+        assert any("cudnn, cublas" in line for line in together)
+
+
+def test_the_default_openblas_is_no_conflict() -> None:
+    environment = {"BACKLINE_MKL_ENABLED": "0"}
+    kinds = {c["kind"]: c["severity"] for c in of_json("info", **environment)["conflicts"]}
+    assert "several copies of OpenBLAS" not in kinds and kinds.get("several pools that wait by spinning", "note") == "note"
 
 
 def test_info_says_what_is_wrong_with_the_tuning_file(tmp_path: Path) -> None:
@@ -144,20 +167,39 @@ def test_bench_measures_each_library_and_keeps_nothing(tmp_path: Path) -> None:
     rows = of_json("bench", "matmul", "linalg.inv", "-n", "24", "-d", "f32", "--budget", "0.05", tuning=str(where))
     assert {r["problem"] for r in rows} == {"matmul f32 24x24 24x24", "linalg.inv f32 24x24"}
     for r in rows:
-        assert set(r) == {"problem", "library", "algorithm", "threads", "seconds", "gflops", "error", "refused"}
+        assert set(r) == {"problem", "library", "algorithm", "threads", "seconds", "gflops", "error", "refused", "disturbed"}
         assert r["refused"] or (r["seconds"] > 0 and r["gflops"] > 0 and r["error"] < 1e-4)
     assert "numpy" in {r["library"] for r in rows} and not where.exists()
 
 
 def test_bench_as_text_and_with_filters() -> None:
     out = run("bench", "matmul f64 20x20 20x20:F", "--library", "numpy", "--budget", "0.02").stdout
-    first, second = out.splitlines()
-    assert first == "matmul f64 20x20 20x20:F" and second.split()[0] == "numpy" and "GF/s" in second and "error" in second
+    first, second, *busy = out.splitlines()  # the machine may be, which is said in a line
+    assert all("busy" in line for line in busy) and first == "matmul f64 20x20 20x20:F" and second.split()[0] == "numpy" and "GF/s" in second and "error" in second
+
+
+def test_bench_says_once_that_the_machine_was_busy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    moments = itertools.count(1)
+    monkeypatch.setattr(quiet, "read", lambda: quiet.Reading(at := float(next(moments)), 0.0, busy=9 * at))
+    texts = ["matmul f32 8x8 8x8", "matmul f32 9x9 9x9"]
+    bench(texts, None, None, None, None, 0.0, every=False, json=False)
+    *_, last = (out := capsys.readouterr().out).splitlines()
+    assert last.startswith("2 problems timed on a busy machine, the last while other programs took 9.0 of") and out.count("busy") == 1
+    bench(texts[:1], None, None, None, None, 0.0, every=False, json=True)
+    assert {"9.0" in row["disturbed"] for row in json.loads(capsys.readouterr().out)} == {True}
 
 
 def test_bench_compares_numpy_with_something_more_precise() -> None:
     rows = of_json("bench", "matmul", "linalg.inv", "linalg.svdvals", "-n", "40", "-d", "f64", "-l", "numpy", "--budget", "0.02")
     assert len(rows) == 3 and all(0 < r["error"] < 1e-12 for r in rows), rows
+
+
+def test_bench_ends_in_time_and_names_what_it_did_not_reach() -> None:
+    out = run("bench", "matmul", "linalg.inv", "linalg.qr", "-n", "30", "-d", "f32", "--total", "0").stdout
+    assert out.startswith("matmul f32 30x30 30x30\n") and "\n1 problem in " in out
+    assert "2 not reached in 0 s, --total gives more: linalg.inv, linalg.qr" in out.splitlines()[-2:]
+    rows = of_json("bench", "matmul", "linalg.inv", "-n", "30", "-d", "f32", "--total", "0")
+    assert [r["refused"] for r in rows if r["problem"].startswith("linalg.inv")] == ["not reached in 0 s"]
 
 
 def test_bench_refuses_what_does_not_fit_and_who_is_unknown() -> None:
@@ -201,7 +243,30 @@ def test_tune_as_json(script: str, tmp_path: Path) -> None:
     first, _, rest = out.partition("\n")
     content = json.loads(rest)
     assert first == "said" and content["measured"] == 1 and set(content["runs"]) == {"numpy", "untuned", "tuned"}
-    assert set(content["rows"][0]) == {"key", "threads", "count", "numpy", "untuned", "tuned", "algorithm", "error"}
+    names = {"key", "threads", "count", "numpy", "untuned", "tuned", "algorithm", "error", "faster", "alone"}
+    assert set(content["rows"][0]) == names
+
+
+def test_tune_of_a_script_without_an_operation_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "numpy_only.py").write_text("import numpy as np\nprint(np.ones(3) @ np.ones(3))\n")
+    done = run("tune", str(tmp_path / "numpy_only.py"), status=3, tuning=str(tmp_path / "t.sqlite"))
+    assert "operations" not in done.stdout and "called no operation of Backline" in done.stderr
+    assert "backline.matmul(a, b) for a @ b" in done.stderr
+    assert "3 where it calls no" in " ".join(run("tune", "--help").stdout.split())
+
+
+def test_a_second_tune_measures_nothing_again_unless_told(script: str, tmp_path: Path) -> None:
+    where = str(tmp_path / "t.sqlite")
+    assert "measured" in run("tune", "--budget", "20", script, tuning=where).stdout
+    (record,) = of_json("tune", "--list", tuning=where)
+    # The machine may have been busy; the record as it is of a quiet one:
+    record |= {"covered": sorted(record["errors"]), "disturbed": ""}
+    (tmp_path / "quiet.json").write_text(json.dumps(record) + "\n")
+    run("tune", "--import", str(tmp_path / "quiet.json"), tuning=where)
+    second = run("tune", "--budget", "20", script, tuning=where).stdout
+    assert "known  " in second and "measured  " not in second
+    third = run("tune", "--budget", "20", "--again", script, tuning=where).stdout
+    assert "measured  " in third and "known  " not in third
 
 
 def test_tune_says_what_went_wrong(script: str) -> None:

@@ -405,10 +405,10 @@ NO_CALLS: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (
     ({"attn_mask": np.ones((6, 6))}, BadType, "float64"),
     ({"attn_mask": np.ones((5, 6), bool)}, BadValue, r"\(5, 6\) does not broadcast"),
     ({"attn_mask": np.ones((1, 2, 4, 6, 6), bool)}, BadValue, "does not broadcast"),
-    ({"dropout_p": 1.5}, BadValue, "0 to 1"),
-    ({"dropout_p": -0.1}, BadValue, "0 to 1"),
-    ({"dropout_p": float("nan")}, BadValue, "0 to 1"),
-    ({"dropout_p": "0"}, BadType, "real number"),
+    ({"dropout_p": 1.5}, BadValue, "between 0 and 1"),
+    ({"dropout_p": -0.1}, BadValue, "between 0 and 1"),
+    ({"dropout_p": float("nan")}, BadValue, "between 0 and 1"),
+    ({"dropout_p": "0"}, BadType, "is a number"),
     ({"query": np.ones(8, np.float32)}, BadValue, "2 dimensions"),
     ({"key": np.ones((2, 3, 6, 8), np.float32), "value": np.ones((2, 3, 6, 8), np.float32), "enable_gqa": True}, BadValue, "divide"),
     ({"key": np.ones((2, 2, 6, 8), np.float32), "value": np.ones((2, 2, 6, 8), np.float32)}, BadValue, "enable_gqa"),
@@ -421,7 +421,7 @@ NO_CALLS: tuple[tuple[dict[str, Any], type[Exception], str], ...] = (
     ({"attn_mask": [[True]]}, BadType, "NumPy array"),
     ({"is_causal": 1}, BadType, "True or False"),
     ({"enable_gqa": None}, BadType, "True or False"),
-    ({"scale": "1"}, BadType, "real number"),
+    ({"scale": "1"}, BadType, "is a number"),
 )  # fmt: skip
 
 
@@ -618,3 +618,24 @@ def test_every_dtype_and_library_has_a_row() -> None:
             x = np.ones((1, 2, 300, 64), dtype_of(dtype))
             names = {a.name for a in algorithms(library, problem_of(OP, x, x, x))}
             assert names == ({"math"} if library == "numpy" else {"flash", "math"})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_by_permission(dtype: str, rng: np.random.Generator) -> None:
+    """As in torch, the switch is about the kernel MATH on every device: its products and weights are then rounded to the dtype."""
+    q, k, v = operands(rng, dtype, (2, 3, 17, 16), (2, 3, 40, 16))
+    with backends.cuda.flags(flash_sdp=False):
+        wide = attend(q, k, v)
+        with backends.cuda.flags(fp16_bf16_reduction_math_sdp=True):
+            narrow = attend(q, k, v)
+            choice = backline.explain()
+    assert (choice.library, choice.algorithm) == ("numpy", "math_half")
+    assert choice.switches["cuda.fp16_bf16_reduction_math_sdp"][0] == "True"
+    assert narrow.dtype == wide.dtype == q.dtype
+    a, b = wide.astype(np.float64), narrow.astype(np.float64)
+    step = 2.0 ** (-10 if dtype == "float16" else -7)
+    assert 0 < np.abs(a - b).max() < 8 * step * np.abs(v.astype(np.float64)).max()
+    with backends.cuda.flags(fp16_bf16_reduction_math_sdp=True):  # other kernels, and other dtypes, are as they were
+        assert "half" not in backline.explain(attend, q, k, v).algorithm
+        single = [x.astype(np.float32) for x in (q, k, v)]
+        assert "half" not in str(backline.explain(attend, *single))

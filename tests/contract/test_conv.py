@@ -709,20 +709,16 @@ def test_empty_batches_and_images(library: str, dtype: str) -> None:
 
     for result in run(ops.conv2d, (0, 3, 5, 5), (4, 3, 3, 3), padding=1):
         assert result.shape == (0, 4, 5, 5)
-    for result in run(ops.conv2d, (2, 3, 0, 5), (4, 3, 1, 1)):
-        assert result.shape == (2, 4, 0, 5)
-    for result in run(ops.conv2d, (2, 3, 0, 5), (4, 3, 3, 3)):
-        assert result.shape == (2, 4, 0, 3)
     for result in run(ops.conv2d, (2, 3, 5, 5), (0, 3, 3, 3)):
         assert result.shape == (2, 0, 3, 3)
     bias = np.arange(4).astype(kind)
     for result in run(ops.conv2d, (2, 0, 5, 5), (4, 0, 3, 3), bias):
         assert result.shape == (2, 4, 3, 3)
         assert (result == bias[:, None, None]).all()
+    for result in run(ops.conv2d, (2, 3, 0, 5), (4, 3, 3, 3), padding=(2, 0)):
+        assert result.shape == (2, 4, 2, 3) and not result.any()
     for result in run(ops.conv_transpose2d, (0, 3, 5, 5), (3, 4, 3, 3), stride=2):
         assert result.shape == (0, 4, 11, 11)
-    for result in run(ops.conv_transpose2d, (2, 3, 0, 5), (3, 4, 3, 3)):
-        assert result.shape == (2, 4, 0, 7)
     for _, result in run_each(
         library, "nn.grad.conv2d_weight", np.ones((0, 3, 5, 5), kind), (4, 3, 3, 3), np.ones((0, 4, 3, 3), kind)
     ):
@@ -781,8 +777,8 @@ REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any], type[Exception], str]]
     (ops.conv2d, (X, W), {"stride": (1, None)}, BadType, r"stride=\(1, None\)"),
     (ops.conv2d, (X, W), {"dilation": 0}, BadValue, "dilation=0"),
     (ops.conv2d, (X, W), {"stride": 2**70}, BadValue, "stride=1180591620717411303424"),
-    (ops.conv2d, (X, W), {"padding": 2**31 - 1}, BadValue, "the result would have shape"),
-    (ops.conv_transpose2d, (X, W[:4]), {"stride": 2**31 - 1}, BadValue, "the result would have shape"),
+    (ops.conv2d, (X, W), {"padding": 2**31 - 1}, BadValue, "gives a result of shape"),
+    (ops.conv_transpose2d, (X, W[:4]), {"stride": 2**31 - 1}, BadValue, "gives a result of shape"),
     (grads.conv2d_input, ((2**31 - 1, 2**31 - 1, 8, 9), W, X), {}, BadValue, "input_size has 2147483647 channels"),
     (ops.conv2d, (X, W), {"padding": -1}, BadValue, "padding=-1"),
     (ops.conv2d, (X, W), {"padding": "full"}, BadValue, "padding='full'"),

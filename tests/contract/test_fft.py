@@ -20,7 +20,7 @@ import backline.fft
 from backline import _core, libraries
 from backline.errors import BadType, BadValue, NoKernel
 from backline.problems.fft import FftProblem
-from support import BFLOAT16, LAYOUTS, algorithms, clean, misaligned, need, new_seed, problem_of, run_each, spread
+from support import BFLOAT16, LAYOUTS, algorithms, clean, dtype_of, misaligned, need, new_seed, problem_of, run_each, spread
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fft_accuracy as accuracy
@@ -581,6 +581,9 @@ def test_promises_about_bits_hold(library: str) -> None:
         (lambda f, x: f.rfft(x[:0], 1 << 70), BadValue, "GiB"),
         (lambda f, x: f.fftfreq(0), BadValue, "n=0"),
         (lambda f, x: f.fftfreq(2.0), BadType, "n is an int"),
+        (lambda f, x: f.fftfreq(4, dtype=int), BadType, "fftfreq requires a floating point or complex dtype"),
+        (lambda f, x: f.rfftfreq(4, dtype=np.complex64), BadType, "rfftfreq: dtype is complex64"),
+        (lambda f, x: f.fftfreq(4, dtype=np.float64, out=np.empty(4, "f4")), BadType, "out has dtype float32"),
         (lambda f, x: f.rfftfreq(4, 0), BadValue, "d=0"),
         (lambda f, x: f.rfftfreq(4, "s"), BadType, "d is a number"),
         (lambda f, x: f.fftshift(x, 2), BadValue, "dim=2"),
@@ -656,6 +659,21 @@ def test_frequencies(n: int) -> None:
     for out in (np.empty(n), np.empty(n, np.float32)):
         assert backline.fft.fftfreq(n, 0.1, out=out) is out
         np.testing.assert_allclose(out, np.fft.fftfreq(n, 0.1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_dtype_of_frequencies(dtype: str) -> None:
+    kind = dtype_of(dtype)
+    for n, d in ((1, 1.0), (7, 0.3), (64, 2.5), (65, -0.1)):
+        for ours, theirs in ((backline.fft.fftfreq, np.fft.fftfreq), (backline.fft.rfftfreq, np.fft.rfftfreq)):
+            wanted = theirs(n, d).astype(kind)
+            for name in (dtype, kind, kind.type):
+                result = ours(n, d, dtype=name)
+                assert result.dtype == kind
+                np.testing.assert_array_equal(result, wanted)
+            out = np.empty(wanted.shape, kind)
+            assert ours(n, d, dtype=kind, out=out) is out
+            np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,), (7,), (4, 5), (3, 0, 2), (2, 3, 5)])

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backline
+import backline.fft
 from backline.errors import BacklineError
 from backline.nn import functional as F
 from backline.nn import grad as G
@@ -93,3 +95,102 @@ def test_linear_layers(torch: Any, rng: np.random.Generator) -> None:
     x, y, w, b = (rng.standard_normal(s) for s in ((2, 3, 4), (2, 3, 5), (6, 4), (6,)))
     same(torch, F.linear, f.linear, x, w, b, gradient=lambda r, g: G.linear_input(w, g))
     same(torch, F.bilinear, f.bilinear, x, y, rng.standard_normal((6, 4, 5)), b)
+    w, b = rng.standard_normal(4), np.array(0.5)
+    for given in (x, x[0], x[0, 0]):
+        same(torch, F.linear, f.linear, given, w)
+        if given.ndim < 3:  # torch refuses a bias beside a matrix and one row
+            same(torch, F.linear, f.linear, given[:1] if given.ndim == 1 else given[0], w[:1] if given.ndim == 1 else w, b)
+
+
+def test_dtypes_of_softmax_and_of_norms(torch: Any, rng: np.random.Generator) -> None:
+    names = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+    for shape in ((), (7,), (3, 4), (2, 3, 4), (2, 3, 4, 5)):
+        x = rng.standard_normal(shape) * 4
+        for own, (dtype, theirs) in itertools.product(("int64", "float32", "float64"), names.items()):
+            a = np.asarray(x).astype(own)
+            for op in ("softmax", "log_softmax"):
+                with pytest.warns(UserWarning, match="Implicit dimension choice"):
+                    wanted = getattr(torch.nn.functional, op)(torch.from_numpy(a), dtype=theirs).numpy()
+                with pytest.warns(UserWarning, match="Implicit dimension choice"):
+                    result = getattr(F, op)(a, dtype=dtype)
+                assert result.dtype == wanted.dtype and result.shape == wanted.shape
+                eps = float(np.finfo(dtype).eps)
+                np.testing.assert_allclose(result.astype(float), wanted.astype(float), rtol=8 * eps, atol=8 * eps)
+    for own, dtype in itertools.product((*names, "int32", "complex64"), (None, *names, "complex64", "complex128", "int32")):
+        x = (rng.standard_normal((4, 5)) * 3).astype(own)
+        more = {} if dtype is None else {"dtype": getattr(torch, dtype)}
+        for op, orders in (("vector_norm", (0, 0.5, 1, 2, np.inf, -np.inf)), ("matrix_norm", ("fro", "nuc", 2, 1)), ("norm", (None, 2))):
+            for order in orders:
+                ours = getattr(backline.linalg, op)
+                if own == "float16" and dtype in ("float32", "float64") and op != "vector_norm" and order in ("nuc", 2):
+                    continue  # torch looks at what is given, and we at what it is converted to
+                try:
+                    wanted = getattr(torch.linalg, op)(torch.from_numpy(x), order, **more).numpy()
+                except RuntimeError:
+                    with pytest.raises(BacklineError):
+                        ours(x, order, dtype=dtype)
+                    continue
+                result = ours(x, order, dtype=dtype)
+                assert result.dtype == wanted.dtype
+                np.testing.assert_allclose(float(result), float(wanted), rtol=8 * float(np.finfo(result.dtype).eps))
+
+
+def test_places_of_pooling(torch: Any, rng: np.random.Generator) -> None:
+    for _ in range(400):
+        rank = int(rng.integers(1, 4))
+        image, k, s, d = (tuple(rng.integers(low, high, rank).tolist()) for low, high in ((1, 8), (1, 5), (1, 5), (1, 4)))
+        p = tuple(int(rng.integers(0, n // 2 + 1)) for n in k)
+        x = rng.integers(-3, 4, (2, 3, *image)).astype(rng.choice(["float32", "float64", "float16", "int8", "int64", "uint8"]))
+        if x.dtype.kind == "f":
+            x[rng.random(x.shape) < 0.2] = np.nan
+            x[rng.random(x.shape) < 0.2] = -np.inf
+        args = (k, s, p, d, bool(rng.integers(2)), True)
+        try:
+            wanted = getattr(torch.nn.functional, f"max_pool{rank}d")(torch.from_numpy(x), *args)
+        except RuntimeError:
+            with pytest.raises(BacklineError):
+                getattr(F, f"max_pool{rank}d")(x, *args)
+            continue
+        for ours, theirs in zip(getattr(F, f"max_pool{rank}d")(x, *args), wanted, strict=True):
+            assert ours.dtype == theirs.numpy().dtype
+            np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+def test_relu_of_integers(torch: Any, rng: np.random.Generator) -> None:
+    for dtype in ("int8", "uint8", "int16", "int32", "int64"):
+        x = rng.integers(0 if dtype[0] == "u" else -9, 9, (3, 4)).astype(dtype)
+        np.testing.assert_array_equal(F.relu(x), torch.nn.functional.relu(torch.from_numpy(x)).numpy())
+
+
+def test_appended_keys_and_the_causal_hint(torch: Any, rng: np.random.Generator) -> None:
+    x, w, o = rng.standard_normal((5, 2, 4)), rng.standard_normal((12, 4)), rng.standard_normal((4, 4))
+    k, v = rng.standard_normal((2, 4))
+    mask = ~np.tri(5, dtype=bool)
+    for shape in ((4,), (1, 4), (1, 1, 4)):
+        for more in ({}, {"is_causal": True, "attn_mask": mask}, {"attn_mask": mask, "need_weights": False}, {"is_causal": True}):
+            args = (x, x, x, 4, 2, w, None, k.reshape(shape), v.reshape(shape), False, 0.0, o, None)
+            theirs = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args]
+            asked = {n: torch.from_numpy(a) if isinstance(a, np.ndarray) else a for n, a in more.items()}
+            try:
+                wanted = torch.nn.functional.multi_head_attention_forward(*theirs, **asked)[0].numpy()
+            except RuntimeError as error:
+                with pytest.raises(BacklineError, match=str(error).partition(".")[0]):
+                    F.multi_head_attention_forward(*args, **more)
+            else:
+                np.testing.assert_allclose(F.multi_head_attention_forward(*args, **more).output, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_frequencies_and_empty(torch: Any) -> None:
+    for n, d, dtype in itertools.product((1, 4, 7, 100), (1.0, 0.3), ("float16", "float32", "float64")):
+        for name in ("fftfreq", "rfftfreq"):
+            wanted = getattr(torch.fft, name)(n, d, dtype=getattr(torch, dtype)).numpy()
+            result = getattr(backline.fft, name)(n, d, dtype=dtype)
+            assert result.dtype == wanted.dtype
+            np.testing.assert_allclose(result, wanted, rtol=2 * float(np.finfo(dtype).eps))
+    for args, more in (((2, 3), {}), (((2, 3),), {}), (([2, 3],), {}), ((), {"size": (2, 3)}), ((0,), {}), (((),), {})):
+        assert backline.empty(*args, **more).shape == tuple(torch.empty(*args, **more).shape)
+    for args in ((), (2, 2.0), (-1,)):
+        with pytest.raises((RuntimeError, TypeError)):
+            torch.empty(*args)
+        with pytest.raises(BacklineError):
+            backline.empty(*args)

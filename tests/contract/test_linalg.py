@@ -186,6 +186,59 @@ def check_cholesky_inverse(args: tuple[Array, ...], kw: dict[str, Any], result: 
     small(wide(result) - adjoint(wide(result)), size_of(result), n, args[0].dtype, what + " symmetry")
 
 
+def ldl_whole(ld: Array, pivots: Array, hermitian: bool) -> Array:
+    """The matrix of LDL factors as LAPACK lays them out, one by one."""
+    found = np.zeros_like(wide(ld))
+    turn = adjoint if hermitian else (lambda x: x.swapaxes(-1, -2))
+    n = ld.shape[-1]
+    for item in np.ndindex(*ld.shape[:-2]):
+        left, middle = np.eye(n, dtype=found.dtype), np.zeros((n, n), found.dtype)
+        k = 0
+        while k < n:
+            step = 1 if pivots[item][k] > 0 else 2
+            assert step == 1 or pivots[item][k] == pivots[item][k + 1]
+            other, last = abs(int(pivots[item][k])) - 1, k + step - 1
+            column = np.eye(n, dtype=found.dtype)
+            column[k + step :, k : k + step] = ld[item][k + step :, k : k + step]
+            swap = np.eye(n)
+            swap[[last, other]] = swap[[other, last]]
+            left = left @ swap @ column
+            block = np.tril(wide(ld[item][k : k + step, k : k + step]))
+            middle[k : k + step, k : k + step] = block + turn(np.tril(block, -1))
+            k += step
+        found[item] = left @ middle @ turn(left)
+    return found
+
+
+def check_ldl(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: str) -> None:
+    hermitian, a = kw.get("hermitian", False), args[0]
+    n = a.shape[-1]
+    assert result.LD.shape == a.shape and result.LD.dtype == a.dtype and not np.triu(result.LD, 1).any(), what
+    assert result.pivots.dtype == np.int32 and result.pivots.shape == a.shape[:-1], what
+    grown = size_of(ldl_whole(np.abs(result.LD), result.pivots, False))  # elements of L have no bound
+    small(ldl_whole(result.LD, result.pivots, hermitian) - wide(a), grown if a.size else 0, n, a.dtype, what, 30)
+    if len(result) == 3:
+        assert np.asarray(result.info).dtype == np.int32 and not np.any(result.info) and np.shape(result.info) == a.shape[:-2]
+
+
+def check_ldl_solve(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: str) -> None:
+    ld, pivots, b = args
+    a = ldl_whole(ld, pivots, kw.get("hermitian", False))
+    grown = size_of(ldl_whole(np.abs(ld), pivots, False)) if ld.size else 1
+    small(a @ wide(result) - wide(b), grown * size_of(result) if result.size else 0, ld.shape[-1], ld.dtype, what, 30)
+
+
+def check_householder(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: str) -> None:
+    a, tau = wide(args[0]), wide(args[1])
+    m, n = a.shape[-2:]
+    product = np.zeros((*a.shape[:-2], m, m), a.dtype) + np.eye(m)
+    for i in range(tau.shape[-1]):
+        v = np.where(np.arange(m)[:, None] < i, 0, np.where(np.arange(m)[:, None] == i, 1, a[..., i : i + 1]))
+        product = product - tau[..., i, None, None] * (product @ v) @ adjoint(v)
+    assert result.shape == a.shape and result.dtype == args[0].dtype, what
+    small(wide(result) - product[..., :n], size_of(product) if m else 0, m, args[0].dtype, what, 30)
+
+
 def check_qr(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: str) -> None:
     a = wide(args[0])
     m, n = a.shape[-2:]
@@ -280,7 +333,8 @@ def check_lstsq(args: tuple[Array, ...], kw: dict[str, Any], result: Any, what: 
     assert bool(np.size(result.residuals)) == wanted, f"{what}: residuals {result.residuals}"
     if wanted:
         squares = np.sum(np.abs(residual) ** 2, axis=-2)
-        assert np.allclose(result.residuals, (squares[..., 0] if vector else squares).astype(float), rtol=1e-2, atol=1e-5), what
+        assert result.residuals.shape == squares.shape, what
+        assert np.allclose(result.residuals, squares.astype(float), rtol=1e-2, atol=1e-5), what
     assert bool(np.size(result.singular_values)) == (driver in ("gelsd", "gelss")), what
 
 
@@ -336,6 +390,16 @@ def calls(rng: np.random.Generator, batch: tuple[int, ...], dtype: np.dtype[Any]
     for b, left in ((right, True), (turned, False)):
         for adj in (False, True):
             found.append(("linalg.lu_solve", (lu, pivots, b), {"left": left, "adjoint": adj}, check_lu_solve))
+    mixed = new((*batch, n, n))
+    for turned_over, whole in ((False, mixed + mixed.swapaxes(-1, -2)), (True, herm), (True, herm * (1 - np.eye(n, dtype=dtype)))):
+        if np.all(whole == 0) and n:
+            continue  # of one row without its diagonal
+        found += [(f"linalg.{op}", (whole,), {"hermitian": turned_over}, check_ldl) for op in ("ldl_factor", "ldl_factor_ex")]
+        factors = linalg.ldl_factor(whole, hermitian=turned_over)
+        found.append(("linalg.ldl_solve", (factors.LD, factors.pivots, right), {"hermitian": turned_over}, check_ldl_solve))
+    reflectors = (tall / np.asarray(2 * np.sqrt(n + 5), dtype)).astype(dtype)
+    for count in {0, n // 2, n}:
+        found.append(("linalg.householder_product", (reflectors, new((*batch, count))), {}, check_householder))
     for uplo in ("L", "U"):
         found += [("linalg.eigh", (herm,), {"UPLO": uplo}, check_eigh), ("linalg.eigvalsh", (herm,), {"UPLO": uplo}, check_eigh)]
         # The other triangle is not read: anything may be in it.
@@ -531,7 +595,7 @@ def test_not_positive_definite(library: str, dtype: str) -> None:
             assert result.info.tolist() == [0, 3, 1], name
         with (
             backline.use(library, only=True),
-            pytest.raises(LinAlgError, match="leading minor of order 3 is not positive definite"),
+            pytest.raises(LinAlgError, match="leading minor of order 3 is not positive-definite"),
         ):
             linalg.cholesky(bad, upper=upper)
         spoilt = np.eye(4, dtype=kind) * 4
@@ -652,7 +716,7 @@ def test_wrong_arguments(library: str) -> None:
             (lambda: linalg.solve(a, np.ones(4)), BadValue, "A is 3 x 3, B has length 4"),
             (lambda: linalg.solve(a, np.ones((4, 2))), BadValue, r"\(3, 3\) and B of shape \(4, 2\)"),
             (lambda: linalg.solve(a, np.ones(3), left=False), BadValue, "left=False with vectors"),
-            (lambda: linalg.solve(a, a.astype("f")), BadType, "float64 and float32"),
+            (lambda: linalg.solve(a, a.astype("f")), BadType, "float64 and float32 differ"),
             (lambda: linalg.solve(np.ones((2, 3, 3)), np.ones((4, 3, 1))), BadValue, "do not broadcast"),
             (lambda: linalg.solve(a, a, left=1), BadType, "left is True or False, not 1"),
             (lambda: linalg.cholesky(a, upper="yes"), BadType, "upper is True or False"),
@@ -660,10 +724,23 @@ def test_wrong_arguments(library: str) -> None:
             (lambda: linalg.lu_factor(a, pivot=False), BadValue, "pivot=False"),
             (lambda: linalg.lu_solve(a, np.ones(3, np.int64), a), BadType, "int64"),
             (lambda: linalg.lu_solve(a, np.ones(4, np.int32), a), BadValue, r"\(4,\)"),
+            (lambda: linalg.ldl_factor(a, hermitian=1), BadType, "hermitian is True or False"),
+            (lambda: linalg.ldl_factor_ex(a, check_errors=True), BadValue, "check_errors"),
+            (lambda: linalg.ldl_factor(wrong), BadValue, "square"),
+            (lambda: linalg.ldl_solve(a, np.ones(3, np.int64), a), BadType, "int64"),
+            (lambda: linalg.ldl_solve(a, np.ones(3), a), BadType, "Expected pivots to be integers"),
+            (lambda: linalg.ldl_solve(a, np.ones(4, np.int32), a), BadValue, "pivots.shape to be the same"),
+            (lambda: linalg.ldl_solve(a, np.ones(3, np.int32), np.ones(3)), BadValue, "at least 2 dimensions"),
+            (lambda: linalg.ldl_solve(a, np.ones(3, np.int32), np.ones((4, 1))), BadValue, "do not fit"),
+            (lambda: linalg.ldl_solve(a, np.ones(3, np.int32), a.astype("f")), BadType, "float32"),
+            (lambda: linalg.householder_product(np.ones((2, 3)), np.ones(2)), BadValue, r"input.shape\[-2\] must be greater than or equal to"),
+            (lambda: linalg.householder_product(a, np.ones(4)), BadValue, r"input.shape\[-1\] must be greater than or equal to tau.shape\[-1\]"),
+            (lambda: linalg.householder_product(a, np.ones((2, 3))), BadValue, "one dimension less than input"),
+            (lambda: linalg.householder_product(a, np.ones(3, "f")), BadType, "float32"),
             (lambda: linalg.qr(a, "full"), BadValue, "mode='full'"),
             (lambda: linalg.qr(a, 1), BadType, "mode is a str, not int"),
             (lambda: linalg.qr(a, "r", out=(a, a)), BadValue, "one result only"),
-            (lambda: linalg.eigh(a, "l"), BadValue, "UPLO='l'"),
+            (lambda: linalg.eigh(a, "x"), BadValue, "Expected UPLO argument to be 'L' or 'U', but got x"),
             (lambda: linalg.svd(a, full_matrices=0), BadType, "full_matrices"),
             (lambda: linalg.svd(a, driver="gesvdj"), BadValue, "CUDA"),
             (lambda: linalg.svd(a, driver="dc"), BadValue, "one of: 'gesdd', 'gesvd'"),
@@ -673,8 +750,8 @@ def test_wrong_arguments(library: str) -> None:
             (lambda: linalg.lstsq(a, a, driver="qr"), BadValue, "driver='qr'"),
             (lambda: linalg.lstsq(a, a, rcond="small"), BadType, "rcond"),
             (lambda: linalg.matrix_power(a, 1.5), BadType, "n is an int, not float"),
-            (lambda: linalg.matrix_norm(a, 3), BadValue, "ord=3"),
-            (lambda: linalg.vector_norm(np.ones(0), np.inf), BadValue, "no value"),
+            (lambda: linalg.matrix_norm(a, 3), BadValue, "Order 3 not supported"),
+            (lambda: linalg.vector_norm(np.ones(0), np.inf), BadValue, "cannot compute the inf norm"),
             (lambda: linalg.norm(np.ones((2, 2, 2)), 1), BadValue, "say which axes"),
             (lambda: linalg.vector_norm(a, 2, 1.5), BadType, "dim is an int, not 1.5"),
             (lambda: linalg.vector_norm(a, 2, (0, None)), BadType, "dim is an int"),
@@ -684,6 +761,58 @@ def test_wrong_arguments(library: str) -> None:
         ):  # fmt: skip
             with pytest.raises(kind, match=text):
                 call()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ldl_of_singular_matrices_and_of_nan(library: str, dtype: str) -> None:
+    need(library)
+    with backline.use(library, only=True):
+        nothing, one = np.zeros((2, 2), dtype), np.eye(2, dtype=dtype)
+        result = linalg.ldl_factor_ex(nothing)
+        assert result.info == 1 and result.pivots.tolist() == [1, 2] and not result.LD.any()
+        with pytest.raises(LinAlgError, match="D is zero in row 1"):
+            linalg.ldl_factor(nothing)
+        with pytest.raises(LinAlgError, match="item 1 of the batch"):
+            linalg.ldl_factor(np.stack([one, nothing]))
+        for bad in (np.nan, np.inf):
+            spoilt = one.copy()
+            spoilt[1, 0] = bad
+            batch = np.stack([one, spoilt, nothing])
+            result = linalg.ldl_factor_ex(batch)
+            assert result.info.tolist() == [0, 0, 1] and result.pivots.tolist() == [[1, 2]] * 3
+            assert np.isnan(result.LD[1][np.tril_indices(2)]).all() and result.LD[1][0, 1] == 0 and np.array_equal(result.LD[0], one)
+            assert np.isnan(linalg.ldl_factor(spoilt).LD).any()
+        upper = np.array([[1, np.nan], [2, 3]], dtype)  # not read
+        assert np.isfinite(linalg.ldl_factor(upper).LD).all()
+        with np.errstate(all="raise"):
+            assert not np.isfinite(linalg.ldl_solve(nothing, np.array([1, 2], np.int32), one)).any()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("pivots", [[1, -2], [-2, -1], [0, 1], [3, 1], [-3, -3], [-2, 2], [1, 2**31 - 1], [-(2**31), -(2**31)]])
+def test_pivots_that_no_factorisation_has_reach_no_lapack(library: str, pivots: list[int]) -> None:
+    need(library)
+    with backline.use(library, only=True), pytest.raises(BadValue, match="pivots are rows counted from 1, or pairs"):
+        linalg.ldl_solve(np.eye(2), np.array(pivots, np.int32), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_ldl_and_reflectors_write_to_given_arrays(library: str, rng: np.random.Generator) -> None:
+    need(library)
+    with backline.use(library, only=True):
+        a = hermitian(rng, (3,), 5, np.dtype("c16"))
+        out = np.empty((3, 5, 5), "c16"), np.empty((3, 5), np.int32), np.empty(3, np.int32)
+        given = linalg.ldl_factor_ex(a, hermitian=True, out=out)
+        plain = linalg.ldl_factor_ex(a, hermitian=True)
+        assert all(x is y and np.array_equal(x, z) for x, y, z in zip(given, out, plain, strict=True))
+        b = np.empty((3, 2, 5), "c16").swapaxes(1, 2)
+        sides = normal(rng, (5, 2), a.dtype)
+        assert linalg.ldl_solve(*plain[:2], sides, hermitian=True, out=b) is b
+        assert np.allclose(a @ b, np.broadcast_to(sides, b.shape))
+        q = np.empty_like(a)
+        tau = np.zeros((3, 4), "c16")
+        assert linalg.householder_product(a, tau, out=q) is q and np.array_equal(q, np.broadcast_to(np.eye(5), q.shape))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

@@ -14,7 +14,7 @@ from backline.errors import BadType, BadValue
 from backline.nn import functional as F
 from backline.problems.linear import LinearProblem
 from backline.problems.matmul import MatmulProblem
-from support import THREADS, algorithms, clean, misaligned, numpy_on_one_thread, problem_of, rng, seed
+from support import THREADS, algorithms, clean, dtype_of, misaligned, numpy_on_one_thread, problem_of, rng, seed
 
 Array = Any
 pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
@@ -143,12 +143,36 @@ def test_bilinear(dtype: str, rng: np.random.Generator) -> None:
     assert F.bilinear(x[:0], y[:0], w, b).shape == (0, 70)
 
 
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_of_one_dimension(dtype: str, activation: str | None, rng: np.random.Generator) -> None:
+    kind = dtype_of(dtype)
+    w, b = rng.standard_normal(6).astype(kind), np.array(0.75, kind)
+    for shape in ((6,), (1, 6), (5, 6), (2, 3, 6), (0, 6), (2, 0, 6)):
+        x, r = rng.standard_normal(shape).astype(kind), rng.standard_normal(shape[:-1]).astype(kind)
+        for bias, residual in ((None, None), (b, None), (None, r), (b, r)):
+            row = None if bias is None else bias[None]
+            wanted = F.linear(x, w[None], row, activation=activation, residual=None if residual is None else residual[..., None])
+            more: dict[str, Any] = {"activation": activation, "residual": residual}
+            for what, result in by_each("nn.functional.linear", x, w, bias, **more):
+                close(result, wide(np.asarray(wanted)[..., 0]), dtype, 8, what)
+            out = np.empty(shape[:-1], kind)
+            assert F.linear(x, w, bias, **more, out=out) is out
+            np.testing.assert_array_equal(out, F.linear(x, w, bias, **more))
+    x = rng.standard_normal((2, 3, 6)).astype(kind)
+    for view in (x[::-1], x.transpose(1, 0, 2), x[..., ::-1][..., ::-1], np.asfortranarray(x)):
+        close(F.linear(view, w, b), wide(view) @ wide(w) + wide(b), dtype, 8, "a view")
+    packed = F.prepack_linear(w, b, activation=activation)
+    close(packed(x), wide(F.linear(x, w, b, activation=activation)), dtype, 8, "packed")
+
+
 # What is refused ------------------------------------------------------------------------------------------------------
 
 X, W, B = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32), np.ones(4, np.float32)
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.linear(X, W.T), BadValue, r"linear: input of shape \(2, 3\) and weight of shape \(3, 4\) do not fit"),
-    (lambda: F.linear(X, W[0]), BadValue, r"linear: weight must have shape \(out, in\), it has \(3,\)"),
+    (lambda: F.linear(X, W[None]), BadValue, r"linear: weight must have shape \(out, in\) or \(in,\), it has \(1, 4, 3\)"),
+    (lambda: F.linear(X, W[0], B[:1]), BadValue, r"linear: bias has shape \(1,\), for weight of shape \(3,\) it must be \(\)"),
     (lambda: F.linear(np.float32(1) * np.ones((), np.float32), W), (BadValue, BadType), "linear: input"),
     (lambda: F.linear(X, W, B[:2]), BadValue, r"linear: bias has shape \(2,\)"),
     (lambda: F.linear(X, W.astype(float)), BadType, "linear: weight has dtype float64, input has float32"),

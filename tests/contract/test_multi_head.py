@@ -223,7 +223,7 @@ def test_what_is_appended_and_what_is_given_projected(rng: np.random.Generator) 
         eye, none = (given[0][:8], np.eye(8), np.eye(8)), np.concatenate([given[1][:8], np.zeros(16)])
         wanted, all_weights = formula(x, keys, values, 2, eye, none, given[2], given[3], taken=taken)
         biases = (more[0], more[1]) if bias else (None, None)
-        for masked in ({"attn_mask": causal}, {"is_causal": True}, {"attn_mask": np.where(causal, -np.inf, 0.0)}):
+        for masked in ({"attn_mask": causal}, {"attn_mask": causal, "is_causal": True}, {"attn_mask": np.where(causal, -np.inf, 0.0)}):
             result = F.multi_head_attention_forward(*head, *biases, zero, *tail, average_attn_weights=False, **masked)
             near(result.output, wanted.swapaxes(0, 1), "float64", str((bias, zero, *masked)))
             near(result.weights, all_weights, "float64", "weights")
@@ -232,6 +232,30 @@ def test_what_is_appended_and_what_is_given_projected(rng: np.random.Generator) 
     keys, values = (f.reshape(2, 2, 7, 4).transpose(0, 2, 1, 3).reshape(2, 7, 8) for f in fixed)
     wanted, _ = formula(x, keys, values, 2, eye, none, given[2], given[3])
     near(result.output, wanted.swapaxes(0, 1), "float64", "static")
+
+
+def test_shapes_of_what_is_appended(rng: np.random.Generator) -> None:
+    x, given = rng.standard_normal((4, 2, 8)), weights(rng, 8)
+    k, v = rng.standard_normal((2, 8))
+    head, tail = (x, x, x, 8, 2, given[0], given[1]), (False, 0.0, given[2], given[3])
+    wanted = F.multi_head_attention_forward(*head, k.reshape(1, 1, 8), v.reshape(1, 1, 8), *tail)
+    for shapes in (((8,), (8,)), ((1, 8), (1, 8)), ((8,), (1, 1, 8))):
+        result = F.multi_head_attention_forward(*head, k.reshape(shapes[0]), v.reshape(shapes[1]), *tail)
+        np.testing.assert_array_equal(result.output, wanted.output)
+        np.testing.assert_array_equal(result.weights, wanted.weights)
+    with pytest.raises(BadValue, match=r"bias_k has shape \(2, 4\), it must have \(1, 1, 8\)"):
+        F.multi_head_attention_forward(*head, k.reshape(2, 4), v, *tail)
+
+
+def test_is_causal_says_something_of_a_mask_that_is_there(rng: np.random.Generator) -> None:
+    x, given = rng.standard_normal((4, 2, 8)), weights(rng, 8)
+    args = (x, x, x, 8, 2, given[0], given[1], None, None, False, 0.0, given[2], given[3])
+    for more in ({}, {"need_weights": False}, {"key_padding_mask": np.zeros((2, 4), bool)}):
+        with pytest.raises(BadValue, match="Need attn_mask if specifying the is_causal hint"):
+            F.multi_head_attention_forward(*args, is_causal=True, **more)
+        mask = ~np.tri(4, dtype=bool)
+        result = F.multi_head_attention_forward(*args, is_causal=True, attn_mask=mask, **more)
+        np.testing.assert_array_equal(result.output, F.multi_head_attention_forward(*args, attn_mask=mask, **more).output)
 
 
 def test_dropout_is_seeded_and_keeps_the_mean(rng: np.random.Generator) -> None:

@@ -14,7 +14,7 @@ from layers import DTYPES, FORMULAS, LAYOUTS, assert_near, by_each, draw, exact,
 
 import backline
 from backline import _core
-from backline.errors import BadType, BadValue
+from backline.errors import BadAxis, BadType, BadValue
 from backline.nn import functional as F
 from backline.nn import grad as G
 from support import clean, dtype_of, rng, seed
@@ -212,6 +212,60 @@ def normalised(x: Array, axes: tuple[int, ...], eps: float) -> Array:
     return y / np.sqrt((y * y).mean(axes, keepdims=True) + eps)
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_the_dtype_of_softmax(op: str, rng: np.random.Generator) -> None:
+    function = getattr(F, op)
+    for given in (*DTYPES, "int8", "uint64", "bool"):
+        x = rng.integers(0, 5, (3, 4, 5)).astype(dtype_of(given))
+        for dtype in DTYPES:
+            wanted = function(x.astype(dtype_of(dtype)), 1)
+            for name in (dtype_of(dtype), dtype, dtype_of(dtype).type):
+                result = function(x, dim=1, dtype=name)
+                assert result.dtype == dtype_of(dtype)
+                np.testing.assert_array_equal(result, wanted, err_msg=f"{given} as {dtype}")
+    x = rng.standard_normal((4, 6))[::-2, ::3]
+    np.testing.assert_array_equal(function(x, 0, dtype=np.float32), function(x.astype(np.float32), 0))
+    np.testing.assert_array_equal(function(x.astype(">f8"), 0, dtype=np.float32), function(x.astype(np.float32), 0))
+    said = ("input f64 -> f32",)
+    assert backline.explain().problem.converted == backline.explain(function, x, 0, dtype=np.float32).problem.converted == said
+    function(x.astype(np.float32), 0, dtype=np.float32)
+    assert backline.explain().problem.converted == ()
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_softmax_without_an_axis_warns_each_time(op: str, rng: np.random.Generator) -> None:
+    function = getattr(F, op)
+    for rank, axis in ((1, 0), (2, 1), (3, 0), (4, 1), (5, 1)):
+        x = rng.standard_normal((2, 3, 4, 5, 2)[:rank])
+        for more in ({}, {"dim": None}, {"dtype": np.float64}):
+            with pytest.warns(UserWarning, match=f"Implicit dimension choice for {op} has been deprecated") as caught:
+                result = function(x, **more)
+            assert caught[0].filename == __file__
+            np.testing.assert_array_equal(result, function(x, axis))
+
+
+def test_softmax_of_no_axis() -> None:
+    for number, wanted in ((3.0, (1.0, 0.0)), (np.inf, (np.nan, np.nan)), (np.nan, (np.nan, np.nan))):
+        for dtype in DTYPES:
+            x = np.array(number, dtype_of(dtype))
+            for dim in (0, -1):
+                for op, value in zip((F.softmax, F.log_softmax), wanted, strict=True):
+                    result = op(x, dim)
+                    assert result.shape == () and result.dtype == x.dtype
+                    np.testing.assert_array_equal(wide(result), value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+def test_relu_of_integers(dtype: str, rng: np.random.Generator) -> None:
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max, (5, 7), dtype, endpoint=True)
+    for given in (x, x.T, x[::-1, ::2], x.astype(x.dtype.newbyteorder(">")), x[:0], x[:1, 0].reshape(())):
+        for what, result in by_each("nn.functional.relu", np.asarray(given, dtype)):
+            np.testing.assert_array_equal(result, np.maximum(given, 0), err_msg=what)
+        result = F.relu(given)
+        assert result.dtype == np.dtype(dtype) and result.dtype.isnative
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layer_norm(dtype: str, rng: np.random.Generator) -> None:
     for shape, last in (((5, 40), 1), ((3, 4, 5), 2), ((2, 3, 4), 3), ((7,), 1), ((2, 50, 800), 1)):
@@ -309,13 +363,17 @@ def test_dropout_without_anything_to_drop() -> None:
 X, W = np.ones((2, 3), np.float32), np.ones(3, np.float32)
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.relu([1.0]), BadType, "relu: input must be a NumPy array"),
-    (lambda: F.relu(np.ones(3, int)), BadType, "relu: input has dtype int64"),
+    (lambda: F.relu(np.ones(3, bool)), BadType, "relu: input has dtype bool"),
     (lambda: F.silu(np.ones(3, complex)), BadType, "silu: input has dtype complex128"),
     (lambda: F.gelu(X, "fast"), BadValue, "gelu: approximate='fast'"),
     (lambda: F.gelu(X, 1), BadType, "gelu: approximate is a str"),
     (lambda: F.softmax(X, 2), BadValue, r"softmax: dim=2, and input of shape \(2, 3\) has 2 dimensions"),
     (lambda: F.log_softmax(X, 1.0), BadType, "log_softmax: dim is an int, not 1.0"),
-    (lambda: F.softmax(np.ones(()), 0), BadValue, "softmax: input must have 1 dimension or more"),
+    (lambda: F.softmax(np.ones(()), 1), BadAxis, "softmax: dim=1"),
+    (lambda: F.softmax(X, 0, dtype=int), BadType, "softmax requires a floating point or complex dtype, not int64"),
+    (lambda: F.softmax(X, 0, dtype="none"), BadType, "softmax: dtype is 'none'"),
+    (lambda: F.softmax(X * 1j, 0, dtype=np.float32), BadType, "softmax: input has dtype complex64"),
+    (lambda: F.log_softmax(np.ones(3, int), 0), BadType, "log_softmax: input has dtype int64"),
     (lambda: F.layer_norm(X, 2), BadValue, r"layer_norm: normalized_shape=\(2,\) for input of shape \(2, 3\)"),
     (lambda: F.layer_norm(X, ()), BadValue, r"layer_norm: normalized_shape=\(\)"),
     (lambda: F.layer_norm(X, 3, W[:2]), BadValue, r"layer_norm: weight has shape \(2,\)"),
@@ -330,7 +388,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.batch_norm(X, W, W, momentum=2), BadValue, "batch_norm: momentum=2"),
     (lambda: F.batch_norm(X, W, W, training=1), BadType, "batch_norm: training is True or False"),
     (lambda: F.dropout(X, 1.5, seed=0), BadValue, "dropout: p=1.5"),
-    (lambda: F.dropout(X, 0.5), BadValue, "dropout: no seed"),
+    (lambda: F.dropout(X, 0.5), BadValue, "dropout without a seed"),
     (lambda: F.dropout(X, 0.5, seed="a"), BadType, "dropout: seed is an int or a numpy.random.Generator"),
     (lambda: F.dropout(X, 0.5, seed=-1), BadValue, "dropout: seed=-1"),
     (lambda: F.relu(X, nothing=1), TypeError, "unexpected keyword argument 'nothing'"),

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import backline.linalg as linalg
+from backline.errors import BadType
+from support import dtype_of
 
 Array = Any
 ORDERS = (-math.inf, -100.5, -3, -2, -1.5, -1, -0.5, -0.01, 0, 0.01, 0.5, 1, 1.5, 2, 3, 10, 1000.0, math.inf)
@@ -79,6 +81,57 @@ def test_what_was_seen() -> None:
     assert linalg.vector_norm(np.array([1, 1e200]), -2) == 1
     assert linalg.norm(np.array([1, 1e200]), -2) == 1
     assert linalg.vector_norm(np.array([1e-200, 1e200]), -3) == pytest.approx(1e-200)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("order", [-math.inf, -2, 0, 0.5, 1, 2, 3.5, math.inf])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_floats_are_computed_in_float32_and_rounded_once(dtype: str, order: float) -> None:
+    rng = np.random.default_rng(5)
+    half = dtype_of(dtype)
+    for x in (rng.standard_normal((6, 7)), np.full((6, 7), 300.0), np.array([[np.inf, 1], [np.nan, 2]]), np.array([[60000.0] * 2] * 2)):
+        x = x.astype(half)
+        wide = x.astype(np.float32)
+        for more in ({}, {"dim": 0}, {"dim": (0, 1), "keepdim": True}):
+            result, wanted = linalg.vector_norm(x, order, **more), linalg.vector_norm(wide, order, **more)
+            with np.errstate(over="ignore"):
+                np.testing.assert_array_equal(result.astype(float), np.asarray(wanted).astype(half).astype(float))
+            assert result.dtype == half and np.shape(result) == np.shape(wanted)
+            np.testing.assert_array_equal(linalg.vector_norm(x, order, **more, dtype=np.float32), wanted)
+    with np.errstate(over="ignore"):
+        assert linalg.matrix_norm(x) == linalg.norm(x) == linalg.vector_norm(x) == np.float32(120000).astype(half)
+    for other in ("nuc", 2, -2, 1, -1, math.inf, -math.inf):
+        with np.errstate(over="ignore"):
+            if other in ("nuc", 2, -2):
+                with pytest.raises(BadType, match="Low precision dtypes not supported"):
+                    linalg.matrix_norm(x, other)
+            else:
+                assert linalg.matrix_norm(x, other) == linalg.matrix_norm(x.astype(np.float32), other).astype(half)
+        assert linalg.matrix_norm(x, other, dtype=np.float32) == linalg.matrix_norm(x.astype(np.float32), other)
+
+
+@pytest.mark.parametrize("function", [linalg.norm, linalg.vector_norm, linalg.matrix_norm])
+def test_the_dtype_of_a_norm(function: Any) -> None:
+    x = np.random.default_rng(6).standard_normal((4, 5))
+    for own, wider in (("float32", "float64"), ("float64", "float64"), ("float16", "float32"), ("bfloat16", "float64"),
+                       ("complex64", "complex128")):  # fmt: skip
+        a = x.astype(dtype_of(own))
+        wanted = function(a.astype(wider))
+        for given in (wider, np.dtype(wider), np.dtype(wider).type):
+            result = function(a, dtype=given)
+            assert result == wanted and result.dtype == wanted.dtype
+        out = np.empty((), wanted.dtype)
+        assert function(a, dtype=wider, out=out) is out and out == wanted
+        with pytest.raises(BadType, match="out has dtype"):
+            function(a, dtype=wider, out=np.empty((), "float16"))
+    for own, wrong, text in (
+        ("float64", "float32", "convertible without narrowing"), ("float16", "bfloat16", "convertible without narrowing"),
+        ("float32", "complex64", "dtype should be real"), ("complex64", "float64", "dtype should be complex"),
+        ("float32", "int32", "floating point or complex"), ("float32", "nothing", "dtype is 'nothing'"),
+        ("int64", "float64", "Expected a floating point or complex"), ("bool", None, "Expected a floating point or complex"),
+    ):  # fmt: skip
+        with pytest.raises(BadType, match=text):
+            function(x.astype(dtype_of(own)), dtype=wrong)
 
 
 @pytest.mark.filterwarnings("error")

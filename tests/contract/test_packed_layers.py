@@ -474,7 +474,7 @@ def test_ways_to_call(rng: np.random.Generator) -> None:
         (lambda: F.prepack_conv2d(np.ones((3, 2, 1, 1)), activation="gelu"), BadValue, "activation"),
         (lambda: F.prepack_conv_transpose2d(np.ones((3, 2, 1, 1)), output_padding=1), BadValue, "output_padding"),
         (lambda: F.prepack_conv_transpose2d(np.ones((3, 2, 1, 1)), padding="same"), BadType, "padding"),
-        (lambda: F.prepack_linear(np.ones(3)), BadValue, "weight must have shape"),
+        (lambda: F.prepack_linear(np.ones((3, 2, 1))), BadValue, "weight must have shape"),
         (lambda: F.prepack_linear(np.float64(3)), BadType, "NumPy array"),
         (lambda: F.prepack_linear(np.array(3.0)), BadValue, "weight must have shape"),
         (lambda: F.prepack_linear(np.ones((3, 2)), np.ones(2)), BadValue, "bias has shape"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from layers import DTYPES, LAYOUTS, assert_near, by_each, draw, order, wide
 
 import backline
+from backline.cli.problem_text import parse
 from backline.errors import BadType, BadValue
 from backline.nn import functional as F
 from support import clean, dtype_of, rng, seed
@@ -171,6 +172,13 @@ def test_what_is_not_finite(dtype: str) -> None:
         np.testing.assert_array_equal(wide(result)[0, 0], [[np.nan, -np.inf], [-np.inf, np.inf]], err_msg=what)
 
 
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("stride", [(), []])
+def test_an_empty_stride_is_the_size_of_the_window(name: str, stride: Any) -> None:
+    x = np.arange(48.0).reshape(1, 1, 6, 8)
+    assert np.array_equal(getattr(F, name)(x, (2, 3), stride), getattr(F, name)(x, (2, 3)))
+
+
 def test_padding_is_below_every_number() -> None:
     x = np.full((1, 1, 3), -5.0)
     np.testing.assert_array_equal(F.max_pool1d(x, 3, 1, 1), x)
@@ -191,6 +199,89 @@ def test_empty_in_empty_out(shape: tuple[int, ...]) -> None:
     assert F.max_pool2d(x, 2).shape == F.avg_pool2d(x, 2).shape == F.adaptive_avg_pool2d(x, 2).shape == wanted
 
 
+# Places of the largest elements, and integers ---------------------------------------------------------------------------
+
+
+def places_by_hand(x: Array, k: tuple[int, ...], s: tuple[int, ...], p: tuple[int, ...], d: tuple[int, ...], ceil: bool) -> Any:
+    """The element of every window that no later one beats, and where it is: a NaN beats all, and so does a larger number."""
+    rank = len(k)
+    lead, image = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
+    sizes = [points(n, *rest, ceil) for n, *rest in zip(image, k, s, p, d, strict=True)]
+    flat = x.reshape(-1, *image)
+    values, places = np.empty((len(flat), *sizes), x.dtype), np.empty((len(flat), *sizes), np.int64)
+    for where in itertools.product(range(len(flat)), *(range(n) for n in sizes)):
+        best = None
+        for tap in itertools.product(*map(range, k)):
+            at = tuple(w * step - m + t * gap for w, step, m, t, gap in zip(where[1:], s, p, tap, d, strict=True))
+            if not all(0 <= i < n for i, n in zip(at, image, strict=True)):
+                continue
+            value = flat[(where[0], *at)]
+            if best is None or value > best or value != value:
+                best, values[where], places[where] = value, value, np.ravel_multi_index(at, image)
+    return values.reshape(*lead, *sizes), places.reshape(*lead, *sizes)
+
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, *INTEGERS])
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_places_of_the_largest_elements(number: int, dtype: str, rng: np.random.Generator) -> None:
+    shape, case = CASES[number]
+    rank, (k, s, p) = shown(shape, case)
+    ceil, pool = case.get("ceil_mode", False), getattr(F, f"max_pool{rank}d")
+    numbers = rng.integers(0 if dtype[0] == "u" else -4, 5, shape).astype(dtype_of(dtype))  # many are equal
+    strange = numbers.astype(np.float64)
+    strange[rng.random(shape) < 0.2] = np.nan
+    strange[rng.random(shape) < 0.2] = -np.inf
+    strange[rng.random(shape) < 0.1] = np.inf
+    for x in (numbers, *([strange.astype(dtype_of(dtype))] if dtype in DTYPES else [])):
+        for dilation in (1, 2):
+            d = (dilation,) * rank
+            if min(points(n, *rest, ceil) for n, *rest in zip(shape[-rank:], k, s, p, d, strict=True)) < 1:
+                continue
+            values, places = pool(x, **case, dilation=dilation, return_indices=True)
+            wanted, there = places_by_hand(x, k, s, p, d, ceil)
+            assert values.dtype == x.dtype and places.dtype == np.int64
+            inside = by_hand("max", np.ones(shape), k, s, p, d, ceil) == 1  # some windows have no element
+            np.testing.assert_array_equal(wide(values)[inside], wide(wanted)[inside])
+            np.testing.assert_array_equal(places[inside], there[inside])
+            np.testing.assert_array_equal(wide(values), wide(pool(x, **case, dilation=dilation)))
+            if dilation == 1:
+                flat, where = x.reshape(*shape[:-rank], -1), places.reshape(*shape[:-rank], -1)
+                np.testing.assert_array_equal(wide(np.take_along_axis(flat, where, -1)), wide(values.reshape(where.shape)))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_have_a_maximum(dtype: str, rng: np.random.Generator) -> None:
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max, (2, 3, 7, 8), dtype, endpoint=True)
+    x[0] = info.min  # the padding must not be larger
+    for what, result in by_each(f"{OPS}max_pool2d", x, 3, 2, 1):
+        assert result.dtype == x.dtype, what
+        np.testing.assert_array_equal(result[0], np.full((3, 4, 4), info.min))
+        np.testing.assert_array_equal(result[1, 0, 1, 1], x[1, 0, 1:4, 1:4].max())
+    for big in (x.astype(x.dtype.newbyteorder(">")), x[..., ::-1][..., ::-1]):
+        np.testing.assert_array_equal(F.max_pool2d(big, 3, 2, 1), F.max_pool2d(x, 3, 2, 1))
+
+
+def test_places_of_layouts_keywords_and_nothing(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3, 6, 7)).astype(np.float32)
+    wanted = F.max_pool2d(x, 2, return_indices=True)
+    assert isinstance(wanted, tuple) and len(wanted) == 2
+    for layout, lay in LAYOUTS.items():
+        values, places = F.max_pool2d(lay(x), 2, None, 0, 1, False, True)
+        np.testing.assert_array_equal(values, wanted[0], err_msg=layout)
+        np.testing.assert_array_equal(places, wanted[1], err_msg=layout)
+        assert order(values) == order(places) == order(F.max_pool2d(lay(x), 2))
+    empty = F.max_pool2d(x[:0], 2, return_indices=True)
+    assert empty[0].shape == empty[1].shape == (0, 3, 3, 3) and empty[1].dtype == np.int64
+    with backline.backends.flags(benchmark=True):
+        np.testing.assert_array_equal(F.max_pool2d(x, 3, return_indices=True)[0], F.max_pool2d(x, 3))
+    key = backline.explain(F.max_pool2d, x, 2, return_indices=True).problem.key
+    assert "max_pool_indices" in key and parse(key).key == key
+
+
 X = np.ones((1, 2, 5, 5), np.float32)
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.max_pool2d(X[0, 0], 2), BadValue, r"max_pool2d: input must have shape \(N, C, H, W\) or \(C, H, W\), it has \(5, 5\)"),
@@ -203,7 +294,9 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: F.max_pool2d(X, 2, 0), BadValue, "stride=0"),
     (lambda: F.max_pool2d(X, 2, dilation=0), BadValue, "dilation=0"),
     (lambda: F.max_pool2d(X, 2, ceil_mode=1), BadType, "ceil_mode is True or False"),
-    (lambda: F.max_pool2d(X.astype(int), 2), BadType, "input has dtype int64"),
+    (lambda: F.max_pool2d(X.astype(bool), 2), BadType, "input has dtype bool"),
+    (lambda: F.max_pool2d(X, 2, return_indices=1), BadType, "return_indices is True or False"),
+    (lambda: F.avg_pool2d(X.astype(int), 2), BadType, "input has dtype int64"),
     (lambda: F.avg_pool2d(X, 2, divisor_override=0), BadValue, "divisor_override=0"),
     (lambda: F.avg_pool2d(X, 2, count_include_pad=None), BadType, "count_include_pad"),
     (lambda: F.adaptive_avg_pool2d(X, 0), BadValue, r"adaptive_avg_pool2d: output_size=\(0, 0\)"),

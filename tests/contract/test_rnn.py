@@ -12,6 +12,7 @@ import backline
 from backline import _core, nn
 from backline.errors import BadType, BadValue
 from backline.libraries.capability import reachables
+from backline.nn import grad
 from recurrent import MODES, compare, make, oracle
 from support import HALVES, clean, dtype_of, misaligned, problem_of, rng, run_each, seed
 
@@ -203,6 +204,26 @@ def refused(error: type[Exception], words: str, call: dict[str, Any], mode: str 
         getattr(nn, mode)(**{**call, **changes})
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_arrays_in_lists(mode: str, rng: np.random.Generator) -> None:
+    rows = {"lstm": 4, "gru": 3}.get(mode, 1) * 5
+    x, h = rng.standard_normal((3, 2, 4)), rng.standard_normal((1, 2, 5))
+    params = [rng.standard_normal(s) for s in ((rows, 4), (rows, 5), (rows,), (rows,))]
+    hx: Any = [h, h] if mode == "lstm" else h
+    settings = (True, 1, 0.0, False, False, False)
+    function, back = getattr(nn, mode), getattr(grad, f"{mode}_backward")
+    wanted = function(x, tuple(hx) if mode == "lstm" else hx, tuple(params), *settings)
+    for result in (function(x, hx, params, *settings), function(input=x, params=params, hx=hx, has_biases=True, num_layers=1,
+                   dropout=0.0, train=False, bidirectional=False, batch_first=False)):  # fmt: skip
+        for a, b in zip(result, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert backline.explain(function, x, hx, params, *settings).problem.op == mode
+    states = (None,) * (2 if mode == "lstm" else 1)
+    one = back(x, hx, params, wanted[0], *states, *settings)
+    two = back(x, tuple(hx) if mode == "lstm" else hx, tuple(params), wanted[0], *states, *settings)
+    np.testing.assert_array_equal(one.input, two.input)
+
+
 def test_errors_name_argument_and_sizes(rng: np.random.Generator) -> None:
     call = make(rng, "lstm", 3, 2, 4, 5, layers=2)
     x, hx, params = call["input"], call["hx"], call["params"]
@@ -213,7 +234,7 @@ def test_errors_name_argument_and_sizes(rng: np.random.Generator) -> None:
     refused(BadType, "hx is a tuple of two arrays, h_0 and c_0, not a tuple of 1", call, hx=hx[:1])
     refused(BadValue, r"hx\[1\] has shape \(2, 2, 4\), it must be \(2, 2, 5\)", call, hx=(hx[0], hx[1][..., 1:]))
     refused(BadType, r"hx\[0\] has dtype float32, input has float64", call, hx=(hx[0].astype(np.float32), hx[1]))
-    refused(BadType, "params is a tuple of arrays, not list", call, params=list(params))
+    refused(BadType, "params is a tuple of arrays, not ndarray", call, params=params[0])
     refused(BadValue, "params has 7 arrays, it must have 8", call, params=params[1:])
     refused(BadValue, "projections are not there", call, params=(*params, *params[:2]))
     refused(BadType, r"params\[2\] must be a NumPy array, not int", call, params=(*params[:2], 3, *params[3:]))

@@ -60,10 +60,10 @@ def test_more_infos_than_their_buffer_holds(info: tuple[int, int, int]) -> None:
 def test_more_threads_than_any_call_may_have() -> None:
     with pytest.raises(ValueError, match="1024"):
         plan(ARGUMENT, [(2000, 1025, [])])
-    gate = _core.Gate(1, 1)
+    thread_guard = _core.ThreadCountGuard(1, 1)
     for count in (0, -5, 1025, 2**40):
         with pytest.raises(ValueError, match="1 to 1024"):
-            gate.enter(count)
+            thread_guard.enter(count)
 
 
 def test_a_block_that_was_moved_is_no_workspace() -> None:
@@ -101,3 +101,23 @@ assert "a call on 64 threads cannot run: the system let" in text and "BACKLINE_N
 assert _core.team_check(2) == (2, 3)
 """
     )
+
+
+def test_compiled_modules_that_are_imported_again_are_the_same() -> None:
+    """A test-suite may remove modules from `sys.modules`; types and tables belong to the process."""
+    out = python(
+        """
+        import sys
+        import numpy as np
+        import backline
+        from backline import _core, _kernels
+        for name in [name for name in sys.modules if name.startswith("backline")]:
+            del sys.modules[name]
+        from backline import _core as core, _kernels as kernels, matmul
+        assert core is not _core and core.Operation is _core.Operation and core.memo_info is _core.memo_info
+        assert kernels.addresses == _kernels.addresses
+        x = np.eye(3)
+        print(np.array_equal(matmul(x, x), x))
+        """
+    )
+    assert out.stdout.strip() == "True"

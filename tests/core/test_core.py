@@ -231,8 +231,8 @@ def test_plans_check_what_they_are_given() -> None:
         plan([1.0])
     with pytest.raises(TypeError, match="by position only"):
         plan(a=np.ones(1))
-    with pytest.raises(TypeError, match="Gate or None"):
-        _core.PreparedCall(1, ARGUMENT, [], [0], [], gate=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ThreadCountGuard or None"):
+        _core.PreparedCall(1, ARGUMENT, [], [0], [], thread_guard=3)  # type: ignore[arg-type]
     x = np.zeros(4)
     guarded = _core.PreparedCall(2, [("argument", 0), ("argument", 1)], [(1, 1, [COPY])], [1], [(1, 0, 8, 0, 0, 8, False)])
     with pytest.raises(BadValue, match="overlaps"):
@@ -309,81 +309,81 @@ class Setter:
 
         number = ctypes.c_int64 if kind == 2 else ctypes.c_int
         self.function = ctypes.CFUNCTYPE(ctypes.c_int if local else None, number)(set_threads)
-        self.gate = _core.Gate(ctypes.cast(self.function, ctypes.c_void_p).value or 0, kind)
+        self.thread_guard = _core.ThreadCountGuard(ctypes.cast(self.function, ctypes.c_void_p).value or 0, kind)
 
 
 @pytest.mark.parametrize("kind", [1, 2])
 def test_calls_on_one_thread_run_together_and_others_wait(kind: int) -> None:
     setter = Setter(kind)
-    gate = setter.gate
-    assert gate.enter(1) == 1 and gate.enter(1) == 1
-    assert setter.asked == [1] and gate.active == 2 and gate.value == 1
+    thread_guard = setter.thread_guard
+    assert thread_guard.enter(1) == 1 and thread_guard.enter(1) == 1
+    assert setter.asked == [1] and thread_guard.active == 2 and thread_guard.value == 1
     order: list[str] = []
     entered = threading.Event()
 
     def other(name: str) -> None:
-        former = gate.enter(3)
+        former = thread_guard.enter(3)
         order.append(f"{name} in")
         entered.set()
         time.sleep(0.02)
         order.append(f"{name} out")
-        gate.leave(former)
+        thread_guard.leave(former)
 
     threads = [threading.Thread(target=other, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
     assert not entered.wait(0.05), "a call with another count did not wait"
-    gate.leave(1)
+    thread_guard.leave(1)
     assert not entered.wait(0.05)
-    gate.leave(1)
+    thread_guard.leave(1)
     for thread in threads:
         thread.join(10)
     # Those on several threads have the library to themselves.
     assert [x.split()[1] for x in order] == ["in", "out", "in", "out"] and order[0][0] == order[1][0]
-    assert setter.asked == [1, 3] and gate.active == 0, "it was asked again for what is in force"
-    gate.enter(3)
-    gate.forked()
-    assert gate.active == 0 and gate.value == 0
+    assert setter.asked == [1, 3] and thread_guard.active == 0, "it was asked again for what is in force"
+    thread_guard.enter(3)
+    thread_guard.forked()
+    assert thread_guard.active == 0 and thread_guard.value == 0
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_gate_is_held_around_a_fork(threads: int) -> None:
     setter = Setter(1)
-    gate = setter.gate
-    gate.leave(gate.enter(threads))
-    gate.hold()
+    thread_guard = setter.thread_guard
+    thread_guard.leave(thread_guard.enter(threads))
+    thread_guard.hold()
     entered = threading.Event()
 
     def other() -> None:
-        former = gate.enter(threads)
+        former = thread_guard.enter(threads)
         entered.set()
-        gate.leave(former)
+        thread_guard.leave(former)
 
     thread = threading.Thread(target=other)
     thread.start()
     assert not entered.wait(0.05), "a call began in the middle of a fork"
-    gate.release()
+    thread_guard.release()
     thread.join(10)
-    assert entered.is_set() and gate.value == threads and gate.active == 0 and setter.asked == [threads]
+    assert entered.is_set() and thread_guard.value == threads and thread_guard.active == 0 and setter.asked == [threads]
 
 
 def test_overlapping_calls_do_not_starve_others() -> None:
     """Two threads that keep one-thread calls running without a gap: a call on two threads gets its turn."""
-    gate = Setter(1).gate
+    thread_guard = Setter(1).thread_guard
     stop, turn = threading.Event(), threading.Event()
 
     def overlap() -> None:
         while not stop.is_set():
-            former = gate.enter(1)
+            former = thread_guard.enter(1)
             time.sleep(0.002)
-            gate.leave(former)
+            thread_guard.leave(former)
 
     threads = [threading.Thread(target=overlap) for _ in range(4)]
     for thread in threads:
         thread.start()
 
     def other() -> None:
-        gate.leave(gate.enter(2))
+        thread_guard.leave(thread_guard.enter(2))
         turn.set()
 
     waiting = threading.Thread(target=other)
@@ -397,19 +397,19 @@ def test_overlapping_calls_do_not_starve_others() -> None:
 
 def test_a_local_gate_puts_the_former_count_back() -> None:
     setter = Setter(0)
-    former = setter.gate.enter(2)
+    former = setter.thread_guard.enter(2)
     assert (former, setter.value) == (7, 2)
-    inner = setter.gate.enter(4)
-    setter.gate.leave(inner)
+    inner = setter.thread_guard.enter(4)
+    setter.thread_guard.leave(inner)
     assert setter.value == 2
-    setter.gate.leave(former)
-    assert setter.value == 7 and setter.gate.calls == 2
+    setter.thread_guard.leave(former)
+    assert setter.value == 7 and setter.thread_guard.calls == 2
 
 
 def test_gates_need_an_address_and_a_kind() -> None:
     for args in ((0, 1), (1, 9), (1, -1)):
         with pytest.raises(ValueError, match="a function address and"):
-            _core.Gate(*args)
+            _core.ThreadCountGuard(*args)
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

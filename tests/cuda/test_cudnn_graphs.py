@@ -289,6 +289,43 @@ def test_the_plan_that_was_the_fastest_is_taken_by_the_next_process(machine: Mac
 
 
 @pytest.mark.usefixtures("kept_records")
+@pytest.mark.parametrize("later", [False, True], ids=["in this process", "in the next"])
+def test_a_search_that_was_limited_once_is_widened_when_that_is_asked_for(machine: Machine, later: bool) -> None:
+    machine.cudnn.plans = [Plan(f"eng{i}", ms=ms) for i, ms in enumerate((3.0, 2.0, 1.0, 0.1))]
+
+    def used(**values: Any) -> list[str]:
+        if later:
+            cudnn_kept._kept.clear()
+        machine.cudnn.log.clear()
+        plan, arrays = machine.prepared(**values)
+        plan(*arrays)
+        return machine.cudnn.used()
+
+    assert used(**ON, **{"cudnn.benchmark_limit": 2})[-1] == "eng1"
+    assert [r.under for r in records.every()] == [{"benchmark_limit": "2"}]
+    assert used(**ON, **{"cudnn.benchmark_limit": 2}) == used(**ON, **{"cudnn.benchmark_limit": 1}) == used() == ["eng1"]
+    wider = used(**ON, **{"cudnn.benchmark_limit": 0})
+    assert {*wider} == {"eng0", "eng1", "eng2", "eng3"} and wider[-1] == "eng3"
+    assert [r.under for r in records.every()] == [{"benchmark_limit": "0"}]
+    assert used(**ON, **{"cudnn.benchmark_limit": 3}) == used(**ON, **{"cudnn.benchmark_limit": 0}) == ["eng3"]
+
+
+@pytest.mark.usefixtures("kept_records")
+def test_a_plan_on_an_older_record_was_timed_under_the_default_limit(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan(f"eng{i}", ms=ms) for i, ms in enumerate((2.0, 1.0, 0.1))]
+    plan, arrays = machine.prepared(**ON, **{"cudnn.benchmark_limit": 2})
+    plan(*arrays)
+    (record,) = records.every()
+    records.keep(replace(record, under={}, created=record.created.replace("20", "21", 1)), file=False)
+    for limit, taken in ((10, "eng1"), (0, "eng2")):
+        cudnn_kept._kept.clear()
+        machine.cudnn.log.clear()
+        again, _ = machine.prepared(**ON, **{"cudnn.benchmark_limit": limit})
+        again(*arrays)
+        assert machine.cudnn.used()[-1] == taken
+
+
+@pytest.mark.usefixtures("kept_records")
 @pytest.mark.parametrize(("change", "why"), [
     ("version", "timed with cuDNN 91900; this is 92800"), ("plans", "no such plan here"), ("wrong", "no such plan here"),
     ("text", "names no plan"), ("card", "it was timed on NVIDIA_A100"), ("bits", "no such plan here"),

@@ -262,7 +262,7 @@ class TestWhatIsWrong:
             where = "item 1 of the batch: " if batch else ""
             sides = there(np.ones((*batch, 4, 1)))
             for call in (linalg.inv, linalg.lu_factor, lambda x, sides=sides: linalg.solve(x, sides)):
-                with pytest.raises(LinAlgError, match=rf"{where}the matrix is singular \(element 3 of the diagonal of U is zero\)"):
+                with pytest.raises(LinAlgError, match=rf"{where}the input matrix is singular \(element 3 of the diagonal of U is zero\)"):
                     call(there(a))
             info = linalg.inv_ex(there(a)).info
             assert info.dtype == np.int32 and info.shape == batch

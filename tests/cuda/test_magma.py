@@ -256,7 +256,7 @@ def test_info(magma: Fake) -> None:
     a = np.stack([np.eye(3), np.diag([1.0, 0, 1])])
     assert linalg.inv_ex(there(a)).info.host.tolist() == [0, 2]
     assert int(linalg.lu_factor_ex(there(a[1])).info.host) == 2
-    with pytest.raises(LinAlgError, match="item 1 of the batch: the matrix is singular \\(element 2"):
+    with pytest.raises(LinAlgError, match="item 1 of the batch: the input matrix is singular \\(element 2"):
         linalg.solve(there(a), there(np.ones((2, 3, 1))))
     with pytest.raises(LinAlgError, match="NaN or infinity"):
         linalg.eigh(there(np.full((2, 2), np.nan)))

@@ -267,7 +267,7 @@ def test_types_are_let_go() -> None:
 @pytest.mark.parametrize("how", [None, 3, ("shape",), (("shape", 1),), ((),)])
 def test_how_arrays_are_told_apart_is_checked(how: Any) -> None:
     with pytest.raises(TypeError, match="a tuple of paths of attributes, or by a function"):
-        _core.know_arrays(ndarray, how)
+        _core.register_array_type(ndarray, how)
 
 
 def test_the_last_plan_of_a_thread_goes_with_it() -> None:

@@ -108,3 +108,52 @@ def test_a_process_wide_tracer_hears_what_a_trace_hears():
     finally:
         _core.set_tracer(None)
     assert [e.op for e in events] == heard == ["matmul"]
+
+
+def test_a_trace_shows_in_a_line_as_a_table_and_in_a_notebook() -> None:
+    with backline.trace() as events:
+        for _ in range(3):
+            backline.mm(A, A)
+    assert repr(events).startswith("<Trace of 3 operations, ") and "\n" not in repr(events) and len(repr(events)) < 80
+    assert repr(events[0]).startswith("<Event matmul f64 4x4 4x4: ") and len(repr(events[0])) < 120
+    html = events._repr_html_()
+    assert html.count("<tr>") == 4 and "matmul f64 4x4 4x4" in html and str(events[0].library) in html
+    assert "no events" in backline.trace()._repr_html_() and repr(backline.trace()).startswith("<Trace of 0 operations")
+
+
+def test_a_notebook_gets_not_too_many_events() -> None:
+    with backline.trace() as events:
+        backline.mm(A, A)
+    many = type(events)()
+    many.extend([events[0]] * 250)
+    assert many._repr_html_().count("<tr>") == 202 and "and 50 more" in many._repr_html_()
+
+
+def test_scopes_serve_async_with() -> None:
+    async def inside() -> tuple[int, int, int]:
+        async with backline.num_threads(1), backline.use("numpy"), backline.trace() as events:
+            await asyncio.sleep(0)
+            backline.mm(A, A)
+            threads = backline.get_num_threads()
+        async with backline.backends.flags(deterministic=True) as scope:
+            assert scope.values == {"deterministic": True} and backline.backends.deterministic
+        return threads, len(events), sum(event.library == "numpy" for event in events)
+
+    assert asyncio.run(inside()) == (1, 1, 1)
+    assert not backline.backends.deterministic and _core.last_plan() is not None
+
+
+def test_async_scopes_of_two_tasks_are_apart_and_end_with_an_error() -> None:
+    async def one(threads: int) -> int:
+        async with backline.num_threads(threads):
+            await asyncio.sleep(0.01)
+            return backline.get_num_threads()
+
+    async def both() -> list[int]:
+        found = list(await asyncio.gather(one(1), one(2)))
+        with pytest.raises(ZeroDivisionError):
+            async with backline.num_threads(7):
+                1 / 0  # noqa: B018
+        return [*found, backline.get_num_threads() == 7]
+
+    assert asyncio.run(both()) == [1, 2, False]

@@ -106,3 +106,30 @@ def test_wrong_arguments_are_the_operations_own_errors() -> None:
         backline.explain(backline.mm, A, np.ones((3, 3), np.float32))
     with pytest.raises(TypeError):
         backline.explain(backline.mm, A)
+
+
+# How it shows in a session ----------------------------------------------------------------------------------------------
+
+
+def test_a_repr_is_one_short_line() -> None:
+    for op, *args in ((backline.matmul, A, A), (linalg.svd, A), (backline.einsum, "ij,jk,kl->il", A, A, A)):
+        choice = backline.explain(op, *args)
+        text = repr(choice)
+        assert "\n" not in text and len(text) < 160 and choice.problem.key in text and str(choice.library) in text
+        assert "\n" in str(choice)
+    assert "detail" not in repr(choice.candidates[0])
+
+
+def test_a_refusal_is_listed_once() -> None:
+    big = np.ones((256, 256), np.float32)
+    with backline.num_threads(2):
+        for op, *args in ((backline.matmul, big, big), (backline.matmul, A, A), (linalg.svd, big), (linalg.eigh, A)):
+            rows = [row for row in backline.explain(op, *args).rows() if row[0] == "refused"]
+            assert len({(library, reason) for _, library, _, _, reason in rows}) == len(rows), rows
+
+
+def test_algorithms_that_one_reason_refuses_share_a_row() -> None:
+    choice = backline.explain(backline.matmul, A, A)
+    choice.candidates = [Candidate("x", name, "refused", "too old") for name in ("gemm", "gemm_split")]
+    choice.candidates += [Candidate("y", "gemm", "refused", "too old"), Candidate("y", "jit", "refused", "too new")]
+    assert [row[1:3] for row in choice.rows()] == [("x", "gemm, gemm_split"), ("y", "gemm"), ("y", "jit")]

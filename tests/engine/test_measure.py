@@ -154,6 +154,11 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("linalg.lu_solve", [(N, N), (N,), (K, N)], {"left": False, "adjoint": True}),
     ("linalg.solve_triangular", [(N, N), (N, K)], {"upper": True}),
     ("linalg.solve_triangular", [(N, N), (K, N)], {"upper": False, "left": False, "unitriangular": True}),
+    ("linalg.ldl_factor", [(3, N, N)], {}),
+    ("linalg.ldl_factor", [(N, N)], {"hermitian": True}),
+    ("linalg.ldl_solve", [(N, N), (N,), (N, K)], {}),
+    ("linalg.ldl_solve", [(N, N), (N,), (N, K)], {"hermitian": True}),
+    ("linalg.householder_product", [(N, M), (M - 1,)], {}),
     ("linalg.qr", [(N, M)], {}),
     ("linalg.qr", [(N, M)], {"mode": "complete"}),
     ("linalg.eigh", [(3, N, N)], {}),
@@ -171,7 +176,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
 
 def build(name: str, shapes: list[tuple[int, ...]], keywords: dict[str, Any], dtype: Any) -> Any:
     arrays = [np.ones(s, dtype) for s in shapes]
-    if name == "linalg.lu_solve":
+    if name in ("linalg.lu_solve", "linalg.ldl_solve"):
         arrays[1] = np.ones(shapes[1], np.int32)
     return problem_builders[name](*arrays, **keywords)
 
@@ -298,7 +303,8 @@ def test_a_much_slower_candidate_is_dropped_and_the_fast_one_wins(fake: Any) -> 
     assert record.runs["fake.slow@1"] == measure.ROUNDS < record.runs["fake.fast@1"]
 
 
-def test_nothing_new_is_begun_after_the_limit(fake: Any) -> None:
+def test_nothing_new_is_begun_after_the_limit(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "LONG", math.inf)
     calls = []
 
     def slow(a: Array, b: Array) -> Array:
@@ -306,8 +312,13 @@ def test_nothing_new_is_begun_after_the_limit(fake: Any) -> None:
         time.sleep(0.05)
         return a @ b
 
-    record = measure.measure_problem(square(16), fake(one=slow, two=slow, three=slow, four=slow), 1, limit=0.05)
+    algorithms = fake(one=slow, two=slow, three=slow, four=slow)
+    record = measure.measure_problem(square(16), algorithms, 1, limit=0.05)
     assert set(record.medians) == {"fake.one@1", "fake.two@1"} and len(calls) < 10
+    assert record.covered == ()  # one run each is no verdict
+    monkeypatch.setattr(measure, "LONG", 0.05)  # unless they are long
+    again = measure.measure_problem(square(16), algorithms, 1, limit=0.05)
+    assert set(again.covered) >= {"fake.one@1", "fake.two@1"}
 
 
 def test_the_order_is_shuffled_by_the_seed(fake: Any) -> None:

@@ -46,7 +46,7 @@ def problem(n: int = 8) -> Any:
 def made(**changes: Any) -> TuningRecord:
     base = TuningRecord(
         problem().key, 2, medians={"numpy.matmul@n": 2e-6}, minima={"numpy.matmul@n": 1e-6}, runs={"numpy.matmul@n": 100},
-        errors={"numpy.matmul@n": 1e-7}, winner="numpy.matmul@n", seed=7, spent=0.5, created="2026-11-21T03:00:00.000000Z",
+        errors={"numpy.matmul@n": 1e-7}, winner="numpy.matmul@n", covered=("numpy.matmul@n",), seed=7, spent=0.5, created="2026-11-21T03:00:00.000000Z",
         versions={"numpy": np.__version__}, machine=fingerprint(), backline=backline.__version__,
     )  # fmt: skip
     return replace(base, **changes)
@@ -106,10 +106,12 @@ def test_a_library_of_another_version_loses_its_part_and_the_rest_stays() -> Non
             errors={"numpy.matmul@n": 0.0, "gone.gemm@1": 0.0},
             versions={"numpy": np.__version__, "gone": "1"},
             winner="gone.gemm@1",
+            covered=("gone.gemm@1", "numpy.matmul@n"),
         )
     )
     found = records.find(problem(), 2)
     assert found is not None and dict(found.medians) == {"numpy.matmul@n": 2e-6} and found.winner == ""
+    assert found.covered == ("numpy.matmul@n",)
     assert "measured with gone 1" in str(records.report()["dropped"])
     records.keep(made(versions={"numpy": "0.9"}, created="2026-11-23T00:00:00.000000Z"))
     assert records.find(problem(), 2) is None
@@ -136,7 +138,9 @@ def test_keeping_makes_the_next_call_choose_anew(monkeypatch: pytest.MonkeyPatch
     records.keep(made(threads=threads))
     backline.matmul(a, a)
     choice = backline.explain()
-    assert choice.library == "numpy" and choice.basis == "tuning record of 2026-11-21, 1 algorithm"
+    assert choice.library == "numpy" and choice.basis.startswith("tuning record of 2026-11-21, 1 algorithm; ")
+    others = [c for c in choice.candidates if c.verdict == "next" and c.detail is not None]
+    assert choice.basis.endswith(f"{len(others)} other{'s' * (len(others) > 1)} not timed")
     assert choice.candidates[0].seconds == 2e-6 and choice.candidates[0].error == 1e-7
 
 
@@ -211,6 +215,11 @@ def test_a_record_survives_its_text() -> None:
         ({"machine": "a b"}, "machine"),
         ({"spent": -1}, "spent"),
         ({"seed": 1 << 64}, "seed"),
+        ({"covered": {"numpy.matmul@n": 1}}, "covered"),
+        ({"covered": ["../../x"]}, "covered"),
+        ({"covered": [f"a.x{i}@1" for i in range(300)]}, "covered"),
+        ({"under": {"mkl.enabled": False}}, "under"),
+        ({"disturbed": "x\ny"}, "disturbed"),
         ({"extra": 1}, "extra"),
     ],
 )

@@ -6,18 +6,23 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from backline.engine import records, tune
+from backline import _core, libraries, switches
+from backline.cli import tune as cli_tune
+from backline.engine import measure, quiet, records, tune
 from backline.engine.explain import problem_builders
 from backline.engine.record import TuningRecord
 from backline.engine.recorder import pack, unpack
 from backline.engine.worth import not_worth
 from backline.errors import BadValue
+from backline.libraries.base import FileLibrary
 
 SCRIPT = """
 import sys
@@ -89,6 +94,118 @@ def test_what_is_not_worth_loading_is_not_loaded(script: str) -> None:
     assert all(r.left == report.not_loaded for r in records.every())
 
 
+def test_what_was_measured_is_not_measured_again(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    real = measure.measure_problem
+
+    def count(problem: Any, algorithms: list[Any], *args: Any, **kwargs: Any) -> Any:
+        given.append([a.key for a in algorithms])
+        return real(problem, algorithms, *args, **kwargs | {"budget": 0.0})
+
+    monkeypatch.setattr(measure, "measure_problem", count)
+    with switches.scope({"openblas.enabled": False}):
+        first = tune.tune_script([script])
+    assert len(first.records) == len(given) == 2 and first.held == []
+    assert all(r.under["openblas.enabled"] == "False" and not r.disturbed for r in first.records)
+    second = tune.tune_script([script])
+    # OpenBLAS was not covered, and may run now: it is measured, beside the fastest of the others.
+    assert {r.key for r in second.records} == {r.key for r in first.records} and second.held == []
+    assert all(sum(not key.startswith("openblas.") for key in keys) == 1 < len(keys) for keys in given[2:])
+    third = tune.tune_script([script])
+    assert third.records == [] and len(third.held) == 2 and len(given) == 4 and third.as_dict()["held"] == 2
+    assert all(r.error is not None for r in third.rows())
+    again = tune.tune_script([script], again=True)
+    assert len(again.records) == 2 and again.held == [] and len(given) == 6
+
+
+def test_what_is_missing_is_not_called_not_loaded(script: str) -> None:
+    class Missing(FileLibrary):
+        name, title, switch, load_seconds = "missing", "A library that is not here", "numpy.enabled", 0.25
+        _reason = "no file of this name was found"
+
+        def algorithms(self, problem: Any, threads: int) -> Iterator[Any]:
+            return iter(())
+
+    libraries.register(Missing())
+    try:
+        report = tune.tune_script([script], budget=5.0)
+    finally:
+        libraries._MADE.pop("missing", None)
+        libraries._WHERE.pop("missing", None)
+        _core.memo_clear()
+    assert report.not_loaded and all(libraries.get(name).available() for name in report.not_loaded)
+
+
+def test_on_a_busy_machine_all_is_timed_twice_and_that_is_said(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = count(1)
+    monkeypatch.setattr(quiet, "read", lambda: quiet.Reading(at := float(next(moments)), 0.0, busy=4 * at))
+    given: list[str] = []
+    real = measure.measure_problem
+
+    def noted(problem: Any, *args: Any, **kwargs: Any) -> Any:
+        given.append(problem.key)
+        return real(problem, *args, **kwargs | {"budget": 0.0})
+
+    monkeypatch.setattr(measure, "measure_problem", noted)
+    report = tune.tune_script([script])
+    assert len(given) == 4 and len({*given}) == len(report.records) == 2
+    assert all("other programs took 4.0 of" in r.disturbed and not r.covered for r in report.records)
+    assert set(report.as_dict()["disturbed"]) == {*given}
+    assert report.not_loaded == {}  # such times say nothing of what is worth loading
+    ((label, text),) = [fact for fact in cli_tune._busy(report) if "timed" in fact[1] and "problem" in fact[1]]
+    assert label == "busy" and text.startswith("2 problems timed on a busy machine, the last while other programs took 4.0 of")
+    monkeypatch.undo()
+    monkeypatch.setenv("BACKLINE_TUNING", report.file)
+    later = tune.tune_script([script], budget=5.0)
+    assert len(later.records) == 2 and not any(r.disturbed for r in later.records)
+
+
+def test_what_was_never_measured_comes_before_what_the_machine_was_too_busy_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [problem_builders["matmul"](np.ones((n, n)), np.ones((n, n))) for n in (20, 21, 22)]
+    order: list[str] = []
+    real = measure.measure_problem
+
+    def noted(problem: Any, *args: Any, **kwargs: Any) -> Any:
+        order.append(problem.key)
+        return real(problem, *args, **kwargs | {"budget": 0.0})
+
+    monkeypatch.setattr(measure, "measure_problem", noted)
+    report = tune.TuneReport("job.py", *runs_of(1.0, 1.0, 1.0))
+    tune._measure(report, [(problems[0], 1)], 60.0, True, False, lambda *a: None)
+    (record,) = report.records
+    records.keep(replace(record, covered=(), disturbed="others"))
+    tune._measure(report, [(p, 1) for p in problems], 60.0, True, False, lambda *a: None)
+    assert [int(key.split("x")[-1]) for key in order] == [20, 21, 22, 20]
+
+
+def runs_of(*seconds: float, disturbed: str = "") -> list[tune.Run]:
+    """The three runs of a script with one Problem: ten calls, and as long as that for itself."""
+    ways = ("numpy.matmul@n", "openblas.gemm@n", "mkl.gemm@1")
+    return [
+        tune.Run(
+            name, 2 * s, [{"key": "matmul f32 8x8 8x8", "threads": 2, "count": 10, "seconds": s, "algorithm": way, "used": 1}],
+            disturbed=disturbed if name == "numpy" else "",
+        )
+        for name, s, way in zip(("numpy", "untuned", "tuned"), seconds, ways, strict=True)
+    ]  # fmt: skip
+
+
+def test_runs_at_different_load_are_not_compared() -> None:
+    record = TuningRecord("matmul f32 8x8 8x8", 2, medians={"numpy.matmul@n": 3e-3, "mkl.gemm@1": 2e-3})
+    still = tune.TuneReport("job.py", *runs_of(0.04, 0.03, 0.02), records=[record])
+    assert (still.rows()[0].faster, still.in_operations(), still.busy()) == (2.0, 2.0, "")
+    busy = tune.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="other programs took 1.3"), records=[record])
+    assert busy.rows()[0].faster == busy.in_operations() == 1.5  # and not 433
+    assert busy.faster(17.3, 0.04) is None and busy.busy() == "other programs took 1.3"
+    ((_, text),) = cli_tune._busy(busy)
+    assert text.startswith("the script ran while other programs took 1.3: its runs are not compared")
+    for run, seconds in zip((busy.numpy, busy.untuned, busy.tuned), (0.5, 0.5, 0.01), strict=True):
+        run.entries.append({**run.entries[0], "key": "matmul f32 9x9 9x9", "seconds": seconds})
+    assert [r.faster for r in busy.rows()] == [1.5, None] and busy.in_operations() is None  # a third of the time is not compared
+    unknown = tune.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="others"))
+    assert unknown.rows()[0].faster is None and unknown.in_operations() is None
+
+
 def test_what_a_library_saves_is_weighed_over_all_problems_of_a_script() -> None:
     def record(name: str, **seconds: float) -> TuningRecord:
         return TuningRecord(name, 1, medians={f"{library}.way@1": s for library, s in seconds.items()})
@@ -120,7 +237,7 @@ def test_runs_are_compared_whatever_layouts_their_results_have() -> None:
 def test_without_a_budget_nothing_is_measured_and_that_is_said(script: str, budget: float) -> None:
     report = tune.tune_script([script], budget=budget)
     assert report.records == [] and len(report.left_out) == 2
-    assert all("budget of 0 s" in why for why in report.left_out.values())
+    assert all("budget of 0 s" in why and "again goes on" in why for why in report.left_out.values())
 
 
 def test_deterministic_chooses_nothing_by_timing(script: str) -> None:
@@ -172,10 +289,14 @@ def test_a_script_that_is_not_there() -> None:
         tune.tune_script(["nowhere.py"])
 
 
-def test_a_script_without_operations(tmp_path: Path) -> None:
-    (tmp_path / "empty.py").write_text("import sys; sys.exit(0)")
-    report = tune.tune_script([str(tmp_path / "empty.py")])
-    assert report.rows() == [] and report.records == []
+@pytest.mark.parametrize("text", ["import sys; sys.exit(0)", "import numpy as np; np.linalg.svd(np.eye(4) @ np.eye(4))"])
+def test_a_script_without_operations_is_an_error_that_says_what_to_do(text: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text(text)
+    steps: list[str] = []
+    with pytest.raises(tune.NothingToTune, match=r"empty.py called no operation of Backline") as caught:
+        tune.tune_script([str(tmp_path / "empty.py")], step=steps.append)
+    assert "backline.matmul(a, b)" in caught.value.remedy and caught.value.exit_status == 3
+    assert steps == ["NumPy alone"]  # it is not run again to see the same
 
 
 def test_a_script_beside_modules_of_its_own(tmp_path: Path) -> None:

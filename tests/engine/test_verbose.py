@@ -458,48 +458,48 @@ def test_a_forked_child_speaks_for_itself() -> None:
     assert printed(done.stdout)
 
 
-# The door -------------------------------------------------------------------------------------------------------------
+# The reader-writer lock -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_door_keeps_other_threads_out() -> None:
-    door, seen = _core.Door(), []
+def test_a_writer_keeps_other_threads_out() -> None:
+    rwlock, seen = _core.ReadWriteLock(), []
 
     def visitor() -> None:
-        door.enter()
-        seen.append(door.closed)
-        door.leave()
+        rwlock.acquire_read()
+        seen.append(rwlock.write_locked)
+        rwlock.release_read()
 
-    door.close()
-    door.close()
-    door.enter()  # whoever closed it goes in and out
-    assert door.closed and door.inside == 1
-    door.leave()
+    rwlock.acquire_write()
+    rwlock.acquire_write()
+    rwlock.acquire_read()  # the writer itself may read
+    assert rwlock.write_locked and rwlock.readers == 1
+    rwlock.release_read()
     t = threading.Thread(target=visitor)
     t.start()
-    door.open()
+    rwlock.release_write()
     t.join(0.2)
     assert t.is_alive() and not seen, "it was closed twice"
-    door.open()
+    rwlock.release_write()
     t.join()
-    assert seen == [False] and not door.closed and door.inside == 0
+    assert seen == [False] and not rwlock.write_locked and rwlock.readers == 0
 
 
 def test_closing_waits_for_those_inside() -> None:
-    door, order = _core.Door(), []
+    rwlock, order = _core.ReadWriteLock(), []
     inside, go = threading.Event(), threading.Event()
 
     def visitor() -> None:
-        door.enter()
+        rwlock.acquire_read()
         inside.set()
         go.wait()
         order.append("left")
-        door.leave()
+        rwlock.release_read()
 
     def closer() -> None:
         inside.wait()
-        door.close()
+        rwlock.acquire_write()
         order.append("closed")
-        door.open()
+        rwlock.release_write()
 
     threads = [threading.Thread(target=f) for f in (visitor, closer)]
     for t in threads:
@@ -513,40 +513,40 @@ def test_closing_waits_for_those_inside() -> None:
     assert order == ["left", "closed"]
 
 
-def test_doors_refuse_what_makes_no_sense() -> None:
-    door = _core.Door()
-    with pytest.raises(RuntimeError, match="did not close"):
-        door.open()
+def test_locks_refuse_what_makes_no_sense() -> None:
+    rwlock = _core.ReadWriteLock()
+    with pytest.raises(RuntimeError, match="not the writer"):
+        rwlock.release_write()
     with pytest.raises(TypeError):
-        _core.Door(1)  # type: ignore[call-arg]
+        _core.ReadWriteLock(1)  # type: ignore[call-arg]
     need("mkl")
     with backline.use("mkl", only=True):
         backline.mm(LARGE, LARGE)
     plan = _core.last_plan()
-    assert type(plan.door) is _core.Door
-    with pytest.raises(TypeError, match="Door or None"):
-        plan.door = 3
+    assert type(plan.rwlock) is _core.ReadWriteLock
+    with pytest.raises(TypeError, match="ReadWriteLock or None"):
+        plan.rwlock = 3
     with pytest.raises(TypeError):
-        del plan.door
+        del plan.rwlock
 
 
 @pytest.mark.parametrize("n", [4, 200])
 @pytest.mark.usefixtures("on_mkl")
-def test_prepared_calls_wait_at_a_closed_door(n: int) -> None:
+def test_prepared_calls_wait_for_a_writer(n: int) -> None:
     x = np.ones((n, n))
     backline.mm(x, x)
-    door = _core.last_plan().door
+    rwlock = _core.last_plan().rwlock
     context, done = contextvars.copy_context(), threading.Event()
     t = threading.Thread(target=context.run, args=(lambda: (backline.mm(x, x), done.set()),))
-    door.close()
+    rwlock.acquire_write()
     try:
         backline.mm(x, x)  # of the thread that closed it
         t.start()
         assert not done.wait(0.1)
     finally:
-        door.open()
+        rwlock.release_write()
     t.join()
-    assert done.is_set() and door.inside == 0
+    assert done.is_set() and rwlock.readers == 0
 
 
 # A library that speaks like oneDNN ------------------------------------------------------------------------------------
@@ -649,7 +649,7 @@ def test_the_level_is_put_back_when_the_library_raises(speaking: Speaking) -> No
     with mkldnn.verbose(2), pytest.raises(ZeroDivisionError):
         backline.mm(SMALL, SMALL)
     voice = voice_of(speaking)
-    assert speaking.level == 0 and voice is not None and not voice.door.closed
+    assert speaking.level == 0 and voice is not None and not voice.rwlock.write_locked
 
 
 def test_scopes_of_two_libraries_are_apart(speaking: Speaking, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,8 @@ SHOWS = {
 def run(script: str) -> str:
     source = str(Path(backline.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / f"{script}.py")],
+        # The machine may be busy, which is said in a warning.
+        [sys.executable, "-W", "error", "-W", "ignore:timed on a busy machine", str(FOLDER / f"{script}.py")],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), "BACKLINE_NUM_THREADS": "2"},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
@@ -86,6 +88,14 @@ def test_a_script_is_written_as_for_torch(script: str) -> None:
     text = (FOLDER / f"{script}.py").read_text()
     assert re.search(r"^import backline as torch$", text, re.MULTILINE)
     assert text.startswith('"""') and "import torch\n" not in text
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [
+    (0.067, 21.9, "326.9 times as slow"), (21.9, 0.067, "326.9 times as fast"), (1.0, 1.05, "about as fast"),
+    (1.0, 0.95, "about as fast"), (1.0, 0.5, "2.0 times as fast"), (None, 1.0, "not compared"), (1.0, None, "not compared"),
+])  # fmt: skip
+def test_how_a_change_of_time_is_called(before: float | None, after: float | None, words: str) -> None:
+    assert runpy.run_path(str(FOLDER / "go_faster.py"))["words"](before, after) == words
 
 
 def test_a_library_that_is_there_tells_of_its_calls() -> None:

@@ -170,7 +170,7 @@ def test_a_passing_shortage_is_not_kept(error: str, cache: Path, asked: list[str
         f"class Toy:\n    def test(self, path): raise {error}\n\n\ndef get(name): return Toy()\n"
     )
     path = str(tmp_path / "file" / "library.so")
-    options = {"name": "toy", "folders": [str(tmp_path)], "core": str(tmp_path / "core.py")}
+    options = {"name": "toy", "folders": [str(tmp_path)], "compiled": {"backline._core": str(tmp_path / "core.py")}}
     said, count = TROUBLES[error]
     for _ in range(2):
         probe_cache._known.clear()

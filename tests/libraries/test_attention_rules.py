@@ -234,9 +234,9 @@ def test_the_first_constraint_that_fails_is_the_reason(key):
 
 MEANINGLESS = [
     ({"mask": (16, 16), "is_causal": True}, "exclude each other"),
-    ({"dropout_p": 1.5}, "0 to 1, not 1.5"),
-    ({"dropout_p": -0.1}, "0 to 1"),
-    ({"dropout_p": float("nan")}, "0 to 1"),
+    ({"dropout_p": 1.5}, "between 0 and 1, but got 1.5"),
+    ({"dropout_p": -0.1}, "between 0 and 1"),
+    ({"dropout_p": float("nan")}, "between 0 and 1"),
     ({"rank": 1}, "2 dimensions"),
     ({"d": (64, 32, 32)}, "query and key must have one head dim, not 64 and 32"),
     ({"mask": (16, 16), "mask_dtype": "float64"}, "mask must be bool, float32 or float16"),

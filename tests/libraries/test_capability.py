@@ -29,9 +29,11 @@ def _own_records(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this processor had AVX-512."""
+def avx512(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if this processor had AVX-512, and no cap were set."""
     monkeypatch.setattr(words, "detected", lambda: "avx512")
+    with capped("avx512"):
+        yield
 
 
 def capped(word: str) -> Any:

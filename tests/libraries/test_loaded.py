@@ -309,6 +309,23 @@ def test_copies_of_openblas() -> None:
     assert found == {"several copies of OpenBLAS": "slow"}
 
 
+def test_a_copy_on_the_team_is_no_conflict() -> None:
+    numpys = replace(library("openblas", "/1", threading="pthreads"), owner="numpy")
+    driven = library("openblas", "/2", threading="team")
+    assert kinds(numpys, driven) == {}
+    # NumPy's pool beside the team is what every process has: worth knowing, no fault.
+    assert kinds(numpys, driven, library("libgomp")) == {"several pools that wait by spinning": "note"}
+    third = library("openblas", "/3", threading="pthreads")
+    assert kinds(numpys, driven, third)["several copies of OpenBLAS"] == "slow"
+
+
+def test_the_copy_that_backline_drives_is_known() -> None:
+    answer = run("import backline, numpy\nbackline.libraries.get('openblas').available()")
+    ours = [x for x in answer["libraries"] if x["owner"] == "scipy-openblas32"]  # type: ignore[attr-defined]
+    assert all(x["threading"] in ("team", "openmp", "none") for x in ours) and len(ours) <= 1
+    assert "several copies of OpenBLAS" not in answer["kinds"]  # type: ignore[operator]
+
+
 def test_intel_layer_under_a_global_libgomp() -> None:
     layer, gomp = library("mkl.intel_thread", threads=None), library("libgomp", serves_openmp=True)
     assert kinds(layer, gomp) == {"MKL's Intel layer while libgomp serves the process": "wrong"}

@@ -82,8 +82,6 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
     "mkldnn": (onednn(), "3.5.3", onednn("2, 6, 3"), "is oneDNN 2.6.3, which has another interface; 3 is needed"),
     "nnpack": (returning("nnp_initialize", 0), None, returning("nnp_initialize", 51), "it does not support this processor"),
     "xnnpack": (returning("xnn_initialize", 0, "void *allocator"), None, returning("xnn_initialize", 5, "void *a"), "not support this"),
-    "qnnpack": (returning("qnnp_initialize", 0), None, returning("qnnp_initialize", 2), "status 2"),
-    "fbgemm": ("int f;", None, "extern int elsewhere(void); int f(void) { return elsewhere(); }", "undefined symbol: elsewhere"),
     "kleidiai": (KLEIDIAI + 'const char *kai_get_version(void) { return "1.24.0"; }', "1.24.0",
                  KLEIDIAI + "__attribute__((constructor)) static void f(void) { __builtin_trap(); }", "crashes when"),
     "fftw": (FFTW + 'const char fftw_version[] = "fftw-3.3.10-sse2";', "3.3.10", FFTW, "does not tell its version"),
@@ -96,7 +94,7 @@ def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing known yet, no file named, and each library on the machine that it is for."""
     for name in KNOWN:
         monkeypatch.delenv(KNOWN[name].spec.env, raising=False)
-    machines = {"kleidiai": "aarch64", "fbgemm": "x86_64"}
+    machines = {"kleidiai": "aarch64"}
     here = platform.machine()
     looked = presence._look_for
 
@@ -158,7 +156,7 @@ def test_found(name: str, build: Build, monkeypatch: pytest.MonkeyPatch, capfd: 
 @pytest.mark.parametrize("name", STANDINS)
 def test_there_but_does_not_work(name: str, build: Build, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     path = build(f"lib{name}.so.1", STANDINS[name][2], ["-Wl,-z,lazy"])
-    if name in ("composable_kernel", "aotriton", "fbgemm"):
+    if name in ("composable_kernel", "aotriton"):
         assert not KNOWN[name].spec.needs
     else:  # what it must export is there: it is the library itself that fails
         assert find.search(KNOWN[name].spec, str(path))
@@ -288,7 +286,7 @@ def test_unknown_names() -> None:
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(presence.platform, "machine", lambda: "riscv64")
-    for name, wanted in (("kleidiai", "aarch64"), ("fbgemm", "x86_64")):
+    for name, wanted in (("kleidiai", "aarch64"),):
         found = presence.presence(name)
         found.forget()
         assert not found.available()

@@ -178,12 +178,14 @@ OWN = {
         deterministic switch
         warn_only switch
         determinism_level switch
+        promote switch
         emulate switch
         num_threads switch
         prefer switch
         only switch
         max_error switch
         effective_precision function ()
+        GenericModule class (m, name)
     """,
     "cpu": _FLAGS,
     "cuda": _FLAGS + """
@@ -210,7 +212,7 @@ OWN = {
     "mkldnn": _UNIFORM,
     **dict.fromkeys(("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"), "flags function (fp32_precision=None)"),
     "openmp": _UNIFORM + "runtimes function ()\n num_threads function (n)",
-    "python_native": "flags function (cutedsl=None, triton=None)\n set_flags function (_cutedsl=None, _triton=None)\n cutedsl handle\n triton handle",
+    "python_native": "flags function (cutedsl=None, triton=None, ...)\n set_flags function (_cutedsl=None, _triton=None, ...)\n cutedsl handle\n triton handle",
     **dict.fromkeys(("python_native.cutedsl", "python_native.triton"), """
         name fixed
         available fixed
@@ -286,9 +288,12 @@ def _by_function(module: str, name: str, read: str, write: str, *values: Any, **
     return {f"{module}.{name}": Setting(*values, read=read, write=write, **ways, **more)}
 
 
+def _by_name(name: str) -> dict[str, str]:
+    return {"read": f"switches.get({name!r})", "write": f"switches.assign({name!r}, v)"}
+
+
 def _only_by_name(name: str, *values: Any, **more: Any) -> dict[str, Setting]:
-    read, write = f"switches.get({name!r})", f"switches.assign({name!r}, v)"
-    return {name: Setting(*values, read=read, write=write, flags="-", set_flags="-", **more)}
+    return {name: Setting(*values, **_by_name(name), flags="-", set_flags="-", **more)}
 
 
 _ENABLED = Setting(bool, True, ON_OFF)
@@ -322,13 +327,17 @@ SETTINGS: dict[str, Setting] = {
     "num_threads": Setting(int, DETECTED, (1, 2, 77, 1024), least=1),
     "prefer": Setting(tuple, (), LIBRARIES, ((["mkl", "blis", "mkl"], ("mkl", "blis")),), (("blas",), ("mkl", "lapack"))),
     "only": Setting(tuple, (), LIBRARIES, bad=(("blas",), ("MKL",))),
+    "promote": Setting(str, "error", ("error", "numpy"), bad=("numpys",)),
     "max_error": Setting(float, math.inf, (0.0, 1e-6, 3.5, math.inf), ((2, 2.0),), (-1e-9, math.nan), least=0),
     **_only_by_name("sdp_priority", tuple, (), ((), ("math",), ("cudnn_attention", "flash_attention")), bad=(("flash",),)),
     "float32_matmul_precision": Setting(
         str, "highest", ("highest", "high", "medium"), (("HIGH", "high"), ("Medium", "medium")), ("foo",),
-        "backline.get_float32_matmul_precision()", "backline.set_float32_matmul_precision(v)", "-", "-"),
+        "backline.get_float32_matmul_precision()", "backline.set_float32_matmul_precision(v)"),
     "utils.deterministic.fill_uninitialized_memory": Setting(
-        bool, True, ON_OFF, read="backline.utils.deterministic.fill_uninitialized_memory", flags="-", set_flags="-"),
+        bool, True, ON_OFF, read="backline.utils.deterministic.fill_uninitialized_memory",
+        flags="backline.utils.deterministic.flags(fill_uninitialized_memory=v)", set_flags="-"),
+    "nn.attention.WARN_FOR_UNFUSED_KERNELS": Setting(
+        bool, False, ON_OFF, read="backline.nn.attention.WARN_FOR_UNFUSED_KERNELS", flags="-", set_flags="-"),
     **dict.fromkeys(
         (f"{name}.enabled" for name in ("numpy", "openblas", "mkl", "blis", "mkldnn", "nnpack", "xnnpack", "kleidiai", "openmp",
                                          "opt_einsum", "cudnn", "cusparselt", "miopen", "mps", "fftw", "scipy")), _ENABLED),
@@ -341,7 +350,9 @@ SETTINGS: dict[str, Setting] = {
     "mkldnn.allow_tf32": _OFF,
     **dict.fromkeys(("mkldnn.fp32_precision",), _CPU_NODE),
     **{f"mkldnn.{op}.fp32_precision": Setting(str, "none", CPU_WORDS, **_HANDLE) for op in ("matmul", "conv", "rnn")},
-    "opt_einsum.strategy": Setting(str, "auto", ("auto", "greedy", "optimal")),
+    "opt_einsum.strategy": Setting(str, "auto", (
+        "auto", "greedy", "optimal", "auto-hq", "branch-1", "branch-2", "branch-all", "dp", "dynamic-programming", "eager",
+        "opportunistic", "random-greedy", "random-greedy-128")),
     **_by_function("mha", "fastpath", "get_fastpath_enabled()", "set_fastpath_enabled(v)", bool, True, ON_OFF),
     "quantized.engine": Setting(str, "x86", ("x86", "onednn", "fbgemm", "qnnpack", "reference"), bad=("none", "auto")),
     **_preferred("linalg", LinalgBackend, LinalgBackend.Default, tuple(LinalgBackend)),
@@ -372,9 +383,9 @@ SETTINGS: dict[str, Setting] = {
     "miopen.immediate": _OFF,
     **{f"python_native.{name}.enabled": Setting(bool, True, ON_OFF, flags=f"backends.python_native.flags({name}=v)",
                                                 set_flags=f"backends.python_native.set_flags(_{name}=v)") for name in ("cutedsl", "triton")},
-    **_only_by_name("python_native.disabled_operations", tuple, (), ((), ("a",), ("b", "a"))),
+    "python_native.disabled_operations": Setting(tuple, (), ((), ("a",), ("b", "a")), **_by_name("python_native.disabled_operations")),
     **_only_by_name("python_native.also_disabled_operations", tuple, (), ((), ("a",), ("b", "a"))),
-    **_only_by_name("python_native.disabled_dispatch_keys", tuple, (), ((), ("CPU",), ("MPS", "CUDA"))),
+    "python_native.disabled_dispatch_keys": Setting(tuple, (), ((), ("CPU",), ("MPS", "CUDA")), **_by_name("python_native.disabled_dispatch_keys")),
 }  # fmt: skip
 
 

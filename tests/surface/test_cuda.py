@@ -203,7 +203,7 @@ def test_a_preference_round_trips_as_a_word_and_as_a_member(function, enum, swit
     assert function("default") in (enum.Default, cuda.BlasBackend.Cublas) and switches.current()[switch] == "default"
 
 
-@pytest.mark.parametrize(("function", "enum", "switch", "word", "library"), WORDS)
+@pytest.mark.parametrize(("function", "enum", "switch", "word", "library"), [row for row in WORDS if row[3] != "cublas"])
 def test_an_absent_library_is_refused_and_nothing_is_stored(function, enum, switch, word, library):
     before = function(), everything()
     for asked in (word, member(enum, word)):

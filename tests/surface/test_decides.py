@@ -20,8 +20,8 @@ from names import SETTINGS, everything_is_there
 
 import backline
 from backline import libraries, switches
-from backline.engine import choose, device_plans, measure, records
-from backline.errors import FallbackRefused, NoKernel, NotDeterministic
+from backline.engine import benchmark, choose, device_plans, records
+from backline.errors import BadType, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides
 from backline.libraries.base import Algorithm, Library, PythonPlan
 from backline.libraries.cpu.fftw import library as fftw_library
@@ -138,7 +138,7 @@ def with_trait(trait: str) -> tuple[dict[str, Any], dict[str, Any]]:
 class Record:
     """A tuning record in which the first algorithm is the least exact."""
 
-    winner, rejected = "", {}
+    winner, disturbed, covered, rejected, errors, medians = "", "", (), {}, {}, {}
 
     def seconds(self, key: str) -> float:
         return 1.0
@@ -159,12 +159,12 @@ def timed(made: list[Trial], asked: Problem) -> Any:
     """How many algorithms are timed for a call."""
     count = []
 
-    def measure_once(asked: Problem, found: list[Algorithm], threads: int) -> Record:
+    def measure_once(asked: Problem, found: list[Algorithm], threads: int, under: object) -> Record:
         count.append(len(found))
         return Record()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "measure_once", measure_once)
+        patch.setattr(benchmark, "measure_once", measure_once)
         patch.setattr("backline.engine.choose.measured_by", lambda device: object())  # as if there were such a device
         found = verdicts(made, asked, measure=True)
     return found if isinstance(found, str) else count
@@ -174,6 +174,17 @@ def with_a_record(made: list[Trial], asked: Problem) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "find", lambda *args: Record())
         return verdicts(made, asked)
+
+
+def warned_of(made: list[Trial], asked: Problem) -> Any:
+    """True if a call warns that no fused kernel runs it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            choose.plan_for(asked)
+        except NoKernel as error:
+            return type(error).__name__
+    return [str(each.message) for each in caught if "fused" in str(each.message)]
 
 
 def threads_allowed(made: list[Trial], asked: Problem) -> Any:
@@ -204,7 +215,7 @@ def planned() -> Any:
     asked = FftProblem("fft.c2c", operands, (), "fft", axes=(0,), lengths=(64,), result=(64,))
     names = [a.name for a in fftw.algorithms(asked, 1)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fftw_library, "prepare_fftw", lambda planner, problem, algorithm, seconds, gate: seconds)
+        patch.setattr(fftw_library, "prepare_fftw", lambda planner, problem, algorithm, seconds, thread_guard: seconds)
         return names, fftw.prepare(asked, Algorithm("fftw", names[0]))
 
 
@@ -287,6 +298,13 @@ ATTENTION = (PLAIN | {"traits": ("flash_attention",), "as_": "flash"}, PLAIN | {
 EINSUM = ("opt_einsum.enabled", "opt_einsum.strategy")
 CUFFT = "cuda.cufft_plan_cache.max_size"
 
+def of_two_dtypes() -> str:
+    try:
+        return " ".join(backline.explain("matmul", np.eye(2, dtype=np.float32), np.eye(2)).problem.converted)
+    except BadType:
+        return "refused"
+
+
 CASES: dict[str, Case] = {
     "fp32_precision": precision("tf32", "matmul", "mps", ()),
     "fallback": choosing("error", Trial("trial", PLAIN), given={"prefer": ("mkl",)}),
@@ -300,9 +318,12 @@ CASES: dict[str, Case] = {
     "num_threads": choosing(3, Trial("trial", PLAIN), see=threads_allowed),
     "prefer": choosing(("magma",), Trial("cusolver", PLAIN), Trial("magma", PLAIN), family="fft"),
     "only": choosing(("magma",), Trial("cusolver", PLAIN), Trial("magma", PLAIN), family="fft", also=("prefer",)),
+    "promote": Case("numpy", of_two_dtypes),
     "max_error": choosing(1e-6, Trial("trial", PLAIN, {"as_": "fast"}), see=with_a_record),
     "sdp_priority": choosing(("math",), Trial("trial", *ATTENTION), family="attention", also=("cuda.flash_sdp", "cuda.math_sdp")),
     "float32_matmul_precision": precision("high", "matmul", "cuda:0", CUDA_MATMUL),
+    "nn.attention.WARN_FOR_UNFUSED_KERNELS": choosing(
+        True, Trial("trial", PLAIN | {"traits": ("math",), "as_": "math"}), see=warned_of, family="attention", also=("cuda.math_sdp",)),
     "utils.deterministic.fill_uninitialized_memory": Case(False, filled, ("deterministic",), {"deterministic": True}),
     **enabled("numpy.enabled", "numpy"), **enabled("openblas.enabled", "openblas"), **enabled("mkl.enabled", "mkl"),
     **enabled("blis.enabled", "blis"), **enabled("mkldnn.enabled", "onednn"), **enabled("nnpack.enabled", "nnpack"),

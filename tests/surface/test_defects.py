@@ -48,7 +48,7 @@ from names import MODEL, OWN, SETTINGS, everything_is_there, lines
 import backline
 from backline import backends, switches
 from backline.backends import cuda, cudnn, mha, mkl, mkldnn, nnpack, opt_einsum, quantized
-from backline.engine import measure
+from backline.engine import benchmark
 from backline.errors import BackendUnavailable, BadType, BadValue, Frozen, UnknownName
 from backline.libraries.base import Algorithm
 from backline.switches import store
@@ -72,13 +72,14 @@ def everything() -> dict[str, Any]:
 
 # --- flags() and set_flags() ---------------------------------------------------------------------------------------
 
-BY_FLAGS = [name for name, setting in SETTINGS.items() if setting.flags != "-" and hasattr(at(name.rpartition(".")[0]), "flags")]
+IN_BACKENDS = [name for name in SETTINGS if not name.startswith(("nn.", "utils."))]
+BY_FLAGS = [name for name in IN_BACKENDS if SETTINGS[name].flags != "-" and hasattr(at(name.rpartition(".")[0]), "flags")]
 VIEWED = {name: {*switches.views()[name].nodes} for name in switches.views()} | {"cuda.cublas_workspace_size": {"cuda.cublaslt_workspace_size"}}
 
 
 def related(name: str) -> set[str]:
     """What reads otherwise when a switch is written: views of it, and what inherits from it."""
-    found = {name, *VIEWED.get(name, ())}
+    found = {name, *VIEWED.get(name, ()), *(view for view, nodes in VIEWED.items() if name in nodes)}
     if "precision" in name or "tf32" in name:
         found |= {other for other in SETTINGS if "precision" in other or "tf32" in other}
     return found
@@ -381,13 +382,13 @@ def test_a_mask_with_is_causal_is_refused_whichever_kernel_is_asked(kernel: str)
 @pytest.mark.usefixtures("clean")
 def test_benchmark_times_a_shape_that_was_met_while_it_was_off(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[list[Algorithm]] = []
-    real = measure.measure_once
+    real = benchmark.measure_once
 
-    def count(problem: Any, found: list[Algorithm], threads: int) -> Any:
+    def count(problem: Any, found: list[Algorithm], threads: int, under: Any) -> Any:
         timed.append(found)
-        return real(problem, found, threads)
+        return real(problem, found, threads, under)
 
-    monkeypatch.setattr(measure, "measure_once", count)
+    monkeypatch.setattr(benchmark, "measure_once", count)
     a = np.eye(5)
     for turn in range(2):
         backline.mm(a, a)

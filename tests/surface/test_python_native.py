@@ -28,8 +28,9 @@ LANGUAGES = ["cutedsl", "triton"]
 SIGNATURES = {
     "get_dsl_operations": "(dsl_name)", "disable_operations": "(*op_symbols)", "enable_operations": "(*op_symbols)",
     "disable_dispatch_keys": "(*dispatch_keys)", "enable_dispatch_keys": "(*dispatch_keys)", "operations_disabled": "(*op_symbols)",
-    "is_operation_disabled": "(op_symbol)", "is_dsl_disabled": "(dsl_name)", "flags": "(cutedsl=None, triton=None)",
-    "set_flags": "(_cutedsl=None, _triton=None)", "DSLController": "(dsl_name)",
+    "is_operation_disabled": "(op_symbol)", "is_dsl_disabled": "(dsl_name)", "DSLController": "(dsl_name)",
+    "flags": "(cutedsl=None, triton=None, disabled_operations=None, disabled_dispatch_keys=None)",
+    "set_flags": "(_cutedsl=None, _triton=None, _disabled_operations=None, _disabled_dispatch_keys=None)",
 }  # fmt: skip
 
 

@@ -122,8 +122,8 @@ for k in range(25):
     with backline.use({library!r}, only=True), backline.num_threads(2):
         assert np.allclose(backline.mm(a, a)[:2], expected)
 assert hits == 25
-gate = backline.libraries.get({library!r}).traits.gate
-assert gate.active == 0, gate.active
+thread_guard = backline.libraries.get({library!r}).traits.thread_guard
+assert thread_guard.active == 0, thread_guard.active
 """
     )
 

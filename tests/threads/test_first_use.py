@@ -151,8 +151,8 @@ def test_two_objects_on_one_file_share_the_guard(name: str, clean: None) -> None
     second: Any = type(first)()
     assert second.available(), second.reason()
     assert second.traits is not first.traits
-    assert second.traits.gate is first.traits.gate and second.traits.native.door is first.traits.native.door
-    assert len({id(made) for made, _ in team._gates.values()}) == len(team._gates)
+    assert second.traits.thread_guard is first.traits.thread_guard and second.traits.native.rwlock is first.traits.native.rwlock
+    assert len({id(made) for made, _ in team._guards.values()}) == len(team._guards)
 
 
 def test_a_choice_follows_the_switches_that_held_when_it_began(clean: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_one_count_is_not_left_for_the_next_call() -> None:
     for threads in (2, 1, 2):
         (algorithm,) = [x for x in algorithms("openblas", problem) if x.name == "gemm" and x.threads == threads]
         lib.prepare(problem, algorithm)(a, a)
-        assert native.call(count, restype=ctypes.c_int) == threads == lib.traits.gate.value
+        assert native.call(count, restype=ctypes.c_int) == threads == lib.traits.thread_guard.value
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])

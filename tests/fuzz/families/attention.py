@@ -181,6 +181,8 @@ def multi_head(draw: Draw, op: str) -> Call:
     if not causal and draw.chance(0.3):
         shape = draw.choice(((lq, lk), (batch * heads, lq, lk)))
         mask = draw.lay_out(~draw.fill(shape, "bool")) if draw.chance(0.5) else draw.array(shape, draw.choice(("float32", dtype)), "normal")
+    if causal and forward:  # there it says only that the mask is the causal one
+        mask = draw.lay_out(~np.tri(lq, lk, dtype=bool))
     if draw.chance(0.3):
         shape = (lk,) if single else (n, lk)
         padding = draw.lay_out(~draw.fill(shape, "bool")) if draw.chance(0.6) else draw.array(shape, dtype, "normal")

@@ -181,10 +181,9 @@ def convolution(draw: Draw, op: str) -> Call:
     return _finish(draw, op, c, x, w, reference, size, c.words(draw))
 
 
-@generates("conv", *(name for name in CONVS if "transpose" in name and "prepack" not in name), weight=6)
-@generates("conv", *(name for name in CONVS if "transpose" in name and "prepack" in name), weight=2)
-def transposed(draw: Draw, op: str) -> Call:
-    c = Sizes(draw, int(op[-2]))
+def _transposed(draw: Draw, rank: int) -> tuple[Sizes, tuple[int, ...], tuple[int, ...]]:
+    """A transposed convolution, its output padding and the sizes of its result."""
+    c = Sizes(draw, rank)
     c.same = ""
     if draw.plain.size == 0 and c.rank == 3:
         c.image = tuple(min(n, 5) for n in c.image)
@@ -198,6 +197,13 @@ def transposed(draw: Draw, op: str) -> Call:
         points = tuple(
             (n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in zip(c.image, c.stride, c.dilation, c.kernel, extra, strict=True)
         )
+    return c, extra, points
+
+
+@generates("conv", *(name for name in CONVS if "transpose" in name and "prepack" not in name), weight=6)
+@generates("conv", *(name for name in CONVS if "transpose" in name and "prepack" in name), weight=2)
+def transposed(draw: Draw, op: str) -> Call:
+    c, extra, points = _transposed(draw, int(op[-2]))
     x = _layout(draw, draw.fill((c.n, c.o * c.groups, *c.image), c.dtype))
     w = _layout(draw, _finite(draw, (c.o * c.groups, c.c, *c.kernel), c.dtype))
     a, b = wide(x), wide(w)
@@ -268,3 +274,28 @@ def gradients(draw: Draw, op: str) -> Call:
     return call
 
 
+
+
+@generates("conv gradients", *(f"nn.grad.conv_transpose{d}d_{what}" for d in (1, 2, 3) for what in ("input", "weight")), weight=2)
+def transposed_gradients(draw: Draw, op: str) -> Call:
+    c, extra, points = _transposed(draw, int(op[22]))
+    g = _layout(draw, _finite(draw, (c.n, c.c * c.groups, *points), c.dtype))
+    more = c.stride, c.pads(), c.dilation, c.groups
+    if op.endswith("input"):
+        other = _layout(draw, _finite(draw, (c.o * c.groups, c.c, *c.kernel), c.dtype))
+        args: tuple[Any, ...] = ((c.n, c.o * c.groups, *c.image), other, g)
+        sizes, what, terms = c.image, "result", c.c * math.prod(c.kernel)
+    else:
+        other = _layout(draw, _finite(draw, (c.n, c.o * c.groups, *c.image), c.dtype))
+        args = (other, (c.o * c.groups, c.c, *c.kernel), g)
+        sizes, what, terms = c.kernel, "weight", c.n * math.prod(c.image)
+    a, b = wide(g), wide(other)
+    with np.errstate(all="ignore"):
+        reference, size = correlate(a, b, sizes, *more, what), correlate(np.abs(a), np.abs(b), sizes, *more, what)
+    words = c.words(draw)
+    if any(extra):
+        words["output_padding"] = extra
+    call = finished(draw, op, args, words, reference, size, terms + 2, g.dtype, out=False)
+    with np.errstate(all="ignore"):
+        call.loose = float(np.nanmax(size[np.isfinite(size)], initial=0)) * 2.0**-16
+    return call

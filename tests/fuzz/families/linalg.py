@@ -302,3 +302,84 @@ def least_squares(draw: Draw, op: str) -> Call:
             raise Wrong("value", f"rank is {result.rank}, not {min(c.m, c.n)}")
 
     return c.call(op, (c.a, b), {"driver": driver} if driver else {}, check)
+
+
+def from_ldl(ld: Array, pivots: Array, hermitian: bool) -> Array:
+    """The matrix of LDL factors, the last rows first."""
+    n = ld.shape[-1]
+    whole = np.zeros(ld.shape, np.result_type(ld.dtype, np.longdouble))
+    for item in np.ndindex(*ld.shape[:-2]):
+        x, rows = ld[item].astype(whole.dtype), pivots[item]
+        blocks, k = [], 0
+        while k < n:
+            blocks.append((k, k + (1 if rows[k] > 0 else 2)))
+            k = blocks[-1][1]
+        left, middle = np.eye(n, dtype=x.dtype), np.zeros_like(x)
+        for first, end in reversed(blocks):
+            left[end:] += x[end:, first:end] @ left[first:end]
+            other = abs(int(rows[end - 1])) - 1
+            left[[end - 1, other]] = left[[other, end - 1]]
+            block = np.tril(x[first:end, first:end])
+            low = np.tril(block, -1)
+            middle[first:end, first:end] = block + (adjoint(low) if hermitian else low.T)
+        whole[item] = left @ middle @ (adjoint(left) if hermitian else left.T)
+    return whole
+
+
+@generates("linalg", "linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve", weight=2)
+def indefinite(draw: Draw, op: str) -> Call:
+    c = Case(draw, hermitian=True)
+    turned = draw.chance(0.5)
+    low = np.tril(wide(c.a), -1)
+    diagonal = np.einsum("...ii->...i", wide(c.a))
+    a = low + (adjoint(low) if turned else low.swapaxes(-1, -2)) + (diagonal.real if turned else diagonal)[..., None] * np.eye(c.n)
+    words = {"hermitian": True} if turned else {}
+
+    def check(result: Any) -> None:
+        ld, pivots = like(result.LD, c.a.shape, c.a.dtype, "LD"), like(result.pivots, (*c.batch, c.n), np.dtype(np.int32), "pivots")
+        if np.triu(ld, 1).any():
+            raise Wrong("value", "what is above the diagonal is not zero")
+        grown = size_of(from_ldl(np.abs(ld), pivots, False))  # elements of L have no bound (Higham, section 11.1)
+        small(from_ldl(ld, pivots, turned) - a, grown, c.n, c.dtype, "P L D L* P* - A")
+
+    if op != "linalg.ldl_solve":
+        return c.call(op, (c.a,), words, check)
+    # Strides of 0 would repeat what is off the diagonal there.
+    layout = draw.choice(("C", "F", "steps", "negative"))
+    factors = draw.lay_out((np.tril(wide(c.a)) / (1 + size_of(wide(c.a))) + 3 * np.eye(c.n)).astype(c.a.dtype), layout)
+    pivots = np.zeros((*c.batch, c.n), np.int32)
+    for i in range(c.n):
+        pivots[..., i] = draw.whole(i + 1, c.n)
+    pivots, b = draw.lay_out(pivots, layout), c.right()
+    strong = np.tril(wide(factors))
+    if turned:
+        strong[..., range(c.n), range(c.n)] = strong[..., range(c.n), range(c.n)].real
+    whole = from_ldl(strong, pivots, turned)
+
+    def check_solution(result: Any) -> None:
+        _residual(c, whole, wide(b), wide(like(result, b.shape, b.dtype)), True, "A X - B", 10)
+
+    return c.call(op, (factors, pivots, b), words, check_solution)
+
+
+@generates("linalg", "linalg.householder_product")
+def reflectors(draw: Draw, op: str) -> Call:
+    c = Case(draw, square=False)
+    m, n = max(c.m, c.n), min(c.m, c.n)
+    k = draw.whole(0, n)
+    with np.errstate(all="ignore"):
+        x = draw.fill((*c.batch, m, n), c.dtype, "normal")
+        x = (x / max(m, 1) ** 0.5).astype(x.dtype)
+    a, tau = draw.lay_out(x), draw.array((*c.batch, k), c.dtype, "normal")
+    columns, grow = np.zeros((*c.batch, m, n), wide(a).dtype) + np.eye(m, n), np.ones((*c.batch, 1, 1))
+    for i in reversed(range(k)):
+        v = np.where(np.arange(m)[:, None] < i, 0, np.where(np.arange(m)[:, None] == i, 1, wide(a)[..., i : i + 1]))
+        columns = columns - wide(tau)[..., i, None, None] * (v @ (adjoint(v) @ columns))
+        grow = grow * (1 + np.abs(tau[..., i, None, None]) * size_of(v) ** 2)
+
+    def check(result: Any) -> None:
+        got = wide(like(result, a.shape, a.dtype))
+        if a.size and np.max(grow) < 0.1 / FORMATS[c.dtype].eps:
+            small(got - columns, grow * n**0.5, m, c.dtype, "Q")
+
+    return Call(op, (a, tau), {}, check)

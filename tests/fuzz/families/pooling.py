@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import FORMATS, Array, Draw, wide
 from ..call import Call, generates
-from ..check import near
+from ..check import like, near
 from .conv import _layout
 
 DTYPES = ("float32",) * 4 + ("float16", "bfloat16", "float64", "float64")
@@ -125,7 +125,18 @@ def pooling(draw: Draw, op: str) -> Call:
             bound = np.where(np.abs(values).sum(-2) > limit / 4, np.inf, bound)
     reference = reference.reshape(*lead, *w.points)
     bound = bound.reshape(reference.shape) if bound.ndim else bound
-    return Call(op, (x,), w.words(draw), lambda result: near(result, reference, bound, x.dtype))
+    words = w.words(draw)
+    if not w.max or draw.chance(0.7):
+        return Call(op, (x,), words, lambda result: near(result, reference, bound, x.dtype))
+
+    def both(result: Any) -> None:
+        near(result[0], reference, bound, x.dtype)
+        places = like(result[1], reference.shape, np.dtype(np.int64), "places").reshape(*lead, -1)
+        some = np.broadcast_to(inside.any(0), places.shape)  # a window in padding has no element
+        found = np.take_along_axis(x.reshape(*lead, -1), np.where(some, places, 0), -1)
+        near(found[some], reference.reshape(places.shape)[some], np.zeros(()), x.dtype, "elements at the places")
+
+    return Call(op, (x,), words | {"return_indices": True}, both)
 
 
 @generates("pooling", *(f"nn.grad.{k}_pool{d}d_input" for k in ("max", "avg") for d in RANKS), weight=3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline import _core
+from backline import _kernels
 from support import rng, seed
 
 assert rng and seed
@@ -17,22 +17,22 @@ assert rng and seed
 def test_it_is_the_sum_of_squares(dtype: str, n: int, rng: np.random.Generator) -> None:
     x = (rng.standard_normal(n) + (1j * rng.standard_normal(n) if dtype.startswith("c") else 0)).astype(dtype)
     parts = np.stack([x.real, x.imag]).astype(np.longdouble)
-    assert _core.square_sum(x) == pytest.approx(float((parts**2).sum()), rel=1e-14)
+    assert _kernels.sum_of_squares(x) == pytest.approx(float((parts**2).sum()), rel=1e-14)
     assert float(backline.linalg.norm(x)) == pytest.approx(float(np.sqrt((parts**2).sum())), rel=1e-7 if x.itemsize < 9 else 1e-14)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_layouts(dtype: str, rng: np.random.Generator) -> None:
     x = rng.standard_normal((20, 30)).astype(dtype)
-    assert _core.square_sum(x) is not None and _core.square_sum(x.T) == _core.square_sum(x)
+    assert _kernels.sum_of_squares(x) is not None and _kernels.sum_of_squares(x.T) == _kernels.sum_of_squares(x)
     misaligned = np.frombuffer(bytearray(1 + x.nbytes), dtype, x.size, 1)
     misaligned[:] = x.ravel()
     for other in (x[:, ::2], x[::-1], misaligned, x.astype(x.dtype.newbyteorder()), x.astype(np.float16), x.astype(int)):
-        assert _core.square_sum(other) is None
+        assert _kernels.sum_of_squares(other) is None
     for other in (x[:, ::2], x[::-1], misaligned.reshape(x.shape)):
         assert float(backline.linalg.norm(other)) == pytest.approx(float(np.linalg.norm(other.astype(np.float64))), rel=1e-6)
     with pytest.raises(TypeError, match="takes an array"):
-        _core.square_sum([1.0])
+        _kernels.sum_of_squares([1.0])
 
 
 @pytest.mark.parametrize("values", [

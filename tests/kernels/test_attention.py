@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backline import _core
+from backline import _kernels
 
-LEVELS = range(_core.attention_level() + 1)
+LEVELS = range(_kernels.instruction_level + 1)
 LOWEST = {"float32": -87.3365447504, "float64": -708.39641853226408}  # below, the result is less than the smallest normal number
 
 
 def exponential(x: Any, level: int) -> Any:
     result = np.full_like(x, 7)
-    _core.attention_exp(x.ctypes.data, result.ctypes.data, x.size, x.itemsize, level)
+    _kernels.attention_exp(x.ctypes.data, result.ctypes.data, x.size, x.itemsize, level)
     return result
 
 
@@ -47,29 +47,29 @@ def test_any_length_and_nothing_beyond(dtype: str, level: int) -> None:
     wanted = exponential(whole, level)
     for n in range(40):
         result = np.full(41, 9, dtype)
-        _core.attention_exp(whole.ctypes.data, result.ctypes.data, n, whole.itemsize, level)
+        _kernels.attention_exp(whole.ctypes.data, result.ctypes.data, n, whole.itemsize, level)
         assert np.array_equal(result[:n], wanted[:n]) and (result[n:] == 9).all()
 
 
 def test_levels_and_descriptions_that_cannot_be() -> None:
     x = np.zeros(1)
-    for itemsize, level in ((2, 0), (8, -1), (8, _core.attention_level() + 1)):
+    for itemsize, level in ((2, 0), (8, -1), (8, _kernels.instruction_level + 1)):
         with pytest.raises(ValueError, match="levels up to"):
-            _core.attention_exp(x.ctypes.data, x.ctypes.data, 1, itemsize, level)
+            _kernels.attention_exp(x.ctypes.data, x.ctypes.data, 1, itemsize, level)
     with pytest.raises(ValueError, match="bytes describe an attention"):
-        _core.attention_workspace(b"")
+        _kernels.attention_workspace(b"")
     with pytest.raises(TypeError):
-        _core.attention_workspace("")  # type: ignore[arg-type]
+        _kernels.attention_workspace("")  # type: ignore[arg-type]
     size = next(n for n in range(0, 1000, 8) if accepted(n))
     with pytest.raises(ValueError, match="cannot be"):
-        _core.attention_workspace(bytes(size))
-    assert _core.attention_address() != 0
+        _kernels.attention_workspace(bytes(size))
+    assert _kernels.addresses["attention"] != 0
 
 
 def accepted(size: int) -> bool:
     """Whether a description of so many bytes is looked at."""
     try:
-        _core.attention_workspace(bytes(size))
+        _kernels.attention_workspace(bytes(size))
     except ValueError as error:
         return "bytes describe" not in str(error)
     return True

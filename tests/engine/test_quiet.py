@@ -1,0 +1,208 @@
+"""How quiet the machine was: readings that are injected, and what a measurement makes of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backline import _core, libraries
+from backline.engine import measure, quiet, records
+from backline.engine.explain import problem_builders
+from backline.engine.quiet import Quietness, Reading, between, in_turn
+from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from backline.problems import Problem
+
+# The functions themselves: tests/conftest.py has quiet ones in their places.
+from backline.engine.quiet import read, spread  # isort: skip
+
+STAT = """cpu  900 100 300 5000 20 5 15 60 0 0
+cpu0 400 50 100 2500 10 5 5 20 0 0
+cpu1 500 50 200 2500 10 0 10 40 0 0
+cpu2 9 9 9 9 9 9 9 9 0 0
+intr 560164 0 0
+ctxt 1
+"""
+
+
+def injected(monkeypatch: pytest.MonkeyPatch, stat: str, load: str, cpus: tuple[int, ...] = (0, 1)) -> Reading:
+    files = {"/proc/stat": stat, "/proc/loadavg": load}
+    monkeypatch.setattr(quiet, "_text", lambda path: files[path])
+    monkeypatch.setattr(quiet, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(quiet, "_tick", lambda: 0.01)
+    return read()
+
+
+def test_counters_are_those_of_the_processors_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = injected(monkeypatch, STAT, "6.49 4.16 1.99 11/170 13665\n")
+    assert found.busy == pytest.approx(5.60 + 7.60) and found.stolen == pytest.approx(0.60) and found.load == 6.49
+    assert injected(monkeypatch, STAT, "1 1 1 1/1 1", (1,)).busy == pytest.approx(7.60)
+
+
+@pytest.mark.parametrize("stat", ["", "nothing\n", "cpu 1 2\n", "cpu0 1 2 3\ncpu1\n"])
+def test_where_there_are_no_counters_nothing_is_known(stat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = injected(monkeypatch, stat, "")
+    assert (found.busy, found.stolen, found.load) == (None, None, None)
+    assert between(found, found, 2).disturbed == ""
+
+
+def test_old_kernels_do_not_count_what_was_stolen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert injected(monkeypatch, "cpu0 100 0 0 0 0 0 0\n", "").stolen == 0.0
+
+
+def test_a_reading_of_this_machine() -> None:
+    before = read()
+    after = read()
+    assert after.at > before.at and after.own >= before.own
+    assert isinstance(between(before, after, 1).disturbed, str)
+
+
+def test_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quiet, "usable_cpus", lambda: (0, 1))
+    before = Reading(10.0, 3.0, 100.0, 5.0, 40, 1.0)
+    found = between(before, Reading(12.0, 6.0, 104.5, 5.4, 50, 2.5), 2, 1.25)
+    assert found == Quietness(2.0, 2, 2, 0.75, pytest.approx(0.1), 10, 2.5, 1.25)
+    # What this process used is counted more exactly than what all did.
+    assert between(before, Reading(12.0, 6.0, 102.9, 5.0), 2).others == 0.0
+
+
+@pytest.mark.parametrize(("quietness", "reason"), [
+    (Quietness(1.0, 2, 2, others=0.15, stolen=0.01, switches=20, load=1.9, spread=1.3), ""),
+    (Quietness(1.0, 2, 2, others=0.3), "other programs took 0.3 of 2 processors"),
+    (Quietness(1.0, 1, 2, others=0.9), ""),  # there is a processor for the one thread
+    (Quietness(1.0, 1, 2, others=1.5), "other programs took 1.5 of 2 processors"),
+    (Quietness(1.0, 4, 16, others=11.0, load=30.0), ""),
+    (Quietness(1.0, 1, 1, others=0.2), "other programs took 0.2 of 1 processor"),
+    (Quietness(1.0, 2, 2, stolen=0.2), "the hypervisor took 20 % of the time"),
+    (Quietness(1.0, 2, 2, switches=120), "the measuring thread was interrupted 120 times a second"),
+    (Quietness(0.05, 2, 2, switches=5), ""),  # too few to tell
+    (Quietness(0.05, 2, 2, switches=9), "the measuring thread was interrupted 180 times a second"),
+    (Quietness(0.05, 2, 2, others=1.9, stolen=0.5), ""),  # counters of 10 ms say nothing of so short a time
+    (Quietness(0.05, 2, 2, others=1.9, load=6.5), "the load average was 6.5 on 2 processors"),
+    (Quietness(0.05, 2, 2, load=3.5), ""),  # this process is in it, too
+    (Quietness(1.0, 2, 2, load=6.5), "the load average was 6.5 on 2 processors"),
+    (Quietness(1.0, 2, 2, others=0.0, load=6.5), ""),  # that was a minute ago
+    (Quietness(1.0, 2, 2, spread=3.0), "samples spread over a factor of 3.0"),
+])  # fmt: skip
+def test_what_disturbs(quietness: Quietness, reason: str) -> None:
+    assert quietness.disturbed == reason
+
+
+def test_one_candidate_that_varies_is_no_busy_machine() -> None:
+    assert spread([[1.0, 9.0, 9.0], [1.0, 1.1, 1.2], [1.0, 1.0, 1.0]]) == 1.1
+    assert spread([]) == spread([[3.0]]) == 1.0
+    assert spread([[1.0, 3.0, 4.0], [2.0, 7.0, 9.0]]) == 3.25
+
+
+def test_candidates_are_compared_round_by_round() -> None:
+    """The machine is slower by 30 from the fourth round on: medians alone would call the one that left early the faster."""
+    fast = [1.0, 1.1, 0.9, *[30.0] * 5]
+    found = in_turn({"slow": [1.5, 1.65, 1.35], "fast": fast})
+    assert found["slow"] == pytest.approx(1.5 * found["fast"])
+    assert in_turn({}) == {} and in_turn({"a": [2.0, 3.0, 4.0]}) == {"a": 3.0}
+
+
+def test_one_disturbed_round_changes_no_order() -> None:
+    found = in_turn({"a": [1.0, 400.0, 1.0], "b": [2.0, 2.0, 2.0]})
+    assert found == {"a": 1.0, "b": 2.0}
+
+
+# What measuring makes of it -------------------------------------------------------------------------------------------
+
+
+class Two(Library):
+    """Two ways to multiply."""
+
+    name = "fake"
+    title = "A fake"
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return "1"
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        yield from (Algorithm(self.name, "one"), Algorithm(self.name, "two"))
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        return PythonPlan(lambda a, b: np.matmul(a, b))
+
+    def report(self) -> dict[str, Any]:
+        return {"name": self.name, "available": True}
+
+
+@pytest.fixture
+def two() -> Iterator[list[Algorithm]]:
+    library = Two()
+    libraries.register(library)
+    yield [Algorithm("fake", "one"), Algorithm("fake", "two")]
+    libraries._MADE.pop("fake", None)
+    libraries._WHERE.pop("fake", None)
+    _core.memo_clear()
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+    """Injects how busy the machine is in each try; returns the pauses that were made."""
+    pauses: list[float] = []
+
+    def inject(*tries: float) -> list[float]:
+        # Two readings a try: seconds, own, busy. The clock of the readings has nothing to do with what is timed.
+        readings = chain.from_iterable((Reading(0.0, 0.0, 0.0), Reading(1.0, 0.0, others)) for others in tries)
+        following = chain(readings, repeat(None))
+        monkeypatch.setattr(quiet, "read", lambda: next(following))
+        monkeypatch.setattr(quiet, "usable_cpus", lambda: (0, 1))
+        monkeypatch.setattr(measure.time, "sleep", lambda seconds: pauses.append(seconds))
+        return pauses
+
+    return inject
+
+
+def square() -> Any:
+    a = np.ones((8, 8), np.float32)
+    return problem_builders["matmul"](a, a)
+
+
+def test_on_a_quiet_machine_once_is_enough(two: list[Algorithm], busy: Any) -> None:
+    pauses = busy(0.1)
+    record = measure.measure_problem(square(), two, 2, budget=0.0)
+    assert record.covered == ("fake.one@1", "fake.two@1") and record.disturbed == "" and measure.PAUSE not in pauses
+    assert records.parse(record.line()) == record
+
+
+def test_what_was_disturbed_is_timed_again(two: list[Algorithm], busy: Any) -> None:
+    pauses = busy(1.4, 0.0)
+    record = measure.measure_problem(square(), two, 2, budget=0.0)
+    assert record.covered == ("fake.one@1", "fake.two@1") and record.disturbed == "" and pauses.count(measure.PAUSE) == 1
+    assert set(record.medians) == {"fake.one@1", "fake.two@1"}
+
+
+def test_that_ends_after_some_tries_and_the_record_says_so(two: list[Algorithm], busy: Any) -> None:
+    pauses = busy(1.4, 1.2)
+    record = measure.measure_problem(square(), two, 2, budget=0.0)
+    assert record.covered == () and record.disturbed == "other programs took 1.2 of 2 processors"
+    assert set(record.medians) == {"fake.one@1", "fake.two@1"} and pauses.count(measure.PAUSE) == measure.TRIES - 1
+    assert records.parse(record.line()) == record
+    assert record.describe().endswith("2 algorithms, timed on a busy machine")
+
+
+def test_one_try_and_no_time_for_a_second(two: list[Algorithm], busy: Any) -> None:
+    pauses = busy(1.4)
+    assert measure.measure_problem(square(), two, 2, budget=0.0, tries=1).disturbed
+    busy(1.4)
+    assert measure.measure_problem(square(), two, 2, budget=0.0, limit=time.perf_counter() * 0 + 1e-6).disturbed
+    assert measure.PAUSE not in pauses
+
+
+def test_an_error_is_a_verdict_on_any_machine(two: list[Algorithm], busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy(1.4, 1.4)
+    real = Two.prepare
+    wrong = PythonPlan(lambda a, b: a @ b + 1)
+    monkeypatch.setattr(Two, "prepare", lambda self, p, a: wrong if a.name == "three" else real(self, p, a))
+    record = measure.measure_problem(square(), [*two, Algorithm("fake", "three")], 2, budget=0.0)
+    assert record.covered == ("fake.three@1",) and "wrong result" in record.rejected["fake.three@1"]
