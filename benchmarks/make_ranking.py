@@ -29,7 +29,8 @@ from backline.problems import short
 LINALG = (
     "linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.qr", "linalg.eigh", "linalg.eigvalsh",
     "linalg.eig", "linalg.eigvals", "linalg.svd", "linalg.svdvals", "linalg.lstsq", "cholesky_solve",
-    "cholesky_inverse", "linalg.solve_triangular", "linalg.lu_solve",
+    "cholesky_inverse", "linalg.solve_triangular", "linalg.lu_solve", "linalg.ldl_factor", "linalg.ldl_solve",
+    "linalg.householder_product",
 )  # fmt: skip
 
 
@@ -49,10 +50,12 @@ def products(dtype):
 
 def arguments(op, n, dtype, batch=()):
     a, b = np.empty((*batch, n, n), dtype), np.empty((*batch, n, 16), dtype)
-    if op == "linalg.lu_solve":
+    if op in ("linalg.lu_solve", "linalg.ldl_solve"):
         return a, np.ones((*batch, n), np.int32), b
     if op == "cholesky_solve":
         return b, a
+    if op == "linalg.householder_product":
+        return a, a[..., 0]
     return (a, b) if "solve" in op or op == "linalg.lstsq" else (a,)
 
 

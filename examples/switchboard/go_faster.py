@@ -2,11 +2,13 @@
 
 Untuned, a ranking that Backline brings along says which library runs what. It was measured on another machine. With `benchmark`
 on, the candidates of each operation and shape are timed once, here, and the fastest runs from then on.
+
+The table compares the times that Backline took of the candidates in turn. Calls that a program times before and after, by itself,
+are compared at different load: on two threads, one takes a hundred times as long while another program has one of two processors.
 """
 
 import os
 import time
-from statistics import median
 
 import numpy as np
 
@@ -32,49 +34,58 @@ CALLS = {
 }
 
 
-def timed(function, *arrays) -> float:
-    """Median seconds of a call."""
-    times = []
-    for _ in range(9):
-        start = time.perf_counter()
-        function(*arrays)
-        times.append(time.perf_counter() - start)
-    return median(times[1:])
-
-
 def who(choice) -> str:
     return f"{choice.library} {choice.algorithm} x{choice.chosen.threads}"
 
 
+def timed(choice, algorithm) -> float | None:
+    """Seconds of an algorithm among the candidates of a choice, if it was timed."""
+    return next((c.seconds for c in choice.candidates if c.detail is not None and c.detail.key == algorithm.key), None)
+
+
+def words(before: float | None, after: float | None) -> str:
+    """Says in words how much faster or slower a call became."""
+    if not before or not after:
+        return "not compared"
+    if before / after > 1.1:
+        return f"{before / after:.1f} times as fast"
+    if after / before > 1.1:
+        return f"{after / before:.1f} times as slow"
+    return "about as fast"
+
+
+def shown(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.3f}"
+
+
 def main() -> None:
-    before = {name: (torch.explain(*call), timed(*call)) for name, call in CALLS.items()}
+    before = {name: torch.explain(*call) for name, call in CALLS.items()}
 
     torch.backends.benchmark = True
     start = time.perf_counter()
     for function, *arrays in CALLS.values():
         function(*arrays)  # the first call of a shape times the candidates
     spent = time.perf_counter() - start
-    after = {name: (torch.explain(*call), timed(*call)) for name, call in CALLS.items()}
+    after = {name: torch.explain(*call) for name, call in CALLS.items()}
 
     print(f"{'operation':<32} {'before':<24} {'ms':>7}   {'with benchmark = True':<24} {'ms':>7}")
-    changed = []
+    gain = {}
     for name in CALLS:
-        (old, old_time), (new, new_time) = before[name], after[name]
+        old, new = before[name], after[name]
+        old_time, new_time = timed(new, old.chosen), timed(new, new.chosen)
         mark = ""
         if who(old) != who(new):
-            changed.append(name)
-            gain = old_time / new_time
-            mark = f"   {gain:.1f} times as fast" if gain > 1.1 else "   about as fast"
-        print(f"{name:<32} {who(old):<24} {old_time * 1e3:7.3f}   {who(new):<24} {new_time * 1e3:7.3f}{mark}")
-    print(f"\n{len(changed)} of {len(CALLS)} run another way now; timing the candidates took {spent:.1f} s, once.")
+            gain[name] = old_time / new_time if old_time and new_time else 0.0
+            mark = "   " + words(old_time, new_time)
+        print(f"{name:<32} {who(old):<24} {shown(old_time):>7}   {who(new):<24} {shown(new_time):>7}{mark}")
+    print(f"\n{len(gain)} of {len(CALLS)} run another way now; timing the candidates took {spent:.1f} s, once.")
 
-    gain = {name: before[name][1] / after[name][1] for name in changed or CALLS}
-    shown = max(gain, key=gain.get)
-    print(f"\nWhy, for example: {shown}")
-    print(f"  before:  {before[shown][0].basis}")
-    print(f"  now:     {after[shown][0].basis}")
+    example = max(gain or CALLS, key=lambda name: gain.get(name, 1.0))
+    print(f"\nWhy, for example: {example}")
+    print(f"  before:  {before[example].basis}")
+    print(f"  now:     {after[example].basis}")
     print("  what was timed:")
-    for verdict, library, algorithm, taken, reason in after[shown][0].rows():
+    for verdict, library, algorithm, taken, reason in after[example].rows():
         if taken:
             print(f"    {verdict:<7} {library:<9} {algorithm:<14} {taken:>9}  {reason}".rstrip())
 
