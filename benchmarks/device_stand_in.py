@@ -42,11 +42,11 @@ def stand_in() -> tuple[Callable[..., Any], Any]:
     def array(*shape: int, dtype: Any = np.float32) -> Any:
         return cupy.ndarray(shape, dtype, whole + next(places) % (ROOM // 2))
 
-    from backline.libraries.cuda import _bindings
+    from backline.libraries.cuda.common import bindings
 
-    _bindings.inserted["cupy"] = used = _Over(cupy, cuda=_cuda(cupy, last))
+    bindings.inserted["cupy"] = used = _Over(cupy, cuda=_cuda(cupy, last))
     for name in LIBRARIES:
-        _bindings.inserted[name] = import_module(f"nvmath.bindings.{name}")
+        bindings.inserted[name] = import_module(f"nvmath.bindings.{name}")
     return array, used
 
 

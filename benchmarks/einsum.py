@@ -17,7 +17,7 @@ import opt_einsum
 
 import backline
 from backline import backends
-from backline.libraries.maps import mapped_files
+from backline.native.process_map import mapped_files
 from side_by_side import Table, call, compare, torch_or_none
 
 Array = np.ndarray[Any, Any]

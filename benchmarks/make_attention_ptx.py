@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 import ml_dtypes
 import numpy as np
 
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import _attention_packaged as packaged
-from backline.libraries.cuda._attention_recipe import Step, Tile, recipe
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention import packaged_kernels as packaged
+from backline.libraries.cuda.attention.launch_sequence import Step, Tile, recipe
 from backline.problems import operand
-from backline.problems.attention import attention_problem
+from backline.problems.attention_problem import attention_problem
 
 
 def steps() -> dict[str, Step]:

@@ -20,10 +20,10 @@ import numpy as np
 import backline
 from backline import libraries
 from backline.engine import ranking
-from backline.engine.explain import problem_builders
-from backline.engine.measure import measure_problem
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
-from backline.libraries.machine import machine
+from backline.native.machine import machine
 from backline.problems import short
 
 LINALG = (

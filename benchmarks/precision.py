@@ -24,7 +24,7 @@ import numpy as np
 
 import backline
 from backline import backends
-from backline.libraries.rounding import round_to, unit
+from backline.libraries.reference.rounding import round_to, unit
 
 PRECISIONS = ("ieee", "tf32", "bf16")
 SHAPES = [(n, n, n) for n in (64, 256, 1024, 2048)] + [(128, k, 128) for k in (16, 256, 4096, 65536)]

@@ -87,7 +87,7 @@ class Table:
         import numpy as np
 
         from backline import libraries
-        from backline.libraries.machine import machine
+        from backline.native.machine import machine
 
         m = machine()
         versions = {n: libraries.get(n).version() for n in libraries.names()}

@@ -115,7 +115,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(autouse=True)
 def no_seed_of_another_test() -> None:
     """No test finds the generator of a `manual_seed` that another test or an example has called."""
-    random = sys.modules.get("backline.ops.random")
+    random = sys.modules.get("backline.ops.seeds")
     if random is not None:
         random._generator = None
 
@@ -133,11 +133,11 @@ def _quiet_machine(request: pytest.FixtureRequest) -> Generator[None, None, None
     if on_gpu(request.config):
         yield
         return
-    from backline.engine import quiet
+    from backline.engine.tuning import machine_load
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quiet, "read", lambda: quiet.Reading(time.perf_counter(), 0.0))
-        patch.setattr(quiet, "spread", lambda samples: 1.0)
+        patch.setattr(machine_load, "read", lambda: machine_load.Reading(time.perf_counter(), 0.0))
+        patch.setattr(machine_load, "spread", lambda samples: 1.0)
         yield
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from backline.libraries import errata
 from backline.libraries.base import Algorithm
 from backline.problems import operand
-from backline.problems.fft import FftProblem
+from backline.problems.fft_problem import FftProblem
 
 WIDE = {"float32": np.float64, "float64": np.longdouble, "complex64": np.complex128, "complex128": np.clongdouble}
 

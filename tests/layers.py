@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from backline import libraries
-from backline.libraries.rounding import STORED
+from backline.libraries.reference.rounding import STORED
 from support import THREADS, algorithms, arrays_in, dtype_of, misaligned, problem_of
 
 Array = Any

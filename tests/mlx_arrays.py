@@ -10,8 +10,8 @@ import pytest
 
 import backline
 from backline import libraries
-from backline.libraries.apple.mlx import MLX
-from backline.libraries.apple.placement import Device
+from backline.libraries.mlx.library import MLX
+from backline.libraries.mlx.placement import Device
 from support import BFLOAT16, dtype_of
 
 mx: Any = pytest.importorskip("mlx.core")

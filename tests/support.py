@@ -21,9 +21,9 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.maps import mapped_files
+from backline.native.process_map import mapped_files
 from processes import wrapped
 
 Array = Any
@@ -239,7 +239,8 @@ def rng(seed: int) -> np.random.Generator:
 def clean() -> Iterator[None]:
     """Default switches before and after the test, and nothing kept of the plans made in it."""
     from backline import _core
-    from backline.engine import choose, plans, records
+    from backline.engine import choose, plan_caches
+    from backline.engine.tuning import record_store
     from backline.libraries import errata, errata_table
     from backline.switches import store
 
@@ -251,8 +252,8 @@ def clean() -> Iterator[None]:
 
     def start() -> None:
         store._restart()
-        records.reload()
-        plans.clear()
+        record_store.reload()
+        plan_caches.clear()
         choose._warned.clear()
         _core.memo_clear()
 

@@ -60,11 +60,11 @@ def parallel_info() -> str:
     True
     """
     from . import get_num_interop_threads, get_num_threads
-    from .libraries import openmp
+    from .libraries import openmp_runtimes
 
     lines = [f"threads a call may use: {get_num_threads()}", f"items of a batch at a time: {get_num_interop_threads()}"]
     lines += [f"{name}: {os.environ.get(name, '[not set]')}" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")]
-    lines += [str(runtime) for runtime in openmp.runtimes()]
+    lines += [str(runtime) for runtime in openmp_runtimes.runtimes()]
     return "\n".join(lines) + "\n"
 
 

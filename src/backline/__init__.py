@@ -19,12 +19,12 @@ from .determinism import (
     set_float32_matmul_precision,
     use_deterministic_algorithms,
 )
-from .engine.explain import explain, later
-from .ops.basics import addbmm, cross, diagonal, inner, kron, trace, vander
-from .ops.matmul import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
-from .ops.packed import prepack
-from .ops.products import chain_matmul, tensordot
-from .ops.random import manual_seed
+from .engine.explanation import explain, later
+from .ops.matrix_chains import chain_matmul, tensordot
+from .ops.matrix_products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
+from .ops.packed_matrix import prepack
+from .ops.seeds import manual_seed
+from .ops.small_products import addbmm, cross, diagonal, inner, kron, trace, vander
 from .settings import (
     get_num_interop_threads,
     get_num_threads,
@@ -38,10 +38,10 @@ from .settings import (
 if TYPE_CHECKING:
     from . import cuda, fft, linalg, nn, quantized, sparse, utils
     from .ops.distances import cdist
-    from .ops.einsum import einsum
+    from .ops.einsum.einsum_operation import einsum
     from .ops.exponential import matrix_exp
-    from .ops.indefinite import orgqr
-    from .ops.solve import cholesky_inverse, cholesky_solve
+    from .ops.linear_systems import cholesky_inverse, cholesky_solve
+    from .ops.symmetric_indefinite import orgqr
 
 __version__ = "0.1.0"
 
@@ -57,10 +57,13 @@ __all__ = [
 
 # Parts that few programs need at once are imported when they are asked for.
 _LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "quantized", "sparse", "utils"), "")
-later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum"]
+later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum.einsum_operation"]
 later += ["backline.quantized", "backline.sparse"]
-_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.solve")
-_LATER |= {"cdist": "ops.distances", "einsum": "ops.einsum", "matrix_exp": "ops.exponential", "orgqr": "ops.indefinite"}
+_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.linear_systems")
+_LATER |= {
+    "cdist": "ops.distances", "einsum": "ops.einsum.einsum_operation", "matrix_exp": "ops.exponential",
+    "orgqr": "ops.symmetric_indefinite",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .backends import cuda as _backend
 from .libraries import devices
-from .ops.random import manual_seed as _manual_seed
+from .ops.seeds import manual_seed as _manual_seed
 
 __all__ = ["device_count", "is_available", "manual_seed", "manual_seed_all"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import switches
 from .errors import BadType, BadValue, TooLarge
-from .switches.declare import show
+from .switches.switch import show
 
 __all__ = [
     "are_deterministic_algorithms_enabled",

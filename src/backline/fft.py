@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .ops.fft import fft, hfft, ifft, ihfft, irfft, rfft
+from .ops.fft1 import fft, hfft, ifft, ihfft, irfft, rfft
 from .ops.fft2 import fft2, hfft2, ifft2, ihfft2, irfft2, rfft2
 from .ops.fft_order import fftfreq, fftshift, ifftshift, rfftfreq
-from .ops.fft_real import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from .ops.fftn import fftn, hfftn, ifftn, ihfftn, irfftn, rfftn
+from .ops.trigonometric import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 
 __all__ = [
     "dct", "dctn", "dst", "dstn", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "hfft2", "hfftn", "idct", "idctn", "idst",

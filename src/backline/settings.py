@@ -7,8 +7,8 @@ from typing import Any, cast
 from . import _core, switches
 from .errors import BadType
 from .switches import Switch
-from .switches.cores import MOST_THREADS
-from .switches.declare import Between, show
+from .switches.default_threads import MOST_THREADS
+from .switches.switch import Between, show
 
 __all__ = [
     "get_num_interop_threads",
@@ -88,9 +88,9 @@ def get_num_interop_threads() -> int:
     >>> get_num_interop_threads() <= get_num_threads()
     True
     """
-    from .libraries import team  # not at import: this module is there from the start
+    from .native import thread_team  # not at import: this module is there from the start
 
-    return team.items_threads(get_num_threads())
+    return thread_team.items_threads(get_num_threads())
 
 
 def set_num_interop_threads(n: int) -> None:
@@ -108,9 +108,9 @@ def set_num_interop_threads(n: int) -> None:
     RuntimeError
         It was set before, or a batch has been divided already.
     """
-    from .libraries import team
+    from .native import thread_team
 
-    if not team.limit_items(cast(int, _INTEROP.check(n))):
+    if not thread_team.limit_items(cast(int, _INTEROP.check(n))):
         raise RuntimeError(
             f"set_num_interop_threads({show(n)}) was refused: it can be set once, before a batch is first divided; "
             f"use num_threads({n}) in a scope instead"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .ops.sparse import CompressedMatrix, ProductWay, compress, matmul, prune_2_4, search, to_sparse_semi_structured
+from .ops.sparse_products import CompressedMatrix, ProductWay, compress, matmul, prune_2_4, search, to_sparse_semi_structured
 
 __all__ = ["CompressedMatrix", "ProductWay", "compress", "matmul", "prune_2_4", "search", "to_sparse_semi_structured"]

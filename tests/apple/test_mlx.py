@@ -12,9 +12,9 @@ import backline
 from backline import libraries
 from backline.backends import mps
 from backline.errors import BacklineError, BadType, NoKernel
-from backline.libraries.apple.mlx import MLX
-from backline.libraries.apple.placement import Device, device_of, has_matrix_units, not_on_metal, reduces
 from backline.libraries.base import Algorithm, Refusal
+from backline.libraries.mlx.library import MLX
+from backline.libraries.mlx.placement import Device, device_of, has_matrix_units, not_on_metal, reduces
 from backline.nn import functional
 from backline.problems import Operand, Problem
 from support import clean, problem_of, python

@@ -11,7 +11,7 @@ import pytest
 import backline
 from backline import quantized
 from backline.errors import BadType, BadValue
-from backline.libraries.apple import mlx_quantized
+from backline.libraries.mlx import mlx_quantized
 from support import clean, rng, seed
 
 mx = pytest.importorskip("mlx.core")

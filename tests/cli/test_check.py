@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from backline import libraries
 from backline.cli import app
 from backline.cli.check import page
-from backline.cli.problem_text import parse
 from backline.errors import BadValue
 from backline.kernel_check.cases import FAMILIES, cases
 from backline.libraries import errata, errata_local
 from backline.libraries.errata_table import TABLE
+from backline.ops.problem_text import parse
 from support import need
 
 ROOT = Path(__file__).parents[2]

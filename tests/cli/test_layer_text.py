@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backline.cli.problem_text import parse
-from backline.engine.explain import import_operations, problem_builders
+from backline.engine.explanation import import_operations, problem_builders
 from backline.errors import BadType, BadValue
+from backline.ops.problem_text import parse
 
 Array = np.ndarray
 import_operations()

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backline.cli.problem_text import parse
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.errors import BackendUnavailable, BadType, BadValue
+from backline.ops.problem_text import parse
 
 GOOD = [
     "matmul f32 1024x1024 1024x1024",

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from backline import libraries, switches
-from backline.cli import docs, governs
-from backline.engine.explain import composites, problem_builders
-from backline.switches.table import FAMILIES
+from backline.cli import docs, governed
+from backline.engine.explanation import composites, problem_builders
+from backline.switches.definitions import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 OWN = {"BACKLINE_PLUGINS": "0"}
@@ -74,11 +74,11 @@ def test_the_list_says_where_values_come_from_and_which_are_views() -> None:
 
 
 def test_what_is_changed_is_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.cli import show
+    from backline.cli import output
     from backline.cli import switches as command
 
     styled: list[tuple[str, str]] = []
-    monkeypatch.setattr(show, "line", lambda text="", style="": styled.append((text, style)))
+    monkeypatch.setattr(output, "line", lambda text="", style="": styled.append((text, style)))
     with switches.scope(fallback="error"):
         command.switches(None, docs=False, status=False, json=False)
     style = {text.split()[0]: style for text, style in styled}
@@ -182,7 +182,7 @@ def test_the_operations_and_the_libraries_that_have_them() -> None:
 def test_what_has_no_effect_yet_says_so() -> None:
     for each in docs.pending():
         if each.kind == "switch":
-            assert governs.waiting(switches.lookup(each.name)) == each.why != ""
+            assert governed.waiting(switches.lookup(each.name)) == each.why != ""
     # Those of single devices are declared by whoever asks for the device, not in the command's own process.
     waiting = [each.name for each in docs.pending() if each.kind == "switch" and ".device" not in each.name]
     if waiting:
@@ -208,9 +208,9 @@ def test_a_backend_with_one_switch_is_shown_in_full() -> None:
 
 
 def test_every_operation_has_a_family() -> None:
-    known = governs.families()
+    known = governed.families()
     assert sorted(op for ops in known.values() for op in ops) == sorted(problem_builders)
-    assert set(composites) == {op for family in known for op in governs.made_of(family)}
+    assert set(composites) == {op for family in known for op in governed.made_of(family)}
 
 
 # the pages ----------------------------------------------------------------------------------------------------------------
@@ -263,16 +263,16 @@ def test_pending_libraries_are_those_that_a_switch_names_and_nothing_drives() ->
 def test_a_library_that_comes_takes_its_switch_off_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     switch = switches.lookup("kleidiai.enabled")
     if "kleidiai" in libraries.names():
-        assert governs.waiting(switch) == ""
+        assert governed.waiting(switch) == ""
         return
-    assert governs.waiting(switch) == "kleidiai is not driven yet"
+    assert governed.waiting(switch) == "kleidiai is not driven yet"
 
     class Stand(libraries.Library):
         name = "kleidiai"
 
     libraries.register(Stand())
     try:
-        assert governs.waiting(switch) == "" and "kleidiai" not in [each.name for each in docs.pending()]
+        assert governed.waiting(switch) == "" and "kleidiai" not in [each.name for each in docs.pending()]
     finally:
         libraries.unregister("kleidiai")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from terminals import on_terminal, plain
 
-from backline.cli import layout
+from backline.cli import text_layout
 
 WIDTHS = (60, 80, 200)
 SWITCH = "cudnn.conv.fp32_precision"
@@ -99,15 +99,15 @@ def test_no_color_means_none() -> None:
 
 
 def test_a_line_breaks_between_words() -> None:
-    assert layout.wrapped("one two three four", 9) == ["one two", "three", "four"]
-    assert layout.wrapped("", 9) == [""]
-    assert layout.wrapped("see /a/very/long/path/to/somewhere now", 12) == ["see", "/a/very/", "long/path/", "to/somewhere", "now"]
+    assert text_layout.wrapped("one two three four", 9) == ["one two", "three", "four"]
+    assert text_layout.wrapped("", 9) == [""]
+    assert text_layout.wrapped("see /a/very/long/path/to/somewhere now", 12) == ["see", "/a/very/", "long/path/", "to/somewhere", "now"]
 
 
 def test_a_path_breaks_behind_a_slash_before_another_mark() -> None:
-    assert layout.broken("/opt/site-packages/xy", 15) == ["/opt/", "site-packages/", "xy"]
-    assert layout.broken("abcdefgh", 3) == ["abc", "def", "gh"]
-    assert "".join(layout.broken("/a-b.c_d/e" * 9, 7)) == "/a-b.c_d/e" * 9
+    assert text_layout.broken("/opt/site-packages/xy", 15) == ["/opt/", "site-packages/", "xy"]
+    assert text_layout.broken("abcdefgh", 3) == ["abc", "def", "gh"]
+    assert "".join(text_layout.broken("/a-b.c_d/e" * 9, 7)) == "/a-b.c_d/e" * 9
 
 
 ROWS = [("mkl", "2026.2", "/opt/lib/libmkl_rt.so.3", "64-bit; threads: gomp"), ("x", "", "why it is missing", "")]
@@ -116,7 +116,7 @@ ROWS = [("mkl", "2026.2", "/opt/lib/libmkl_rt.so.3", "64-bit; threads: gomp"), (
 @pytest.mark.parametrize("width", [*range(12, 90), None])
 @pytest.mark.parametrize("title", [False, True])
 def test_tables_keep_every_word_at_every_width(width: int | None, title: bool) -> None:
-    lines = layout.rows_of(ROWS, indent=2, width=width, title=title, right=[1])
+    lines = text_layout.rows_of(ROWS, indent=2, width=width, title=title, right=[1])
     assert len(lines) == len(ROWS)
     for row, shown in zip(ROWS, lines, strict=True):
         assert width is None or max(map(len, shown)) <= width
@@ -124,7 +124,7 @@ def test_tables_keep_every_word_at_every_width(width: int | None, title: bool) -
 
 
 def test_a_table_that_fits_is_one_line_a_row() -> None:
-    assert layout.rows_of([("a", "bb"), ("ccc", "d")], width=20) == [["a    bb"], ["ccc  d"]]
+    assert text_layout.rows_of([("a", "bb"), ("ccc", "d")], width=20) == [["a    bb"], ["ccc  d"]]
 
 
 # Completion, help, warnings ------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import backline
 from backline import backends
 from backline.backends import cuda
 from backline.errors import BadType, BadValue, NoKernel
-from backline.libraries import attention as kernels
+from backline.libraries import attention_constraints as kernels
+from backline.libraries.blas import blas_attention
 from backline.libraries.capability import reachables
-from backline.libraries.cpu import blas_attention
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.nn.functional import scaled_dot_product_attention as attend
 from backline.nn.grad import scaled_dot_product_attention_backward as gradients

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 import backline
 from backline.errors import BadType, BadValue
 from backline.libraries import capability
-from backline.libraries.cpu import im2col, reference_conv
-from backline.ops import conv as ops
-from backline.ops import conv_grad as grads
+from backline.libraries.blas import im2col
+from backline.libraries.reference import reference_conv
+from backline.ops import convolution as ops
+from backline.ops import convolution_grad as grads
 from support import (
     FLOATS,
     HALVES,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import backline
 from backline import _core, backends, einsum, libraries, switches
-from backline.engine import paths
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.errors import BadType, BadValue, NoKernel
-from backline.ops import einsum_plan
-from backline.ops.einsum_choice import EinsumChoice
-from backline.problems.einsum import parse
+from backline.ops.einsum import contraction_path
+from backline.ops.einsum import plan as einsum_plan
+from backline.ops.einsum.contraction_choice import EinsumChoice
+from backline.problems.einsum_problem import parse
 from support import (
     BFLOAT16,
     FLOATS,
@@ -366,7 +366,7 @@ def test_a_repeated_call_looks_for_no_path(monkeypatch: pytest.MonkeyPatch, rng:
 
     def counting(*args: Any) -> Any:
         searched.append(args)
-        return paths.contraction_path(*args)
+        return contraction_path.contraction_path(*args)
 
     monkeypatch.setattr(einsum_plan, "contraction_path", counting)
     operands = [rng.standard_normal((3, 3)) for _ in range(4)]

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from backline import libraries, switches
 from backline.errors import BadValue
 from backline.libraries.base import Refusal
-from backline.libraries.cpu.emulated import INNER, Emulated
-from backline.libraries.cpu.numpy import reference_plan
-from backline.libraries.rounding import round_to, unit
+from backline.libraries.emulated.library import INNER, Emulated
+from backline.libraries.numpy.library import reference_plan
+from backline.libraries.reference.rounding import round_to, unit
 from support import (
     LAYOUTS,
     arrays_in,

@@ -19,7 +19,7 @@ import backline
 import backline.fft
 from backline import _core, libraries
 from backline.errors import BadType, BadValue, NoKernel
-from backline.problems.fft import FftProblem
+from backline.problems.fft_problem import FftProblem
 from support import BFLOAT16, LAYOUTS, algorithms, clean, dtype_of, misaligned, need, new_seed, problem_of, run_each, spread
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -202,7 +202,7 @@ def test_cosines_and_sines(library: str, name: str, kind: int, dtype: str) -> No
 def test_every_function_is_in_some_library() -> None:
     x = numbers((4, 4), "float32")
     for name in backline.fft.__all__:
-        if f"fft.{name}" in backline.engine.explain.problem_builders:
+        if f"fft.{name}" in backline.engine.explanation.problem_builders:
             found = [lib for lib in LIBRARIES if libraries.get(lib).available() and algorithms(lib, problem_of(f"fft.{name}", x))]
             assert {"scipy", "numpy"} <= set(found), name
 

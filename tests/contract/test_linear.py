@@ -12,8 +12,8 @@ import backline
 from backline import libraries
 from backline.errors import BadType, BadValue
 from backline.nn import functional as F
-from backline.problems.linear import LinearProblem
-from backline.problems.matmul import MatmulProblem
+from backline.problems.linear_problem import LinearProblem
+from backline.problems.matmul_problem import MatmulProblem
 from support import THREADS, algorithms, clean, dtype_of, misaligned, numpy_on_one_thread, problem_of, rng, seed
 
 Array = Any

@@ -19,9 +19,9 @@ from convolutions import CASES, IMAGES, exact_conv, some_layouts
 import backline
 from backline import libraries, switches
 from backline.errors import BadValue, NoKernel
-from backline.libraries import team
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cpu.nnpack.library import NNPACK
+from backline.libraries.nnpack.library import NNPACK
+from backline.native import thread_team
 from backline.nn import functional as F
 from stand_ins import NNPACK_SOURCE, compiled
 from support import arrays_in, clean, misaligned, problem_of, python, random_array, rng, seed
@@ -198,7 +198,7 @@ def test_its_switch_turns_it_off() -> None:
 
 def test_images_are_divided_among_the_team_that_others_run_on(library: NNPACK) -> None:
     w = np.ones((16, 16, 3, 3), F32)
-    for n, pool in ((1, library.pools.name), (2, team.name()), (5, team.name())):
+    for n, pool in ((1, library.pools.name), (2, thread_team.name()), (5, thread_team.name())):
         (first, *_) = [way for way, _, _ in ways(f"{FN}conv2d", np.ones((n, 16, 40, 40), F32), w)]
         assert (first.threads, first.pool) == (2, pool)
     with switches.scope({"openmp.enabled": False}):

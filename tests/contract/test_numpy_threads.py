@@ -10,7 +10,8 @@ import pytest
 
 import backline
 from backline import linalg
-from backline.libraries.cpu import numpy_threads, reference
+from backline.libraries.numpy import numpy_threads
+from backline.libraries.reference import reference_linalg
 from backline.nn import functional
 from support import clean
 
@@ -39,7 +40,7 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
     count = numpy_threads._Count(fake.get, fake.put)
     monkeypatch.setattr(numpy_threads, "_count", lambda: count)
-    monkeypatch.setattr(reference, "blas_threads", lambda: 4)
+    monkeypatch.setattr(reference_linalg, "blas_threads", lambda: 4)
     return fake
 
 

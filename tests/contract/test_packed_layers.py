@@ -20,12 +20,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import backline
 from backline import _core, libraries, switches
-from backline.engine import plans, records
+from backline.engine import plan_caches
 from backline.engine.choose import eligible
-from backline.engine.recorder import pack, unpack
+from backline.engine.tuning import record_store
+from backline.engine.tuning.trace_script import pack, unpack
 from backline.errors import BadType, BadValue, FallbackRefused, NoKernel
 from backline.nn import functional as F
-from backline.ops.packed_layers import PackedLayer
+from backline.ops.prepacked import PackedLayer
 from support import (
     BFLOAT16,
     LAYOUTS,
@@ -324,20 +325,20 @@ def test_memory_is_told_bounded_and_given_back(rng: np.random.Generator) -> None
         assert [p.choice.problem.m for p in layer.own_plans()] == [18, 20, 21] and kept.kept_bytes >= w.nbytes
         del kept
     gone, plan_gone = weakref.ref(layer), weakref.ref(layer.weight)
-    memo, cached = _core.memo_info()["size"], plans.cache("onednn").size
+    memo, cached = _core.memo_info()["size"], plan_caches.cache("onednn").size
     gc.disable()
     try:
         del layer
         assert gone() is None and plan_gone() is None  # at once, without looking for cycles
     finally:
         gc.enable()
-    assert (_core.memo_info()["size"], plans.cache("onednn").size) == (memo, cached)
+    assert (_core.memo_info()["size"], plan_caches.cache("onednn").size) == (memo, cached)
 
 
 def test_clearing_plans_clears_those_of_layers(rng: np.random.Generator) -> None:
     layer, x = F.prepack_linear(random_array(rng, (64, 64), F32)), random_array(rng, (16, 64), F32)
     first = layer(x)
-    for clear in (plans.clear, _core.memo_clear):
+    for clear in (plan_caches.clear, _core.memo_clear):
         assert layer.plans == 1
         clear()
         assert layer.plans == 0 and layer.nbytes == layer.weight.nbytes
@@ -411,14 +412,14 @@ def test_measured_as_it_runs(rng: np.random.Generator) -> None:
     with switches.scope(benchmark=True, benchmark_limit=0):
         for _ in range(2):
             check(layer(x), x, w, [], lambda a, v: a @ v.T, "", "measured")
-    record = records.find(layer.problem(x), 2)
+    record = record_store.find(layer.problem(x), 2)
     assert record is not None and record.key == "matmul f32 16x64 64x32:F packed=True" and not record.rejected
-    assert records.find(backline.explain(F.linear, x, w).problem, 2) is None
+    assert record_store.find(backline.explain(F.linear, x, w).problem, 2) is None
     assert backline.explain(layer, x).basis == record.describe()
     check(layer(x), x, w, [], lambda a, v: a @ v.T, "", "as measured")
     problem = unpack(pack(layer.problem(x)))
     assert problem == layer.problem(x) and len(eligible(problem, 2)) > 1
-    from backline.cli.problem_text import parse
+    from backline.ops.problem_text import parse
 
     assert parse(record.key).packed and parse(record.key).key == record.key
 

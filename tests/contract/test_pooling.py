@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from layers import DTYPES, LAYOUTS, assert_near, by_each, draw, order, wide
 
 import backline
-from backline.cli.problem_text import parse
 from backline.errors import BadType, BadValue
 from backline.nn import functional as F
+from backline.ops.problem_text import parse
 from support import clean, dtype_of, rng, seed
 
 Array = Any

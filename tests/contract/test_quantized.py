@@ -15,11 +15,11 @@ import backline
 from backline import libraries, switches
 from backline import quantized as q
 from backline.backends import quantized as backend
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.errors import BackendUnavailable, BadType, BadValue, NoKernel
-from backline.libraries import engines
+from backline.libraries import quantized_engines
 from backline.libraries.base import Algorithm
-from backline.problems.quantized import QuantizedProblem
+from backline.problems.quantized_problem import QuantizedProblem
 from backline.quantized.schemes import SCHEMES
 from support import algorithms, clean
 
@@ -151,7 +151,7 @@ def test_the_longest_sums_stay_exact() -> None:
 
 
 def test_many_rows_and_outputs_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.libraries.cpu import reference_quantized
+    from backline.libraries.reference import reference_quantized
 
     rng = np.random.default_rng(2)
     x, w = activations(rng, (23, 7), "uint8"), weights(rng, (11, 7))
@@ -185,15 +185,15 @@ def test_empty(rows: int, terms: int, outs: int) -> None:
 
 
 def test_new_scales_need_no_new_plan() -> None:
-    from backline.engine import plans
+    from backline.engine import plan_caches
 
     rng = np.random.default_rng(4)
     x, packed = activations(rng, (3, 4), "uint8"), q.linear_prepack(weights(rng, (2, 4)))
     q.linear(x, packed, 0.5, 1)
-    before = plans.cache("numpy").misses
+    before = plan_caches.cache("numpy").misses
     for n in range(1, 20):
         q.linear(q.QArray(x.int_repr, n / 100, n), packed, n / 10, n)
-    assert plans.cache("numpy").misses == before
+    assert plan_caches.cache("numpy").misses == before
 
 
 # Engines --------------------------------------------------------------------------------------------------------------
@@ -227,11 +227,11 @@ def test_engines_take_the_weights_of_their_scheme() -> None:
             assert q.linear_prepack(q.quantize_weights(rng.standard_normal((3, 4)))).engine == name
             with pytest.raises(BadType, match=rf"weight has dtype uint8.*\n.*{name!r} takes int8"):
                 q.linear_prepack(weights(rng, (3, 4), "uint8"))
-    assert set(SCHEMES) == set(engines._ORDER)
+    assert set(SCHEMES) == set(quantized_engines._ORDER)
 
 
 def test_an_engine_of_the_environment_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "reason", lambda name: "" if name == "reference" else "gone")
+    monkeypatch.setattr(quantized_engines, "reason", lambda name: "" if name == "reference" else "gone")
     from backline.quantized import schemes
 
     monkeypatch.setattr(schemes.switches, "get", lambda name: "fbgemm")
@@ -246,9 +246,10 @@ def test_a_prohibition_holds() -> None:
 
 
 def test_one_thread_without_a_blas_that_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.libraries.cpu import numpy_threads, reference
+    from backline.libraries.numpy import numpy_threads
+    from backline.libraries.reference import reference_linalg
 
-    monkeypatch.setattr(reference, "blas_threads", lambda: 4)
+    monkeypatch.setattr(reference_linalg, "blas_threads", lambda: 4)
     monkeypatch.setattr(numpy_threads, "_count", lambda: None)
     problem = problem_builders["quantized.linear"](np.zeros((100, 100), np.uint8), np.zeros((100, 100), np.int8))
     assert [a.name for a in algorithms("numpy", problem, 1)] == ["loops"]
@@ -293,7 +294,7 @@ def test_explain_tells_of_them() -> None:
     "quantized.conv2d i8 2x4x5x5 6x2x3x3 engine=reference groups=2 padding=1,0 stride=2,2",
 ])  # fmt: skip
 def test_a_key_reads_as_the_problem(key: str) -> None:
-    from backline.cli.problem_text import parse
+    from backline.ops.problem_text import parse
 
     assert parse(key).key == key and parse(key).family == "quantized"
 

@@ -17,12 +17,12 @@ import backline
 from backline import _kernels, backends
 from backline import quantized as q
 from backline.backends import quantized as backend
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.errors import BadValue
-from backline.libraries import capability, engines
-from backline.libraries.cpu import reference_requantize
-from backline.libraries.cpu.onednn import library as onednn_library
-from backline.libraries.cpu.onednn import quantized as driven
+from backline.libraries import capability, quantized_engines
+from backline.libraries.onednn import library as onednn_library
+from backline.libraries.onednn import onednn_int8 as driven
+from backline.libraries.reference import reference_requantize
 from backline.quantized import ops
 from support import algorithms, clean, need
 
@@ -191,7 +191,7 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Any:
         pytest.skip("oneDNN has no kernels of int8 for this processor")
     for module in (driven, onednn_library):
         monkeypatch.setattr(module, "quantized_refusal", lambda engine: "")
-    backline.engine.plans.clear()
+    backline.engine.plan_caches.clear()
     return found
 
 
@@ -236,7 +236,7 @@ def test_explain_says_what_ran_and_how_it_rounds(onednn: Any) -> None:
 def test_the_engines_are_accepted_and_there_wherever_numpy_is() -> None:
     before = backend.engine
     for name in ENGINES:
-        assert name in backend.supported_engines and engines.reason(name) == ""
+        assert name in backend.supported_engines and quantized_engines.reason(name) == ""
         with backend.flags():
             backend.engine = name
             assert backend.engine == name
@@ -251,7 +251,7 @@ def test_the_engines_are_accepted_and_there_wherever_numpy_is() -> None:
 def test_the_engine_that_packs_by_itself_is_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with backends.flags(only=("numpy",)):
         assert backend.engine == "reference"
-    monkeypatch.setattr(engines.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(quantized_engines.platform, "machine", lambda: "aarch64")
     assert backend.supported_engines[0] == "qnnpack"
     with backends.flags(only=("numpy",)):
         assert backend.engine == "qnnpack", "as PyTorch has it there"

@@ -18,11 +18,11 @@ import backline
 from backline import _kernels, backends, libraries
 from backline import quantized as q
 from backline.backends import quantized as backend
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.errors import BadType, BadValue, NoKernel
-from backline.libraries import capability, engines
-from backline.libraries.cpu import reference_requantize
-from backline.libraries.cpu.onednn import quantized as driven
+from backline.libraries import capability, quantized_engines
+from backline.libraries.onednn import onednn_int8 as driven
+from backline.libraries.reference import reference_requantize
 from backline.quantized import ops
 from support import algorithms, clean, need
 
@@ -459,15 +459,15 @@ def test_threads_that_share_a_packed_weight() -> None:
 
 @exact
 def test_new_scales_need_no_new_plan() -> None:
-    from backline.engine import plans
+    from backline.engine import plan_caches
 
     rng = np.random.default_rng(11)
     x, (packed, _) = activations(rng, (3, 4), "uint8"), both(q.linear_prepack, "onednn", weights(rng, (2, 4)))
     q.linear(x, packed, 0.5, 1)
-    before = plans.cache("onednn").misses
+    before = plan_caches.cache("onednn").misses
     for n in range(1, 20):
         q.linear(q.QArray(x.int_repr, n / 100, n), packed, n / 10, n)
-    assert plans.cache("onednn").misses == before
+    assert plan_caches.cache("onednn").misses == before
 
 
 # Engines ----------------------------------------------------------------------------------------------------------------
@@ -477,11 +477,11 @@ def test_engines_are_those_that_are_driven() -> None:
     def runs(library: Any, engine: str) -> bool:
         return engine in library.engines and library.available() and not getattr(library, "engine_reason", lambda name: "")(engine)
 
-    assert backend.supported_engines == [e for e in engines._ORDER if any(runs(x, e) for x in libraries.all_libraries())]
+    assert backend.supported_engines == [e for e in quantized_engines._ORDER if any(runs(x, e) for x in libraries.all_libraries())]
     usual = [name for name in backend.supported_engines if name not in ("fbgemm", "qnnpack")]
     assert backend.engine == usual[0] and backend.supported_engines[-1] == "reference"
-    for name in set(engines._ORDER) - set(backend.supported_engines):
-        reason = engines.reason(name)
+    for name in set(quantized_engines._ORDER) - set(backend.supported_engines):
+        reason = quantized_engines.reason(name)
         assert any(text in reason for text in ("x86-64", "oneDNN:")), reason
         with pytest.raises(BadValue, match="reference"):
             backend.engine = name
@@ -498,18 +498,18 @@ def test_the_default_is_x86_and_its_numbers_leave_a_bit_out() -> None:
 
 @exact
 def test_without_instructions_that_add_exactly_the_engines_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.libraries.cpu.onednn.engine import Engine
+    from backline.libraries.onednn.primitives import Engine
 
     packed, _ = both(q.linear_prepack, "onednn", q.quantize_weights(np.eye(3)))
     x = q.QArray(np.ones((2, 3), np.uint8), 1.0)
-    backline.engine.plans.clear()
+    backline.engine.plan_caches.clear()
     monkeypatch.setattr(Engine, "isa", 0x27)  # AVX-512 as it was at first
-    assert backend.supported_engines == ["fbgemm", "qnnpack", "reference"] and "VNNI" in engines.reason("x86") and "VNNI" in engines.reason("onednn")
+    assert backend.supported_engines == ["fbgemm", "qnnpack", "reference"] and "VNNI" in quantized_engines.reason("x86") and "VNNI" in quantized_engines.reason("onednn")
     with pytest.raises(NoKernel, match="VNNI"):
         q.linear(x, packed, 1.0, 0)
     monkeypatch.setattr(Engine, "isa", 0x67)
     monkeypatch.setattr(capability, "allows", lambda isa: isa != "avx512")
-    assert backend.supported_engines == ["fbgemm", "qnnpack", "reference"] and "needs avx512" in engines.reason("onednn")
+    assert backend.supported_engines == ["fbgemm", "qnnpack", "reference"] and "needs avx512" in quantized_engines.reason("onednn")
 
 
 @exact
@@ -533,7 +533,7 @@ def test_the_default_is_one_that_may_run() -> None:
 
 @exact
 def test_explain_and_problems_as_text() -> None:
-    from backline.cli.problem_text import parse
+    from backline.ops.problem_text import parse
 
     for key in (
         "quantized.linear u8 2x4 3x4 engine=x86", "quantized.linear_dynamic u8 2x4 3x4 engine=onednn",

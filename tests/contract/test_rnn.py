@@ -163,7 +163,8 @@ def test_explain_says_family_and_switch(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_measuring_finds_every_way_right(mode: str, rng: np.random.Generator) -> None:
-    from backline.engine import choose, measure
+    from backline.engine import choose
+    from backline.engine.tuning import measure
 
     for dtype, further in ((np.float32, {}), (np.float64, {"lengths": np.array([3, 40, 0, 7])})):
         call = make(rng, mode, 40, 4, 30, 50, layers=2, dtype=dtype)

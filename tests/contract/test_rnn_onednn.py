@@ -213,7 +213,8 @@ def test_two_threads_share_a_plan(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_measuring_finds_every_way_right(mode: str, rng: np.random.Generator) -> None:
-    from backline.engine import choose, measure
+    from backline.engine import choose
+    from backline.engine.tuning import measure
 
     call = make(rng, mode, 40, 4, 30, 50, layers=2, dtype=np.float32)
     problem = problem_of(f"nn.{mode}", *call.values())

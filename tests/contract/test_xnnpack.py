@@ -22,8 +22,8 @@ import backline
 from backline import libraries
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cpu.xnnpack.interface import EXTRA, PAGE, Interface, has_slack
-from backline.libraries.cpu.xnnpack.library import XNNPACK
+from backline.libraries.xnnpack.interface import EXTRA, PAGE, Interface, has_slack
+from backline.libraries.xnnpack.library import XNNPACK
 from backline.nn import functional as F
 from stand_ins import XNNPACK_SOURCE, compiled
 from support import (

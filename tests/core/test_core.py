@@ -19,7 +19,7 @@ import pytest
 import backline
 from backline import _core, linalg
 from backline.errors import BadValue
-from backline.libraries.build import ELEMENT, TRIANGLE
+from backline.native.plan_builder import ELEMENT, TRIANGLE
 from support import clean, misaligned, python, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from backline import _core, switches
-from backline.libraries.build import Builder
+from backline.native.plan_builder import Builder
 from backline.problems import Problem, operand
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ import pytest
 import backline
 from backline import switches
 from backline.errors import LibraryFailed
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import _attention_launch as launch
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention import kernel_launcher as launch
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
 from support import clean

@@ -15,9 +15,9 @@ import pytest
 import backline
 from backline.backends import python_native
 from backline.errors import NoKernel
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import _attention_packaged as packaged
-from backline.libraries.cuda._attention_recipe import KERNELS
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention import packaged_kernels as packaged
+from backline.libraries.cuda.attention.launch_sequence import KERNELS
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
@@ -105,13 +105,13 @@ def test_masks(cupy: CuPy) -> None:
 
 def test_dropout_leaves_out_what_products_leave_out(cupy: CuPy) -> None:
     """The same Philox numbers, by the same counters."""
-    from backline.libraries.cuda import _philox
+    from backline.libraries.cuda.attention import philox
 
     q, k, v = given(np.float16, queries=9, keys=9)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         found = attend(*map(ndarray, (q, k, v)), dropout_p=0.5, seed=12).get()
     scores = np.exp(q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) / 8)
-    weights = scores / scores.sum(-1, keepdims=True) * _philox.kept(np, scores.shape, 12, 0.5, np.float64)
+    weights = scores / scores.sum(-1, keepdims=True) * philox.kept(np, scores.shape, 12, 0.5, np.float64)
     assert np.abs(found - weights @ v.astype(np.float64)).max() <= 2e-3
 
 

@@ -14,13 +14,14 @@ import backline
 from backline import libraries, switches
 from backline.backends import python_native
 from backline.errors import NoKernel
-from backline.libraries.attention import Facts
+from backline.libraries.attention_constraints import Facts
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda import _attention_compile, attention
-from backline.libraries.cuda._attention_recipe import KERNELS, Recipe, Tile, limits, parameters, recipe, shared_limit
+from backline.libraries.cuda.attention import kernel_compiler
+from backline.libraries.cuda.attention import library as attention
+from backline.libraries.cuda.attention.launch_sequence import KERNELS, Recipe, Tile, limits, parameters, recipe, shared_limit
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.problems import operand
-from backline.problems.attention import AttentionProblem, attention_problem
+from backline.problems.attention_problem import AttentionProblem, attention_problem
 from fakes.cupy_standin import A100, H100, T4, CuPy, ndarray
 from fakes.insert import inserted
 from support import clean
@@ -219,7 +220,7 @@ def test_seeds_are_numbers_of_64_bits() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[CuPy]:
-    monkeypatch.setattr(_attention_compile, "reason", lambda: "")
+    monkeypatch.setattr(kernel_compiler, "reason", lambda: "")
     made = CuPy(H100, A100, T4)
     with inserted(cupy=made):
         yield made

@@ -14,8 +14,8 @@ import pytest
 import backline
 from backline import _core, fft, linalg, switches
 from backline.errors import BadAxis, BadType, BadValue, NoKernel
-from backline.libraries.cuda import _kernels
-from backline.libraries.spaces import PIECES
+from backline.libraries.cuda.common import elementwise_kernels
+from backline.libraries.reference.array_namespaces import PIECES
 from backline.nn import functional as F
 from backline.nn import grad as G
 from fakes.cupy_standin import ndarray
@@ -165,8 +165,8 @@ def test_running_statistics_are_updated_on_the_device(dtype: str) -> None:
 @pytest.mark.parametrize("name", PIECES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_kernels_of_formulas_are_what_numpy_computes(name: str, dtype: str) -> None:
-    kernel = _kernels.kernel(name)
-    count = len(_kernels.KERNELS[name].inputs.split(","))
+    kernel = elementwise_kernels.kernel(name)
+    count = len(elementwise_kernels.KERNELS[name].inputs.split(","))
     arrays = [numbers((5, 7), dtype), *(numbers((5, 1), dtype, i) for i in range(1, count))]
     np.testing.assert_allclose(kernel(*map(there, arrays)).host, PIECES[name](np, *arrays), rtol=1e-5 if dtype == "float32" else 1e-14)
 

@@ -14,7 +14,7 @@ import backline
 from backline import libraries, switches
 from backline.errors import BackendUnavailable, BadValue, LibraryFailed
 from backline.libraries.base import Algorithm
-from backline.libraries.cuda import _bindings, _device, _plan
+from backline.libraries.cuda.common import bindings, device_facts, device_plan
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, T4, CuPy, ndarray
 from fakes.insert import inserted
@@ -186,9 +186,9 @@ def test_arrays_of_another_device_are_worked_on_there(machine: Machine) -> None:
 
 
 def test_a_workspace_of_no_bytes_is_passed_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.backends import _rules
+    from backline.backends import _validators
 
-    monkeypatch.setattr(_rules, "_there", lambda name: True)
+    monkeypatch.setattr(_validators, "_there", lambda name: True)
     with switches.scope({"cuda.cublas_workspace_size": 0}):
         backline.matmul(machine.array(3, 4), machine.array(4, 5))
     assert machine.cublas.calls("set_workspace")[-1] | {"handle": 0} == {"handle": 0, "workspace": 0, "workspace_size_in_bytes": 0}
@@ -419,7 +419,9 @@ def test_a_call_that_the_true_binding_would_not_take_is_refused(machine: Machine
 
 
 def test_the_numbers_written_here_are_those_of_the_bindings() -> None:
-    from backline.libraries.cuda import _gemm, cublas, cublaslt
+    from backline.libraries.cuda.common import gemm_layout
+    from backline.libraries.cuda.cublas import library as cublas
+    from backline.libraries.cuda.cublaslt import library as cublaslt
 
     assert (cublas.DEFAULT, cublas.TF32, cublas.BF16X9, cublas.NO_REDUCED_SUMS) == (
         real.Math.DEFAULT_MATH, real.Math.TF32_TENSOR_OP_MATH, real.Math.FP32_EMULATED_BF16X9_MATH,
@@ -431,7 +433,7 @@ def test_the_numbers_written_here_are_those_of_the_bindings() -> None:
     assert (cublaslt.IN_F16, cublaslt.IN_F32, cublaslt.IN_F64) == (cublas.IN_F16, cublas.IN_F32, cublas.IN_F64)
     assert (cublas.DEFAULT_STRATEGY, cublas.EAGER) == (real.EmulationStrategy.DEFAULT, real.EmulationStrategy.EAGER)
     assert real.GemmAlgo.DFALT == cublas.LIBRARY_CHOOSES
-    assert (_gemm.N, _gemm.T, _gemm.C) == (real.Operation.N, real.Operation.T, real.Operation.C)
+    assert (gemm_layout.N, gemm_layout.T, gemm_layout.C) == (real.Operation.N, real.Operation.T, real.Operation.C)
     reduction, epilogue = real_lt.ReductionScheme, real_lt.Epilogue
     assert (cublaslt.NONE, cublaslt.COMPUTE_TYPE, cublaslt.ANY) == (reduction.NONE, reduction.COMPUTE_TYPE, reduction.MASK)
     assert (cublaslt.PLAIN, cublaslt.RELU, cublaslt.BIAS) == (epilogue.DEFAULT, epilogue.RELU, epilogue.BIAS)
@@ -440,7 +442,7 @@ def test_the_numbers_written_here_are_those_of_the_bindings() -> None:
 
 def test_cuda_has_the_types_that_are_written_here() -> None:
     nvmath = pytest.importorskip("nvmath")
-    from backline.libraries.cuda._gemm import DTYPES
+    from backline.libraries.cuda.common.gemm_layout import DTYPES
 
     names = {"float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float32": "CUDA_R_32F", "float64": "CUDA_R_64F",
              "complex64": "CUDA_C_32F", "complex128": "CUDA_C_64F"}  # fmt: skip
@@ -451,8 +453,8 @@ def test_cuda_has_the_types_that_are_written_here() -> None:
 
 
 def test_a_device_is_what_cupy_tells(machine: Machine) -> None:
-    assert _device.device_info(0) == _device.DeviceInfo(0, (9, 0), 132, "NVIDIA H100 80GB HBM3", 52428800, 85028765696)
-    assert _device.device_info(1).capability == (7, 5) == _device.capability(1)
+    assert device_facts.device_info(0) == device_facts.DeviceInfo(0, (9, 0), 132, "NVIDIA H100 80GB HBM3", 52428800, 85028765696)
+    assert device_facts.device_info(1).capability == (7, 5) == device_facts.capability(1)
 
 
 def test_the_capability_is_asked_without_importing_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,16 +462,16 @@ def test_the_capability_is_asked_without_importing_cupy(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(devices, "capability", lambda index: {0: (9, 0)}.get(index))
     monkeypatch.delitem(__import__("sys").modules, "cupy", raising=False)
-    assert _device.capability(0) == (9, 0) and _device.capability(1) == (0, 0)
+    assert device_facts.capability(0) == (9, 0) and device_facts.capability(1) == (0, 0)
 
 
 def test_a_module_that_cannot_be_imported_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str) -> Any:
         raise ImportError(f"No module named {path!r}")
 
-    monkeypatch.setattr(_bindings, "import_module", fail)
-    monkeypatch.setattr(_bindings, "_imported", {})
-    for get in (_bindings.cupy, _bindings.cublas, _bindings.cusolverDn, _bindings.cufft, _bindings.cusparseLt, _bindings.cudnn):
+    monkeypatch.setattr(bindings, "import_module", fail)
+    monkeypatch.setattr(bindings, "_imported", {})
+    for get in (bindings.cupy, bindings.cublas, bindings.cusolverDn, bindings.cufft, bindings.cusparseLt, bindings.cudnn):
         with pytest.raises(BackendUnavailable, match="cannot be imported") as caught:
             get()
         assert caught.value.remedy.startswith("pip install 'backline[")
@@ -482,14 +484,14 @@ def test_a_library_is_loaded_from_where_it_was_found_before_its_binding_looks(mo
     for name in ("cublaslt", "cublas", "nvrtc", "cudnn"):
         found = presence.Found("", (), f"/found/lib{name}.so.13")
         monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name, "", lambda found=found: found))
-    monkeypatch.setattr(_bindings.ctypes, "CDLL", lambda path, mode: order.append(path))
-    monkeypatch.setattr(_bindings, "import_module", lambda path: order.append(path) or object())
-    monkeypatch.setattr(_bindings, "_imported", {})
-    monkeypatch.setattr(_bindings, "_loaded", {})
-    assert _bindings.cublas() is _bindings.cublas()
+    monkeypatch.setattr(bindings.ctypes, "CDLL", lambda path, mode: order.append(path))
+    monkeypatch.setattr(bindings, "import_module", lambda path: order.append(path) or object())
+    monkeypatch.setattr(bindings, "_imported", {})
+    monkeypatch.setattr(bindings, "_loaded", {})
+    assert bindings.cublas() is bindings.cublas()
     assert order == ["/found/libcublaslt.so.13", "/found/libcublas.so.13", "nvmath.bindings.cublas"]
     order.clear()
-    assert _bindings.cudnn() is not None
+    assert bindings.cudnn() is not None
     assert order == ["/found/libnvrtc.so.13", "/found/libcudnn.so.13", "cudnn"], "what is loaded is not loaded again"
 
 
@@ -500,7 +502,7 @@ def test_overlaps_are_told_by_elements(machine: Machine) -> None:
 
     def refuses(out: Any, other: Any) -> bool:
         try:
-            _plan.refuse_overlaps(ndarray(out), operand("out", out), [(ndarray(other), operand("a", other))])
+            device_plan.refuse_overlaps(ndarray(out), operand("out", out), [(ndarray(other), operand("a", other))])
         except BadValue:
             return True
         return False

@@ -11,7 +11,7 @@ import pytest
 
 from backline import libraries
 from backline.engine import accuracy
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, CuPy, ndarray

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from backline import libraries, switches
-from backline.backends import _rules, cuda
+from backline.backends import _validators, cuda
 from backline.engine import choose
 from backline.errors import BadValue, NoKernel
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda import cublas, cublaslt
+from backline.libraries.cuda.cublas import library as cublas
+from backline.libraries.cuda.cublaslt import library as cublaslt
 from backline.problems import Operand, Problem
-from backline.problems.linear import LinearProblem
-from backline.problems.matmul import MatmulProblem
+from backline.problems.linear_problem import LinearProblem
+from backline.problems.matmul_problem import MatmulProblem
 from backline.switches import store
 from fakes.cupy_standin import A100, H100, T4, CuPy
 from fakes.insert import inserted
@@ -33,7 +34,7 @@ MIB = 1 << 20
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine whose devices are an H100, an A100 and a T4."""
-    monkeypatch.setattr(_rules, "_there", lambda name: name != "composable_kernel")
+    monkeypatch.setattr(_validators, "_there", lambda name: name != "composable_kernel")
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     with inserted(cupy=CuPy(H100, A100, T4), cublas=object(), cublasLt=object()):
         yield
@@ -372,16 +373,16 @@ def test_the_version_is_the_librarys_own_and_takes_no_driver(monkeypatch: pytest
 
 
 def test_what_is_missing_is_said_in_the_order_in_which_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.libraries import packages, presence
-    from backline.libraries.cuda import _bindings
+    from backline.libraries import presence, python_packages
+    from backline.libraries.cuda.common import bindings
 
-    _bindings.inserted.clear()
+    bindings.inserted.clear()
     for name in ("cublas", "cublaslt", "cuda"):
         absent = presence.Found(f"no {name}", ())
         monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name.upper(), "", lambda absent=absent: absent))
-    monkeypatch.setattr(packages, "find", lambda name, part="": (None, (), f"there is no package {name}"))
+    monkeypatch.setattr(python_packages, "find", lambda name, part="": (None, (), f"there is no package {name}"))
     assert libraries.get("cublas").reason() == "there is no package cupy (pip install 'backline[cuda13]')"
-    monkeypatch.setattr(packages, "find", lambda name, part="": ("/there", (), ""))
+    monkeypatch.setattr(python_packages, "find", lambda name, part="": ("/there", (), ""))
     assert libraries.get("cublas").reason() == "CUDA: no cuda"
-    _bindings.inserted["cupy"] = object()
+    bindings.inserted["cupy"] = object()
     assert libraries.get("cublas").reason() == "CUBLASLT: no cublaslt"

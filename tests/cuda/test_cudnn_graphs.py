@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from backline import switches
-from backline.engine import records
-from backline.engine.record import parse
+from backline.engine.tuning import record_store
+from backline.engine.tuning.record import parse
 from backline.errors import BadValue, LibraryFailed, NoKernel
-from backline.libraries.cuda import cudnn_graphs, cudnn_kept
+from backline.libraries.cuda.cudnn import graph_cache, graphs
 from backline.nn import functional, grad
 from fakes.cupy_standin import ndarray
 from fakes.graphs import Plan
@@ -32,10 +32,10 @@ TF32_OFF = {"cudnn.conv.fp32_precision": "ieee"}
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     made = Machine()
-    cudnn_kept._failed.clear()
+    graph_cache._failed.clear()
     with inserted(cupy=made.cupy, cudnn=made.cudnn):
         yield made
-    records.reload()
+    record_store.reload()
 
 
 def test_the_order_of_calls_and_none_of_them_twice(machine: Machine) -> None:
@@ -134,7 +134,7 @@ def test_benchmark_times_as_many_plans_as_it_may_and_keeps_the_fastest(machine: 
     assert machine.cudnn.used() == []
     plan(*arrays)
     assert {*machine.cudnn.used()} == {"eng0", "eng1", "eng2"} and machine.cudnn.used()[-1] == "eng2"
-    assert machine.cudnn.used().count("eng0") == 1 + cudnn_graphs.LEAST, "one run not counted; then it is too slow"
+    assert machine.cudnn.used().count("eng0") == 1 + graphs.LEAST, "one run not counted; then it is too slow"
     machine.names()
     plan(*arrays)
     assert machine.names() == ["set_stream", "execute"]
@@ -144,8 +144,8 @@ def test_benchmark_times_as_many_plans_as_it_may_and_keeps_the_fastest(machine: 
     other, _ = machine.prepared()
     other(*arrays)
     assert machine.cudnn.used()[-1] == "eng2", "what was timed is on record"
-    records.reload()
-    cudnn_kept._kept.clear()
+    record_store.reload()
+    graph_cache._kept.clear()
     other, _ = machine.prepared()
     other(*arrays)
     assert machine.cudnn.used()[-1] == "eng0", "without a record, the first that runs"
@@ -226,7 +226,7 @@ class Made:
 
 
 def test_kept_plans_are_bounded_and_the_least_used_goes_first() -> None:
-    kept = cudnn_kept.Kept(2)
+    kept = graph_cache.Kept(2)
     made = {key: kept.get(key, Made) for key in "ab"}
     assert kept.get("a", Made) is made["a"]
     kept.get("c", Made)
@@ -243,18 +243,18 @@ def test_the_environment_bounds_them_as_pytorch_has_it(
     monkeypatch: pytest.MonkeyPatch, word: str, size: int, again: bool
 ) -> None:
     monkeypatch.setenv("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", word)
-    kept = cudnn_kept.Kept()
+    kept = graph_cache.Kept()
     made = [kept.get(key, Made) for key in range(5)]
     assert kept.size == size and (kept.get(4, Made) is made[4]) is again
-    assert cudnn_kept.most() == {"": 10_000, "many": 10_000}.get(word, int(word) if word[-1:].isdecimal() else 0)
+    assert graph_cache.most() == {"": 10_000, "many": 10_000}.get(word, int(word) if word[-1:].isdecimal() else 0)
 
 
 @pytest.fixture
 def kept_records() -> Iterator[None]:
     """Records of this test alone, in no file."""
-    records.reload()
+    record_store.reload()
     yield
-    records.reload()
+    record_store.reload()
 
 
 TIMED = [Plan("eng0", ms=3.0), Plan("eng1", ms=1.0), Plan("eng2", ms=2.0)]
@@ -266,7 +266,7 @@ def test_the_plan_that_was_the_fastest_is_taken_by_the_next_process(machine: Mac
     machine.cudnn.plans = TIMED
     plan, arrays = machine.prepared(**ON)
     plan(*arrays)
-    (record,) = records.every()
+    (record,) = record_store.every()
     assert record.plan == "eng1 of 91900 on NVIDIA_H100_80GB_HBM3_9.0_132" and record.versions.keys() == {"cudnn"}
     assert (
         record.key.startswith("cudnn conv_fprop image=FLOAT:2x4x6x6:144x36x6x1 weight=")
@@ -275,13 +275,13 @@ def test_the_plan_that_was_the_fastest_is_taken_by_the_next_process(machine: Mac
     assert parse(record.line()) == record
     for values in (ON, {}):
         machine.cudnn.log.clear()
-        cudnn_kept._kept.clear()
+        graph_cache._kept.clear()
         again, _ = machine.prepared(**values)
         again(*arrays)
         again(*arrays)
         assert machine.cudnn.used() == ["eng1", "eng1"], "nothing is timed"
         assert [given["name"] for name, given in machine.log if name == "build"] == ["eng1"]
-    cudnn_kept._kept.clear()
+    graph_cache._kept.clear()
     machine.cudnn.log.clear()
     steady, _ = machine.prepared("conv_tf32_steady", deterministic=True)
     steady(*arrays)
@@ -295,18 +295,18 @@ def test_a_search_that_was_limited_once_is_widened_when_that_is_asked_for(machin
 
     def used(**values: Any) -> list[str]:
         if later:
-            cudnn_kept._kept.clear()
+            graph_cache._kept.clear()
         machine.cudnn.log.clear()
         plan, arrays = machine.prepared(**values)
         plan(*arrays)
         return machine.cudnn.used()
 
     assert used(**ON, **{"cudnn.benchmark_limit": 2})[-1] == "eng1"
-    assert [r.under for r in records.every()] == [{"benchmark_limit": "2"}]
+    assert [r.under for r in record_store.every()] == [{"benchmark_limit": "2"}]
     assert used(**ON, **{"cudnn.benchmark_limit": 2}) == used(**ON, **{"cudnn.benchmark_limit": 1}) == used() == ["eng1"]
     wider = used(**ON, **{"cudnn.benchmark_limit": 0})
     assert {*wider} == {"eng0", "eng1", "eng2", "eng3"} and wider[-1] == "eng3"
-    assert [r.under for r in records.every()] == [{"benchmark_limit": "0"}]
+    assert [r.under for r in record_store.every()] == [{"benchmark_limit": "0"}]
     assert used(**ON, **{"cudnn.benchmark_limit": 3}) == used(**ON, **{"cudnn.benchmark_limit": 0}) == ["eng3"]
 
 
@@ -315,10 +315,10 @@ def test_a_plan_on_an_older_record_was_timed_under_the_default_limit(machine: Ma
     machine.cudnn.plans = [Plan(f"eng{i}", ms=ms) for i, ms in enumerate((2.0, 1.0, 0.1))]
     plan, arrays = machine.prepared(**ON, **{"cudnn.benchmark_limit": 2})
     plan(*arrays)
-    (record,) = records.every()
-    records.keep(replace(record, under={}, created=record.created.replace("20", "21", 1)), file=False)
+    (record,) = record_store.every()
+    record_store.keep(replace(record, under={}, created=record.created.replace("20", "21", 1)), file=False)
     for limit, taken in ((10, "eng1"), (0, "eng2")):
-        cudnn_kept._kept.clear()
+        graph_cache._kept.clear()
         machine.cudnn.log.clear()
         again, _ = machine.prepared(**ON, **{"cudnn.benchmark_limit": limit})
         again(*arrays)
@@ -334,8 +334,8 @@ def test_a_plan_of_elsewhere_is_not_taken(machine: Machine, change: str, why: st
     machine.cudnn.plans = [Plan(each.name, each.notes, ms=each.ms) for each in TIMED]
     plan, arrays = machine.prepared(**ON)
     plan(*arrays)
-    (record,) = records.every()
-    cudnn_kept._kept.clear()
+    (record,) = record_store.every()
+    graph_cache._kept.clear()
     machine.log.clear()
     if change == "version":
         machine.cudnn.version = 92800
@@ -347,7 +347,7 @@ def test_a_plan_of_elsewhere_is_not_taken(machine: Machine, change: str, why: st
         machine.cudnn.plans[1].notes = ("DOWN_CONVERT_INPUTS",)
     else:
         text = {"text": "eng1; rm", "card": "eng1 of 91900 on NVIDIA_A100_8.0_108"}[change]
-        records.keep(replace(record, plan=text, created=record.created.replace("20", "21", 1)), file=False)
+        record_store.keep(replace(record, plan=text, created=record.created.replace("20", "21", 1)), file=False)
     again, _ = machine.prepared(**ON)
     again(*arrays)
     found = [text for name, text in again.function.run.plans.refused.items() if name.endswith("of the tuning record")]
@@ -360,7 +360,7 @@ def test_a_plan_of_the_records_that_fails_makes_room(machine: Machine) -> None:
     machine.cudnn.plans = [Plan(each.name, ms=each.ms) for each in TIMED]
     plan, arrays = machine.prepared(**ON)
     plan(*arrays)
-    cudnn_kept._kept.clear()
+    graph_cache._kept.clear()
     for each in machine.cudnn.plans:
         each.fails = True
     again, _ = machine.prepared()

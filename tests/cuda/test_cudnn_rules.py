@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backline import libraries, switches
-from backline.engine import permits, precision
+from backline.engine import effective_precision, policy
 from backline.engine.choose import choose
 from backline.errors import NoKernel
-from backline.libraries import attention
+from backline.libraries import attention_constraints
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda import cudnn_rules, cudnn_sdpa
-from backline.libraries.cuda.cudnn_rules import ConvRecipe, conv_algorithms, conv_recipe
-from backline.ops.conv_checks import conv_problem, grad_problem, transpose_problem
+from backline.libraries.cuda.cudnn import conv_graphs, sdpa_graphs
+from backline.libraries.cuda.cudnn.conv_graphs import ConvRecipe, conv_algorithms, conv_recipe
+from backline.ops.convolution_checks import conv_problem, grad_problem, transpose_problem
 from backline.problems import Problem, operand
-from backline.problems.attention import AttentionProblem, attention_problem
-from backline.problems.conv import ConvProblem
+from backline.problems.attention_problem import AttentionProblem, attention_problem
+from backline.problems.conv_problem import ConvProblem
 from support import clean
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -66,22 +66,22 @@ def left(problem: ConvProblem, **values: Any) -> list[str]:
     """Names of the algorithms that switches leave, the first choice first."""
     with switches.scope(values):
         snapshot = switches.current()
-        able = precision.permitted(list(listed(problem).values()), problem, snapshot, [])
+        able = effective_precision.permitted(list(listed(problem).values()), problem, snapshot, [])
         level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
         return [
             a.name for a in able
-            if not permits.forbids(a, snapshot)[0] and a.reaches(permits.determinism(a, problem, level, snapshot)[0])
+            if not policy.forbids(a, snapshot)[0] and a.reaches(policy.determinism(a, problem, level, snapshot)[0])
         ]  # fmt: skip
 
 
 def test_the_library_is_off_when_its_switch_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries.get("cudnn"), "reason", lambda: "")
-    monkeypatch.setattr("backline.libraries.cuda.cudnn.capability", lambda index: H100)
+    monkeypatch.setattr("backline.libraries.cuda.cudnn.library.capability", lambda index: H100)
     assert choose(plain()).library == "cudnn"
     with switches.scope({"cudnn.enabled": False}), pytest.raises(NoKernel, match=r"cudnn\.enabled"):
         choose(plain())
     monkeypatch.setattr(libraries.get("cublas"), "reason", lambda: "")
-    monkeypatch.setattr("backline.libraries.cuda.cublas.capability", lambda index: H100)
+    monkeypatch.setattr("backline.libraries.cuda.cublas.library.capability", lambda index: H100)
     with switches.scope({"cudnn.enabled": False}):
         choice = choose(plain())
     assert (choice.library, choice.algorithm) == ("cublas", "im2col_tf32")
@@ -92,8 +92,8 @@ def test_deterministic_drops_plans_that_are_not() -> None:
     assert left(plain()) == ["conv_tf32", "conv", "conv_tf32_steady", "conv_steady"]
     for values in ({"cudnn.deterministic": True}, {"deterministic": True}, {"deterministic": True, "determinism_level": "threads"}):
         assert left(plain(), **values) == ["conv_tf32_steady", "conv_steady"]
-    assert "NONDETERMINISTIC" in cudnn_rules.without(plain(), "conv_steady")
-    assert "NONDETERMINISTIC" not in cudnn_rules.without(plain(), "conv")
+    assert "NONDETERMINISTIC" in conv_graphs.without(plain(), "conv_steady")
+    assert "NONDETERMINISTIC" not in conv_graphs.without(plain(), "conv")
 
 
 def test_dilated_convolutions_with_channels_first_are_not_promised_the_same_bits() -> None:
@@ -107,11 +107,11 @@ def test_tensor_cores_for_float32_only_while_tf32_is_permitted(steady: str) -> N
     off = {"cudnn.conv.fp32_precision": "ieee"}
     assert left(plain(), **off) == ["conv", "conv_steady"]
     assert left(plain(), **{"cudnn.allow_tf32": False}) == ["conv", "conv_steady"]
-    assert "TENSOR_CORE" in cudnn_rules.without(plain(), f"conv{steady}")
-    assert "TENSOR_CORE" not in cudnn_rules.without(plain(), f"conv_tf32{steady}")
+    assert "TENSOR_CORE" in conv_graphs.without(plain(), f"conv{steady}")
+    assert "TENSOR_CORE" not in conv_graphs.without(plain(), f"conv_tf32{steady}")
     assert listed(plain())["conv_tf32"].precision == "tf32"
     for dtype in (np.float16, np.float64):
-        assert "TENSOR_CORE" not in cudnn_rules.without(plain(dtype), f"conv{steady}")
+        assert "TENSOR_CORE" not in conv_graphs.without(plain(dtype), f"conv{steady}")
         assert {*listed(plain(dtype))} == {"conv", "conv_steady"}
 
 
@@ -124,7 +124,7 @@ def test_tf32_takes_a_device_and_an_environment_that_have_it(monkeypatch: pytest
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("name", ["conv", "conv_tf32", "conv_steady", "conv_tf32_steady"])
 def test_inputs_are_never_made_narrower(dtype: Any, name: str) -> None:
-    assert cudnn_rules.without(plain(dtype), name)[0] == "DOWN_CONVERT_INPUTS"
+    assert conv_graphs.without(plain(dtype), name)[0] == "DOWN_CONVERT_INPUTS"
 
 
 @pytest.mark.parametrize(("dtype", "io", "compute"), [
@@ -166,7 +166,7 @@ def test_heuristics_are_mode_a_or_b_and_then_the_fallbacks(monkeypatch: pytest.M
 ])  # fmt: skip
 def test_when_plans_are_timed_and_how_many(values: dict[str, Any], on: bool, limit: int) -> None:
     tuned = "deterministic" not in values  # what was timed before has a say, unless the same plan is wanted in every run
-    assert recipe(plain(), **values).search == cudnn_rules.Search(on, limit, tuned)
+    assert recipe(plain(), **values).search == conv_graphs.Search(on, limit, tuned)
 
 
 def test_what_graphs_are_kept_by() -> None:
@@ -274,7 +274,7 @@ def test_a_graph_describes_memory_that_is_there(data: st.DataObject) -> None:
 
 # --- attention -------------------------------------------------------------------------------------------------------
 
-NEW = attention.Facts((9, 0), 92800, (1, 28))
+NEW = attention_constraints.Facts((9, 0), 92800, (1, 28))
 
 
 def attend(
@@ -336,9 +336,9 @@ ROWS: list[tuple[AttentionProblem, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("problem", "facts", "why"), ROWS)
 def test_what_attention_takes(problem: AttentionProblem, facts: dict[str, Any], why: str) -> None:
-    found = cudnn_sdpa.attention_refusal(problem, replace(NEW, **facts))
+    found = sdpa_graphs.attention_refusal(problem, replace(NEW, **facts))
     assert (why in found) if why else found == "", found
-    names = [a.name for a in cudnn_sdpa.attention_algorithms(problem, replace(NEW, **facts))]
+    names = [a.name for a in sdpa_graphs.attention_algorithms(problem, replace(NEW, **facts))]
     assert names == (["cudnn_attention"] if why else ["sdpa"])
 
 
@@ -351,23 +351,23 @@ def test_the_first_rule_that_fails_is_told() -> None:
         (attend((2, 8, 16, 60), dropout_p=0.1), NEW), (attend((2, 8, 16, 60)), NEW),
     ]  # fmt: skip
     for word, (each, known) in zip(order, [(problem, facts), *mended], strict=True):
-        assert word in cudnn_sdpa.attention_refusal(each, known)
+        assert word in sdpa_graphs.attention_refusal(each, known)
 
 
 def test_the_kernel_is_off_when_its_switch_is() -> None:
-    (found,) = cudnn_sdpa.attention_algorithms(attend(), NEW)
+    (found,) = sdpa_graphs.attention_algorithms(attend(), NEW)
     assert isinstance(found, Algorithm) and found.traits == ("cudnn_attention",) and found.level == "threads"
     with switches.scope({"cuda.cudnn_sdp": False}):
-        assert permits.forbids(found, switches.current())[1] == "cuda.cudnn_sdp"
+        assert policy.forbids(found, switches.current())[1] == "cuda.cudnn_sdp"
 
 
 def test_statistics_only_where_gradients_are_wanted() -> None:
-    made = cudnn_sdpa.attention_recipe(attend(is_causal=True), "sdpa")
+    made = sdpa_graphs.attention_recipe(attend(is_causal=True), "sdpa")
     assert made.backward is None and [t.name for t in made.forward.outputs] == ["o"]
     assert dict(made.forward.options) == {"attn_scale": 0.125, "use_causal_mask": True, "generate_stats": False}
     problem = attend((2, 8, 16, 64), (2, 2, 24, 64), (2, 2, 24, 32), enable_gqa=True, needs_grad=True)
     problem = replace(problem, operands=(*problem.operands, operand("grad", np.zeros((2, 8, 16, 32), np.float16))))
-    made = cudnn_sdpa.attention_recipe(problem, "sdpa_backward_steady")
+    made = sdpa_graphs.attention_recipe(problem, "sdpa_backward_steady")
     assert made.backward is not None and dict(made.backward.options)["use_deterministic_algorithm"] is True
     assert [t.dims for t in made.backward.outputs] == [(2, 8, 16, 64), (2, 2, 24, 64), (2, 2, 24, 32)]
     stats = made.forward.outputs[1]
@@ -378,7 +378,7 @@ def test_gradients_with_dropout_have_no_promise_on_one_generation() -> None:
     problem = attend(needs_grad=True, dropout_p=0.25)
     problem = replace(problem, operands=(*problem.operands, operand("grad", np.zeros((2, 8, 16, 64), np.float16))))
     for capability, kind in (((9, 0), Algorithm), ((10, 0), Refusal), ((12, 0), Algorithm)):
-        found = list(cudnn_sdpa.attention_algorithms(problem, replace(NEW, capability=capability)))
+        found = list(sdpa_graphs.attention_algorithms(problem, replace(NEW, capability=capability)))
         assert [(type(a), a.name) for a in found] == [(Algorithm, "sdpa_backward"), (kind, "sdpa_backward_steady")]
 
 
@@ -387,7 +387,7 @@ def test_masks_become_what_is_added() -> None:
         (np.zeros((1, 16), bool), (1, 1, 16, 16), "HALF"), (np.zeros((2, 1, 1, 16), np.float32), (2, 1, 16, 16), "FLOAT"),
         (np.zeros((1, 8, 16, 1), np.float16), (1, 8, 16, 16), "HALF"),
     ):  # fmt: skip
-        bias = dict(cudnn_sdpa.attention_recipe(attend(attn_mask=mask), "sdpa").forward.inputs)["bias"]
+        bias = dict(sdpa_graphs.attention_recipe(attend(attn_mask=mask), "sdpa").forward.inputs)["bias"]
         assert (bias.dims, bias.dtype) == (shape, dtype)
 
 

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 import backline
 from backline import libraries, switches
 from backline.backends import cuda
-from backline.engine import plans
-from backline.engine.device_plans import cufft_plans, switch_of
+from backline.engine import plan_caches
+from backline.engine.cufft_plan_caches import cufft_plans, switch_of
 from backline.errors import BackendUnavailable, BadValue, LibraryFailed, NoKernel, ReadOnly
 from backline.libraries import devices
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda import _fft_plans, kept
-from backline.libraries.cuda._fft_recipe import half_refusal, recipe, refusal
-from backline.libraries.cuda._fft_steps import Exec, PlanKey, Side
+from backline.libraries.cuda.common import kept
+from backline.libraries.cuda.cufft import transform_plans
+from backline.libraries.cuda.cufft.transform_sequence import half_refusal, recipe, refusal
+from backline.libraries.cuda.cufft.transform_steps import Exec, PlanKey, Side
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
 from fakes.transforms import Transforms
@@ -64,7 +65,7 @@ def machine() -> Iterator[Machine]:
     with inserted(cupy=made.cupy, cufft=made.cufft):
         yield made
     gc.collect()
-    _fft_plans.destroy_unused()
+    transform_plans.destroy_unused()
     assert not made.cufft.live, "every handle is destroyed"
 
 
@@ -434,7 +435,7 @@ def test_a_plan_that_failed_is_not_used_again(machine: Machine) -> None:
     backline.fft.fft(machine.array(8))
     assert machine.made() == 2 and cufft_plans(0).size == 1
     gc.collect()
-    _fft_plans.destroy_unused()
+    transform_plans.destroy_unused()
     assert len(machine.cufft.live) == 1
 
 
@@ -541,7 +542,7 @@ def test_a_handle_is_destroyed_after_its_last_use_on_every_stream(machine: Machi
     cufft_plans(0).clear()
     assert len(machine.cufft.live) == 1, "the device may still use it"
     events[0].done = True
-    _fft_plans.destroy_unused()
+    transform_plans.destroy_unused()
     assert len(machine.cufft.live) == 1
     events[1].done = True
     backline.fft.fft(machine.array(9))
@@ -556,7 +557,7 @@ def test_streams_that_come_and_go_are_forgotten(machine: Machine) -> None:
         with machine.cupy.cuda.stream(machine.cupy.cuda.Stream()):
             backline.fft.fft(x)
     (plan,) = cufft_plans(0)._plans.values()
-    assert len(plan._events) <= _fft_plans.MOST_STREAMS
+    assert len(plan._events) <= transform_plans.MOST_STREAMS
 
 
 def test_threads_share_plans(machine: Machine) -> None:
@@ -577,7 +578,7 @@ def test_threads_share_plans(machine: Machine) -> None:
     for thread in threads:
         thread.join()
     gc.collect()
-    _fft_plans.destroy_unused()
+    transform_plans.destroy_unused()
     assert not wrong and len(machine.cufft.live) == cufft_plans(0).size <= 5
     assert machine.made() - len(machine.cufft.calls("destroy")) == len(machine.cufft.live)
 
@@ -627,7 +628,7 @@ def test_without_the_engine_each_call_makes_its_plan(machine: Machine, monkeypat
 
 
 def test_the_engine_keeps_the_plans() -> None:
-    assert kept.plans_of(3) is cufft_plans(3) and cufft_plans(3) in plans._caches.values()
+    assert kept.plans_of(3) is cufft_plans(3) and cufft_plans(3) in plan_caches._caches.values()
 
 
 @pytest.mark.usefixtures("present")
@@ -645,6 +646,6 @@ def test_plans_of_a_lost_device_are_dropped_without_a_word() -> None:
             raise RuntimeError("cudaErrorIllegalAddress")
 
     module = type("Module", (), {"cuFFTError": type("cuFFTError", (Exception,), {})})
-    _fft_plans._unused.append(_fft_plans._Unused(os.getpid(), 0, module, None, 1, (Lost(),)))
-    _fft_plans.destroy_unused()
-    assert not _fft_plans._unused
+    transform_plans._unused.append(transform_plans._Unused(os.getpid(), 0, module, None, 1, (Lost(),)))
+    transform_plans.destroy_unused()
+    assert not transform_plans._unused

@@ -12,7 +12,7 @@ import pytest
 import backline
 from backline import libraries, linalg, switches
 from backline.errors import BackendUnavailable, LibraryFailed, LinAlgError, NoKernel
-from backline.libraries.cuda import _bindings
+from backline.libraries.cuda.common import bindings
 from fakes.cupy_standin import Stream, ndarray
 from fakes.insert import inserted
 from fakes.matrices import numbers, positive, there, well
@@ -180,7 +180,7 @@ def test_the_preference_has_its_own_rule(machine: SolverMachine) -> None:
 
 
 def test_without_the_bindings_nothing_else_takes_its_place(machine: SolverMachine) -> None:
-    _bindings.inserted.pop("cusolverDn")
+    bindings.inserted.pop("cusolverDn")
     if libraries.get("cusolver").available():
         pytest.fail("cuSOLVER is here: this test is for a machine without a device")
     with pytest.raises(NoKernel, match="cusolver: not available"):

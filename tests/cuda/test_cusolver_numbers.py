@@ -11,8 +11,8 @@ import pytest
 import backline
 from backline import linalg, switches
 from backline.errors import BadValue, LinAlgError, NoKernel
-from backline.libraries.cuda import _interchanges, cusolver_table
-from backline.libraries.cuda.cusolver import CuSOLVER
+from backline.libraries.cuda.cusolver import routine_table, row_interchanges
+from backline.libraries.cuda.cusolver.library import CuSOLVER
 from fakes.insert import inserted
 from fakes.matrices import FLOATS, h, near, numbers, positive, there, well
 from fakes.solver_machine import SolverMachine, real_types
@@ -408,22 +408,22 @@ def test_interchanges_as_one_permutation(machine: SolverMachine) -> None:
         for row, given in zip(expected, pivots, strict=True):
             for i, j in enumerate(given - 1):
                 row[[i, j]] = row[[j, i]]
-        for room in (_interchanges.ROOM, 5):
-            before, _interchanges.ROOM = _interchanges.ROOM, room
+        for room in (row_interchanges.ROOM, 5):
+            before, row_interchanges.ROOM = row_interchanges.ROOM, room
             try:
-                found = _interchanges.permutation(there(pivots), n, backwards=False).host
-                back = _interchanges.permutation(there(pivots), n, backwards=True).host
+                found = row_interchanges.permutation(there(pivots), n, backwards=False).host
+                back = row_interchanges.permutation(there(pivots), n, backwards=True).host
             finally:
-                _interchanges.ROOM = before
+                row_interchanges.ROOM = before
             assert np.array_equal(found, expected)
             assert np.array_equal(np.take_along_axis(found, back, 1), np.tile(np.arange(n), (items, 1)))
     wild = np.array([[-5, 10**6, 2]], np.int32)  # as from what is not finite: nothing outside is reached
-    assert sorted(_interchanges.permutation(there(wild), 3, backwards=False).host[0]) == [0, 1, 2]
+    assert sorted(row_interchanges.permutation(there(wild), 3, backwards=False).host[0]) == [0, 1, 2]
 
 
 def test_the_types_are_numbered_as_nvidia_does() -> None:
     import nvmath
 
     names = {"float32": "CUDA_R_32F", "float64": "CUDA_R_64F", "complex64": "CUDA_C_32F", "complex128": "CUDA_C_64F"}
-    for name, number in cusolver_table.DATA_TYPES.items():
+    for name, number in routine_table.DATA_TYPES.items():
         assert getattr(nvmath.CudaDataType, names[name]) == number

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda import cusolver_rules as rules
-from backline.libraries.cuda import cusolver_table as table
-from backline.libraries.cuda._solver_ops import OPERATIONS
-from backline.libraries.cuda.cusolver import listed
+from backline.libraries.cuda.cusolver import routine_table as table
+from backline.libraries.cuda.cusolver import thresholds as rules
+from backline.libraries.cuda.cusolver.library import listed
+from backline.libraries.cuda.cusolver.solver_operations import OPERATIONS
 from backline.problems import operand
-from backline.problems.linalg import FLOPS, LinalgProblem
+from backline.problems.linalg_problem import FLOPS, LinalgProblem
 from fakes.solver_machine import real_types
 
 real_types()

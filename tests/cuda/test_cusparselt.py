@@ -20,10 +20,10 @@ from backline.backends import cusparselt as backend
 from backline.errors import BadType, BadValue, LibraryFailed, NoKernel
 from backline.libraries import presence
 from backline.libraries.base import Refusal
-from backline.libraries.cpu import reference_sparse
-from backline.libraries.cuda.cusparselt import VALUES, recipe, refusal
+from backline.libraries.cuda.cusparselt.library import VALUES, recipe, refusal
+from backline.libraries.reference import reference_sparse
 from backline.problems import operand
-from backline.problems.sparse import SparseProblem
+from backline.problems.sparse_problem import SparseProblem
 from backline.sparse import CompressedMatrix, ProductWay
 from fakes.cupy_standin import H100, T4, CuPy, ndarray
 from fakes.insert import inserted

@@ -12,14 +12,14 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine import plans
+from backline.engine import plan_caches
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda import direct_conv, direct_depthwise
-from backline.libraries.cuda.direct_conv import Block, blocks, direct_algorithms
+from backline.libraries.cuda.cublas import direct_conv, direct_depthwise
+from backline.libraries.cuda.cublas.direct_conv import Block, blocks, direct_algorithms
 from backline.nn import functional, grad
-from backline.ops.conv_checks import conv_problem, grad_problem, transpose_problem
-from backline.problems.conv import ConvProblem
+from backline.ops.convolution_checks import conv_problem, grad_problem, transpose_problem
+from backline.problems.conv_problem import ConvProblem
 from support import clean
 
 pytest.importorskip("cudnn")
@@ -178,7 +178,7 @@ def test_complex_convolutions_and_empty_ones(machine: Machine) -> None:
 def test_products_run_in_the_mode_that_is_asked_for(machine: Machine) -> None:
     x, w = machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3)
     for values, mode, dtype in (({}, 3, np.float32), (EXACT, None, np.float32), ({}, 3, np.float16), (EXACT, 3, np.float16)):
-        plans.clear()
+        plan_caches.clear()
         machine.log.clear()
         with switches.scope({"cudnn.conv.fp32_precision": "tf32", **values}):
             functional.conv2d(*(machine.array(*a.shape, dtype=dtype) for a in (x, w)))

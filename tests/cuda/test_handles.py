@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backline.libraries.cuda._streams import Handles
+from backline.libraries.cuda.common.streams import Handles
 from fakes.cupy_standin import CuPy
 from fakes.insert import inserted
 

@@ -14,7 +14,7 @@ import backline
 from backline import libraries, linalg, switches
 from backline.errors import BackendUnavailable, LibraryFailed, LinAlgError
 from backline.libraries.base import Refusal
-from backline.libraries.cuda.magma import WAYS
+from backline.libraries.cuda.magma.library import WAYS
 from backline.libraries.presence import presence
 from fakes.insert import inserted
 from fakes.lapack_numbers import flat, lap, matrix, table
@@ -342,7 +342,7 @@ def test_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_way_is_an_operation() -> None:
-    from backline.libraries.cuda._solver_ops import OPERATIONS
+    from backline.libraries.cuda.cusolver.solver_operations import OPERATIONS
 
     assert set(WAYS) <= set(OPERATIONS)
     assert all(isinstance(r, Refusal) for r in libraries.get("magma").algorithms(_matmul(), 1))

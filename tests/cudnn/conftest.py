@@ -102,9 +102,9 @@ def deviceless(tmp_path_factory: pytest.TempPathFactory) -> Deviceless:
         compiler = os.environ.get("CC", "gcc")
         subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    from backline.libraries.cuda import _bindings
+    from backline.libraries.cuda.common import bindings
 
-    module = _bindings.cudnn()  # which loads cuBLASLt first
+    module = bindings.cudnn()  # which loads cuBLASLt first
     cards = {}
     for name, other in CARDS.items():
         description = {**DESCRIPTION, "deviceName": name, **other}

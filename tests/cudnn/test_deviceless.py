@@ -17,15 +17,15 @@ import pytest
 
 from backline import switches
 from backline.errors import NoKernel
-from backline.libraries.attention import Facts
+from backline.libraries.attention_constraints import Facts
 from backline.libraries.base import Algorithm
-from backline.libraries.cuda import cudnn_graphs
-from backline.libraries.cuda.cudnn_rules import Graph, conv_algorithms, conv_recipe
-from backline.libraries.cuda.cudnn_sdpa import attention_recipe, attention_refusal
-from backline.ops import conv_checks
+from backline.libraries.cuda.cudnn import graphs
+from backline.libraries.cuda.cudnn.conv_graphs import Graph, conv_algorithms, conv_recipe
+from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe, attention_refusal
+from backline.ops import convolution_checks
 from backline.problems import operand
-from backline.problems.attention import AttentionProblem, attention_problem
-from backline.problems.conv import ConvProblem
+from backline.problems.attention_problem import AttentionProblem, attention_problem
+from backline.problems.conv_problem import ConvProblem
 
 from .conftest import Deviceless
 
@@ -43,12 +43,12 @@ def convolution(node: str, dtype: Any = np.float32, last: bool = True, **given: 
     rest = (given.get("stride", 1), padding, given.get("dilation", 1), groups)
     none = {"bias": None, "residual": None, "out": None}
     if node == "fprop":
-        return on_cuda(conv_checks.conv_problem("conv", 2, {"input": x, "weight": w, **none}, *rest, None))
+        return on_cuda(convolution_checks.conv_problem("conv", 2, {"input": x, "weight": w, **none}, *rest, None))
     if node == "transpose":
-        return on_cuda(conv_checks.transpose_problem("t", 2, {"input": x, "weight": w, **none}, 1, padding, 0, groups, 1, None))
+        return on_cuda(convolution_checks.transpose_problem("t", 2, {"input": x, "weight": w, **none}, 1, padding, 0, groups, 1, None))
     if node == "dgrad":
-        return on_cuda(conv_checks.grad_problem("g", 2, "conv_grad_input", {"weight": w, "grad": dy}, x.shape, *rest))
-    return on_cuda(conv_checks.grad_problem("g", 2, "conv_grad_weight", {"input": x, "grad": dy}, w.shape, *rest))
+        return on_cuda(convolution_checks.grad_problem("g", 2, "conv_grad_input", {"weight": w, "grad": dy}, x.shape, *rest))
+    return on_cuda(convolution_checks.grad_problem("g", 2, "conv_grad_weight", {"input": x, "grad": dy}, w.shape, *rest))
 
 
 def on_cuda(problem: ConvProblem) -> ConvProblem:
@@ -64,7 +64,7 @@ def graph_of(problem: ConvProblem, name: str = "conv_tf32") -> Graph:
 def listed(deviceless: Deviceless, graph: Graph, card: str = "H100", **filters: Any) -> list[str]:
     """Names of the plans that can be built, those that filters leave."""
     capability, described = deviceless.cards[card]
-    plans = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+    plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
     if "bound" in filters:
         plans.graph.deselect_workspace_greater_than(filters["bound"])
     while plans._build_next():
@@ -108,18 +108,18 @@ def test_a_plans_name_finds_it_again(deviceless: Deviceless, card: str, dtype: s
     capability, described = deviceless.cards[card]
     for node in ("fprop", "dgrad", "wgrad"):
         graph = graph_of(convolution(node, np.dtype(dtype), last), "conv")
-        plans = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+        plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
         names = [plans.name(index) for index in plans.waiting]
         assert len({*names}) == len(names)
         while plans._build_next():
             pass
         wanted = plans.name(plans.ready[-1])
-        again = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+        again = graphs.Plans(deviceless.module, graph, capability, device_property=described)
         assert [again.name(index) for index in again.waiting] == names
         assert again.take(wanted) and again.first() == plans.ready[-1] and again.built == 1 and not again.refused
         refused = [name for name in names if f"{name} ({names.index(name)})" in plans.refused]
         for name in [*refused[:1], "eng99999_k2=1"]:
-            other = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+            other = graphs.Plans(deviceless.module, graph, capability, device_property=described)
             assert not other.take(name) and not other.tuned
 
 
@@ -127,11 +127,11 @@ def test_engine_and_knobs_do_not_make_every_plan_again(deviceless: Deviceless) -
     """Why a plan is found by its name: frontends 1.28 and 1.32 list knobs that they refuse to take."""
     capability, described = deviceless.cards["H100"]
     graph = graph_of(convolution("dgrad"))
-    plans = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+    plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
     outcomes = []
     for index in plans.waiting[:12]:
         engine, knobs = plans.graph.get_engine_and_knobs_at_index(index)
-        other = cudnn_graphs.build(deviceless.module, graph, capability, device_property=described)
+        other = graphs.build(deviceless.module, graph, capability, device_property=described)
         try:
             other.create_execution_plan(engine, dict(knobs))
         except RuntimeError as error:
@@ -247,7 +247,7 @@ def answers(deviceless: Deviceless, problem: AttentionProblem, card: str, name: 
     for graph in (made.forward, made.backward):
         if graph is not None:
             try:
-                plans = cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described)
+                plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
             except NoKernel as error:
                 return f"{graph.node}: {error.cause}"
             if not plans.waiting:
@@ -281,7 +281,7 @@ def test_fewer_plans_give_gradients_with_the_same_bits(deviceless: Deviceless) -
     for name in ("sdpa_backward", "sdpa_backward_steady"):
         graph = attention_recipe(attend(*square(64), backward=True), name).backward
         assert graph is not None
-        counts.append(len(cudnn_graphs.Plans(deviceless.module, graph, capability, device_property=described).waiting))
+        counts.append(len(graphs.Plans(deviceless.module, graph, capability, device_property=described).waiting))
     assert 0 < counts[1] < counts[0]
 
 

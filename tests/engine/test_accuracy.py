@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from backline import libraries
-from backline.engine import accuracy, accuracy_linalg, accuracy_products, accuracy_wide, sample
+from backline.engine import accuracy, accuracy_linalg, accuracy_products, accuracy_wide
 from backline.engine.double_double import Pair, difference, pair, product
-from backline.engine.explain import problem_builders as build
+from backline.engine.explanation import problem_builders as build
+from backline.engine.tuning import sample_operands
 from backline.libraries.base import Algorithm
 
 Array = Any
@@ -69,7 +70,7 @@ def test_numpy_is_judged_like_any_other() -> None:
     }  # fmt: skip
     for text, arrays in calls.items():
         problem = build[text](*arrays)
-        operands = sample.arrays_for(problem, 2)
+        operands = sample_operands.arrays_for(problem, 2)
         assert 0 < accuracy.error(problem, operands, numpy_result(problem, operands)) < 1e-13, text
 
 
@@ -89,14 +90,14 @@ def test_a_sum_that_cancels_is_judged_by_its_terms() -> None:
 def test_long_sums_that_are_zeros_are_wrong(dtype: str) -> None:
     """Judged by the sum of absolute terms they would pass: that outgrows the result as sums get longer."""
     problem = build["matmul"](*(np.ones(shape, dtype) for shape in ((2, 1 << 17), (1 << 17, 2))))
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     zeros = np.zeros((2, 2), dtype)
     assert accuracy.error(problem, arrays, zeros) > 10 * accuracy.bound(problem)
 
 
 def test_one_wrong_element_of_a_large_product_is_seen() -> None:
     problem = build["matmul"](np.ones((700, 700)), np.ones((700, 700)))
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     reference = accuracy.Reference(problem, arrays)
     got = arrays[0] @ arrays[1]
     assert isinstance(reference.error(got), float) and not reference._reference.whole  # type: ignore[union-attr]
@@ -141,7 +142,7 @@ def test_factors_are_those_of_the_dtype() -> None:
 
 def test_longdouble_products_have_errors_of_their_own() -> None:
     problem = build["matmul"](*[np.ones((9, 9), np.longdouble)] * 2)
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     assert accuracy.error(problem, arrays, numpy_result(problem, arrays)) < 8 * float(np.finfo(np.longdouble).eps)
     assert accuracy.error(problem, arrays, (arrays[0] @ arrays[1]).astype(np.float64).astype(np.longdouble)) > 1e-18
 
@@ -175,7 +176,7 @@ def test_the_more_accurate_inverse_is_called_so() -> None:
 
 def test_a_bound_on_the_error_keeps_the_more_accurate_library() -> None:
     problem = build["linalg.inv"](np.ones((300, 300)))
-    (a,) = sample.arrays_for(problem, 11)
+    (a,) = sample_operands.arrays_for(problem, 11)
     reference = accuracy.Reference(problem, [a])
     better, worse = improved_inverse(a), np.linalg.inv(a) * (1 + 1e-13)
     errors = [reference.error(x) for x in (better, numpy_result(problem, [a]), worse)]
@@ -197,12 +198,12 @@ def test_what_is_too_ill_conditioned_to_be_known_is_judged_by_its_backward_error
 
 @pytest.mark.parametrize("op", ["linalg.inv", "linalg.eigvals"])
 def test_no_library_is_rejected_for_what_cannot_be_known(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.engine import measure
     from backline.engine.choose import eligible
+    from backline.engine.tuning import measure
 
     hard = 1 / (np.arange(14)[:, None] + np.arange(14) + 1.0) if op == "linalg.inv" else np.eye(14) + np.eye(14, k=1)
     problem = build[op](hard)
-    monkeypatch.setattr(sample, "arrays_for", lambda problem, seed: [hard.copy()])
+    monkeypatch.setattr(sample_operands, "arrays_for", lambda problem, seed: [hard.copy()])
     record = measure.measure_problem(problem, eligible(problem, 1), 1, timing=False, seed=1)
     assert record.errors and not record.rejected, record
 
@@ -256,7 +257,7 @@ def test_references_of_solutions_are_known_far_beyond_float64(name: str, shapes:
     if name == "linalg.lu_solve":
         arrays[1] = np.ones(shapes[1], np.int32)
     problem = build[name](*arrays, **keywords)
-    arrays = sample.arrays_for(problem, 5)
+    arrays = sample_operands.arrays_for(problem, 5)
     reference = accuracy.Reference(problem, arrays)
     result = numpy_result(problem, arrays)
     first = result[0] if isinstance(result, tuple) else result
@@ -366,7 +367,7 @@ def test_wrong_values_with_right_sums_are_wrong(name: str, dtype: str, small: bo
     if not small:
         monkeypatch.setattr(accuracy, "WIDE", 0)
     problem = build[name](np.ones((2, 24, 24), dtype))
-    arrays = sample.arrays_for(problem, 3)
+    arrays = sample_operands.arrays_for(problem, 3)
     reference = accuracy.Reference(problem, arrays)
     right = numpy_result(problem, arrays)
     most = accuracy.bound(problem)
@@ -380,7 +381,7 @@ def test_wrong_values_with_right_sums_are_wrong(name: str, dtype: str, small: bo
 
 def test_a_pair_many_times_over_is_not_all_eigenpairs() -> None:
     problem = build["linalg.eig"](np.ones((12, 12)))
-    arrays = sample.arrays_for(problem, 3)
+    arrays = sample_operands.arrays_for(problem, 3)
     reference = accuracy.Reference(problem, arrays)
     values, vectors = numpy_result(problem, arrays)
     assert reference.error((values, vectors)) <= accuracy.bound(problem)
@@ -444,7 +445,7 @@ def test_the_error_of_a_transform_is_the_true_one() -> None:
 
 def test_many_transforms_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = build["fft.irfft"](np.ones((5, 3, 9), np.complex128), dim=1)
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     monkeypatch.setitem(accuracy_wide.LONG_FLOPS, "fft", problem.flops / 2)
     reference = accuracy.Reference(problem, arrays)
     right = numpy_result(problem, arrays)
@@ -457,7 +458,7 @@ def test_many_transforms_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -
 def test_without_a_longer_format_nothing_below_its_rounding_is_claimed(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy_wide, "LONGER", False)
     problem = build[op](np.ones((3, 50)), *([1] if "softmax" in op else []))
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     right = numpy_result(problem, arrays)
     assert accuracy.error(problem, arrays, right) == EPS
     right[0, 0] += 1e-6
@@ -466,8 +467,8 @@ def test_without_a_longer_format_nothing_below_its_rounding_is_claimed(op: str, 
 
 def test_operands_that_a_call_overwrites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each candidate is given the operands anew, and the reference has them too."""
-    from backline.engine import measure
     from backline.engine.choose import eligible
+    from backline.engine.tuning import measure
 
     x = np.ones((64, 64), np.complex128)
     problem = build["fft.fft"](x, overwrite_input=True)
@@ -486,7 +487,7 @@ def test_whole_products_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(accuracy_products, "product", counted)
     problem = build["matmul"](np.ones((3, 1500, 1500)), np.ones((3, 1500, 1500)))
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     reference = accuracy.Reference(problem, arrays)
     assert reference.error(arrays[0] @ arrays[1]) < 1e-13
     assert max(sizes) < 2e6 and len(sizes) <= accuracy_products.ITEMS

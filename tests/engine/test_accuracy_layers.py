@@ -10,10 +10,11 @@ import pytest
 
 import backline
 from backline import libraries
-from backline.engine import accuracy, accuracy_layers, sample
+from backline.engine import accuracy, accuracy_layers
 from backline.engine.choose import eligible
-from backline.engine.explain import problem_builders
-from backline.engine.measure import measure_problem
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning import sample_operands
+from backline.engine.tuning.measure import measure_problem
 from support import THREADS, algorithms, clean, problem_of
 
 Array = Any
@@ -64,7 +65,7 @@ def results(problem: Any, arrays: list[Array]) -> list[tuple[str, Any, float]]:
 def test_right_is_told_from_wrong(name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     op, args, keywords = CALLS[name]
     problem = problem_of(op, *args, **keywords)
-    arrays = sample.arrays_for(problem, 7)
+    arrays = sample_operands.arrays_for(problem, 7)
     if in_parts:
         monkeypatch.setattr(accuracy_layers, "BYTES", 1)
     held = accuracy.Reference(problem, arrays)
@@ -91,7 +92,7 @@ def test_other_dtypes(name: str, dtype: Any) -> None:
         return v.astype(dtype) if isinstance(v, np.ndarray) else v
 
     problem = problem_of(op, *map(cast, args), **{k: cast(v) for k, v in keywords.items()})
-    arrays = sample.arrays_for(problem, 3)
+    arrays = sample_operands.arrays_for(problem, 3)
     held = accuracy.Reference(problem, arrays)
     for key, result, most in results(problem, arrays):
         assert held.error(result) <= most, key
@@ -111,7 +112,7 @@ def test_large_layers_are_compared_in_part() -> None:
 
 def test_variances_are_positive() -> None:
     problem = problem_of(F + "batch_norm", X, W, W)
-    arrays = sample.arrays_for(problem, 1)
+    arrays = sample_operands.arrays_for(problem, 1)
     assert (arrays[2] >= 0.5).all() and (arrays[1] < 0.5).any()
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import backline
 from backline import _core, libraries, linalg
-from backline.engine import choose, records
+from backline.engine import choose
+from backline.engine.tuning import record_store
 from backline.errors import BadValue, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from support import LIBRARIES, clean, need, problem_of
@@ -187,7 +188,7 @@ def test_a_record_decides_and_max_error_refuses(monkeypatch: pytest.MonkeyPatch)
     need("openblas"), need("mkl")
     slow, fast = "openblas.gemm@n", "mkl.gemm@1"
     record = Record({slow: 2.0, fast: 1.0}, {slow: 1e-16, fast: 1e-3})
-    monkeypatch.setattr(records, "find", lambda problem, threads: record)
+    monkeypatch.setattr(record_store, "find", lambda problem, threads: record)
     choice = backline.explain(backline.mm, A, A)
     assert choice.chosen is not None and choice.chosen.key == fast
     assert choice.basis.startswith("a record of this test; ") and choice.basis.endswith(" not timed")

@@ -16,11 +16,11 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine import benchmark, coverage, measure, records
-from backline.engine.explain import problem_builders
-from backline.engine.record import TuningRecord, parse
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning import benchmark, coverage, measure, record_store
+from backline.engine.tuning.record import TuningRecord, parse
 from backline.libraries.base import Algorithm
-from backline.libraries.machine import fingerprint
+from backline.native.machine import fingerprint
 from backline.problems import Problem
 from support import need
 
@@ -32,10 +32,10 @@ TIMES = {"a.x@1": 3.0, "b.x@1": 2.0, "c.x@1": 1.0}
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     where = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    records.reload()
+    record_store.reload()
     yield where
     monkeypatch.undo()
-    records.reload()
+    record_store.reload()
 
 
 class Measured:
@@ -65,7 +65,7 @@ class Measured:
             versions={name: libraries.get(name).version() or "" for name in {a.library for a in algorithms} & {*libraries.names()}},
             machine=fingerprint(), backline=backline.__version__,
         )  # fmt: skip
-        return replace(record, winner=records.winner(record, algorithms))
+        return replace(record, winner=record_store.winner(record, algorithms))
 
 
 @pytest.fixture
@@ -100,21 +100,21 @@ def test_a_limit_of_one_keeps_no_other_from_being_timed_later(measured: Measured
     multiply()
     multiply(benchmark_limit=2)
     assert measured.count == 2
-    records.reload()  # as the next process would
+    record_store.reload()  # as the next process would
     multiply()
     assert measured.count == 2
 
 
 def test_a_limit_of_one_holds_nothing_back_in_a_later_process(measured: Measured) -> None:
     multiply(benchmark_limit=1)
-    records.reload()
+    record_store.reload()
     choice = multiply()
     assert set(measured.given[1]) == set(candidates(choice))
 
 
 LATER = """
 import numpy as np, backline
-from backline.engine import records
+from backline.engine.tuning import record_store as records
 a = np.ones((12, 12), np.float32)
 with backline.backends.flags(benchmark=True, benchmark_limit={limit}):
     backline.matmul(a, a)
@@ -139,7 +139,7 @@ def test_a_library_that_was_off_once_is_timed_when_it_is_on(measured: Measured) 
     without = multiply(openblas__enabled=False)
     assert measured.under[0]["openblas.enabled"] == "False"
     assert not any(key.startswith("openblas.") for key in measured.given[0])
-    (record,) = records.every()
+    (record,) = record_store.every()
     assert set(record.covered) == set(measured.given[0]) == set(candidates(without))
     fastest = min(record.medians, key=record.medians.__getitem__)
     measured.times = {"openblas.gemm@1": 1e-7}
@@ -148,9 +148,9 @@ def test_a_library_that_was_off_once_is_timed_when_it_is_on(measured: Measured) 
     new = [key for key in candidates(choice) if key.startswith("openblas.")]
     assert new and set(measured.given[1]) == {*new, fastest}
     assert choice.chosen.key == "openblas.gemm@1"
-    (record,) = records.every()
+    (record,) = record_store.every()
     assert set(record.covered) == set(measured.given[0]) | set(new) == set(record.medians) and not record.disturbed
-    records.reload()
+    record_store.reload()
     multiply()
     multiply(openblas__enabled=False)
     assert measured.count == 2
@@ -185,24 +185,24 @@ def old_line() -> str:
 def test_a_record_written_before_covers_what_it_timed(measured: Measured, tmp_path: Path) -> None:
     assert parse(old_line()).covered == ("numpy.matmul@n",)
     (tmp_path / "old.json").write_text(old_line() + "\n")
-    assert records.import_from(str(tmp_path / "old.json")) == (1, 1)
-    records.reload()
+    assert record_store.import_from(str(tmp_path / "old.json")) == (1, 1)
+    record_store.reload()
     a = np.ones((12, 12), np.float32)
     assert backline.explain(backline.matmul, a, a).library == "numpy"  # it is used as it was
     choice = multiply()
     others = [key for key in candidates(choice) if key != "numpy.matmul@n"]
     assert [set(keys) for keys in measured.given] == [{*others, "numpy.matmul@n"}]
-    (record,) = records.every()
+    (record,) = record_store.every()
     assert record.medians["numpy.matmul@n"] == 2e-6 and set(record.covered) == set(candidates(choice))
 
 
 def test_what_a_new_version_brings_is_timed_again(measured: Measured) -> None:
     need("openblas")
     multiply()
-    (record,) = records.every()
+    (record,) = record_store.every()
     older = replace(record, versions={**record.versions, "openblas": "0"})
-    records.reload()  # the next process, in which OpenBLAS is another version
-    records.keep(older)
+    record_store.reload()  # the next process, in which OpenBLAS is another version
+    record_store.keep(older)
     multiply(openblas__enabled=False)
     assert measured.count == 1
     multiply()
@@ -226,8 +226,8 @@ def test_a_record_of_errors_alone_covers_no_times(measured: Measured) -> None:
 
 def test_a_choice_fixed_by_hand_stays(measured: Measured) -> None:
     multiply(benchmark_limit=2)
-    (record,) = records.every()
-    records.keep(replace(record, winner="default", created="2026-11-23T00:00:00.000000Z"))
+    (record,) = record_store.every()
+    record_store.keep(replace(record, winner="default", created="2026-11-23T00:00:00.000000Z"))
     multiply()
     assert measured.count == 1
 
@@ -257,22 +257,22 @@ def test_what_was_timed_on_a_busy_machine_is_used_said_and_timed_again_by_the_ne
     a = np.ones((9, 9), np.float32)
     with switches.scope(benchmark=True):
         backline.matmul(a, a)  # and no second warning, which would be an error here
-    records.reload()
+    record_store.reload()
     a = np.ones((12, 12), np.float32)
     assert "timed on a busy machine" in backline.explain(backline.matmul, a, a).basis
     measured.disturbed = ""
     choice = multiply()
     assert set(measured.given[2]) == set(measured.given[0]) and "busy" not in choice.basis
-    (record,) = [r for r in records.every() if "12x12" in r.key]
+    (record,) = [r for r in record_store.every() if "12x12" in r.key]
     assert not record.disturbed and set(record.covered) == set(record.medians)
 
 
 def test_on_a_busy_machine_the_ranking_needs_more_to_be_overruled() -> None:
     record = TuningRecord("x", 1, medians={"a.x@1": 1.0, "b.x@1": 0.9})
-    assert records.winner(record, [A, B]) == "b.x@1"
-    assert records.winner(replace(record, disturbed="others"), [A, B]) == "a.x@1"
-    assert records.winner(replace(record, disturbed="others", medians={"a.x@1": 1.0, "b.x@1": 0.5}), [A, B]) == "b.x@1"
-    assert records.winner(replace(record, medians={}), [A, B]) == ""
+    assert record_store.winner(record, [A, B]) == "b.x@1"
+    assert record_store.winner(replace(record, disturbed="others"), [A, B]) == "a.x@1"
+    assert record_store.winner(replace(record, disturbed="others", medians={"a.x@1": 1.0, "b.x@1": 0.5}), [A, B]) == "b.x@1"
+    assert record_store.winner(replace(record, medians={}), [A, B]) == ""
 
 
 # Putting two together -------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def made(*algorithms: Algorithm, factor: float = 1.0, **changes: Any) -> TuningR
         "x", 1, medians={k: TIMES[k] * factor for k in keys}, minima={k: TIMES[k] * factor for k in keys},
         runs=dict.fromkeys(keys, 3), errors=dict.fromkeys(keys, 1e-7), covered=keys, versions={a.library: "1" for a in algorithms},
     )  # fmt: skip
-    return replace(record, winner=records.winner(record, algorithms), **changes)
+    return replace(record, winner=record_store.winner(record, algorithms), **changes)
 
 
 def test_new_times_are_brought_to_the_scale_of_the_old() -> None:

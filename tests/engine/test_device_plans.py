@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backline import switches
-from backline.engine import device_plans, plans
-from backline.engine.device_plans import DevicePlans, cufft_plans, max_size_of, switch_of
+from backline.engine import cufft_plan_caches, plan_caches
+from backline.engine.cufft_plan_caches import DevicePlans, cufft_plans, max_size_of, switch_of
 from backline.errors import BadType, BadValue
 from backline.libraries import presence
 from backline.switches import store
-from backline.switches.declared import withdraw
+from backline.switches.switch_registry import withdraw
 
 pytestmark = pytest.mark.usefixtures("driver")
 EVERY = "cuda.cufft_plan_cache.max_size"
@@ -128,7 +128,7 @@ def test_clearing_drops_the_plans_of_one_device_only():
 
 def test_clearing_every_librarys_plans_clears_these():
     cufft_plans(73).get("a", object)
-    plans.clear()
+    plan_caches.clear()
     assert cufft_plans(73).size == 0
 
 
@@ -211,4 +211,4 @@ def test_it_does_what_a_simple_model_does(actions):
 
 def test_it_says_what_it_is():
     assert repr(filled(2, 1)) == "<DevicePlans cufft on cuda:1: 2 of 4096>"
-    assert {"DevicePlans", "cufft_plans"} <= set(device_plans.__all__)
+    assert {"DevicePlans", "cufft_plans"} <= set(cufft_plan_caches.__all__)

@@ -18,7 +18,7 @@ from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import array_kinds
 from backline.libraries.array_kinds import ArrayKind
 from backline.libraries.base import Algorithm, Library
-from backline.ops import elsewhere
+from backline.ops import device_dispatch
 from backline.problems import Problem
 from device_arrays import ndarray
 from support import clean
@@ -90,8 +90,8 @@ def product(**given: Any) -> np.ndarray:
 
 def test_python_decides_nothing_the_second_time(library: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     product()
-    monkeypatch.setattr(elsewhere, "problem_of", lambda *args: pytest.fail("asked again"))
-    monkeypatch.setattr(elsewhere, "call", lambda *args: pytest.fail("asked again"))
+    monkeypatch.setattr(device_dispatch, "problem_of", lambda *args: pytest.fail("asked again"))
+    monkeypatch.setattr(device_dispatch, "call", lambda *args: pytest.fail("asked again"))
     assert np.array_equal(product(), A @ B)
     with backline.trace() as trace:
         product()
@@ -159,7 +159,7 @@ def test_a_memo_that_is_emptied_while_a_plan_is_made_does_not_get_it(library: St
         return made
 
     monkeypatch.setattr(StandIn, "prepare", clearing)
-    backline.engine.plans.clear()
+    backline.engine.plan_caches.clear()
     before = _core.memo_info()["size"]
     product()
     assert _core.memo_info()["size"] <= before

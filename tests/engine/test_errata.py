@@ -15,12 +15,12 @@ import pytest
 
 import backline
 from backline import libraries
-from backline.cli.problem_text import parse
 from backline.errors import BadValue, NoKernel
 from backline.libraries import edges, errata, errata_local, errata_table
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
 from backline.libraries.errata import Erratum
+from backline.ops.problem_text import parse
 from backline.problems import Problem
 from support import clean
 

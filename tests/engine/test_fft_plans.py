@@ -9,8 +9,8 @@ import pytest
 
 import backline
 from backline import backends, libraries
-from backline.engine import fft_plans
-from backline.engine.fft_plans import FftPlanCache
+from backline.engine import fft_plan_caches
+from backline.engine.fft_plan_caches import FftPlanCache
 from backline.errors import BadType, BadValue, ReadOnly
 
 LIBRARIES = [name for name in ("mkl", "fftw", "scipy", "numpy") if libraries.get(name).available()]
@@ -68,10 +68,10 @@ class TestCache:
         assert [cache.keeps(kept[key]) for key in "abc"] == [False, False, True]
 
     def test_memory_is_bounded(self):
-        size = 10_000 - fft_plans.OWN_BYTES
+        size = 10_000 - fft_plan_caches.OWN_BYTES
         cache = FftPlanCache("test", max_bytes=30_000)
         kept = [cache.get(key, lambda: Plan(size)) for key in "abc"]
-        assert (cache.size, cache.nbytes) == (3, 3 * (size + fft_plans.OWN_BYTES))
+        assert (cache.size, cache.nbytes) == (3, 3 * (size + fft_plan_caches.OWN_BYTES))
         fourth = cache.get("d", lambda: Plan(10 + size))
         assert (cache.size, cache.nbytes) == (2, 20_010)  # a little too much: two have to go
         assert [cache.keeps(plan) for plan in (*kept, fourth)] == [False, False, True, True]
@@ -124,7 +124,7 @@ class TestCache:
             setattr(cache, name, -1)
 
     def test_many_threads(self):
-        cache = FftPlanCache("test", max_size=8, max_bytes=20 * fft_plans.OWN_BYTES)
+        cache = FftPlanCache("test", max_size=8, max_bytes=20 * fft_plan_caches.OWN_BYTES)
         rounds, wrong = 300, []
 
         def run(seed):
@@ -132,7 +132,7 @@ class TestCache:
             for key in rng.integers(0, 16, rounds).tolist():
                 plan = cache.get(key, lambda: Plan(100))
                 plan.run()
-                if cache.size > 8 or cache.nbytes > 20 * fft_plans.OWN_BYTES:
+                if cache.size > 8 or cache.nbytes > 20 * fft_plan_caches.OWN_BYTES:
                     wrong.append(cache.size)
                 if key == 3:
                     cache.clear()
@@ -214,6 +214,6 @@ class TestOfTheLibraries:
 
 
 def test_other_plans_are_elsewhere():
-    before = fft_plans.cache("numpy").size
+    before = fft_plan_caches.cache("numpy").size
     backline.matmul(np.eye(3), np.eye(3))
-    assert fft_plans.cache("numpy").size == before
+    assert fft_plan_caches.cache("numpy").size == before

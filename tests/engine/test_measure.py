@@ -18,8 +18,9 @@ import pytest
 
 import backline
 from backline import _core, libraries, switches
-from backline.engine import accuracy, measure, records, sample
-from backline.engine.explain import problem_builders
+from backline.engine import accuracy
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning import measure, record_store, sample_operands
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Operand, Problem
 from processes import started
@@ -31,10 +32,10 @@ Array = Any
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     where = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    records.reload()
+    record_store.reload()
     yield where
     monkeypatch.undo()
-    records.reload()
+    record_store.reload()
 
 
 class Fake(Library):
@@ -105,7 +106,7 @@ def product(a: Array, b: Array) -> Array:
 )
 def test_operands_have_the_layout_asked_for(shape: Any, strides: Any, aligned: bool) -> None:
     o = Operand("a", np.dtype(np.float32), shape, strides, aligned)
-    (a,) = sample.arrays_for(Problem("any", (o,)), 0)
+    (a,) = sample_operands.arrays_for(Problem("any", (o,)), 0)
     assert (a.shape, a.dtype) == (shape, o.dtype) and a.flags.aligned == aligned and a.flags.writeable
     assert a.strides == strides or a.size == 0
     assert np.isfinite(a).all()
@@ -113,14 +114,14 @@ def test_operands_have_the_layout_asked_for(shape: Any, strides: Any, aligned: b
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128", "int32", "uint8", "bool"])
 def test_the_same_seed_gives_the_same_operands(dtype: str) -> None:
-    first, again, other = (sample.arrays_for(square(20, dtype), seed) for seed in (1, 1, 2))
+    first, again, other = (sample_operands.arrays_for(square(20, dtype), seed) for seed in (1, 1, 2))
     assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
     assert not np.array_equal(first[0], first[1])
 
 
 def test_large_operands_need_no_second_copy() -> None:
     code = """
-from backline.engine import sample
+from backline.engine.tuning import sample_operands as sample
 from backline.problems import Operand, Problem
 import numpy as np
 p = Problem("any", (Operand("a", np.dtype(np.complex128), (20, 1000, 1000), (16000000, 16000, 16)),))
@@ -190,7 +191,7 @@ def test_a_right_result_has_a_small_error_and_a_wrong_element_a_large_one(
     if not wide:
         monkeypatch.setattr(accuracy, "WIDE", 0)
     p = build(name, shapes, keywords, np.dtype(dtype))
-    arrays = sample.arrays_for(p, 3)
+    arrays = sample_operands.arrays_for(p, 3)
     held = accuracy.Reference(p, arrays)
     result = libraries.get("numpy").prepare(p, Algorithm("numpy", "x"))(*arrays)
     assert held.error(result) <= accuracy.bound(p)
@@ -213,14 +214,14 @@ def test_half_precision_is_held_against_its_own_rounding(dtype: str) -> None:
     import ml_dtypes
 
     p = square(32, ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
-    a, b = sample.arrays_for(p, 0)
+    a, b = sample_operands.arrays_for(p, 0)
     right = (a.astype(np.float32) @ b.astype(np.float32)).astype(a.dtype)
     assert 1e-4 < accuracy.error(p, [a, b], right) < accuracy.bound(p)
 
 
 def test_a_result_of_another_shape_is_wrong() -> None:
     p = square(4)
-    arrays = sample.arrays_for(p, 0)
+    arrays = sample_operands.arrays_for(p, 0)
     assert accuracy.error(p, arrays, np.zeros((4, 5), np.float32)) == math.inf
 
 
@@ -242,7 +243,7 @@ def test_a_bound_on_the_error_keeps_the_more_accurate_library(fake: Any) -> None
     record = measure.measure_problem(problem, [better, worse, numpy], threads, budget=0.0, seed=3)
     errors = [record.errors[x.key] for x in (better, numpy, worse)]
     assert errors == sorted(errors) and 0 < errors[0] < errors[1] and errors[2] == pytest.approx(1e-13, rel=0.05)
-    records.keep(record)
+    record_store.keep(record)
     with switches.scope(max_error=(errors[0] + errors[1]) / 2):
         backline.linalg.inv(a)
         choice = backline.explain()
@@ -264,8 +265,8 @@ def test_a_record_says_what_was_done(fake: Any) -> None:
     assert all(n >= 3 for n in record.runs.values())
     assert all(e < 1e-5 for e in record.errors.values())
     assert record.versions == {"fake": "1"} and not record.rejected and record.winner in record.medians
-    assert records.parse(record.line()) == record
-    assert records.every() == []  # measuring keeps nothing
+    assert record_store.parse(record.line()) == record
+    assert record_store.every() == []  # measuring keeps nothing
 
 
 def test_wrong_and_failing_algorithms_are_rejected_with_the_reason(fake: Any) -> None:
@@ -280,7 +281,7 @@ def test_wrong_and_failing_algorithms_are_rejected_with_the_reason(fake: Any) ->
     assert "wrong result" in record.rejected["fake.wrong@1"] and record.errors["fake.wrong@1"] > 0.01
     assert record.errors["fake.nan@1"] == math.inf
     assert record.rejected["fake.fails@1"] == "it failed: RuntimeError: it broke in two lines"
-    assert records.parse(record.line()) == record
+    assert record_store.parse(record.line()) == record
 
 
 def test_a_single_candidate_is_checked_and_not_timed(fake: Any) -> None:
@@ -362,9 +363,9 @@ def test_the_memory_it_takes_is_bounded() -> None:
 import sys
 import numpy as np
 from backline import libraries
-from backline.engine import measure, ranking
+from backline.engine.tuning import measure; from backline.engine import ranking
 from backline.engine.choose import eligible
-from backline.cli.problem_text import parse
+from backline.ops.problem_text import parse
 for text in sys.argv[1:]:
     p = parse(text)
     measure.measure_problem(p, ranking.sort(p, eligible(p, 2)), 2, budget=0.0, limit=5.0)
@@ -403,7 +404,7 @@ def test_benchmark_measures_each_signature_once(counted: list[str]) -> None:
         choice = backline.explain()
     assert sorted(counted) == ["matmul f64 8x8 8x8", "matmul f64 9x9 9x9"]
     assert choice.basis.startswith("measured now") and choice.candidates[0].seconds is not None
-    records.reload()  # as the next process would: the file has them
+    record_store.reload()  # as the next process would: the file has them
     with backline.backends.flags(benchmark=True):
         backline.matmul(a, a)
     assert len(counted) == 2
@@ -427,7 +428,7 @@ def test_under_determinism_a_record_does_not_decide() -> None:
     other = next(c for c in plain.candidates if c.verdict == "next")
     assert other.detail is not None
     record = measure.measure_problem(p, [plain.chosen, other.detail], threads, budget=0.0)  # type: ignore[list-item]
-    records.keep(replace(record, winner=other.detail.key))
+    record_store.keep(replace(record, winner=other.detail.key))
     assert backline.explain(backline.matmul, a, a).chosen == other.detail
     with backline.backends.flags(deterministic=True):
         assert backline.explain(backline.matmul, a, a).chosen == plain.chosen
@@ -437,7 +438,7 @@ def test_benchmark_limit_bounds_the_candidates() -> None:
     a = np.ones((8, 8))
     with backline.backends.flags(benchmark=True, benchmark_limit=2):
         backline.matmul(a, a)
-    (record,) = records.every()
+    (record,) = record_store.every()
     assert len(record.errors) == 2
 
 
@@ -471,8 +472,8 @@ INTERRUPTED = """
 import sys, time
 import numpy as np
 from backline import libraries
-from backline.engine import measure, records
-from backline.engine.explain import problem_builders
+from backline.engine.tuning import measure, record_store as records
+from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm, PythonPlan
 
 class Slow:
@@ -506,5 +507,5 @@ def test_ctrl_c_keeps_what_was_measured(file: Path) -> None:
         child.send_signal(signal.SIGINT)
         _, errors = child.communicate(timeout=200)
     assert child.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors
-    (record,) = records.every()
+    (record,) = record_store.every()
     assert set(record.medians) == {"numpy.one@1", "numpy.two@1"}

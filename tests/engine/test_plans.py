@@ -9,7 +9,7 @@ import pytest
 
 import backline
 from backline import _core
-from backline.engine import plans
+from backline.engine import plan_caches
 from backline.errors import BadType, BadValue
 from support import clean, need
 
@@ -18,7 +18,7 @@ assert clean
 
 
 def test_order_bound_and_counts() -> None:
-    cache = plans.PlanCache("example", max_size=3)
+    cache = plan_caches.PlanCache("example", max_size=3)
     made: list[str] = []
 
     def get(key: str) -> str:
@@ -47,14 +47,14 @@ def test_order_bound_and_counts() -> None:
 
 @pytest.mark.parametrize(("value", "kind"), [(-1, BadValue), (1.5, BadType), ("3", BadType), (True, BadType), (None, BadType)])
 def test_sizes_that_are_refused(value: object, kind: type[Exception]) -> None:
-    cache = plans.PlanCache("example", max_size=3)
+    cache = plan_caches.PlanCache("example", max_size=3)
     with pytest.raises(kind, match=r"example\.plan_cache\.max_size"):
         cache.max_size = value  # type: ignore[assignment]
     assert cache.max_size == 3
 
 
 def test_what_cannot_be_made_is_not_kept() -> None:
-    cache = plans.PlanCache("example")
+    cache = plan_caches.PlanCache("example")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             cache.get("a", lambda: 1 // 0)
@@ -62,7 +62,7 @@ def test_what_cannot_be_made_is_not_kept() -> None:
 
 
 def test_many_threads() -> None:
-    cache = plans.PlanCache("example", max_size=8)
+    cache = plan_caches.PlanCache("example", max_size=8)
     wrong: list[object] = []
 
     def work() -> None:
@@ -81,7 +81,7 @@ def test_many_threads() -> None:
 def test_plans_of_calls_are_in_the_cache_of_their_library() -> None:
     need("openblas")
     with backline.use("openblas", only=True):
-        cache = plans.cache("openblas")
+        cache = plan_caches.cache("openblas")
         assert cache.size == 0
         a = np.ones((5, 5))
         backline.mm(a, a)
@@ -105,4 +105,4 @@ def test_alignment_is_part_of_the_problem() -> None:
         a = np.ones((5, 5))
         backline.mm(a, a)
         assert (backline.mm(misaligned(a), a) == 5).all()
-        assert plans.cache("openblas").size == 2
+        assert plan_caches.cache("openblas").size == 2

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from backline import _core, libraries
-from backline.engine import measure, quiet, records
-from backline.engine.explain import problem_builders
-from backline.engine.quiet import Quietness, Reading, between, in_turn
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning import machine_load, measure, record_store
+from backline.engine.tuning.machine_load import Quietness, Reading, between, in_turn
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Problem
 
 # The functions themselves: tests/conftest.py has quiet ones in their places.
-from backline.engine.quiet import read, spread  # isort: skip
+from backline.engine.tuning.machine_load import read, spread  # isort: skip
 
 STAT = """cpu  900 100 300 5000 20 5 15 60 0 0
 cpu0 400 50 100 2500 10 5 5 20 0 0
@@ -31,9 +31,9 @@ ctxt 1
 
 def injected(monkeypatch: pytest.MonkeyPatch, stat: str, load: str, cpus: tuple[int, ...] = (0, 1)) -> Reading:
     files = {"/proc/stat": stat, "/proc/loadavg": load}
-    monkeypatch.setattr(quiet, "_text", lambda path: files[path])
-    monkeypatch.setattr(quiet, "usable_cpus", lambda: cpus)
-    monkeypatch.setattr(quiet, "_tick", lambda: 0.01)
+    monkeypatch.setattr(machine_load, "_text", lambda path: files[path])
+    monkeypatch.setattr(machine_load, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(machine_load, "_tick", lambda: 0.01)
     return read()
 
 
@@ -62,7 +62,7 @@ def test_a_reading_of_this_machine() -> None:
 
 
 def test_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "usable_cpus", lambda: (0, 1))
+    monkeypatch.setattr(machine_load, "usable_cpus", lambda: (0, 1))
     before = Reading(10.0, 3.0, 100.0, 5.0, 40, 1.0)
     found = between(before, Reading(12.0, 6.0, 104.5, 5.4, 50, 2.5), 2, 1.25)
     assert found == Quietness(2.0, 2, 2, 0.75, pytest.approx(0.1), 10, 2.5, 1.25)
@@ -155,8 +155,8 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
         # Two readings a try: seconds, own, busy. The clock of the readings has nothing to do with what is timed.
         readings = chain.from_iterable((Reading(0.0, 0.0, 0.0), Reading(1.0, 0.0, others)) for others in tries)
         following = chain(readings, repeat(None))
-        monkeypatch.setattr(quiet, "read", lambda: next(following))
-        monkeypatch.setattr(quiet, "usable_cpus", lambda: (0, 1))
+        monkeypatch.setattr(machine_load, "read", lambda: next(following))
+        monkeypatch.setattr(machine_load, "usable_cpus", lambda: (0, 1))
         monkeypatch.setattr(measure.time, "sleep", lambda seconds: pauses.append(seconds))
         return pauses
 
@@ -172,7 +172,7 @@ def test_on_a_quiet_machine_once_is_enough(two: list[Algorithm], busy: Any) -> N
     pauses = busy(0.1)
     record = measure.measure_problem(square(), two, 2, budget=0.0)
     assert record.covered == ("fake.one@1", "fake.two@1") and record.disturbed == "" and measure.PAUSE not in pauses
-    assert records.parse(record.line()) == record
+    assert record_store.parse(record.line()) == record
 
 
 def test_what_was_disturbed_is_timed_again(two: list[Algorithm], busy: Any) -> None:
@@ -187,7 +187,7 @@ def test_that_ends_after_some_tries_and_the_record_says_so(two: list[Algorithm],
     record = measure.measure_problem(square(), two, 2, budget=0.0)
     assert record.covered == () and record.disturbed == "other programs took 1.2 of 2 processors"
     assert set(record.medians) == {"fake.one@1", "fake.two@1"} and pauses.count(measure.PAUSE) == measure.TRIES - 1
-    assert records.parse(record.line()) == record
+    assert record_store.parse(record.line()) == record
     assert record.describe().endswith("2 algorithms, timed on a busy machine")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import backline
 from backline import _core, quantized
-from backline.engine.recorder import Recorder, pack, unpack
+from backline.engine.tuning.trace_script import Recorder, pack, unpack
 from backline.nn import functional
 
 IMAGES, KERNELS = np.ones((2, 4, 8, 8), np.float32), np.ones((6, 2, 3, 3), np.float32)

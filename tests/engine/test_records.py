@@ -19,12 +19,12 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine import records, tuning_file
-from backline.engine.explain import problem_builders
-from backline.engine.record import MAX_TEXT, TuningRecord, parse
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning import database, record_store
+from backline.engine.tuning.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm
-from backline.libraries.machine import fingerprint
+from backline.native.machine import fingerprint
 from processes import started
 
 
@@ -32,10 +32,10 @@ from processes import started
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     where = tmp_path / "data" / "tuning.sqlite"
     monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    records.reload()
+    record_store.reload()
     yield where
     monkeypatch.undo()
-    records.reload()
+    record_store.reload()
 
 
 def problem(n: int = 8) -> Any:
@@ -56,51 +56,51 @@ def made(**changes: Any) -> TuningRecord:
 
 
 def test_what_is_kept_is_found_in_this_process_and_in_the_next(file: Path) -> None:
-    assert records.find(problem(), 2) is None
-    records.keep(made())
-    assert records.find(problem(), 2) == made()
-    records.reload()
-    assert file.exists() and records.find(problem(), 2) == made()
-    assert records.find(problem(), 1) is None and records.find(problem(9), 2) is None
+    assert record_store.find(problem(), 2) is None
+    record_store.keep(made())
+    assert record_store.find(problem(), 2) == made()
+    record_store.reload()
+    assert file.exists() and record_store.find(problem(), 2) == made()
+    assert record_store.find(problem(), 1) is None and record_store.find(problem(9), 2) is None
 
 
 def test_a_record_may_be_kept_for_this_process_only(file: Path) -> None:
-    records.keep(made(), file=False)
-    assert records.find(problem(), 2) is not None and not file.exists()
+    record_store.keep(made(), file=False)
+    assert record_store.find(problem(), 2) is not None and not file.exists()
 
 
 def test_an_empty_variable_means_no_file(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.setenv("BACKLINE_TUNING", "")
-    records.reload()
-    records.keep(made())
-    assert records.find(problem(), 2) is not None and not file.exists()
-    assert records.report()["path"] == ""
+    record_store.reload()
+    record_store.keep(made())
+    assert record_store.find(problem(), 2) is not None and not file.exists()
+    assert record_store.report()["path"] == ""
 
 
 def test_without_the_variable_the_file_is_in_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BACKLINE_TUNING")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert records.path() == str(tmp_path / "backline" / "tuning.sqlite")
+    assert record_store.path() == str(tmp_path / "backline" / "tuning.sqlite")
 
 
 def test_the_newer_record_stays() -> None:
     newer, older = made(seed=1, created="2026-11-22T00:00:00.000000Z"), made(seed=2)
-    records.keep(newer)
-    records.keep(older)
-    assert records.find(problem(), 2) == newer
-    records.reload()
-    assert records.find(problem(), 2) == newer
+    record_store.keep(newer)
+    record_store.keep(older)
+    assert record_store.find(problem(), 2) == newer
+    record_store.reload()
+    assert record_store.find(problem(), 2) == newer
 
 
 def test_a_record_of_another_machine_is_stored_but_not_used() -> None:
-    records.keep(made(machine="another-4c-00000000"))
-    assert records.find(problem(), 2) is None
-    records.reload()
-    assert records.find(problem(), 2) is None and records.report()["other_machines"] == 1
+    record_store.keep(made(machine="another-4c-00000000"))
+    assert record_store.find(problem(), 2) is None
+    record_store.reload()
+    assert record_store.find(problem(), 2) is None and record_store.report()["other_machines"] == 1
 
 
 def test_a_library_of_another_version_loses_its_part_and_the_rest_stays() -> None:
-    records.keep(
+    record_store.keep(
         made(
             medians={"numpy.matmul@n": 2e-6, "gone.gemm@1": 1e-9},
             errors={"numpy.matmul@n": 0.0, "gone.gemm@1": 0.0},
@@ -109,33 +109,33 @@ def test_a_library_of_another_version_loses_its_part_and_the_rest_stays() -> Non
             covered=("gone.gemm@1", "numpy.matmul@n"),
         )
     )
-    found = records.find(problem(), 2)
+    found = record_store.find(problem(), 2)
     assert found is not None and dict(found.medians) == {"numpy.matmul@n": 2e-6} and found.winner == ""
     assert found.covered == ("numpy.matmul@n",)
-    assert "measured with gone 1" in str(records.report()["dropped"])
-    records.keep(made(versions={"numpy": "0.9"}, created="2026-11-23T00:00:00.000000Z"))
-    assert records.find(problem(), 2) is None
-    assert f"measured with numpy 0.9, {np.__version__} is here now" in str(records.report()["dropped"])
+    assert "measured with gone 1" in str(record_store.report()["dropped"])
+    record_store.keep(made(versions={"numpy": "0.9"}, created="2026-11-23T00:00:00.000000Z"))
+    assert record_store.find(problem(), 2) is None
+    assert f"measured with numpy 0.9, {np.__version__} is here now" in str(record_store.report()["dropped"])
 
 
 def test_a_library_that_is_switched_off_is_not_asked_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    records.keep(made(versions={"numpy": np.__version__, "mkl": "0"}))
+    record_store.keep(made(versions={"numpy": np.__version__, "mkl": "0"}))
 
     def asked() -> bool:
         raise AssertionError("it was asked")
 
     monkeypatch.setattr(libraries.get("mkl"), "available", asked)
     with switches.scope({"mkl.enabled": False}):
-        assert records.find(problem(), 2) is not None
+        assert record_store.find(problem(), 2) is not None
     with switches.scope(only=("numpy",)):
-        assert records.find(problem(), 2) is not None
+        assert record_store.find(problem(), 2) is not None
 
 
 def test_keeping_makes_the_next_call_choose_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     a = np.ones((8, 8), np.float32)
     backline.matmul(a, a)
     threads = backline.get_num_threads()
-    records.keep(made(threads=threads))
+    record_store.keep(made(threads=threads))
     backline.matmul(a, a)
     choice = backline.explain()
     assert choice.library == "numpy" and choice.basis.startswith("tuning record of 2026-11-21, 1 algorithm; ")
@@ -164,13 +164,13 @@ FIRST, SECOND, THIRD = Algorithm("a", "x", pool="gomp"), Algorithm("b", "x", poo
 )
 def test_the_order_that_a_record_gives(medians: dict[str, float], winner: str, order: str) -> None:
     record = made(medians=medians, winner=winner)
-    found = records.arrange([FIRST, SECOND, THIRD], record, "gomp")
+    found = record_store.arrange([FIRST, SECOND, THIRD], record, "gomp")
     assert "".join(a.library for a in found) == order
 
 
 def test_what_a_record_rejects_is_refused_with_the_reason() -> None:
     threads = backline.get_num_threads()
-    records.keep(made(threads=threads, rejected={"numpy.matmul@n": "wrong result: relative error 1.0"}))
+    record_store.keep(made(threads=threads, rejected={"numpy.matmul@n": "wrong result: relative error 1.0"}))
     a = np.ones((8, 8), np.float32)
     choice = backline.explain(backline.matmul, a, a)
     refused = [c for c in choice.candidates if c.library == "numpy"]
@@ -179,7 +179,7 @@ def test_what_a_record_rejects_is_refused_with_the_reason() -> None:
 
 def test_an_error_above_max_error_is_refused() -> None:
     threads = backline.get_num_threads()
-    records.keep(made(threads=threads, errors={"numpy.matmul@n": 1e-3}))
+    record_store.keep(made(threads=threads, errors={"numpy.matmul@n": 1e-3}))
     a = np.ones((8, 8), np.float32)
     with switches.scope(max_error=1e-5):
         choice = backline.explain(backline.matmul, a, a)
@@ -235,25 +235,25 @@ def test_text_that_is_something_else_is_refused(text: Any) -> None:
 
 
 def test_export_and_import(tmp_path: Path, file: Path) -> None:
-    records.keep_all([made(), made(key="matmul f32 9x9 9x9")])
+    record_store.keep_all([made(), made(key="matmul f32 9x9 9x9")])
     exchange = tmp_path / "records.json"
-    assert records.export(str(exchange)) == 2
+    assert record_store.export(str(exchange)) == 2
     lines = exchange.read_text().splitlines()
     assert len(lines) == 2 and all(list(json.loads(x)) == sorted(json.loads(x)) for x in lines)
-    records.reset()
-    assert records.every() == []
+    record_store.reset()
+    assert record_store.every() == []
     with exchange.open("a") as stream:
         stream.write(made(machine="another-4c-00000000").line() + "\n")
-    assert records.import_from(str(exchange)) == (3, 2)
-    assert records.find(problem(), 2) == made()
+    assert record_store.import_from(str(exchange)) == (3, 2)
+    assert record_store.find(problem(), 2) == made()
 
 
 def test_an_import_with_one_bad_line_takes_nothing(tmp_path: Path) -> None:
     exchange = tmp_path / "records.json"
     exchange.write_text(made().line() + "\n{}\n")
     with pytest.raises(BadValue, match=r"line 2 is not a tuning record"):
-        records.import_from(str(exchange))
-    assert records.every() == []
+        record_store.import_from(str(exchange))
+    assert record_store.every() == []
 
 
 # Files that are not what they should be ---------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_an_import_with_one_bad_line_takes_nothing(tmp_path: Path) -> None:
 
 def ours(file: Path) -> bytes:
     """A file with many records, and its content."""
-    records.keep_all([made(key=f"matmul f32 {n}x{n} {n}x{n}") for n in range(2, 200)])
+    record_store.keep_all([made(key=f"matmul f32 {n}x{n} {n}x{n}") for n in range(2, 200)])
     return file.read_bytes()
 
 
@@ -287,7 +287,7 @@ def damaged(file: Path, kind: str) -> None:
         connection = sqlite3.connect(file)
         connection.execute("PRAGMA user_version = 99")
         connection.close()
-    records.reload()
+    record_store.reload()
 
 
 @pytest.mark.parametrize("kind", ["text", "folder", "foreign", "truncated", "overwritten", "newer schema"])
@@ -296,71 +296,71 @@ def test_a_file_that_is_damaged_or_not_ours_is_named_once_and_left_alone(kind: s
     before = file.read_bytes() if file.is_file() else b""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert records.find(problem(), 2) is None
-        records.keep(made())
-        records.keep(made(key="matmul f32 9x9 9x9"))
-        assert records.find(problem(), 2) == made()  # in this process it holds
+        assert record_store.find(problem(), 2) is None
+        record_store.keep(made())
+        record_store.keep(made(key="matmul f32 9x9 9x9"))
+        assert record_store.find(problem(), 2) == made()  # in this process it holds
     assert len(caught) == 1 and str(file) in str(caught[0].message) and "--reset" in str(caught[0].message)
-    assert records.report()["problem"]
+    assert record_store.report()["problem"]
     assert not file.is_file() or file.read_bytes() == before
 
 
 def test_reset_moves_the_file_aside(file: Path) -> None:
     damaged(file, "text")
     before = file.read_bytes()
-    moved = records.reset()
+    moved = record_store.reset()
     assert moved is not None and Path(moved).read_bytes() == before and not file.exists()
-    records.keep(made())
-    assert records.reset() not in (moved, None)
-    assert records.reset() is None
+    record_store.keep(made())
+    assert record_store.reset() not in (moved, None)
+    assert record_store.reset() is None
 
 
 def test_an_empty_file_is_a_new_one(file: Path) -> None:
     file.parent.mkdir()
     file.touch()
-    assert records.find(problem(), 2) is None
-    records.keep(made())
-    records.reload()
-    assert records.find(problem(), 2) == made()
+    assert record_store.find(problem(), 2) is None
+    record_store.keep(made())
+    record_store.reload()
+    assert record_store.find(problem(), 2) == made()
 
 
 def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "blocked").write_text("a file where the folder should be")
     monkeypatch.setenv("BACKLINE_TUNING", str(tmp_path / "blocked" / "tuning.sqlite"))
-    records.reload()
+    record_store.reload()
     with pytest.warns(RuntimeWarning, match="holds for this process only"):
-        records.keep(made())
-    records.keep(made(key="matmul f32 9x9 9x9"))
-    assert records.find(problem(), 2) == made()
+        record_store.keep(made())
+    record_store.keep(made(key="matmul f32 9x9 9x9"))
+    assert record_store.find(problem(), 2) == made()
 
 
 def test_a_file_that_can_only_be_read_is_used_and_not_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records.keep(made())
-    records.reload()
-    real = tuning_file.connect
+    record_store.keep(made())
+    record_store.reload()
+    real = database.connect
 
     def read_only(where: str, *, create: bool = False) -> Any:
         connection = real(where, create=create)
         connection.execute("PRAGMA query_only = 1")  # what a file without write permission does, for root too
         return connection
 
-    monkeypatch.setattr(tuning_file, "connect", read_only)
-    assert records.find(problem(), 2) == made()
+    monkeypatch.setattr(database, "connect", read_only)
+    assert record_store.find(problem(), 2) == made()
     with pytest.warns(RuntimeWarning, match="readonly"):
-        records.keep(made(seed=8, created="2027-01-01T00:00:00.000000Z"))
-    assert records.find(problem(), 2).seed == 8  # type: ignore[union-attr]
+        record_store.keep(made(seed=8, created="2027-01-01T00:00:00.000000Z"))
+    assert record_store.find(problem(), 2).seed == 8  # type: ignore[union-attr]
 
 
 def test_one_row_that_is_no_record_is_left_out_and_named(file: Path) -> None:
-    records.keep_all([made(), made(key="matmul f32 9x9 9x9")])
+    record_store.keep_all([made(), made(key="matmul f32 9x9 9x9")])
     connection = sqlite3.connect(file)
     connection.execute("UPDATE records SET record = '{}' WHERE key = ?", ("matmul f32 9x9 9x9",))
     connection.commit()
     connection.close()
-    records.reload()
+    record_store.reload()
     with pytest.warns(RuntimeWarning, match=r"1 of 2 records .* schema is missing"):
-        assert records.find(problem(), 2) == made()
-    assert records.find(problem(9), 2) is None
+        assert record_store.find(problem(), 2) == made()
+    assert record_store.find(problem(9), 2) is None
 
 
 # Processes -----------------------------------------------------------------------------------------------------------------
@@ -368,8 +368,8 @@ def test_one_row_that_is_no_record_is_left_out_and_named(file: Path) -> None:
 WRITER = """
 import sys
 from dataclasses import replace
-from backline.engine import records
-from backline.engine.record import parse
+from backline.engine.tuning import record_store as records
+from backline.engine.tuning.record import parse
 record = parse(sys.stdin.readline())
 first = int(sys.argv[1])
 print("ready", flush=True)
@@ -392,12 +392,12 @@ def test_two_processes_that_write_at_once_lose_nothing(file: Path) -> None:
         for w in writers:
             w.communicate("go\n", timeout=120)
         assert [w.returncode for w in writers] == [0, 0, 0]
-    records.reload()
-    assert len(records.every()) == 75
+    record_store.reload()
+    assert len(record_store.every()) == 75
 
 
 def test_a_writer_that_is_killed_leaves_the_old_state(file: Path) -> None:
-    records.keep(made())
+    record_store.keep(made())
     code = f"""
 import os, sqlite3
 c = sqlite3.connect({str(file)!r}, isolation_level=None)
@@ -408,8 +408,8 @@ c.executemany("INSERT INTO records VALUES ('m', ?, 1, '', ?)", [(str(i), "x" * 3
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    records.reload()
-    assert records.find(problem(), 2) == made()
+    record_store.reload()
+    assert record_store.find(problem(), 2) == made()
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from backline import _core, libraries, switches
 from backline.cli import tune as cli_tune
-from backline.engine import measure, quiet, records, tune
-from backline.engine.explain import problem_builders
-from backline.engine.record import TuningRecord
-from backline.engine.recorder import pack, unpack
-from backline.engine.worth import not_worth
+from backline.engine.explanation import problem_builders
+from backline.engine.tuning import machine_load, measure, record_store, tune_script
+from backline.engine.tuning.load_cost import not_worth
+from backline.engine.tuning.record import TuningRecord
+from backline.engine.tuning.trace_script import pack, unpack
 from backline.errors import BadValue
 from backline.libraries.base import FileLibrary
 
@@ -42,10 +42,10 @@ if "fail" in sys.argv:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     where = tmp_path / "tuning.sqlite"
     monkeypatch.setenv("BACKLINE_TUNING", str(where))
-    records.reload()
+    record_store.reload()
     yield where
     monkeypatch.undo()
-    records.reload()
+    record_store.reload()
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def script(tmp_path: Path) -> str:
 def test_a_script_is_tuned(script: str, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     steps: list[str] = []
     seen: list[tuple[int, int, str]] = []
-    report = tune.tune_script([script, "--verbose", "x y"], budget=5.0, step=steps.append, progress=lambda *a: seen.append(a))
+    report = tune_script.tune_script([script, "--verbose", "x y"], budget=5.0, step=steps.append, progress=lambda *a: seen.append(a))
     assert steps == ["NumPy alone", "backline, not tuned", "backline, tuned"]
     assert [text for _, _, text in seen][-1] == "" and seen[-1][0] == seen[-1][1] == 2
     # The script's own output comes once, from the last run, and its arguments are its own.
@@ -70,15 +70,15 @@ def test_a_script_is_tuned(script: str, file: Path, capfd: pytest.CaptureFixture
     assert all(r.error is not None and r.error < 1e-5 for r in rows)
     assert all(e["basis"].startswith("tuning record of") for e in report.tuned.entries)
     assert report.file == str(file) and not report.left_out
-    records.reload()
-    assert {r.key for r in records.every()} == keys
+    record_store.reload()
+    assert {r.key for r in record_store.every()} == keys
     content = json.loads(json.dumps(report.as_dict()))
     assert set(content["runs"]) == {"numpy", "untuned", "tuned"} and len(content["rows"]) == 2
 
 
 def test_the_tuned_run_takes_the_winners(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "not_worth", lambda *arguments: {})
-    report = tune.tune_script([script], budget=5.0)
+    monkeypatch.setattr(tune_script, "not_worth", lambda *arguments: {})
+    report = tune_script.tune_script([script], budget=5.0)
     winners = {r.key: r.winner for r in report.records}
     assert {e["key"]: e["algorithm"] for e in report.tuned.entries} == winners
     assert not report.not_loaded
@@ -86,12 +86,12 @@ def test_the_tuned_run_takes_the_winners(script: str, monkeypatch: pytest.Monkey
 
 def test_what_is_not_worth_loading_is_not_loaded(script: str) -> None:
     """A few microseconds saved three times: no library is worth its loading, and NumPy is there anyway."""
-    report = tune.tune_script([script], budget=5.0)
+    report = tune_script.tune_script([script], budget=5.0)
     assert report.not_loaded and "numpy" not in report.not_loaded
     assert all("ms to load, and saves the script 0 ms" in why for why in report.not_loaded.values())
     assert {e["library"] for e in report.tuned.entries}.isdisjoint(report.not_loaded)
-    records.reload()
-    assert all(r.left == report.not_loaded for r in records.every())
+    record_store.reload()
+    assert all(r.left == report.not_loaded for r in record_store.every())
 
 
 def test_what_was_measured_is_not_measured_again(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,17 +104,17 @@ def test_what_was_measured_is_not_measured_again(script: str, monkeypatch: pytes
 
     monkeypatch.setattr(measure, "measure_problem", count)
     with switches.scope({"openblas.enabled": False}):
-        first = tune.tune_script([script])
+        first = tune_script.tune_script([script])
     assert len(first.records) == len(given) == 2 and first.held == []
     assert all(r.under["openblas.enabled"] == "False" and not r.disturbed for r in first.records)
-    second = tune.tune_script([script])
+    second = tune_script.tune_script([script])
     # OpenBLAS was not covered, and may run now: it is measured, beside the fastest of the others.
     assert {r.key for r in second.records} == {r.key for r in first.records} and second.held == []
     assert all(sum(not key.startswith("openblas.") for key in keys) == 1 < len(keys) for keys in given[2:])
-    third = tune.tune_script([script])
+    third = tune_script.tune_script([script])
     assert third.records == [] and len(third.held) == 2 and len(given) == 4 and third.as_dict()["held"] == 2
     assert all(r.error is not None for r in third.rows())
-    again = tune.tune_script([script], again=True)
+    again = tune_script.tune_script([script], again=True)
     assert len(again.records) == 2 and again.held == [] and len(given) == 6
 
 
@@ -128,7 +128,7 @@ def test_what_is_missing_is_not_called_not_loaded(script: str) -> None:
 
     libraries.register(Missing())
     try:
-        report = tune.tune_script([script], budget=5.0)
+        report = tune_script.tune_script([script], budget=5.0)
     finally:
         libraries._MADE.pop("missing", None)
         libraries._WHERE.pop("missing", None)
@@ -138,7 +138,7 @@ def test_what_is_missing_is_not_called_not_loaded(script: str) -> None:
 
 def test_on_a_busy_machine_all_is_timed_twice_and_that_is_said(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = count(1)
-    monkeypatch.setattr(quiet, "read", lambda: quiet.Reading(at := float(next(moments)), 0.0, busy=4 * at))
+    monkeypatch.setattr(machine_load, "read", lambda: machine_load.Reading(at := float(next(moments)), 0.0, busy=4 * at))
     given: list[str] = []
     real = measure.measure_problem
 
@@ -147,7 +147,7 @@ def test_on_a_busy_machine_all_is_timed_twice_and_that_is_said(script: str, monk
         return real(problem, *args, **kwargs | {"budget": 0.0})
 
     monkeypatch.setattr(measure, "measure_problem", noted)
-    report = tune.tune_script([script])
+    report = tune_script.tune_script([script])
     assert len(given) == 4 and len({*given}) == len(report.records) == 2
     assert all("other programs took 4.0 of" in r.disturbed and not r.covered for r in report.records)
     assert set(report.as_dict()["disturbed"]) == {*given}
@@ -156,7 +156,7 @@ def test_on_a_busy_machine_all_is_timed_twice_and_that_is_said(script: str, monk
     assert label == "busy" and text.startswith("2 problems timed on a busy machine, the last while other programs took 4.0 of")
     monkeypatch.undo()
     monkeypatch.setenv("BACKLINE_TUNING", report.file)
-    later = tune.tune_script([script], budget=5.0)
+    later = tune_script.tune_script([script], budget=5.0)
     assert len(later.records) == 2 and not any(r.disturbed for r in later.records)
 
 
@@ -170,19 +170,19 @@ def test_what_was_never_measured_comes_before_what_the_machine_was_too_busy_for(
         return real(problem, *args, **kwargs | {"budget": 0.0})
 
     monkeypatch.setattr(measure, "measure_problem", noted)
-    report = tune.TuneReport("job.py", *runs_of(1.0, 1.0, 1.0))
-    tune._measure(report, [(problems[0], 1)], 60.0, True, False, lambda *a: None)
+    report = tune_script.TuneReport("job.py", *runs_of(1.0, 1.0, 1.0))
+    tune_script._measure(report, [(problems[0], 1)], 60.0, True, False, lambda *a: None)
     (record,) = report.records
-    records.keep(replace(record, covered=(), disturbed="others"))
-    tune._measure(report, [(p, 1) for p in problems], 60.0, True, False, lambda *a: None)
+    record_store.keep(replace(record, covered=(), disturbed="others"))
+    tune_script._measure(report, [(p, 1) for p in problems], 60.0, True, False, lambda *a: None)
     assert [int(key.split("x")[-1]) for key in order] == [20, 21, 22, 20]
 
 
-def runs_of(*seconds: float, disturbed: str = "") -> list[tune.Run]:
+def runs_of(*seconds: float, disturbed: str = "") -> list[tune_script.Run]:
     """The three runs of a script with one Problem: ten calls, and as long as that for itself."""
     ways = ("numpy.matmul@n", "openblas.gemm@n", "mkl.gemm@1")
     return [
-        tune.Run(
+        tune_script.Run(
             name, 2 * s, [{"key": "matmul f32 8x8 8x8", "threads": 2, "count": 10, "seconds": s, "algorithm": way, "used": 1}],
             disturbed=disturbed if name == "numpy" else "",
         )
@@ -192,9 +192,9 @@ def runs_of(*seconds: float, disturbed: str = "") -> list[tune.Run]:
 
 def test_runs_at_different_load_are_not_compared() -> None:
     record = TuningRecord("matmul f32 8x8 8x8", 2, medians={"numpy.matmul@n": 3e-3, "mkl.gemm@1": 2e-3})
-    still = tune.TuneReport("job.py", *runs_of(0.04, 0.03, 0.02), records=[record])
+    still = tune_script.TuneReport("job.py", *runs_of(0.04, 0.03, 0.02), records=[record])
     assert (still.rows()[0].faster, still.in_operations(), still.busy()) == (2.0, 2.0, "")
-    busy = tune.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="other programs took 1.3"), records=[record])
+    busy = tune_script.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="other programs took 1.3"), records=[record])
     assert busy.rows()[0].faster == busy.in_operations() == 1.5  # and not 433
     assert busy.faster(17.3, 0.04) is None and busy.busy() == "other programs took 1.3"
     ((_, text),) = cli_tune._busy(busy)
@@ -202,7 +202,7 @@ def test_runs_at_different_load_are_not_compared() -> None:
     for run, seconds in zip((busy.numpy, busy.untuned, busy.tuned), (0.5, 0.5, 0.01), strict=True):
         run.entries.append({**run.entries[0], "key": "matmul f32 9x9 9x9", "seconds": seconds})
     assert [r.faster for r in busy.rows()] == [1.5, None] and busy.in_operations() is None  # a third of the time is not compared
-    unknown = tune.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="others"))
+    unknown = tune_script.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="others"))
     assert unknown.rows()[0].faster is None and unknown.in_operations() is None
 
 
@@ -222,49 +222,49 @@ def test_what_a_library_saves_is_weighed_over_all_problems_of_a_script() -> None
 
 
 def test_runs_are_compared_whatever_layouts_their_results_have() -> None:
-    def run(name: str, *keys: str) -> tune.Run:
-        return tune.Run(
+    def run(name: str, *keys: str) -> tune_script.Run:
+        return tune_script.Run(
             name, 2.0, [{"key": k, "threads": 1, "count": 1, "seconds": 0.5, "algorithm": "x.y@1", "used": 1} for k in keys]
         )
 
     plain, other = "matmul f32 8x8 8x8", "matmul f32 8x8 8x8:F"
-    report = tune.TuneReport("job.py", run("numpy", plain), run("untuned", other), run("tuned", plain, other))
+    report = tune_script.TuneReport("job.py", run("numpy", plain), run("untuned", other), run("tuned", plain, other))
     (row,) = report.rows()
     assert (row.count, row.numpy, row.untuned, row.tuned) == (2, 0.5, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("budget", [0.0])
 def test_without_a_budget_nothing_is_measured_and_that_is_said(script: str, budget: float) -> None:
-    report = tune.tune_script([script], budget=budget)
+    report = tune_script.tune_script([script], budget=budget)
     assert report.records == [] and len(report.left_out) == 2
     assert all("budget of 0 s" in why and "again goes on" in why for why in report.left_out.values())
 
 
 def test_deterministic_chooses_nothing_by_timing(script: str) -> None:
-    report = tune.tune_script([script], deterministic="run")
-    assert report.records == [] and records.every() == []
+    report = tune_script.tune_script([script], deterministic="run")
+    assert report.records == [] and record_store.every() == []
     assert all(not e["basis"].startswith("tuning record") for e in report.tuned.entries)
 
 
 def test_max_error_rejects_what_is_less_accurate(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    report = tune.tune_script([script], budget=5.0, max_error=1e-3)
+    report = tune_script.tune_script([script], budget=5.0, max_error=1e-3)
     assert all(r.error is not None and r.error <= 1e-3 for r in report.rows())
     # A bound that nothing meets ends the last run, with the reasons.
-    with pytest.raises(tune.ScriptFailed, match="when tuned"):
-        tune.tune_script([script], budget=5.0, max_error=0.0)
+    with pytest.raises(tune_script.ScriptFailed, match="when tuned"):
+        tune_script.tune_script([script], budget=5.0, max_error=0.0)
     assert "max_error = 0" in capfd.readouterr().err
 
 
 def test_without_a_file_the_tuned_run_has_the_records_all_the_same(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKLINE_TUNING", "")
-    records.reload()
-    report = tune.tune_script([script], budget=5.0)
+    record_store.reload()
+    report = tune_script.tune_script([script], budget=5.0)
     assert report.file == "" and all(e["basis"].startswith("tuning record of") for e in report.tuned.entries)
 
 
 def test_a_script_that_fails(script: str) -> None:
-    with pytest.raises(tune.ScriptFailed, match=r"job.py ended with status 7") as caught:
-        tune.tune_script([script, "fail"])
+    with pytest.raises(tune_script.ScriptFailed, match=r"job.py ended with status 7") as caught:
+        tune_script.tune_script([script, "fail"])
     assert caught.value.status == 7 and "arguments ['fail']" in caught.value.cause
 
 
@@ -279,22 +279,22 @@ def test_a_script_that_fails(script: str) -> None:
 )
 def test_how_a_script_can_end(text: str, message: str, cause: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(text)
-    with pytest.raises(tune.ScriptFailed, match=message) as caught:
-        tune.tune_script([str(tmp_path / "bad.py")])
+    with pytest.raises(tune_script.ScriptFailed, match=message) as caught:
+        tune_script.tune_script([str(tmp_path / "bad.py")])
     assert cause in caught.value.cause and "recorder.py" not in caught.value.cause
 
 
 def test_a_script_that_is_not_there() -> None:
     with pytest.raises(BadValue, match=r"no script 'nowhere.py'"):
-        tune.tune_script(["nowhere.py"])
+        tune_script.tune_script(["nowhere.py"])
 
 
 @pytest.mark.parametrize("text", ["import sys; sys.exit(0)", "import numpy as np; np.linalg.svd(np.eye(4) @ np.eye(4))"])
 def test_a_script_without_operations_is_an_error_that_says_what_to_do(text: str, tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text(text)
     steps: list[str] = []
-    with pytest.raises(tune.NothingToTune, match=r"empty.py called no operation of Backline") as caught:
-        tune.tune_script([str(tmp_path / "empty.py")], step=steps.append)
+    with pytest.raises(tune_script.NothingToTune, match=r"empty.py called no operation of Backline") as caught:
+        tune_script.tune_script([str(tmp_path / "empty.py")], step=steps.append)
     assert "backline.matmul(a, b)" in caught.value.remedy and caught.value.exit_status == 3
     assert steps == ["NumPy alone"]  # it is not run again to see the same
 
@@ -307,7 +307,7 @@ def test_a_script_beside_modules_of_its_own(tmp_path: Path) -> None:
         "assert not any(p.rstrip('/').endswith('backline/engine') for p in sys.path)\n"
         "backline.mv(np.eye(3), np.ones(3))\n"
     )
-    report = tune.tune_script([str(tmp_path / "imports.py")], budget=1.0)
+    report = tune_script.tune_script([str(tmp_path / "imports.py")], budget=1.0)
     assert len(report.rows()) == 1
 
 
@@ -320,7 +320,7 @@ def test_forked_children_of_the_script_leave_its_record_alone(tmp_path: Path) ->
         "os.waitpid(child, 0)\n"
         "backline.mv(np.eye(4), np.ones(4))\n"
     )
-    assert len(tune.tune_script([str(tmp_path / "forks.py")], budget=1.0).rows()) == 2
+    assert len(tune_script.tune_script([str(tmp_path / "forks.py")], budget=1.0).rows()) == 2
 
 
 def problems() -> list[Any]:
@@ -351,7 +351,7 @@ def test_problems_survive_the_way_between_processes(number: int) -> None:
 def test_the_recorder_runs_as_a_script(tmp_path: Path) -> None:
     """Every Problem, with how often and how long, by one process that was told nothing else."""
     (tmp_path / "job.py").write_text(SCRIPT)
-    run = tune._run("untuned", [str(tmp_path / "job.py")], {"BACKLINE_NUM_THREADS": "1"}, show=False)
+    run = tune_script._run("untuned", [str(tmp_path / "job.py")], {"BACKLINE_NUM_THREADS": "1"}, show=False)
     assert {e["threads"] for e in run.entries} == {1} and sum(e["count"] for e in run.entries) == 6
     assert run.seconds > run.in_operations > 0
     assert os.path.basename(sys.executable).startswith("python")

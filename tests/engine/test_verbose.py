@@ -19,11 +19,11 @@ import pytest
 import backline
 from backline import _core, libraries, linalg, switches
 from backline.backends import mkl, mkldnn
-from backline.engine import verbose
+from backline.engine import verbose_scopes
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
-from backline.libraries.verbosity import read_mkl, read_onednn, voice_of
-from backline.switches.verbosity import starting_mkl, starting_mkldnn
+from backline.libraries.verbosity_control import read_mkl, read_onednn, voice_of
+from backline.switches.initial_verbosity import starting_mkl, starting_mkldnn
 from support import algorithms, clean, need, problem_of, python
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -64,11 +64,11 @@ def test_levels_are_checked_when_the_scope_is_made() -> None:
 
 
 def test_a_scope_says_where_it_was_made() -> None:
-    assert verbose.verbose("mkl", 1).where.rpartition(":")[0] == __file__
+    assert verbose_scopes.verbose("mkl", 1).where.rpartition(":")[0] == __file__
 
 
 def test_events_can_be_sent_to_another_process() -> None:
-    event = verbose.VerboseEvent("mkl", "matmul", "gemm", ((2, 3), ()), "float32", 1, 0.25, lines=("x",))
+    event = verbose_scopes.VerboseEvent("mkl", "matmul", "gemm", ((2, 3), ()), "float32", 1, 0.25, lines=("x",))
     assert pickle.loads(pickle.dumps(event)) == event and event.details == [{"text": "x"}] and "2x3 scalar" in str(event)
 
 
@@ -324,7 +324,7 @@ def test_plans_outside_verbose_scopes_are_not_wrapped() -> None:
     assert isinstance(_core.last_plan(), _core.PreparedCall)
     with mkl.verbose(1):
         backline.mm(LARGE, LARGE)
-        assert isinstance(_core.last_plan(), verbose.VerbosePlan)
+        assert isinstance(_core.last_plan(), verbose_scopes.VerbosePlan)
     backline.mm(LARGE, LARGE)
     assert isinstance(_core.last_plan(), _core.PreparedCall)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from backline.engine import plans
-from backline.libraries.cuda import _bindings
+from backline.engine import plan_caches
+from backline.libraries.cuda.common import bindings
 
 
 @contextmanager
@@ -16,12 +16,12 @@ def inserted(**modules: Any) -> Iterator[None]:
 
     A module that is in place counts as there: no package, no library's file and no device is asked for.
     """
-    before = dict(_bindings.inserted)
-    _bindings.inserted.update(modules)
-    plans.clear()
+    before = dict(bindings.inserted)
+    bindings.inserted.update(modules)
+    plan_caches.clear()
     try:
         yield
     finally:
-        _bindings.inserted.clear()
-        _bindings.inserted.update(before)
-        plans.clear()
+        bindings.inserted.clear()
+        bindings.inserted.update(before)
+        plan_caches.clear()

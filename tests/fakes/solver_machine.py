@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backline import libraries
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm
 from fakes.cupy_standin import H100, CuPy
 from fakes.lapack_numbers import Numbers

@@ -9,9 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from backline.libraries.cpu import reference_sparse
+from backline.libraries.reference import reference_sparse
 from backline.problems import Operand
-from backline.problems.sparse import SparseProblem
+from backline.problems.sparse_problem import SparseProblem
 from fakes.recording import Recording, error
 
 TYPES = {2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16), 3: np.dtype(np.int8), 10: np.dtype(np.int32)}

@@ -18,11 +18,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import _attention_packaged as packaged
-from backline.libraries.cuda import _philox
-from backline.libraries.cuda._attention_launch import SCALARS
-from backline.libraries.cuda._attention_recipe import KERNELS, Tile, Variant, parameters
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention import packaged_kernels as packaged
+from backline.libraries.cuda.attention import philox
+from backline.libraries.cuda.attention.kernel_launcher import SCALARS
+from backline.libraries.cuda.attention.launch_sequence import KERNELS, Tile, Variant, parameters
 
 __all__ = ["RawModule", "build", "played"]
 
@@ -147,7 +147,7 @@ class _Launch:
             scores = np.where(np.tri(self.Lq, self.Lk, dtype=bool), scores, -np.inf)
         kept = np.ones((1, 1, 1, 1))
         if self.DROPOUT:
-            kept = _philox.kept(np, scores.shape, self.seed, float(np.float32(self.dropout)), np.float64)
+            kept = philox.kept(np, scores.shape, self.seed, float(np.float32(self.dropout)), np.float64)
         return scores, kept
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from backline import libraries
-from backline.libraries import probe_cache, probe_process
+from backline.libraries.probing import probe_cache, probe_process
 from broken_libraries import CONSTRUCTORS, FILES, compiled, variable
 from support import need, python
 
@@ -23,7 +23,7 @@ import sys
 import numpy as np
 import backline
 from backline import libraries
-from backline.libraries import probe_process
+from backline.libraries.probing import probe_process
 probe_process.SECONDS = SECONDS_
 print(libraries.get(sys.argv[1] if len(sys.argv) > 1 else NAME_).reason())
 assert (backline.mm(np.ones((40, 40)), np.ones((40, 40))) == 40).all()

@@ -14,16 +14,17 @@ import pytest
 
 import backline
 from backline import libraries
-from backline.engine import records
+from backline.engine.tuning import record_store
 from backline.errors import BadValue, DeviceLost, LibraryFailed, NoKernel, OutOfMemory
-from backline.libraries import array_kinds, conflicts, find, presence
+from backline.libraries import array_kinds, conflicts, presence
 from backline.libraries.array_kinds import ArrayKind
 from backline.libraries.base import Algorithm, Library
-from backline.libraries.cuda import _bindings
-from backline.libraries.cuda._plan import DevicePlan
+from backline.libraries.cuda.common import bindings
+from backline.libraries.cuda.common.device_plan import DevicePlan
+from backline.libraries.in_process import LoadedLibrary
 from backline.libraries.known import KNOWN
-from backline.libraries.loaded import LoadedLibrary
-from backline.libraries.maps import MappedFile
+from backline.native import library_search
+from backline.native.process_map import MappedFile
 from backline.problems import Problem
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
@@ -264,8 +265,8 @@ def test_where_nothing_can_be_measured_for_lack_of_memory_that_is_said(faulty: t
         call()
         choice = backline.explain()
         assert "there is not enough memory to measure it" in choice.basis
-        assert records.find(choice.problem, choice.threads) is None
-        backline.engine.plans.clear()
+        assert record_store.find(choice.problem, choice.threads) is None
+        backline.engine.plan_caches.clear()
         call()
         assert backline.explain().basis.startswith("measured now")
 
@@ -280,7 +281,7 @@ def test_a_device_that_is_lost_while_measuring_puts_nothing_on_record(faulty: ty
         call()
     machine.answers = []
     choice = backline.explain(backline.matmul, ndarray(np.eye(3, dtype=np.float32)), ndarray(np.ones((3, 4), np.float32)))
-    assert records.find(choice.problem, choice.threads) is None
+    assert record_store.find(choice.problem, choice.threads) is None
 
 
 def test_a_device_that_is_lost_while_preparing_is_no_reason_for_another_library(
@@ -358,13 +359,13 @@ def of_cuda(put: Put, major: int, driver: int = 13000) -> None:
 
 def test_a_driver_that_is_too_old_for_the_libraries(put: Put) -> None:
     of_cuda(put, 13, driver=12040)
-    reason = _bindings.reason("cupy", "cublas")
+    reason = bindings.reason("cupy", "cublas")
     assert reason == "the driver is too old: it goes up to CUDA 12.4, and cuBLASLt 13.1.2 is of CUDA 13"
-    assert _bindings.remedy(reason) == "NVIDIA's driver 580 or newer; or packages for CUDA 12, such as cupy-cuda12x"
+    assert bindings.remedy(reason) == "NVIDIA's driver 580 or newer; or packages for CUDA 12, such as cupy-cuda12x"
     of_cuda(put, 12, driver=12040)
-    assert _bindings.reason("cupy", "cublas") == ""
+    assert bindings.reason("cupy", "cublas") == ""
     of_cuda(put, 12, driver=13000)  # a newer driver serves older libraries
-    assert _bindings.reason("cupy", "cublas") == ""
+    assert bindings.reason("cupy", "cublas") == ""
 
 
 @pytest.mark.parametrize(("name", "numbers", "said"), [
@@ -388,15 +389,15 @@ def test_cudnn_beside_a_cublaslt_of_another_cuda_is_refused_before_it_ends_the_p
     path = put("cudnn", version=91900)
     part = path.parent / "libcudnn_adv.so.9"
     part.write_bytes(b"\0libcublasLt.so.12\0")
-    reason = _bindings.reason("cupy", "cudnn")
+    reason = bindings.reason("cupy", "cudnn")
     assert reason.startswith("cuDNN was built for CUDA 12 and the cuBLASLt that is there is of CUDA 13")
-    assert _bindings.remedy(reason) == "pip install nvidia-cudnn-cu13 in the place of nvidia-cudnn-cu12"
+    assert bindings.remedy(reason) == "pip install nvidia-cudnn-cu13 in the place of nvidia-cudnn-cu12"
     fits = put("cudnn", version=91900).rename(path.parent / "libcudnn.so.9")
     part.write_bytes(b"\0libcublasLt.so.13\0")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KNOWN["cudnn"].spec.env, str(fits))
         presence.presence("cudnn").forget()
-        assert _bindings.reason("cupy", "cudnn") == ""
+        assert bindings.reason("cupy", "cudnn") == ""
 
 
 @pytest.mark.parametrize(("init", "hint"), [(34, "take its folder, stubs, out"), (100, "CUDA_VISIBLE_DEVICES"), (803, "start the machine anew"),
@@ -441,4 +442,4 @@ def test_two_cudas_in_one_process_are_worth_a_note() -> None:
 
 def test_of_two_mapped_generations_the_newest_is_taken() -> None:
     files = [MappedFile(f"/x/{name}", "", 1, 0, 1) for name in ("libcublas.so.12", "libcublas.so.13")]
-    assert find._mapped(KNOWN["cublas"].spec, files) == ["/x/libcublas.so.13", "/x/libcublas.so.12"]
+    assert library_search._mapped(KNOWN["cublas"].spec, files) == ["/x/libcublas.so.13", "/x/libcublas.so.12"]

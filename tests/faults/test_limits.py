@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import backline
-from backline.cli.problem_text import parse
-from backline.engine import tuning_file
+from backline.engine.tuning import database
 from backline.errors import BacklineError, BadValue
+from backline.ops.problem_text import parse
 from backline.switches import toml
 from support import clean, python
 
@@ -44,7 +44,7 @@ warnings.simplefilter("error")
 import backline
 
 found = {HUGE!r}
-from backline.switches.declared import every
+from backline.switches.switch_registry import every
 for switch in list(every().values()):
     for text in found:
         try:
@@ -174,14 +174,14 @@ def test_a_problem_in_words_of_any_size(text: str, said: str) -> None:
 
 def _database(path: Path, *statements: str, cells: tuple[Any, ...] = ()) -> None:
     base = sqlite3.connect(path, isolation_level=None)
-    base.execute(f"PRAGMA application_id = {tuning_file.APPLICATION}")
-    base.execute(f"PRAGMA user_version = {tuning_file.SCHEMA}")
+    base.execute(f"PRAGMA application_id = {database.APPLICATION}")
+    base.execute(f"PRAGMA user_version = {database.SCHEMA}")
     for statement in statements:
         base.execute(statement, cells if "?" in statement else ())
     base.close()
 
 
-TABLE = f"CREATE TABLE records {tuning_file.COLUMNS}"
+TABLE = f"CREATE TABLE records {database.COLUMNS}"
 INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?)"
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
 STRANGE: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
@@ -201,7 +201,7 @@ STRANGE: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize(("statements", "cells"), STRANGE.values(), ids=STRANGE)
 def test_a_tuning_file_with_anything_in_it(tmp_path: Path, statements: tuple[str, ...], cells: tuple[Any, ...]) -> None:
-    from backline.libraries.machine import fingerprint
+    from backline.native.machine import fingerprint
 
     path = tmp_path / "tuning.sqlite"
     _database(path, *statements, cells=tuple(fingerprint() if cell == "{machine}" else cell for cell in cells))

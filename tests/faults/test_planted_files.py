@@ -98,7 +98,7 @@ def test_libraries_in_the_working_directory(entry: str, tmp_path: Path) -> None:
     # Libraries that need libgomp would have the loader look for it: it is in the process before them, as it always is.
     program = "import sys\nsys.path[:0] = " + repr(sources()) + """
 from backline import libraries
-from backline.libraries import team
+from backline.native import thread_team as team
 assert team.bind() in (True, False)
 for name in ("openblas", "mkl", "blis", "onednn", "xnnpack", "fftw"):
     path = libraries.get(name).report().get("path")

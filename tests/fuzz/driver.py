@@ -15,7 +15,7 @@ import numpy as np
 import backline
 from backline import libraries
 from backline.engine.choose import eligible
-from backline.engine.explain import problem_builders
+from backline.engine.explanation import problem_builders
 from backline.errors import BacklineError, LinAlgError, NoKernel, NotDeterministic
 
 from . import families  # noqa: F401  (registers the generators)

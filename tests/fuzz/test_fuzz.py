@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline.engine.explain import composites, problem_builders
+from backline.engine.explanation import composites, problem_builders
 from fuzz import driver
 from fuzz.__main__ import Run
 from fuzz.arrays import Draw, Plain

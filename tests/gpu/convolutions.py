@@ -12,10 +12,10 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine import plans as engine_plans
-from backline.engine import records
-from backline.libraries.cuda import cudnn_kept
-from backline.libraries.cuda.cudnn_graphs import Plans
+from backline.engine import plan_caches as engine_plans
+from backline.engine.tuning import record_store
+from backline.libraries.cuda.cudnn import graph_cache
+from backline.libraries.cuda.cudnn.graphs import Plans
 from backline.nn import functional, grad
 from gpu.arrays import error, normal, wide
 
@@ -121,9 +121,9 @@ def anew(values: dict[str, Any] | None = None) -> Iterator[None]:
     """Switches as given, and nothing kept of what was planned or timed before; nor afterwards."""
 
     def forget() -> None:
-        records.reload()
-        cudnn_kept._kept.clear()
-        cudnn_kept._failed.clear()
+        record_store.reload()
+        graph_cache._kept.clear()
+        graph_cache._failed.clear()
         engine_plans.clear()
 
     forget()

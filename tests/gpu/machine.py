@@ -148,13 +148,13 @@ class Machine:
 
     def cupy(self) -> Any:
         """The module."""
-        from backline.libraries.cuda import _bindings
+        from backline.libraries.cuda.common import bindings
 
-        return _bindings.cupy()
+        return bindings.cupy()
 
     def device(self) -> Any:
         """The `DeviceInfo` of device 0."""
-        from backline.libraries.cuda._device import device_info
+        from backline.libraries.cuda.common.device_facts import device_info
 
         return device_info(0)
 

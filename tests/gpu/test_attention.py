@@ -13,9 +13,10 @@ import pytest
 import backline
 from backline import switches
 from backline.errors import BacklineError, NoKernel
-from backline.libraries import attention
-from backline.libraries.cuda import _bindings, cudnn
-from backline.libraries.cuda.cudnn_sdpa import attention_recipe
+from backline.libraries import attention_constraints
+from backline.libraries.cuda.common import bindings
+from backline.libraries.cuda.cudnn import library as cudnn
+from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from gpu.arrays import normal, wide
 from gpu.variants import ALLOWED, TF32_SHOWS, Case, attend, compiled, deviation, only, plans_of, slopes
@@ -223,10 +224,10 @@ def test_how_exact_cudnn_is_in_float32(row: Any, xp: Any, rehearsed: bool, devic
     if plans:
         try:
             with xp.cuda.Device(0):
-                run = cudnn._Attention(problem, attention_recipe(problem, "sdpa"), _bindings.cudnn(), 0)
+                run = cudnn._Attention(problem, attention_recipe(problem, "sdpa"), bindings.cudnn(), 0)
                 error = deviation(run(*given.values()), case.wanted[0])
             text = f"error {error:.2g}: {'no' if error <= TF32_SHOWS else 'yes, it is reduced to'} TF32 ({plans[0]})"
-        except (BacklineError, _bindings.cudnn().cudnnGraphNotSupportedError, RuntimeError) as error:
+        except (BacklineError, bindings.cudnn().cudnnGraphNotSupportedError, RuntimeError) as error:
             text = f"{len(plans)} plans, none runs: {' '.join(str(error).split())[:200]}"
     row.observe(text)
     row.finding(5, f"cuDNN's attention of float32: {text}")
@@ -257,7 +258,7 @@ def test_the_order_of_kernels(row: Any, xp: Any, rehearsed: bool) -> None:
     row.observe(" > ".join(algorithm for _, algorithm in seen))
     flash, math = ("triton", "flash"), ("cupy", "math")
     assert seen == [flash, ("cudnn", "sdpa"), flash, ("triton", "efficient"), math, ("cudnn", "sdpa")]
-    with pytest.raises(NoKernel), switches.scope(dict.fromkeys(attention.SWITCHES.values(), False)):
+    with pytest.raises(NoKernel), switches.scope(dict.fromkeys(attention_constraints.SWITCHES.values(), False)):
         attend(**given)
 
 

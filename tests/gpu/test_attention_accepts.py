@@ -10,7 +10,7 @@ import backline
 from backline import switches
 from backline.backends import cuda
 from backline.errors import NoKernel
-from backline.libraries import attention
+from backline.libraries import attention_constraints
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from gpu.arrays import normal, wide
 from gpu.variants import ALLOWED, attend, deviation, only, plans_of, slopes
@@ -132,7 +132,7 @@ def test_what_cudnn_takes(row: Any, xp: Any, device: Any, name: str) -> None:
         problem = backline.explain(backline.nn.functional.scaled_dot_product_attention, q, k, v).problem
         wanted = attend(*map(wide, hosts))
     plans, why = plans_of(problem, device)
-    reason = attention.refusal("cudnn_attention", problem, attention.facts_of("cuda:0"))
+    reason = attention_constraints.refusal("cudnn_attention", problem, attention_constraints.facts_of("cuda:0"))
     row.observe(f"{name}: rule {'yes' if accepted else 'no'}, cuDNN {'yes' if plans else 'no'}", f"{len(plans)} plans {why or reason}")
     assert bool(reason) != accepted
     if accepted:

@@ -14,7 +14,7 @@ from backline import libraries, switches
 from backline.backends import cuda
 from backline.errors import BacklineError, BadValue, LibraryFailed, NoKernel
 from backline.libraries.base import Algorithm
-from backline.libraries.cuda import _bindings
+from backline.libraries.cuda.common import bindings
 from gpu.arrays import dtype_of, error, normal, wide
 from gpu.watch import watched
 
@@ -118,7 +118,7 @@ def test_the_mode_is_set_back_where_the_routine_fails(row: Any, square: Square) 
 @contextmanager
 def handle_of(xp: Any, *, workspace: int = 32 << 20, before_the_stream: bool = False) -> Iterator[tuple[Any, int, Any]]:
     """A handle of cuBLAS that nothing of Backline has touched, with a workspace; it is destroyed afterwards."""
-    module = _bindings.cublas()
+    module = bindings.cublas()
     handle = module.create()
     memory = xp.zeros((workspace + 256,), np.uint8)
     memory = memory[-int(memory.data.ptr) % 256 :][:workspace]  # as cuBLAS wants it aligned
@@ -239,7 +239,7 @@ def test_half_types_without_split_k(row: Any, xp: Any, size: Size, dtype: str) -
 
 def schemes_of(xp: Any, size: Size, dtype: str, name: str) -> dict[str, tuple[int, int]]:
     """How often the algorithm that cuBLASLt's heuristics name first splits k, and how it adds up the parts, by shape."""
-    lt = _bindings.cublasLt()
+    lt = bindings.cublasLt()
     kind = lt.MatmulAlgoConfigAttribute
     found = {}
     for m, k in ((size(1024, 32), size(1024, 32)), (size(128, 16), size(65536, 64)), (64, size(16384, 64))):
@@ -328,7 +328,7 @@ def test_what_cublas_does_with_a_workspace_by_itself(row: Any, xp: Any, size: Si
     m, k = 64, size(1 << 18, 256)
     left, right = normal((m, k), seed=5), normal((k, m), seed=6)
     a, b, out = xp.asarray(left), xp.asarray(right), xp.empty((m, m), np.float32)
-    module = _bindings.cublas()
+    module = bindings.cublas()
     with handle_of(xp) as (_, handle, memory):  # kernels are loaded now
         raw(module, handle, a, b, out)
         used = int(np.count_nonzero(memory.get()))
@@ -407,6 +407,6 @@ def test_the_same_bits_on_two_streams(row: Any, xp: Any, size: Size, dtype: str,
     row.observe(f"{dtype} {given or ''}: {len(bits)} result(s) of {runs} runs", f"{len(handles)} handles, {len(workspaces)} workspaces")
     assert len(bits) == 1 and runs == 20
     assert len(handles) == 2 and len({handle for handle, _ in handles}) == 2 and len({stream for _, stream in handles}) == 2
-    modes = {int(_bindings.cublas().get_atomics_mode(handle)) for handle, _ in handles}
+    modes = {int(bindings.cublas().get_atomics_mode(handle)) for handle, _ in handles}
     row.observe(f"atomics mode {modes}")
     assert modes == {0}

@@ -13,11 +13,12 @@ import pytest
 
 import backline
 from backline import switches
-from backline.engine import plans as engine_plans
-from backline.engine import records
+from backline.engine import plan_caches as engine_plans
+from backline.engine.tuning import record_store
 from backline.errors import NoKernel
-from backline.libraries.cuda import _bindings, cudnn_kept
-from backline.libraries.cuda.cudnn_graphs import Plans, handle_for
+from backline.libraries.cuda.common import bindings
+from backline.libraries.cuda.cudnn import graph_cache
+from backline.libraries.cuda.cudnn.graphs import Plans, handle_for
 from backline.nn import functional
 from gpu.arrays import error, normal, wide
 from gpu.convolutions import (
@@ -240,7 +241,7 @@ def test_every_way_to_choose_a_plan(
 def test_integer_addresses_and_a_stream_of_ones_own(row: Any, xp: Any, images: Callable[..., Convolution]) -> None:
     row.expect("cuDNN takes integer addresses of CuPy's memory, and its work goes to CuPy's current stream")
     made, stream = images(), xp.cuda.Stream(non_blocking=True)
-    module, seen = _bindings.cudnn(), []
+    module, seen = bindings.cudnn(), []
     with anew(IEEE):
         made.run("forward")
         with stream:
@@ -285,9 +286,9 @@ def test_a_plan_that_was_timed_is_taken_again_without_timing(row: Any, images: C
     with anew({**ON, **IEEE}):
         timed = made.plans("input")
         name = in_use(timed)
-        assert len(timed.times) > 1 and [each for each in records.every() if each.plan.startswith(f"{name} of ")]
+        assert len(timed.times) > 1 and [each for each in record_store.every() if each.plan.startswith(f"{name} of ")]
         for values in ({}, {"cudnn.benchmark": False}):  # as a new process finds it
-            cudnn_kept._kept.clear()
+            graph_cache._kept.clear()
             engine_plans.clear()
             with switches.scope(values):
                 again = made.plans("input")
@@ -295,10 +296,10 @@ def test_a_plan_that_was_timed_is_taken_again_without_timing(row: Any, images: C
             assert again is not timed and again.tuned == name == in_use(again) and not again.times and again.built == 1
             assert found < CLOSE
         row.observe(found, f"{name} taken from the record, built alone")
-        (record,) = (each for each in records.every() if each.plan)
-        stale = record.plan.replace(f" of {_bindings.cudnn().backend_version()} ", " of 80000 ")
-        records.keep(replace(record, plan=stale, created="2099-01-01T00:00:00.000000Z"), file=False)
-        cudnn_kept._kept.clear()
+        (record,) = (each for each in record_store.every() if each.plan)
+        stale = record.plan.replace(f" of {bindings.cudnn().backend_version()} ", " of 80000 ")
+        record_store.keep(replace(record, plan=stale, created="2099-01-01T00:00:00.000000Z"), file=False)
+        graph_cache._kept.clear()
         engine_plans.clear()
         other = made.plans("input")
         assert not other.tuned and len(other.times) > 1
@@ -308,7 +309,7 @@ def test_a_plan_that_was_timed_is_taken_again_without_timing(row: Any, images: C
 @pytest.mark.gpu(row="CONV-4")
 def test_without_a_plan_every_reason_is_told(row: Any, images: Callable[..., Convolution], device: Any) -> None:
     row.expect("NoKernel with every plan and why")
-    made, module = images("float16", last=True), _bindings.cudnn()
+    made, module = images("float16", last=True), bindings.cudnn()
     with anew():
         spec = made.plans("forward").spec
         dropped = tuple(note for note in module.numerical_note.__members__ if note not in ("NOT_SET", "TYPE_COUNT"))

@@ -11,7 +11,7 @@ import pytest
 
 import backline
 from backline import switches
-from backline.libraries.cuda import cudnn_kept
+from backline.libraries.cuda.cudnn import graph_cache
 from backline.nn import functional
 from gpu.convolutions import (
     CLOSE,
@@ -65,7 +65,7 @@ def test_what_tells_graphs_apart(row: Any, images: Callable[..., Convolution], x
     with anew(IEEE):
         plans = made.plans("forward")
         assert made.plans("forward") is plans
-        size = cudnn_kept._kept.size
+        size = graph_cache._kept.size
         others = [
             made.plans("input"),
             made.plans("weight"),
@@ -75,14 +75,14 @@ def test_what_tells_graphs_apart(row: Any, images: Callable[..., Convolution], x
         for values in (TF32, {"cudnn.deterministic": True}, {"cudnn.benchmark": True}):
             with switches.scope(values):
                 others.append(made.plans("forward"))
-        assert cudnn_kept._kept.size == size + len(others) and len({id(each) for each in (plans, *others)}) == 1 + len(others)
+        assert graph_cache._kept.size == size + len(others) and len({id(each) for each in (plans, *others)}) == 1 + len(others)
         # An address that is no multiple of 16: the same graph, of a copy.
         flat = xp.empty(made.x.size + 1, "float32")
         odd = flat[1:].reshape(made.x.shape)
         odd[...] = made.x
         assert odd.data.ptr % 16 == 4
         found = made.off(functional.conv2d(odd, made.w, **made.given), "forward")
-        assert found < CLOSE and cudnn_kept._kept.size == size + len(others) and made.plans("forward") is plans
+        assert found < CLOSE and graph_cache._kept.size == size + len(others) and made.plans("forward") is plans
     row.observe(f"{size + len(others)} graphs", f"misaligned: error {found:.3g}")
 
 
@@ -97,7 +97,7 @@ def test_the_least_recently_used_graph_goes_first(
         monkeypatch.setenv(variable, word)
         with anew(IEEE):
             first = [made.plans(op) for op in OPS]
-            assert cudnn_kept._kept.size == kept, word
+            assert graph_cache._kept.size == kept, word
             assert (made.plans("weight") is first[2]) is (kept > 0)
             assert (made.plans("forward") is first[0]) is (kept == 3)
             assert made.error("forward") < CLOSE

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from backline.libraries.cuda import _bindings, cudnn_graphs
+from backline.libraries.cuda.common import bindings
+from backline.libraries.cuda.cudnn import graphs
 from backline.libraries.presence import presence
 
 # Library -> the binding that tells the same in another way.
@@ -29,7 +30,7 @@ DISTRIBUTIONS = (
 def test_a_library_and_its_binding_tell_one_version(row: Any, name: str) -> None:
     row.expect("each library's file and its binding tell the same version")
     library = presence(name)
-    binding = getattr(_bindings, TOLD_BY[name])()
+    binding = getattr(bindings, TOLD_BY[name])()
     told = tuple(int(binding.get_property(part)) for part in range(3))
     row.results.versions[name] = {"version": str(library.version()), "read by": "ctypes", "path": library.path}
     row.observe(f"{library.title} {'.'.join(map(str, told))}", f"{library.path}")
@@ -40,12 +41,12 @@ def test_a_library_and_its_binding_tell_one_version(row: Any, name: str) -> None
 @pytest.mark.gpu(row="ENV-1")
 def test_handles_of_every_binding(row: Any, xp: Any) -> None:
     row.expect("every binding makes a handle on the device")
-    blas, solver, fft = _bindings.cublas(), _bindings.cusolverDn(), _bindings.cufft()
+    blas, solver, fft = bindings.cublas(), bindings.cusolverDn(), bindings.cufft()
     handle = blas.create()
     blas.destroy(handle)
     handle = solver.create()
     solver.destroy(handle)
-    lt = _bindings.cublasLt()
+    lt = bindings.cublasLt()
     lt.destroy(lt.create())
     fft.destroy(fft.create())
     text = f"nvmath {_installed('nvmath-python', 'nvmath')} works with cuda-core {_installed('cuda-core')} and cuda-bindings {_installed('cuda-bindings')}"
@@ -56,12 +57,12 @@ def test_handles_of_every_binding(row: Any, xp: Any) -> None:
 @pytest.mark.gpu(row="ENV-1")
 def test_cudnn_and_its_frontend(row: Any) -> None:
     row.expect("cuDNN is 9.8 or newer; its frontend makes a handle")
-    module, library = _bindings.cudnn(), presence("cudnn")
+    module, library = bindings.cudnn(), presence("cudnn")
     row.results.versions["cudnn"] = {"version": str(library.version()), "read by": "ctypes", "path": library.path}
     row.results.versions["cudnn frontend"] = {"version": str(getattr(module, "__version__", None)), "read by": "its module"}
     row.observe(f"cuDNN {library.version()}, frontend {getattr(module, '__version__', None)}", str(library.path))
     assert int(module.backend_version()) == library.version() >= 90800
-    assert cudnn_graphs.handle_for(module, 0) is not None
+    assert graphs.handle_for(module, 0) is not None
 
 
 @pytest.mark.gpu(row="ENV-1")
@@ -79,7 +80,7 @@ def test_packages(row: Any, request: pytest.FixtureRequest) -> None:
 @pytest.mark.gpu(row="ENV-2")
 def test_the_device(row: Any, xp: Any, device: Any, request: pytest.FixtureRequest) -> None:
     row.expect("the device as cuDNN describes it is the one of DeviceInfo; the description is kept as a file")
-    description = json.loads(_bindings.cudnn().create_device_properties(0).serialize())
+    description = json.loads(bindings.cudnn().create_device_properties(0).serialize())
     path = request.config.pluginmanager.getplugin("gpu-check").fixture()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(description, indent=1, sort_keys=True) + "\n", encoding="utf-8")

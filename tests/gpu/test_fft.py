@@ -13,9 +13,9 @@ import pytest
 import backline
 from backline import switches
 from backline.backends import cuda
-from backline.engine.device_plans import cufft_plans
+from backline.engine.cufft_plan_caches import cufft_plans
 from backline.errors import BadValue, ReadOnly
-from backline.libraries.cuda import _fft_plans
+from backline.libraries.cuda.cufft import transform_plans
 from gpu.arrays import error, normal, wide
 from gpu.watch import watched
 
@@ -121,7 +121,7 @@ def test_the_least_recently_used_goes_first(row: Any, xp: Any, cache: Any) -> No
         with cuda.cufft_plan_cache.flags(max_size=2):
             assert cache.size == 2
             gc.collect()
-            _fft_plans.destroy_unused()
+            transform_plans.destroy_unused()
             destroyed = [each["plan"] for each in calls.of("destroy")]
             row.observe(f"max_size 2 of 3 plans: {[n for n, handle in kept.items() if handle in destroyed]} destroyed")
             assert destroyed == [kept[72]] and [key.sizes[0] for key in cache._plans] == [80, 64]
@@ -199,7 +199,7 @@ def test_a_plan_that_is_dropped_while_it_is_used(row: Any, xp: Any, size: Size, 
         for stream in streams:
             stream.synchronize()
         gc.collect()
-        _fft_plans.destroy_unused()
+        transform_plans.destroy_unused()
         made, destroyed = len(calls.of("create")), len(calls.of("destroy"))
     expected = np.fft.fft(wide(host))
     worst = max(error(result, expected) for result in results)

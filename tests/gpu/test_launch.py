@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from backline.engine import plans
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import _attention_launch as launch
-from backline.libraries.cuda import _attention_packaged as packaged
-from backline.libraries.cuda._attention_recipe import recipe
+from backline.engine import plan_caches
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention import kernel_launcher as launch
+from backline.libraries.cuda.attention import packaged_kernels as packaged
+from backline.libraries.cuda.attention.launch_sequence import recipe
 from backline.nn.attention import SDPBackend
 from gpu.variants import Case, deviation
 
@@ -65,11 +65,11 @@ def test_a_packaged_kernel(row: Any, xp: Any, rehearsed: bool, device: Any, monk
     monkeypatch.setattr(compiler, "build", None)
     case = Case(dtype, dim, causal=True, grad=True, lengths=CASE.lengths)
     object.__setattr__(case, "rehearsed", rehearsed)
-    plans.clear()
+    plan_caches.clear()
     try:
         first, back, choice = case.run(xp, SDPBackend.FLASH_ATTENTION)
     finally:
-        plans.clear()
+        plan_caches.clear()
     assert choice.algorithm == "flash" and "packaged kernel" in choice.candidates[0].reason
     row.observe(f"{case}: {first:.2g}, gradients {back:.2g}")
     assert first <= case.allowed and back <= 4 * case.allowed

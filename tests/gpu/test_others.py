@@ -13,9 +13,10 @@ import backline
 from backline import linalg, sparse, switches
 from backline.backends import cuda, cusparselt
 from backline.errors import BackendUnavailable, BadValue
-from backline.libraries.cuda import _bindings, cudnn_graphs
-from backline.libraries.cuda.cudnn_rules import Graph, conv_recipe
-from backline.libraries.cuda.cudnn_sdpa import attention_recipe
+from backline.libraries.cuda.common import bindings
+from backline.libraries.cuda.cudnn import graphs
+from backline.libraries.cuda.cudnn.conv_graphs import Graph, conv_recipe
+from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe
 from backline.libraries.presence import presence
 from backline.nn import functional, grad
 from backline.sparse import ProductWay
@@ -70,7 +71,7 @@ def test_what_is_not_sparse_is_refused(row: Any, xp: Any) -> None:
 @pytest.mark.gpu(row="SP-1")
 def test_version_and_largest_algorithm(row: Any, xp: Any) -> None:
     row.expect("version() is the library's; get_max_alg_id() is what the library tells")
-    lt = _bindings.cusparseLt()
+    lt = bindings.cusparseLt()
     told = sum(factor * int(lt.get_property(part)) for part, factor in enumerate((1000, 100, 1)))
     assert cusparselt.version() == told
     largest = _largest(lt)
@@ -127,15 +128,15 @@ def _graphs(xp: Any) -> dict[str, Graph]:
 @pytest.mark.gpu(row="DEV-1")
 def test_plans_for_the_described_device_are_those_of_the_device(row: Any, xp: Any, device: Any) -> None:
     row.expect("plan names for the saved description equal those for the live handle")
-    module = _bindings.cudnn()
+    module = bindings.cudnn()
     description = module.create_device_properties(0).serialize()
-    described, handle = module.create_device_properties(description), cudnn_graphs.handle_for(module, 0)
+    described, handle = module.create_device_properties(description), graphs.handle_for(module, 0)
     different, count = [], 0
     for name, graph in _graphs(xp).items():
         sides = []
         for given in ({"handle": handle}, {"device_property": described}):
-            made = cudnn_graphs.build(module, graph, device.capability, **given)
-            sides.append([made.get_plan_name_at_index(index) for index in cudnn_graphs.own_plans(made)])
+            made = graphs.build(module, graph, device.capability, **given)
+            sides.append([made.get_plan_name_at_index(index) for index in graphs.own_plans(made)])
         count += len(sides[0])
         if sides[0] != sides[1]:
             only = [sorted({*sides[i]} - {*sides[1 - i]}) for i in (0, 1)]

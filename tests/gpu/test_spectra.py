@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from backline import linalg, switches
-from backline.libraries.cuda.cusolver import CuSOLVER
+from backline.libraries.cuda.cusolver.library import CuSOLVER
 from gpu.arrays import normal, wide
 from gpu.proofs import Proof, far, h, largest, routines
 from gpu.watch import watched

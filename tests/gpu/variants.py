@@ -18,13 +18,14 @@ import numpy as np
 import backline
 from backline import switches
 from backline.errors import BacklineError
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import _bindings, cudnn_graphs
-from backline.libraries.cuda._attention_recipe import Step, recipe
-from backline.libraries.cuda.cudnn_sdpa import attention_recipe
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention.launch_sequence import Step, recipe
+from backline.libraries.cuda.common import bindings
+from backline.libraries.cuda.cudnn import graphs
+from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe
 from backline.nn.attention import SDPBackend, sdpa_kernel
 from backline.problems import operand
-from backline.problems.attention import AttentionProblem, attention_problem
+from backline.problems.attention_problem import AttentionProblem, attention_problem
 from gpu.arrays import dtype_of
 
 __all__ = ["ALLOWED", "TF32_SHOWS", "Case", "attend", "compiled", "deviation", "only", "plans_of", "slopes"]
@@ -209,11 +210,11 @@ def compiled(steps: list[Step], rehearsed: bool) -> tuple[int, float, list[str]]
 
 def plans_of(problem: Any, device: Any) -> tuple[list[str], str]:
     """Names of cuDNN's plans for a Problem, whatever our rule says, and what it says if there are none."""
-    module = _bindings.cudnn()
+    module = bindings.cudnn()
     try:
-        made = cudnn_graphs.build(
-            module, attention_recipe(problem, "sdpa").forward, device.capability, handle=cudnn_graphs.handle_for(module, 0)
+        made = graphs.build(
+            module, attention_recipe(problem, "sdpa").forward, device.capability, handle=graphs.handle_for(module, 0)
         )  # fmt: skip
-        return [made.get_plan_name_at_index(index) for index in cudnn_graphs.own_plans(made)], ""
+        return [made.get_plan_name_at_index(index) for index in graphs.own_plans(made)], ""
     except (module.cudnnGraphNotSupportedError, BacklineError, RuntimeError, ValueError) as error:
         return [], " ".join(str(error).split())[:200]

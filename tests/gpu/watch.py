@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from backline.libraries.cuda import _bindings
+from backline.libraries.cuda.common import bindings
 from fakes.insert import inserted
 
 __all__ = ["Watch", "watched"]
@@ -93,7 +93,7 @@ def watched(*names: str, fresh: bool = False) -> Iterator[Calls]:
     """
     chosen = {}
     for name in names or LIBRARIES:
-        live = getattr(_bindings, name)()
+        live = getattr(bindings, name)()
         if fresh or name not in _watches or _watches[name].module is not live:
             _watches[name] = Watch(live, _log)
         chosen[name] = _watches[name]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from backline.libraries.cuda._attention_launch import SCALARS
-from backline.libraries.cuda._attention_recipe import parameters
+from backline.libraries.cuda.attention.kernel_launcher import SCALARS
+from backline.libraries.cuda.attention.launch_sequence import parameters
 from fakes import triton_kernels
 from fakes.gpu_machine import GpuMachine
 from hollow.device import HERE, compile_c

@@ -11,7 +11,7 @@ import pytest
 
 from backline.launch import environment
 from backline.launch.environment import common, find_library, keep, preload, search_folders
-from backline.libraries.maps import mapped_files
+from backline.native.process_map import mapped_files
 
 
 def library(path: Path) -> str:

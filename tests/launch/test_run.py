@@ -18,7 +18,7 @@ import pytest
 from backline.errors import BackendUnavailable, BadValue, UnknownName
 from backline.launch import counts, launcher
 from backline.launch.topology import CPUInfo
-from backline.libraries.machine import cpu_quota
+from backline.native.machine import cpu_quota
 from processes import started
 
 REPORT = """
@@ -182,7 +182,7 @@ def test_what_is_set_is_kept_with_a_warning_of_both_values(job: str) -> None:
 
 
 def sound_library() -> str:
-    from backline.libraries.maps import mapped_files
+    from backline.native.process_map import mapped_files
 
     return next(f.path for f in mapped_files() if f.name.startswith(("libm.so", "libm-")))
 

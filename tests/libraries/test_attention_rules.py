@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from backline import switches
 from backline.errors import BadType, BadValue
-from backline.libraries import attention, devices
-from backline.libraries.attention import Facts, order, refusal
+from backline.libraries import attention_constraints, devices
+from backline.libraries.attention_constraints import Facts, order, refusal
 from backline.problems import Operand
-from backline.problems.attention import AttentionProblem, attention_problem, wrong
-from backline.switches.table import KERNELS
+from backline.problems.attention_problem import AttentionProblem, attention_problem, wrong
+from backline.switches.definitions import KERNELS
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {name: BF16 if name == "bfloat16" else np.dtype(name) for name in ("float16", "bfloat16", "float32", "float64", "int8")}
@@ -220,7 +220,7 @@ def test_a_kernel_refuses_other_devices(kernel, device, where):
 @pytest.mark.parametrize("key", [key for key in TABLES if key[1] != "mps"], ids=str)
 def test_the_first_constraint_that_fails_is_the_reason(key):
     kernel, device = key
-    rules = attention.RULES[kernel, device.partition(":")[0]]
+    rules = attention_constraints.RULES[kernel, device.partition(":")[0]]
     spoilt = ask(device, rank=3, dtype="int8", b=(2, 1, 1), lq=0, step=2, is_dense=False)
     first = next(rule for rule in rules if not rule.holds(spoilt, Facts()))
     assert refusal(kernel, spoilt, Facts()) == first.text.format(p=spoilt, f=Facts())
@@ -366,29 +366,29 @@ def test_the_standing_order_is_the_same_on_every_device():
 
 
 def test_every_kernel_has_a_switch():
-    assert tuple(attention.SWITCHES) == KERNELS and all(name in switches.declared() for name in attention.SWITCHES.values())
+    assert tuple(attention_constraints.SWITCHES) == KERNELS and all(name in switches.declared() for name in attention_constraints.SWITCHES.values())
 
 
 @pytest.mark.parametrize(("deterministic", "warn_only", "strict"), [(False, False, False), (True, False, True), (True, True, False)])
 def test_facts_know_whether_determinism_is_demanded(deterministic, warn_only, strict):
     with switches.scope(deterministic=deterministic, warn_only=warn_only):
-        assert attention.facts_of("cpu") == Facts(strict=strict)
-        assert attention.facts_of("cuda:0").strict is strict
+        assert attention_constraints.facts_of("cpu") == Facts(strict=strict)
+        assert attention_constraints.facts_of("cuda:0").strict is strict
 
 
 def test_facts_are_those_of_the_arrays_own_device(monkeypatch):
     monkeypatch.setattr(devices, "capability", lambda index: {0: (8, 0), 1: (9, 0)}[index])
     monkeypatch.setattr(devices, "current", lambda: 1)
-    assert [attention.facts_of(device).capability for device in ("cuda:0", "cuda:1", "cuda")] == [(8, 0), (9, 0), (9, 0)]
+    assert [attention_constraints.facts_of(device).capability for device in ("cuda:0", "cuda:1", "cuda")] == [(8, 0), (9, 0), (9, 0)]
 
 
 def test_the_frontends_version_is_asked_of_its_package(monkeypatch):
     from importlib import metadata
 
-    attention._frontend.cache_clear()
+    attention_constraints._frontend.cache_clear()
     monkeypatch.setattr(metadata, "version", lambda name: {"nvidia-cudnn-frontend": "1.24.0rc1"}[name])
-    assert attention._frontend() == (1, 24)
-    attention._frontend.cache_clear()
+    assert attention_constraints._frontend() == (1, 24)
+    attention_constraints._frontend.cache_clear()
 
 
 # --- describing arrays --------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import pytest
 from backline import libraries, switches
 from backline.errors import BadValue
 from backline.libraries import capability
-from backline.libraries.maps import MappedFile
-from backline.switches import capability as words
+from backline.native.process_map import MappedFile
+from backline.switches import cpu_capability as words
 
 
 @pytest.fixture(autouse=True)
@@ -309,7 +309,7 @@ print(json.dumps({"core": library.facts["core"], "said": library.facts.get("inst
 MKL = """
 import json, re
 from backline import libraries
-from backline.libraries import capability, maps
+from backline.libraries import capability; from backline.native import process_map as maps
 library = libraries.get("mkl")
 assert library.available(), library.reason()  # it has computed something by now
 names = [re.match(r"libmkl_(def|mc3|avx[0-9]+)\\.", file.name) for file in maps.mapped_files()]

@@ -13,7 +13,7 @@ import pytest
 
 import backline
 from backline.libraries import devices, presence
-from backline.libraries.probe_process import ask
+from backline.libraries.probing.probe_process import ask
 
 Build = Callable[..., Path]
 

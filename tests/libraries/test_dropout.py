@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from backline.errors import BackendUnavailable
-from backline.libraries import dropout, presence
+from backline.libraries import presence
+from backline.libraries.cuda.common import dropout_states
 
 SIZE = 1234
 
@@ -64,15 +65,15 @@ def install(monkeypatch: pytest.MonkeyPatch, library: CuDNN) -> CuPy:
     found = presence.Found("", (), "/fake/libcudnn.so.9", {"version": 91500})
     monkeypatch.setitem(presence._PRESENCES, "cudnn", presence.Presence("cudnn", "cuDNN", "", lambda: found))
     cupy = CuPy()
-    monkeypatch.setattr(dropout, "_library", lambda path: library)
-    monkeypatch.setattr(dropout, "_cupy", lambda p: cupy)
+    monkeypatch.setattr(dropout_states, "_library", lambda path: library)
+    monkeypatch.setattr(dropout_states, "_cupy", lambda p: cupy)
     return cupy
 
 
 def test_the_states_are_seeded_on_the_device_and_everything_is_given_back(monkeypatch):
     library = CuDNN()
     cupy = install(monkeypatch, library)
-    states = dropout.make(0.25, 2**40 + 7)
+    states = dropout_states.make(0.25, 2**40 + 7)
     assert isinstance(states, Array) and states.size == SIZE and cupy.synchronised == 1
     assert library.seeded == (0.25, 0xABC00, SIZE, 2**40 + 7)
     assert library.calls == [
@@ -86,7 +87,7 @@ def test_a_refusal_names_the_function_and_leaves_nothing_open(failing, monkeypat
     library = CuDNN(failing)
     install(monkeypatch, library)
     with pytest.raises(BackendUnavailable, match=f"{failing}: status 4"):
-        dropout.make(0.5, 1)
+        dropout_states.make(0.5, 1)
     made = {name for name in ("cudnnCreate", "cudnnCreateDropoutDescriptor") if name in library.calls and name != failing}
     assert ("cudnnDestroy" in library.calls) == ("cudnnCreate" in made)
     assert ("cudnnDestroyDropoutDescriptor" in library.calls) == ("cudnnCreateDropoutDescriptor" in made)
@@ -98,7 +99,7 @@ def test_without_cudnn_or_cupy_it_says_what_is_missing(monkeypatch):
     absent = presence.Found("it is not installed", ("here",), remedy="install it")
     monkeypatch.setitem(presence._PRESENCES, "cudnn", presence.Presence("cudnn", "cuDNN", "", lambda: absent))
     with pytest.raises(BackendUnavailable, match="needs cuDNN"):
-        dropout.make(0.5, 1)
+        dropout_states.make(0.5, 1)
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(BackendUnavailable, match=r"needs CuPy(?s:.*)pip install"):
-        dropout._cupy(0.5)
+        dropout_states._cupy(0.5)

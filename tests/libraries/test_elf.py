@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backline.libraries import elf
+from backline.native import elf
 
 Build = Callable[..., Path]
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from backline.libraries.cpu.error_function import FAR, NEAR, erfc
+from backline.libraries.reference.error_function import FAR, NEAR, erfc
 
 
 def test_against_the_c_library() -> None:

@@ -14,7 +14,7 @@ import processes
 from backline import backends, libraries
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cpu.fftw import wisdom
+from backline.libraries.fftw import wisdom
 from support import python
 
 fftw = libraries.get("fftw")
@@ -272,8 +272,8 @@ def test_a_fork_while_another_thread_plans():
         import numpy as np
         import backline
         from backline import libraries
-        from backline.libraries import loading
-        from backline.libraries.cpu.fftw.planner import Planner
+        from backline.native import loading
+        from backline.libraries.fftw.planner import Planner
 
         loading.FORK_SECONDS = 0.2
         fftw = libraries.get("fftw")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from backline.errors import BackendUnavailable
-from backline.libraries import find
-from backline.libraries.find import LibrarySpec, search
-from backline.libraries.maps import MappedFile
+from backline.native import library_search
+from backline.native.library_search import LibrarySpec, search
+from backline.native.process_map import MappedFile
 
 Build = Callable[..., Path]
 
@@ -52,15 +52,15 @@ class Places:
 @pytest.fixture
 def places(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     here = Places(tmp_path, tiny)
-    monkeypatch.setattr(find, "site_folders", lambda: [str(here.site)])
+    monkeypatch.setattr(library_search, "site_folders", lambda: [str(here.site)])
     monkeypatch.setattr(sys, "prefix", str(here.prefix))
-    monkeypatch.setattr(find, "loader_configuration", lambda: [str(here.system)])
+    monkeypatch.setattr(library_search, "loader_configuration", lambda: [str(here.system)])
     for name in ("LD_LIBRARY_PATH", SPEC.env, BLIS.env):
         monkeypatch.delenv(name, raising=False)
     return here
 
 
-def names(finding: find.Finding) -> list[str]:
+def names(finding: library_search.Finding) -> list[str]:
     return [step.name for step in finding.steps]
 
 
@@ -72,7 +72,7 @@ def test_nothing_anywhere_reports_every_step(places: Places) -> None:
     assert not finding
     assert finding.path is None
     assert finding.step == ""
-    assert names(finding) == [find.VARIABLE, find.MAPPED, find.WHEEL, find.SYSTEM]
+    assert names(finding) == [library_search.VARIABLE, library_search.MAPPED, library_search.WHEEL, library_search.SYSTEM]
     assert [step.outcome for step in finding.steps] == ["not set", "nothing", "nothing", "nothing"]
     looked = " ".join(path for step in finding.steps for path in step.looked_at)
     for place in (SPEC.env, f"{places.site}/tiny_wheel/lib/", f"{places.prefix}/lib/", str(places.system)):
@@ -83,28 +83,28 @@ def test_nothing_anywhere_reports_every_step(places: Places) -> None:
 
 def test_each_place_is_found_and_earlier_ones_win(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = places.put(places.system, "libtiny.so.1")
-    assert (search(SPEC).path, search(SPEC).step) == (str(plain), find.SYSTEM)
+    assert (search(SPEC).path, search(SPEC).step) == (str(plain), library_search.SYSTEM)
     sub = places.put(places.system, "tiny-openmp", "libtiny.so.1")
     assert search(SPEC).path == str(sub)
     prefix = places.put(places.prefix, "lib", "libtiny.so.1")
-    assert (search(SPEC).path, search(SPEC).step) == (str(prefix), find.WHEEL)
+    assert (search(SPEC).path, search(SPEC).step) == (str(prefix), library_search.WHEEL)
     wheel = places.put(places.site, "tiny_wheel", "lib", "libtiny-abc.so")
-    assert (search(SPEC).path, search(SPEC).step) == (str(wheel), find.WHEEL)
+    assert (search(SPEC).path, search(SPEC).step) == (str(wheel), library_search.WHEEL)
     other = places.put(places.site.parent, "elsewhere", "mine.so")
     monkeypatch.setenv(SPEC.env, str(other))
-    assert (search(SPEC).path, search(SPEC).step) == (str(other), find.VARIABLE)
+    assert (search(SPEC).path, search(SPEC).step) == (str(other), library_search.VARIABLE)
     finding = search(SPEC, path=str(plain))
-    assert (finding.path, finding.step, names(finding)) == (str(plain), find.EXPLICIT, [find.EXPLICIT])
+    assert (finding.path, finding.step, names(finding)) == (str(plain), library_search.EXPLICIT, [library_search.EXPLICIT])
 
 
 def test_mapped_copy_is_preferred_where_wanted(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = places.put(places.site, "tiny_wheel", "lib", "libtiny.so")
     there = places.put(places.site.parent, "opt", "libtiny.so.1.0.0")
     files = (MappedFile(str(there), "fe:00", 7, 0, 1), MappedFile("/usr/lib/libother.so", "fe:00", 8, 2, 3))
-    monkeypatch.setattr(find, "mapped_files", lambda: files)
-    assert (search(SPEC).path, search(SPEC).step) == (str(there), find.MAPPED)
+    monkeypatch.setattr(library_search, "mapped_files", lambda: files)
+    assert (search(SPEC).path, search(SPEC).step) == (str(there), library_search.MAPPED)
     assert search(replace(SPEC, reuse_mapped=False)).path == str(wheel)
-    monkeypatch.setattr(find, "mapped_files", lambda: (replace(files[0], deleted=True),))
+    monkeypatch.setattr(library_search, "mapped_files", lambda: (replace(files[0], deleted=True),))
     assert search(SPEC).path == str(wheel)
 
 
@@ -129,7 +129,7 @@ def test_newest_version_first(places: Places) -> None:
 
 def test_special_characters_in_folders(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = places.site.parent / "a [b]* {c}"
-    monkeypatch.setattr(find, "site_folders", lambda: [str(odd)])
+    monkeypatch.setattr(library_search, "site_folders", lambda: [str(odd)])
     path = places.put(odd, "tiny_wheel", "lib", "libtiny.so")
     assert search(SPEC).path == str(path)
 
@@ -177,7 +177,7 @@ def test_named_file_that_fails_is_not_replaced(
             monkeypatch.setenv(SPEC.env, str(bad))
             finding = search(SPEC)
         assert finding.path is None
-        assert finding.step == (find.EXPLICIT if how == "path" else find.VARIABLE)
+        assert finding.step == (library_search.EXPLICIT if how == "path" else library_search.VARIABLE)
         assert names(finding) == [finding.step]
         assert str(bad) in finding.reason
         assert why in finding.reason
@@ -229,10 +229,10 @@ def test_decoy_of_a_real_library_in_a_fresh_process(tiny: Path, tmp_path: Path) 
     """With the working directory on the module path and in the loader's path, as `python -c` has it."""
     shutil.copy(tiny, tmp_path / "libblis.so.4")
     program = (
-        "from backline.libraries.find import LibrarySpec, search\n"
+        "from backline.native.library_search import LibrarySpec, search\n"
         "print(search(LibrarySpec('blis', system_names=('libblis.so.4',))).path)"
     )
-    source = str(Path(find.__file__).parents[2])
+    source = str(Path(library_search.__file__).parents[2])
     environment = {**os.environ, "LD_LIBRARY_PATH": ":", "PYTHONPATH": f"{source}{os.pathsep}"}
     run = subprocess.run(
         [sys.executable, "-c", program],
@@ -262,7 +262,7 @@ def test_entries_of_the_loader_path(places: Places, monkeypatch: pytest.MonkeyPa
 
 
 def test_system_folders_are_absolute_and_each_once() -> None:
-    folders = find.system_folders()
+    folders = library_search.system_folders()
     assert all(os.path.isabs(folder) for folder in folders)
     real = [os.path.realpath(folder) for folder in folders]
     assert len(real) == len(set(real))
@@ -271,8 +271,8 @@ def test_system_folders_are_absolute_and_each_once() -> None:
 def test_site_folders_are_this_interpreters() -> None:
     import numpy
 
-    assert str(Path(numpy.__file__).parents[1]) in find.site_folders()
-    assert "" not in find.site_folders()
+    assert str(Path(numpy.__file__).parents[1]) in library_search.site_folders()
+    assert "" not in library_search.site_folders()
 
 
 def test_loader_configuration(tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_loader_configuration(tmp_path: Path) -> None:
     (tmp_path / "ld.so.conf").write_text("include d/*.conf\n# a comment\n/opt/one # why\nrelative/two\n")
     (tmp_path / "d" / "b.conf").write_text("/opt/b\n")
     (tmp_path / "d" / "a.conf").write_text("/opt/a\ninclude ../ld.so.conf\n")  # a loop ends
-    folders = find.loader_configuration(str(tmp_path / "ld.so.conf"))
+    folders = library_search.loader_configuration(str(tmp_path / "ld.so.conf"))
     assert folders[0] == "/opt/a"
     assert set(folders) == {"/opt/a", "/opt/b", "/opt/one"}
-    assert find.loader_configuration(str(tmp_path / "none")) == []
+    assert library_search.loader_configuration(str(tmp_path / "none")) == []
 
 
 # --- what a finding gives
@@ -308,14 +308,14 @@ def test_finding_prints_its_steps(places: Places) -> None:
 def test_nothing_is_imported_or_loaded(openblas: Path) -> None:
     program = (
         "import sys\n"
-        "from backline.libraries.find import LibrarySpec, search\n"
+        "from backline.native.library_search import LibrarySpec, search\n"
         "spec = LibrarySpec('openblas', wheels=(('scipy_openblas32', 'lib/libscipy_openblas*.so'),),\n"
         "                   needs=('scipy_cblas_sgemm',))\n"
         "path = search(spec).require()\n"
         "maps = open('/proc/self/maps').read()\n"
         "print(path); print(path in maps, 'scipy_openblas32' in sys.modules, 'torch' in sys.modules)"
     )
-    source = str(Path(find.__file__).parents[2])
+    source = str(Path(library_search.__file__).parents[2])
     run = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=True,
@@ -326,7 +326,7 @@ def test_nothing_is_imported_or_loaded(openblas: Path) -> None:
 
 
 def test_by_name_only_where_files_are_not_elf(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find.elf, "supported", lambda: False)
+    monkeypatch.setattr(library_search.elf, "supported", lambda: False)
     text = places.prefix / "lib" / "libtiny.so"
     text.parent.mkdir()
     text.write_text("anything")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from backline.libraries import find, loaded
+from backline.libraries import in_process
 from backline.libraries.conflicts import SEVERITIES
-from backline.libraries.families import FAMILIES, classify, owner
-from backline.libraries.loaded import LoadedLibrary, conflicts, copies
-from backline.libraries.maps import parse_maps
+from backline.libraries.in_process import LoadedLibrary, conflicts, copies
+from backline.libraries.recognition import FAMILIES, classify, owner
+from backline.native import library_search
+from backline.native.process_map import parse_maps
 
 Build = Callable[..., Path]
 
@@ -139,7 +140,7 @@ def test_numpys_openblas_here() -> None:
     import numpy
 
     assert numpy.ones((2, 2)) @ numpy.ones(2) is not None
-    here = [lib for lib in loaded.loaded() if lib.family == "openblas" and lib.owner == "numpy"]
+    here = [lib for lib in in_process.loaded() if lib.family == "openblas" and lib.owner == "numpy"]
     if not here:
         pytest.skip("this NumPy does not bring an OpenBLAS of its own")
     (openblas,) = here
@@ -155,8 +156,8 @@ def run(program: str) -> dict[str, object]:
     tail = """
 import ctypes, json, os
 from dataclasses import asdict
-from backline.libraries import maps
-from backline.libraries.loaded import conflicts, loaded
+from backline.native import process_map as maps
+from backline.libraries.in_process import conflicts, loaded
 state = lambda: ([file.path for file in maps.mapped_files()], len(os.listdir("/proc/self/task")))
 before = state()
 libraries, kinds = loaded(), [conflict.kind for conflict in conflicts()]
@@ -165,7 +166,7 @@ unchanged = state() == before
 libraries = [asdict(library) for library in libraries if library.owner != "numpy"]
 print(json.dumps({"libraries": libraries, "kinds": kinds, "unchanged": unchanged}))
 """
-    source = str(Path(find.__file__).parents[2])
+    source = str(Path(library_search.__file__).parents[2])
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "KMP_", "GOMP_"))}
     done = subprocess.run(
         [sys.executable, "-c", program + tail],
@@ -181,8 +182,8 @@ def by_family(answer: dict[str, object]) -> dict[str, dict[str, object]]:
 
 
 def mkl_path() -> str:
-    spec = find.LibrarySpec("mkl", prefix_globs=("libmkl_rt.so*",), system_names=("libmkl_rt.so",))
-    path = find.search(spec).path
+    spec = library_search.LibrarySpec("mkl", prefix_globs=("libmkl_rt.so*",), system_names=("libmkl_rt.so",))
+    path = library_search.search(spec).path
     if path is None:
         pytest.skip("MKL is not installed")
     return path
@@ -365,7 +366,7 @@ def test_worst_first() -> None:
 
 
 def test_table_prints() -> None:
-    text = loaded.describe([library("openblas", version="0.3.30"), library("libgomp", threads=None)])
+    text = in_process.describe([library("openblas", version="0.3.30"), library("libgomp", threads=None)])
     assert text.splitlines()[0].split() == [
         "library", "version", "integers", "threading", "threads", "from", "file",
     ]  # fmt: skip

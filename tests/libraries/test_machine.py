@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backline.libraries import machine
-from backline.libraries.machine import CpuInfo
+from backline.native import machine
+from backline.native.machine import CpuInfo
 
 X86 = """\
 processor\t: 0

@@ -27,7 +27,7 @@ from backline import libraries
 from backline.errors import BackendUnavailable, BadValue, LibraryFailed
 from backline.libraries import errata
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cpu import mkl_fft
+from backline.libraries.mkl import mkl_fft
 
 mkl = libraries.get("mkl")
 ROUNDING = 6.1e-8  # of a result that was computed in float64

@@ -13,8 +13,8 @@ import pytest
 from backline import libraries
 from backline.errors import LibraryFailed
 from backline.libraries.base import Algorithm
-from backline.libraries.cpu.nnpack import conv
-from backline.libraries.cpu.nnpack.library import NNPACK
+from backline.libraries.nnpack import nnpack_conv
+from backline.libraries.nnpack.library import NNPACK
 from stand_ins import NNPACK_SOURCE, compiled
 from support import clean, problem_of, python
 
@@ -98,7 +98,7 @@ def test_one_that_does_not_work_is_refused(tmp_path: Path, before: str, after: s
 
 
 def test_other_processors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backline.libraries.cpu.nnpack.library.platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("backline.libraries.nnpack.library.platform.machine", lambda: "aarch64")
     assert "how aarch64 passes them is not known" in NNPACK().reason()
 
 
@@ -141,8 +141,8 @@ def test_a_call_that_fails_raises_with_the_status(library: NNPACK, monkeypatch: 
     x, w = np.ones((2, 3, 8, 8), F32), np.ones((3, 3, 3, 3), F32)
     problem = problem_of("nn.functional.conv2d", x, w)
     (way, *_) = [a for a in library.algorithms(problem, 1) if isinstance(a, Algorithm)]
-    sizes = conv._workspace
-    monkeypatch.setattr(conv, "_workspace", lambda *args: (sizes(*args)[0], 8))  # less than it asks for
+    sizes = nnpack_conv._workspace
+    monkeypatch.setattr(nnpack_conv, "_workspace", lambda *args: (sizes(*args)[0], 8))  # less than it asks for
     plan = library.prepare(problem, way)
     with pytest.raises(LibraryFailed, match=r"NNPACK failed to run conv f32 .*the workspace is too small \(status 53\)"):
         plan(x, w)
@@ -150,7 +150,7 @@ def test_a_call_that_fails_raises_with_the_status(library: NNPACK, monkeypatch: 
 
 def test_what_it_says_no_to_is_refused(library: NNPACK, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of("nn.functional.conv2d", np.ones((1, 2, 8, 8), F32), np.ones((2, 2, 3, 3), F32))
-    monkeypatch.setattr(conv, "_workspace", lambda *args: (52, 0))
+    monkeypatch.setattr(nnpack_conv, "_workspace", lambda *args: (52, 0))
     found: list[Any] = list(library.algorithms(problem, 1))
     assert all(not isinstance(a, Algorithm) for a in found)
     assert "NNPACK refuses it: out of memory (status 52)" in {f.reason for f in found}

@@ -19,13 +19,14 @@ import pytest
 import backline
 from backline import libraries, switches
 from backline.errors import LibraryFailed
-from backline.libraries import capability, team
+from backline.libraries import capability
 from backline.libraries.base import Algorithm
-from backline.libraries.cpu.onednn import abi
-from backline.libraries.cpu.onednn.engine import DnnlError, Engine, Handle, why
-from backline.libraries.cpu.onednn.writer import NOT_FINITE, Writer, fits
+from backline.libraries.onednn import abi
+from backline.libraries.onednn.plan_writer import NOT_FINITE, Writer, fits
+from backline.libraries.onednn.primitives import DnnlError, Engine, Handle, why
+from backline.native import thread_team
 from backline.problems import Problem, operand
-from backline.problems.matmul import MatmulProblem
+from backline.problems.matmul_problem import MatmulProblem
 
 FAKE = """
 #include <stdlib.h>
@@ -196,9 +197,9 @@ def test_a_thread_count_holds_for_one_thread_and_ends(library: Any) -> None:
 def test_a_gate_takes_a_getter_for_one_thread_only(library: Any) -> None:
     from backline import _core
 
-    setter, getter = team.address("omp_set_num_threads"), team.address("omp_get_max_threads")
+    setter, getter = thread_team.address("omp_set_num_threads"), thread_team.address("omp_get_max_threads")
     assert setter and getter
-    for kind in (team.PROCESS, team.PROCESS64):
+    for kind in (thread_team.PROCESS, thread_team.PROCESS64):
         with pytest.raises(ValueError, match="get=0"):
             _core.ThreadCountGuard(setter, kind, getter)
 
@@ -209,7 +210,7 @@ def test_a_cap_on_instructions_reaches_it(library: Any) -> None:
         import numpy as np
         from backline import libraries
         from backline.problems import operand
-        from backline.problems.matmul import MatmulProblem
+        from backline.problems.matmul_problem import MatmulProblem
         library = libraries.get("onednn")
         assert not library.reason(), library.reason()
         a = np.ones((64, 64), np.float32)
@@ -399,7 +400,7 @@ import gc
 import numpy as np, backline
 from backline.engine import plans
 from backline.nn import functional
-from backline.libraries.cpu.onednn import engine
+from backline.libraries.onednn import primitives as engine
 x, w = np.ones((1, 3, 16, 16), np.float32), np.ones((4, 3, 3, 3), np.float32)
 functional.conv2d(x, w, padding=1)
 assert backline.explain().library == "onednn"

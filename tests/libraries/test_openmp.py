@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from backline.libraries import find, openmp, presence
-from backline.libraries.loaded import LoadedLibrary
-from backline.libraries.openmp import Runtime
+from backline.libraries import openmp_runtimes, presence
+from backline.libraries.in_process import LoadedLibrary
+from backline.libraries.openmp_runtimes import Runtime
+from backline.native import library_search
 
 Build = Callable[..., Path]
 
@@ -21,10 +22,10 @@ Build = Callable[..., Path]
 @pytest.fixture(autouse=True)
 def _as_new() -> Iterator[None]:
     presence.presence("openmp").forget()
-    openmp._version.cache_clear()
+    openmp_runtimes._version.cache_clear()
     yield
     presence.presence("openmp").forget()
-    openmp._version.cache_clear()
+    openmp_runtimes._version.cache_clear()
 
 
 def library(family: str, path: str = "", **facts: object) -> LoadedLibrary:
@@ -36,14 +37,14 @@ def standin(build: Build, *functions: str) -> str:
 
 
 def test_kinds_and_order() -> None:
-    found = openmp.runtimes_of([
+    found = openmp_runtimes.runtimes_of([
         library("libgomp", threads=2), library("openblas"), library("libiomp5", serves_openmp=True), library("libomp"),
         library("mkl.intel_thread"), library("tbb"),
     ])  # fmt: skip
     assert [runtime.kind for runtime in found] == ["Intel", "GNU", "LLVM"]
     assert [runtime.serves for runtime in found] == [True, False, False]
     assert [runtime.threads for runtime in found] == [None, 2, None]
-    assert openmp.runtimes_of([]) == []
+    assert openmp_runtimes.runtimes_of([]) == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_kinds_and_order() -> None:
     ],
 )  # fmt: skip
 def test_the_edition_is_told_by_the_newest_function(functions: tuple[str, ...], edition: str, build: Build) -> None:
-    (runtime,) = openmp.runtimes_of([library("libgomp", standin(build, *functions), owner="system")])
+    (runtime,) = openmp_runtimes.runtimes_of([library("libgomp", standin(build, *functions), owner="system")])
     assert runtime.version == edition
 
 
@@ -65,10 +66,10 @@ def test_the_release_of_a_package_that_brought_it(build: Build) -> None:
 
     path = standin(build, "omp_get_level")
     release = importlib.metadata.version("numpy")
-    (runtime,) = openmp.runtimes_of([library("libgomp", path, owner="numpy")])
+    (runtime,) = openmp_runtimes.runtimes_of([library("libgomp", path, owner="numpy")])
     assert runtime.version == f"OpenMP 3.0 (numpy {release})"
     for owner in ("no-such-package", "/opt/somewhere", "environment"):
-        (runtime,) = openmp.runtimes_of([library("libgomp", path, owner=owner)])
+        (runtime,) = openmp_runtimes.runtimes_of([library("libgomp", path, owner=owner)])
         assert runtime.version == "OpenMP 3.0"
 
 
@@ -76,44 +77,44 @@ def test_files_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
     text = tmp_path / "libgomp.so.1"
     text.write_text("no library")
     for one in (library("libgomp", str(text)), library("libgomp", "/no/such/file"), library("libgomp", deleted=True)):
-        (runtime,) = openmp.runtimes_of([one])
+        (runtime,) = openmp_runtimes.runtimes_of([one])
         assert runtime.version == ""
         assert "of unknown version" in str(runtime)
 
 
 def test_in_one_line() -> None:
     pair = [Runtime("Intel", "/a", "OpenMP 6.0 (intel-openmp 2026.0)", "intel-openmp", 4, True), Runtime("GNU", "/b", "", "torch", 2, False)]
-    assert openmp.describe(pair) == "Intel OpenMP 6.0 (intel-openmp 2026.0) from intel-openmp; GNU of unknown version from torch"
-    assert openmp.describe([]) == ""
+    assert openmp_runtimes.describe(pair) == "Intel OpenMP 6.0 (intel-openmp 2026.0) from intel-openmp; GNU of unknown version from torch"
+    assert openmp_runtimes.describe([]) == ""
 
 
 def test_version_names_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openmp, "loaded", lambda: ())
-    assert openmp.version() is None
+    monkeypatch.setattr(openmp_runtimes, "loaded", lambda: ())
+    assert openmp_runtimes.version() is None
     assert presence.presence("openmp").version() is None
-    monkeypatch.setattr(openmp, "loaded", lambda: (library("libgomp"), library("libomp", serves_openmp=True)))
-    assert openmp.version() == "LLVM of unknown version from test; GNU of unknown version from test"
+    monkeypatch.setattr(openmp_runtimes, "loaded", lambda: (library("libgomp"), library("libomp", serves_openmp=True)))
+    assert openmp_runtimes.version() == "LLVM of unknown version from test; GNU of unknown version from test"
     found = presence.presence("openmp")
-    assert found.version() == openmp.version()
+    assert found.version() == openmp_runtimes.version()
     assert (found.available(), found.path) == (True, "/x/libomp.so")
     assert found.searched() == ("already in this process: /x/libomp.so", "already in this process: /x/libgomp.so")
 
 
 def test_loadable_finds_each_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, build: Build) -> None:
-    monkeypatch.setattr(find, "prefix_folders", lambda: [str(tmp_path / "lib")])
-    monkeypatch.setattr(find, "system_folders", lambda notes=None: [str(tmp_path)])
-    assert not any(openmp.loadable().values())
+    monkeypatch.setattr(library_search, "prefix_folders", lambda: [str(tmp_path / "lib")])
+    monkeypatch.setattr(library_search, "system_folders", lambda notes=None: [str(tmp_path)])
+    assert not any(openmp_runtimes.loadable().values())
     Path(tmp_path / "libgomp.so.1").write_bytes(Path(standin(build)).read_bytes())
     (tmp_path / "lib").mkdir()
     Path(tmp_path / "lib" / "libiomp5.so").write_bytes(Path(standin(build)).read_bytes())
     Path(tmp_path / "libomp.so.5").write_text("spoilt")
-    found = openmp.loadable()
+    found = openmp_runtimes.loadable()
     assert {kind: bool(finding) for kind, finding in found.items()} == {"GNU": True, "LLVM": False, "Intel": True}
     assert "text file" in found["LLVM"].reason
 
 
 def run(program: str) -> dict[str, object]:
-    source = str(Path(openmp.__file__).parents[2])
+    source = str(Path(openmp_runtimes.__file__).parents[2])
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "KMP_", "GOMP_"))}
     done = subprocess.run(
         [sys.executable, "-c", program], env={**clean, "PYTHONPATH": source}, capture_output=True, text=True, check=False, timeout=60

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from backline.errors import BackendUnavailable
-from backline.libraries import packages, presence
+from backline.libraries import presence, python_packages
 from backline.libraries.presence import unavailable
 
 MLX = """
@@ -108,10 +108,10 @@ def test_a_folder_called_mlx(tmp_path: Path) -> None:
 
 
 def test_cores_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert packages.cores_in('{"SPDisplaysDataType": [{"sppci_cores": "8"}, {"sppci_model": "x"}, {"sppci_cores": "40"}]}') == 40
+    assert python_packages.cores_in('{"SPDisplaysDataType": [{"sppci_cores": "8"}, {"sppci_model": "x"}, {"sppci_cores": "40"}]}') == 40
     for text in ("", "[]", "{}", '{"SPDisplaysDataType": []}', '{"SPDisplaysDataType": [{"sppci_cores": "many"}]}', "null"):
-        assert packages.cores_in(text) == 0
-    assert packages.gpu_cores() >= 0  # 0 where there is no system profiler
+        assert python_packages.cores_in(text) == 0
+    assert python_packages.gpu_cores() >= 0  # 0 where there is no system profiler
 
 
 # --- opt_einsum
@@ -138,8 +138,8 @@ def test_an_imported_package_tells_its_own_version(monkeypatch: pytest.MonkeyPat
     module = ModuleType("opt_einsum")
     module.__version__ = "9.9"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "opt_einsum", module)
-    assert packages.version("opt_einsum") == "9.9"
-    assert packages.version("no_such_package") is None
+    assert python_packages.version("opt_einsum") == "9.9"
+    assert python_packages.version("no_such_package") is None
     assert not presence.presence("opt_einsum").available()  # its origin is not told
     assert "without a specification" in presence.presence("opt_einsum").reason()
 

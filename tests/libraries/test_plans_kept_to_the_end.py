@@ -9,8 +9,8 @@ EVERY_LIBRARY = """
 import numpy as np
 import backline
 from backline import libraries
-from backline.engine import sample
-from backline.engine.explain import problem_builders as build
+from backline.engine.tuning import sample_operands as sample
+from backline.engine.explanation import problem_builders as build
 from backline.libraries.base import Algorithm
 x, a, w = np.ones((1, 2, 8, 8), np.float32), np.ones((8, 8), np.float32), np.ones((4, 2, 3, 3), np.float32)
 problems = [
@@ -36,8 +36,8 @@ print(*sorted(ran))
 KERNEL = """
 import ctypes
 import numpy as np
-from backline.engine.explain import problem_builders
-from backline.libraries.cpu.mkl import _Kernels
+from backline.engine.explanation import problem_builders
+from backline.libraries.mkl.library import _Kernels
 
 class Native:
     def address(self, name):

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from backline.errors import BackendUnavailable, BadValue
-from backline.libraries import find, openmp, presence, probe_process, probe_program
+from backline.libraries import openmp_runtimes, presence
 from backline.libraries.known import KNOWN
-from backline.libraries.maps import MappedFile
 from backline.libraries.presence import unavailable
+from backline.libraries.probing import probe_process, probe_program
+from backline.native import library_search
+from backline.native.process_map import MappedFile
 
 Build = Callable[..., Path]
 
@@ -114,12 +116,12 @@ def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As on a machine without any of the libraries; returns the one folder that is searched as the system's."""
-    monkeypatch.setattr(find, "site_folders", lambda: [str(tmp_path / "site")])
-    monkeypatch.setattr(find, "prefix_folders", lambda: [str(tmp_path / "lib")])
-    monkeypatch.setattr(find, "system_folders", lambda notes=None: [str(tmp_path)])
-    monkeypatch.setattr(find, "mapped_files", lambda: ())
+    monkeypatch.setattr(library_search, "site_folders", lambda: [str(tmp_path / "site")])
+    monkeypatch.setattr(library_search, "prefix_folders", lambda: [str(tmp_path / "lib")])
+    monkeypatch.setattr(library_search, "system_folders", lambda notes=None: [str(tmp_path)])
+    monkeypatch.setattr(library_search, "mapped_files", lambda: ())
     monkeypatch.setattr(presence, "mapped_files", lambda: ())
-    monkeypatch.setattr(openmp, "loaded", lambda: ())
+    monkeypatch.setattr(openmp_runtimes, "loaded", lambda: ())
     monkeypatch.setattr(presence.os.path, "lexists", lambda path, real=os.path.lexists: str(path).startswith(str(tmp_path)) and real(path))
     return tmp_path
 
@@ -159,7 +161,7 @@ def test_there_but_does_not_work(name: str, build: Build, monkeypatch: pytest.Mo
     if name in ("composable_kernel", "aotriton"):
         assert not KNOWN[name].spec.needs
     else:  # what it must export is there: it is the library itself that fails
-        assert find.search(KNOWN[name].spec, str(path))
+        assert library_search.search(KNOWN[name].spec, str(path))
     found = named(monkeypatch, name, path)
     assert not found.available()
     assert STANDINS[name][3] in found.reason()
@@ -416,7 +418,7 @@ def test_answers_agree_on_this_machine(name: str, capfd: pytest.CaptureFixture[s
 def test_asking_leaves_nothing_behind() -> None:
     program = """
 import ctypes, json, os, sys, threading
-from backline.libraries import maps, presence
+from backline.native import process_map as maps; from backline.libraries import presence
 def state():
     loaded = sorted({file.name for file in maps.mapped_files() if "python" not in file.path.lower() and "lib-dynload" not in file.path})
     return loaded, dict(os.environ), len(os.listdir("/proc/self/task")), sorted(os.listdir("/proc/self/fd"))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backline.errors import BadType, BadValue
-from backline.libraries.rounding import BLOCK, STORED, round_to, unit
+from backline.libraries.reference.rounding import BLOCK, STORED, round_to, unit
 
 Array = Any
 PRECISIONS = ("tf32", "bf16")

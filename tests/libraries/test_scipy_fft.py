@@ -13,7 +13,7 @@ import scipy
 
 from backline import libraries
 from backline.libraries.base import Refusal
-from backline.libraries.cpu.scipy_fft import SciPy
+from backline.libraries.scipy.library import SciPy
 from support import algorithms, clean, problem_of, python
 
 pytestmark = pytest.mark.usefixtures("clean")

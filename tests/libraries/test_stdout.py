@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import backline
-from backline.libraries.stdout import Capture
+from backline.native.capture_stdout import Capture
 from processes import started
 
 SOURCE = str(Path(backline.__file__).parents[1])
 HEAD = """
 import ctypes, io, os, sys, threading, time
-from backline.libraries import stdout
-from backline.libraries.stdout import Capture
+from backline.native import capture_stdout as stdout
+from backline.native.capture_stdout import Capture
 C = ctypes.CDLL(None)
 def say(text): C.printf(b"%s", text.encode())  # into C's buffer, as libraries do
 """

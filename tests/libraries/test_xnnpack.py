@@ -17,11 +17,11 @@ import backline
 from backline import libraries
 from backline.errors import LibraryFailed
 from backline.libraries.base import Algorithm
-from backline.libraries.cpu.pthreadpool import Pools
-from backline.libraries.cpu.xnnpack import interface as interfaces
-from backline.libraries.cpu.xnnpack.interface import EARLY, LATE, PRODUCT, Interface, Operator, Xnnpack, trials, wrong
-from backline.libraries.cpu.xnnpack.library import RIGHT, XNNPACK, _tried, _try
-from backline.libraries.native import NativeLibrary
+from backline.libraries.pthreadpool import Pools
+from backline.libraries.xnnpack import interface as interfaces
+from backline.libraries.xnnpack.interface import EARLY, LATE, PRODUCT, Interface, Operator, Xnnpack, trials, wrong
+from backline.libraries.xnnpack.library import RIGHT, XNNPACK, _tried, _try
+from backline.native.shared_library import NativeLibrary
 from backline.nn import functional as F
 from stand_ins import XNNPACK_SOURCE, compiled
 from support import clean, problem_of, python
@@ -73,7 +73,7 @@ def test_what_comes_before_the_right_interface_fails(made: Callable[[int, str], 
 
 
 def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backline.libraries.cpu.xnnpack.library.SECONDS", 1)
+    monkeypatch.setattr("backline.libraries.xnnpack.library.SECONDS", 1)
     path = compiled(tmp_path, "libstand_in.so", XNNPACK_SOURCE.replace("++runs;", "for (;;) ;"), CACHES=0, SIZES=0)
     assert _try(NativeLibrary(str(path)), Interface(0, "setup")) < 0
 
@@ -136,7 +136,7 @@ def test_one_without_pools_runs_on_one_thread(tmp_path: Path) -> None:
         """
         import numpy as np
         from backline import libraries
-        from backline.engine.explain import problem_builders
+        from backline.engine.explanation import problem_builders
         a = np.ones((200, 200), np.float32)
         import backline
         library = libraries.get("xnnpack")

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import backline
 from backline import libraries
-from backline.engine import plans
+from backline.engine import plan_caches
 from backline.switches import plugins
 from support import python
 
@@ -40,7 +40,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     for name in names:
         if name in libraries._WHERE:
             libraries.unregister(name)
-    plans.clear()
+    plan_caches.clear()
 
 
 @pytest.fixture(scope="session")

@@ -367,7 +367,7 @@ def test_switches_of_a_class_behind_a_file_are_those_of_the_file(make: Maker) ->
 
 
 def test_a_backend_module_is_made_or_brought(make: Maker) -> None:
-    own = '"""Mine."""\nfrom backline.switches.module import install\nextra = 3\ninstall(__name__, "two")'
+    own = '"""Mine."""\nfrom backline.switches.switch_module import install\nextra = 3\ninstall(__name__, "two")'
     files = {
         "one_package/thing.toml": FILE.format("x"),
         "one_package/mine.py": own,

@@ -15,7 +15,7 @@ from integers import of_24_bits, quantized, rescaled
 
 from backline import quantized as q
 from backline.errors import BadType, BadValue
-from backline.libraries.cpu.reference_requantize import Factor
+from backline.libraries.reference.reference_requantize import Factor
 
 SCALES = st.floats(2.0**-126, 2.0**127, width=32, allow_subnormal=False)
 KINDS = st.sampled_from(["uint8", "int8"])

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from backline.engine.device_plans import DevicePlans
-from backline.libraries.cuda import cublas, cudnn_rules, cusolver, cusolver_table
+from backline.engine.cufft_plan_caches import DevicePlans
+from backline.libraries.cuda.cublas import library as cublas
+from backline.libraries.cuda.cudnn import conv_graphs
+from backline.libraries.cuda.cusolver import library as cusolver
+from backline.libraries.cuda.cusolver import routine_table
 from fakes import computing, elementwise, graphs, lapack_numbers, sparsity, transforms
 
 __all__ = ["put_in"]
@@ -33,7 +36,7 @@ def _numbers() -> None:
 
 def _choices() -> None:
     """Backline chooses what its rules forbid."""
-    _patch(cudnn_rules, "without", lambda real: lambda problem, name: ())
+    _patch(conv_graphs, "without", lambda real: lambda problem, name: ())
     _patch(cusolver, "choose", lambda real: _last_way)
     _patch(cublas, "recipe", lambda real: lambda *given: _plain(real(*given)))
     _patch(DevicePlans, "_trim", lambda real: lambda self: [])
@@ -46,7 +49,7 @@ def _plain(made: Any) -> Any:
 
 def _last_way(p: Any, name: str, version: Any = None, preference: str = "default") -> Any:
     """The way that comes last, whatever was chosen."""
-    return [*cusolver_table.recipes(p, version, preference)][-1]
+    return [*routine_table.recipes(p, version, preference)][-1]
 
 
 def _patch(where: Any, name: str, changed: Callable[[Any], Any]) -> None:

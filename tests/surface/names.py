@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backline.switches.enums import BlasBackend, LinalgBackend, ROCmFABackend
+from backline.switches.enumerations import BlasBackend, LinalgBackend, ROCmFABackend
 
 # --- names -------------------------------------------------------------------------------------------------------
 #
@@ -395,13 +395,13 @@ SETTINGS: dict[str, Setting] = {
 @pytest.fixture
 def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine with one GPU and all libraries, so that every legal value can be set."""
-    from backline.backends import _rules, _uniform
-    from backline.libraries import devices, engines
+    from backline.backends import _module_factory, _validators
+    from backline.libraries import devices, quantized_engines
 
-    monkeypatch.setattr(_uniform, "available", lambda backend: True)
-    monkeypatch.setattr(_rules, "_there", lambda name: True)
-    monkeypatch.setattr(engines, "reason", lambda name: "" if name in engines._ORDER else f"there is no engine {name!r}")
-    monkeypatch.setattr(engines.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(_module_factory, "available", lambda backend: True)
+    monkeypatch.setattr(_validators, "_there", lambda name: True)
+    monkeypatch.setattr(quantized_engines, "reason", lambda name: "" if name in quantized_engines._ORDER else f"there is no engine {name!r}")
+    monkeypatch.setattr(quantized_engines.platform, "machine", lambda: "x86_64")
     for name, answer in (("count", 1), ("current", 0)):
         monkeypatch.setattr(devices, name, lambda answer=answer: answer)
     monkeypatch.setattr(devices, "capability", lambda index: (8, 0))

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from backline import backends, libraries, switches
 from backline.backends import cuda
-from backline.engine.device_plans import cufft_plans
+from backline.engine.cufft_plan_caches import cufft_plans
 from backline.errors import BackendUnavailable, BadType, BadValue, Frozen, ReadOnly, UnknownName
-from backline.libraries import attention, devices, presence
+from backline.libraries import attention_constraints, devices, presence
 from backline.libraries.base import Library
-from backline.problems.attention import attention_problem
+from backline.problems.attention_problem import attention_problem
 from backline.switches import store
 
 MIB = 1 << 20
@@ -172,9 +172,9 @@ def test_without_a_driver_nothing_is_available_and_nothing_raises():
 
 
 def test_is_built_needs_cupy_and_cublas_but_no_driver(monkeypatch):
-    from backline.libraries import packages
+    from backline.libraries import python_packages
 
-    monkeypatch.setattr(packages, "find", lambda name, part="": ("/site/cupy", (), ""))
+    monkeypatch.setattr(python_packages, "find", lambda name, part="": ("/site/cupy", (), ""))
     assert cuda.is_built() is False
     there("cublas", monkeypatch=monkeypatch)
     assert cuda.is_built() is True and cuda.is_available() is False
@@ -650,7 +650,7 @@ def test_the_questions_agree_with_the_table(data, kernel, on_cuda, index, q, dty
     arrays = [make(shape) for shape in (q, k, v)]
     asked = params(*arrays, mask, dropout, causal, gqa)
     problem = attention_problem(*arrays, mask, dropout, causal, None, gqa)
-    assert why(kernel, asked) == attention.refusal(kernel, problem, attention.facts_of(problem.device))
+    assert why(kernel, asked) == attention_constraints.refusal(kernel, problem, attention_constraints.facts_of(problem.device))
 
 
 @pytest.mark.parametrize(("device", "wanted"), [(None, "cuda"), ("cpu", "cpu"), ("cuda", "cuda"), ("mps", "mps")])

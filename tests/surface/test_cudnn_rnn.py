@@ -13,7 +13,8 @@ import pytest
 from backline import backends, switches
 from backline.backends.cudnn import rnn
 from backline.errors import BackendUnavailable, BadType, BadValue, Frozen, ReadOnly, UnknownName
-from backline.libraries import devices, dropout, presence
+from backline.libraries import devices, presence
+from backline.libraries.cuda.common import dropout_states
 from backline.switches import store
 
 SIGNATURES = {
@@ -136,7 +137,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
         asked.append((p, seed))
         return f"state {len(asked)}"
 
-    monkeypatch.setattr(dropout, "make", make)
+    monkeypatch.setattr(dropout_states, "make", make)
     return asked
 
 

@@ -20,17 +20,19 @@ from names import SETTINGS, everything_is_there
 
 import backline
 from backline import libraries, switches
-from backline.engine import benchmark, choose, device_plans, records
+from backline.engine import choose, cufft_plan_caches
+from backline.engine.tuning import benchmark, record_store
 from backline.errors import BadType, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides
 from backline.libraries.base import Algorithm, Library, PythonPlan
-from backline.libraries.cpu.fftw import library as fftw_library
-from backline.libraries.cpu.fftw.library import FFTW
-from backline.libraries.cuda import cublas, cudnn_rules
+from backline.libraries.cuda.cublas import library as cublas
+from backline.libraries.cuda.cudnn import conv_graphs
+from backline.libraries.fftw import library as fftw_library
+from backline.libraries.fftw.library import FFTW
 from backline.problems import Operand, Problem
-from backline.problems.fft import FftProblem
-from backline.problems.matmul import MatmulProblem
-from backline.switches import capability, store
+from backline.problems.fft_problem import FftProblem
+from backline.problems.matmul_problem import MatmulProblem
+from backline.switches import cpu_capability, store
 from fakes.cupy_standin import CuPy
 from fakes.insert import inserted
 from support import clean
@@ -41,7 +43,7 @@ assert clean and everything_is_there
 
 @pytest.fixture
 def an_avx512_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capability, "detected", lambda: "avx512")
+    monkeypatch.setattr(cpu_capability, "detected", lambda: "avx512")
     store._restart()  # the cap starts as what is detected
 
 
@@ -152,7 +154,7 @@ class Record:
 
 def plans_timed() -> Any:
     """How cuDNN's plans for a convolution are chosen."""
-    return cudnn_rules.search(switches.current())
+    return conv_graphs.search(switches.current())
 
 
 def timed(made: list[Trial], asked: Problem) -> Any:
@@ -172,7 +174,7 @@ def timed(made: list[Trial], asked: Problem) -> Any:
 
 def with_a_record(made: list[Trial], asked: Problem) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "find", lambda *args: Record())
+        patch.setattr(record_store, "find", lambda *args: Record())
         return verdicts(made, asked)
 
 
@@ -268,7 +270,7 @@ def contraction() -> Any:
 
 
 def plans_kept() -> int:
-    plans = device_plans.DevicePlans(3)
+    plans = cufft_plan_caches.DevicePlans(3)
     for key in range(30):
         plans.get(key, object)
     return plans.size

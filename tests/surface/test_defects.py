@@ -48,7 +48,7 @@ from names import MODEL, OWN, SETTINGS, everything_is_there, lines
 import backline
 from backline import backends, switches
 from backline.backends import cuda, cudnn, mha, mkl, mkldnn, nnpack, opt_einsum, quantized
-from backline.engine import benchmark
+from backline.engine.tuning import benchmark
 from backline.errors import BackendUnavailable, BadType, BadValue, Frozen, UnknownName
 from backline.libraries.base import Algorithm
 from backline.switches import store
@@ -274,9 +274,9 @@ def test_opt_einsum_under_a_disabled_base() -> None:
 
 
 def test_without_the_package_it_reads_off_and_cannot_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.backends import _uniform
+    from backline.backends import _module_factory
 
-    monkeypatch.setattr(_uniform, "available", lambda backend: False)
+    monkeypatch.setattr(_module_factory, "available", lambda backend: False)
     for module in (opt_einsum, backends.xnnpack):
         assert module.enabled is False
         with pytest.raises(BackendUnavailable, match=module.__name__.rpartition(".")[2]):

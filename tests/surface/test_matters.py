@@ -18,12 +18,12 @@ import test_decides
 import backline
 from backline import backends, fft, libraries, quantized, switches
 from backline.cli.docs import pending
-from backline.engine import plans
+from backline.engine import plan_caches
 from backline.errors import BacklineError
-from backline.libraries import verbosity
-from backline.libraries.cpu.fftw.planner import Planner
-from backline.libraries.cpu.onednn.engine import Engine
-from backline.libraries.native import NativeLibrary
+from backline.libraries import verbosity_control
+from backline.libraries.fftw.planner import Planner
+from backline.libraries.onednn.primitives import Engine
+from backline.native.shared_library import NativeLibrary
 from backline.nn import functional
 from support import clean, need
 
@@ -106,7 +106,7 @@ def fftw_limits() -> Any:
             return plan(self, request, planning, **more)
 
         patch.setattr(Planner, "plan", noted)
-        plans.clear()
+        plan_caches.clear()
         fft.fft(np.ones(96))
     forget()
     return sorted({str(each) for each in seen})
@@ -143,7 +143,7 @@ def asked_of_onednn() -> Any:
 
         patch.setattr(NativeLibrary, "address", lambda self, name: address(self, name) or (1 if name == DETERMINISTIC else 0))
         patch.setattr(Engine, "call", noted)
-        plans.clear()
+        plan_caches.clear()
         with backends.flags(only=("onednn",)):
             functional.conv2d(IMAGES, KERNELS)
             functional.softmax(A, -1)
@@ -159,12 +159,12 @@ def printed(library: str) -> Callable[[], Any]:
     def see() -> Any:
         levels: list[int] = []
         made = need(library)
-        voice = verbosity.Voice(made, lambda level: (levels.append(level), 0)[1])
+        voice = verbosity_control.Voice(made, lambda level: (levels.append(level), 0)[1])
         with pytest.MonkeyPatch.context() as patch, backends.flags(only=(library,)):
-            patch.setitem(verbosity._voices, id(made), (made, voice))
-            plans.clear()
+            patch.setitem(verbosity_control._voices, id(made), (made, voice))
+            plan_caches.clear()
             backline.matmul(A, A)
-        plans.clear()
+        plan_caches.clear()
         return levels
 
     return see
@@ -241,12 +241,12 @@ def test_flipping_it_changes_what_is_done(name: str) -> None:
         need(row.needs)
     libraries.ready()
     with switches.scope(row.given):
-        plans.clear()
+        plan_caches.clear()
         before = row.see()
         with switches.scope({name: row.value}):
-            plans.clear()
+            plan_caches.clear()
             after = row.see()
-        plans.clear()
+        plan_caches.clear()
         assert after != before
         assert row.see() == before
 

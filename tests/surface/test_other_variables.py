@@ -11,7 +11,7 @@ import pytest
 import backline
 from backline import backends, switches
 from backline.errors import BackendUnavailable
-from backline.switches import capability, store
+from backline.switches import cpu_capability, store
 
 # variable, its text, what is read then
 SETS: list[tuple[str, str, str, Any]] = [
@@ -61,7 +61,7 @@ def test_our_own_variable_wins(variable: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("text", ["avx9", "AVX2", "1", "avx512"])
 def test_a_capability_that_is_none_or_above_the_processors_warns_and_is_ignored(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capability, "detected", lambda: "avx2")
+    monkeypatch.setattr(cpu_capability, "detected", lambda: "avx2")
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", text)
     store._restart()
     with pytest.warns(RuntimeWarning, match=f"ATEN_CPU_CAPABILITY.*'{text}'") as caught:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from backline import backends, switches
 from backline.backends import python_native as native
 from backline.errors import BadType, Frozen, ReadOnly, UnknownName
-from backline.libraries import overrides, packages
+from backline.libraries import overrides, python_packages
 from backline.switches import store
 
 LANGUAGES = ["cutedsl", "triton"]
@@ -68,7 +68,7 @@ def test_dir_lists_every_name_and_language():
 def test_the_lists_of_languages(monkeypatch):
     assert native.all_dsls == LANGUAGES and isinstance(native.all_dsls, list)
     for there in ([], ["triton"], ["cutlass"], ["cutlass", "triton"]):
-        monkeypatch.setattr(packages, "find", lambda name, part="", there=there: (None, (), "" if name in there else "absent"))
+        monkeypatch.setattr(python_packages, "find", lambda name, part="", there=there: (None, (), "" if name in there else "absent"))
         assert native.available_dsls == [d for d in LANGUAGES if {"cutedsl": "cutlass"}.get(d, d) in there]
 
 
@@ -108,13 +108,13 @@ def test_pickling_and_reloading():
 def test_a_controller_is_made_once_and_says_what_it_is(name, monkeypatch):
     controller = getattr(native, name)
     assert isinstance(controller, native.DSLController) and controller is getattr(native, name) and controller.name == name
-    monkeypatch.setattr(packages, "find", lambda package, part="": (None, (), "absent"))
+    monkeypatch.setattr(python_packages, "find", lambda package, part="": (None, (), "absent"))
     assert (controller.available, controller.version) == (False, None)
     assert repr(controller) == f"DSLController({name}, unavailable, enabled)"
-    monkeypatch.setattr(packages, "find", lambda package, part="": ("/site", (), ""))
-    monkeypatch.setattr(packages, "version", lambda package: "3.6.1+git12")
+    monkeypatch.setattr(python_packages, "find", lambda package, part="": ("/site", (), ""))
+    monkeypatch.setattr(python_packages, "version", lambda package: "3.6.1+git12")
     assert controller.available and (controller.version, controller.version.major, controller.version.minor) == ("3.6.1+git12", 3, 6)
-    monkeypatch.setattr(packages, "version", lambda package: None)
+    monkeypatch.setattr(python_packages, "version", lambda package: None)
     assert controller.version is None
     with controller.disabled():
         assert repr(controller) == f"DSLController({name}, available, disabled)"

@@ -22,10 +22,10 @@ from backline.backends import cuda
 from backline.engine.choose import choose
 from backline.errors import BadType, BadValue, NoKernel, UnknownName
 from backline.libraries import Algorithm, Library
-from backline.libraries.attention import SWITCHES, order
+from backline.libraries.attention_constraints import SWITCHES, order
 from backline.nn.attention import SDPBackend, sdpa_kernel
-from backline.problems.attention import attention_problem
-from backline.switches.table import KERNELS
+from backline.problems.attention_problem import attention_problem
+from backline.switches.definitions import KERNELS
 
 MEMBERS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION, SDPBackend.OVERRIDEABLE]
 

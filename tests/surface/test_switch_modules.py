@@ -445,6 +445,6 @@ def test_is_available_version_and_is_enabled_ask_the_library_of_that_name(librar
 
 
 def test_the_plan_cache_is_that_of_the_library(library, monkeypatch):
-    plans = pytest.importorskip("backline.engine.plans")
+    plans = pytest.importorskip("backline.engine.plan_caches")
     monkeypatch.setattr(plans, "cache", lambda name: f"plans of {name}")
     assert library.plan_cache == "plans of " + library.__name__.rpartition(".")[2]

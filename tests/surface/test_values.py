@@ -16,8 +16,8 @@ from names import DETECTED, SETTINGS, Setting, everything_is_there
 import backline
 from backline import backends, switches
 from backline.errors import BadType, BadValue
-from backline.switches import cores, store
-from backline.switches.capability import legal_words
+from backline.switches import default_threads, store
+from backline.switches.cpu_capability import legal_words
 
 pytestmark = pytest.mark.usefixtures("everything_is_there")
 assert everything_is_there
@@ -63,12 +63,12 @@ def legal(name: str) -> list[tuple[Any, Any]]:
     if setting.kind is int:
         found += [(np.int64(value), value) for value in setting.legal if value < 2**62]
     if name == "cpu.capability":
-        found += [(word, switches.capability.NAMES[word]) for word in legal_words()]
+        found += [(word, switches.cpu_capability.NAMES[word]) for word in legal_words()]
     return found
 
 
 def start(name: str) -> Any:
-    return {"num_threads": cores.usable_cores(), "cpu.capability": switches.capability.NAMES[legal_words()[-1]]}.get(name, SETTINGS[name].default)
+    return {"num_threads": default_threads.usable_cores(), "cpu.capability": switches.cpu_capability.NAMES[legal_words()[-1]]}.get(name, SETTINGS[name].default)
 
 
 # --- legal values --------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from backline import backends, errors, switches
 from backline.errors import BadType, BadValue, Frozen, UnknownName
 from backline.switches import AtLeast, Switch, declared, store
-from backline.switches.declare import Reduction
-from backline.switches.table import FAMILIES
+from backline.switches.definitions import FAMILIES
+from backline.switches.switch import Reduction
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def forget_plugins():
     known = set(switches.every())
     yield
     for name in {*switches.every()} - known:
-        sys.modules["backline.switches.declared"].withdraw(name)  # the package's name for it is the function
+        sys.modules["backline.switches.switch_registry"].withdraw(name)  # the package's name for it is the function
     store._restart()
 
 

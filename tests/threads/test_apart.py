@@ -11,7 +11,7 @@ from support import python
 PROGRAM = """
 import os, threading
 from backline import _core
-from backline.libraries import team
+from backline.native import thread_team as team
 
 assert team.bind()
 for _ in range(20):
@@ -54,7 +54,7 @@ if resource.getrlimit(resource.RLIMIT_STACK)[0] != stack:
     os.execv(sys.executable, sys.orig_argv)
 
 from backline import _core
-from backline.libraries import team
+from backline.native import thread_team as team
 
 assert team.bind()
 assert _core.team_check(2) == (2, 3)

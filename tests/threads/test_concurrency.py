@@ -72,7 +72,7 @@ def test_threads_with_mixed_libraries_operations_and_scopes() -> None:
 def test_the_caches_shrink_while_calls_run() -> None:
     """Plans are evicted under running calls: a plan must outlive what runs it."""
     from backline import _core
-    from backline.engine import plans
+    from backline.engine import plan_caches
 
     need("openblas")
     a = np.random.default_rng(0).standard_normal((120, 120))
@@ -89,7 +89,7 @@ def test_the_caches_shrink_while_calls_run() -> None:
     for t in threads:
         t.start()
     for _ in range(200):
-        plans.clear()
+        plan_caches.clear()
         _core.memo_clear()
     stop.set()
     for t in threads:

@@ -13,7 +13,7 @@ import pytest
 import backline
 from backline import libraries, switches
 from backline.engine import choose
-from backline.libraries import team
+from backline.native import thread_team
 from support import clean, need, python
 
 assert clean
@@ -114,7 +114,7 @@ def test_a_fork_while_another_thread_loads(tmp_path: Path) -> None:
     python(
         """
         import os, signal, threading, time
-        from backline.libraries import loading
+        from backline.native import loading
         from backline.libraries.base import FileLibrary
 
         loading.FORK_SECONDS = 0.5
@@ -152,7 +152,7 @@ def test_two_objects_on_one_file_share_the_guard(name: str, clean: None) -> None
     assert second.available(), second.reason()
     assert second.traits is not first.traits
     assert second.traits.thread_guard is first.traits.thread_guard and second.traits.native.rwlock is first.traits.native.rwlock
-    assert len({id(made) for made, _ in team._guards.values()}) == len(team._guards)
+    assert len({id(made) for made, _ in thread_team._guards.values()}) == len(thread_team._guards)
 
 
 def test_a_choice_follows_the_switches_that_held_when_it_began(clean: None, monkeypatch: pytest.MonkeyPatch) -> None:

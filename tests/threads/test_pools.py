@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import backline
-from backline import _core, libraries, linalg
+from backline import _core, linalg
+from backline.native import thread_team
 from support import algorithms, clean, need, numpy_on_one_thread, problem_of, rng, seed
 
 pytestmark = pytest.mark.usefixtures("clean", "numpy_on_one_thread")
@@ -107,5 +108,5 @@ def test_one_count_is_not_left_for_the_next_call() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])
 def test_all_jobs_of_a_team_run_at_the_same_time(jobs: int) -> None:
-    assert libraries.team.bind() == _core.team_bound()
+    assert thread_team.bind() == _core.team_bound()
     assert _core.team_check(jobs) == (jobs, 2**jobs - 1)

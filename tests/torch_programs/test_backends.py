@@ -348,9 +348,9 @@ def test_cudnn_set_flags_without_the_limit() -> None:
 
 
 def test_with_cudnn_the_limit_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.backends import _uniform
+    from backline.backends import _module_factory
 
-    monkeypatch.setattr(_uniform, "available", lambda backend: True)
+    monkeypatch.setattr(_module_factory, "available", lambda backend: True)
     before = switches.current()
     for call in (torch.backends.cudnn.set_flags, torch.backends.cudnn.flags):
         with pytest.raises(BadType, match=r"cudnn\.benchmark_limit takes"):

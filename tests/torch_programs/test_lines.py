@@ -45,9 +45,9 @@ def as_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(("statement", "expression"), [row for row in ROWS if row[0] not in lines.DIFFERENT])
 def test_a_line_runs(statement: str, expression: str, as_torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if "quantized.engine = '" in statement:
-        from backline.libraries import engines
+        from backline.libraries import quantized_engines
 
-        monkeypatch.setattr(engines, "reason", lambda name: "")
+        monkeypatch.setattr(quantized_engines, "reason", lambda name: "")
     run(as_torch, statement, expression)
 
 

@@ -19,10 +19,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from backline.libraries.cuda import attention_kernels
-from backline.libraries.cuda._attention_recipe import Recipe, Tile, limits, recipe
+from backline.libraries.cuda.attention import triton_kernels
+from backline.libraries.cuda.attention.launch_sequence import Recipe, Tile, limits, recipe
 from backline.problems import operand
-from backline.problems.attention import AttentionProblem, attention_problem
+from backline.problems.attention_problem import AttentionProblem, attention_problem
 from fakes.triton_arrays import Pointer
 
 Array = np.ndarray[Any, Any]
@@ -39,7 +39,7 @@ def run(problem: AttentionProblem, made: Recipe, tile: Tile, arrays: dict[str, A
     none = np.zeros(1, bool)
     for step in made.steps:
         pointers = [Pointer(at[role] if role else none) for role in step.pointers]
-        kernel = getattr(attention_kernels, step.variant.kernel)
+        kernel = getattr(triton_kernels, step.variant.kernel)
         kernel[(step.programs(tile),)](*pointers, *step.scalars, **step.variant.fixed(tile))
     return at
 

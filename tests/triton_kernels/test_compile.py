@@ -16,11 +16,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda import attention_kernels
-from backline.libraries.cuda._attention_recipe import KERNELS, Recipe, parameters, recipe, shared_limit
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention import triton_kernels
+from backline.libraries.cuda.attention.launch_sequence import KERNELS, Recipe, parameters, recipe, shared_limit
 from backline.problems import operand
-from backline.problems.attention import attention_problem
+from backline.problems.attention_problem import attention_problem
 
 pytestmark = [
     pytest.mark.triton,
@@ -91,7 +91,7 @@ def test_float32_in_its_own_precision_or_tf32(capability: tuple[int, int], tf32:
 
 def test_tables_of_parameters_are_those_of_the_kernels() -> None:
     for name, (pointers, scalars, fixed) in KERNELS.items():
-        assert getattr(attention_kernels, name).arg_names == [*pointers, *scalars, *fixed]
+        assert getattr(triton_kernels, name).arg_names == [*pointers, *scalars, *fixed]
 
 
 def test_what_was_compiled_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_what_was_compiled_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 PROGRAM = """
 import json, sys
 import numpy as np
-from backline.problems.attention import attention_problem
-from backline.libraries.cuda import _attention_compile as compiler
-from backline.libraries.cuda._attention_recipe import recipe
+from backline.problems.attention_problem import attention_problem
+from backline.libraries.cuda.attention import kernel_compiler as compiler
+from backline.libraries.cuda.attention.launch_sequence import recipe
 assert "triton" not in sys.modules
 x = np.zeros((1, 1, 64, 32), np.float16)
 (step,) = recipe(attention_problem(x, x, x), (8, 0)).steps

@@ -8,7 +8,7 @@ namespace backline {
 enum class Stored : int64_t { as_computed, float16, bfloat16, float32 };
 enum class MaskKind : int64_t { none, taken, added };  // taken: bytes, not 0 where a key takes part
 
-// One prepared attention, written by libraries/cpu/blas_attention.py: eight bytes for each field, in this order. Strides are in
+// One prepared attention, written by libraries/blas/blas_attention.py: eight bytes for each field, in this order. Strides are in
 // bytes: of the batch, the heads, the rows, and along a row; rows of the output have no gaps.
 struct Attention {
     int64_t gemm, gemv;             // addresses of cblas_?gemm and cblas_?gemv

@@ -22,14 +22,14 @@ from numpy import bool_ as _bool
 from .. import switches as _switches
 from ..errors import BadType as _BadType
 from ..switches import store as _store
-from ..switches.declare import show as _show
 from ..switches.prop_module import ContextProp, GenericModule, PropModule
 from ..switches.prop_module import FP32Precision as _FP32Precision
 from ..switches.prop_module import precision_getter as _get_fp32_precision_getter
 from ..switches.prop_module import precision_setter as _set_fp32_precision_setter
-from . import _plugin as _plugin
-from . import _rules as _rules
-from . import _uniform
+from ..switches.switch import show as _show
+from . import _module_factory
+from . import _plugin_modules as _plugin_modules
+from . import _validators as _validators
 
 _MODULES = (
     "blis", "cpu", "cuda", "cudnn", "cusparselt", "fftw", "kleidiai", "mha", "miopen", "mkl", "mkldnn", "mps", "nnpack", "numpy",
@@ -81,8 +81,8 @@ promote: Literal["error", "numpy"]
 max_error: float
 """Largest relative error measured by tuning that an algorithm may have."""
 
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 # Packages that add a module like ours import these from here, by these names.
@@ -134,7 +134,7 @@ def _set_unfrozen(module: object, value: object) -> None:
 
 _FLAG = property(lambda module: not _store.frozen(), _set_unfrozen, doc="Whether switches may be assigned outside of scopes.")
 
-_uniform.install(
+_module_factory.install(
     __name__,
     prefix="",
     model=("fp32_precision",),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = ["flags", "get_cpu_capability", "set_flags"]
 
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def get_cpu_capability() -> str:
@@ -29,4 +29,4 @@ def get_cpu_capability() -> str:
     return capability.effective()
 
 
-_uniform.install(__name__, present=False, hidden=True)
+_module_factory.install(__name__, present=False, hidden=True)

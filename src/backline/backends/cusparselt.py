@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = ["enabled", "flags", "get_max_alg_id", "is_available", "is_enabled", "set_flags", "version"]
 
 enabled: bool
 """Whether cuSPARSELt may run calls. Off is a prohibition: no fallback passes over it."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def get_max_alg_id() -> int | None:
@@ -31,4 +31,4 @@ def get_max_alg_id() -> int | None:
     return presence.max_alg_id()
 
 
-_uniform.install(__name__)
+_module_factory.install(__name__)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ..switches.module import FftPlanCache
-from . import _uniform
+from ..switches.switch_module import FftPlanCache
+from . import _module_factory
 
 if TYPE_CHECKING:
     import os
 
-    from ..libraries.cpu.fftw.library import FFTW
+    from ..libraries.fftw.library import FFTW
 
 __all__ = [
     "enabled", "export_wisdom", "fft_plan_cache", "flags", "import_wisdom", "is_available", "is_enabled", "plan_time_limit",
@@ -34,11 +34,11 @@ fft_plan_cache: FftPlanCache
 """Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
 ``clear()``. Read-only."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def export_wisdom(path: str | os.PathLike[str]) -> None:
@@ -71,7 +71,7 @@ def export_wisdom(path: str | os.PathLike[str]) -> None:
     backline.errors.BadType: ...
     """
     from ..errors import BadValue
-    from ..libraries.cpu.fftw.wisdom import write
+    from ..libraries.fftw.wisdom import write
 
     name = _path(path, "export_wisdom")
     text = _library("export_wisdom").export_wisdom()
@@ -111,7 +111,7 @@ def import_wisdom(path: str | os.PathLike[str]) -> None:
     ...
     backline.errors.BadType: ...
     """
-    from ..libraries.cpu.fftw.wisdom import read
+    from ..libraries.fftw.wisdom import read
 
     name = _path(path, "import_wisdom")
     library = _library("import_wisdom")
@@ -138,8 +138,8 @@ def _library(function: str) -> FFTW:
 
     library = cast("FFTW", libraries.get("fftw"))
     if not library.available():
-        raise _uniform.unavailable("fftw", f"fftw.{function}()")
+        raise _module_factory.unavailable("fftw", f"fftw.{function}()")
     return library
 
 
-_uniform.install(__name__, transforms="fftw")
+_module_factory.install(__name__, transforms="fftw")

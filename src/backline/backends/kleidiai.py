@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "set_flags", "version"]
 
 enabled: bool
 """Whether KleidiAI may run calls. Off is a prohibition: no fallback passes over it."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
-_uniform.install(__name__)
+_module_factory.install(__name__)

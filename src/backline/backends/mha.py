@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from .. import switches as _switches
-from . import _uniform
+from . import _module_factory
 
 __all__ = ["flags", "get_fastpath_enabled", "set_fastpath_enabled", "set_flags"]
 
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def get_fastpath_enabled() -> bool:
@@ -37,4 +37,4 @@ def set_fastpath_enabled(value: bool) -> None:
     _switches.assign("mha.fastpath", value, depth=2)
 
 
-_uniform.install(__name__, present=False, hidden=True)
+_module_factory.install(__name__, present=False, hidden=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..switches.module import FftPlanCache, PlanCache
-from . import _uniform
+from ..switches.switch_module import FftPlanCache, PlanCache
+from . import _module_factory
 
 __all__ = [
     "VERBOSE_OFF", "VERBOSE_ON", "enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "plan_cache", "set_flags",
@@ -28,11 +28,11 @@ fft_plan_cache: FftPlanCache
 VERBOSE_OFF: Final = 0
 VERBOSE_ON: Final = 1
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def verbose(enable: int | bool) -> Any:
@@ -62,9 +62,9 @@ def verbose(enable: int | bool) -> Any:
     ...     len(log)
     0
     """
-    from ..engine.verbose import verbose as scope
+    from ..engine.verbose_scopes import verbose as scope
 
     return scope("mkl", enable, depth=2)
 
 
-_uniform.install(__name__, plans="mkl", transforms="mkl")
+_module_factory.install(__name__, plans="mkl", transforms="mkl")

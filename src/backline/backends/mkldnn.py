@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = [
     "VERBOSE_OFF", "VERBOSE_ON", "VERBOSE_ON_CREATION", "allow_tf32", "conv", "deterministic", "enabled", "flags",
@@ -30,11 +30,11 @@ allow_tf32: bool
 fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
 """Precision that float32 inputs may be reduced to on CPU arrays. It governs the CPU only."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def is_acl_available() -> bool:
@@ -71,13 +71,13 @@ def verbose(level: int) -> Any:
     ...     len(log)
     0
     """
-    from ..engine.verbose import verbose as scope
+    from ..engine.verbose_scopes import verbose as scope
 
     return scope("mkldnn", level, depth=2)
 
 
-matmul = _uniform.precision(__name__, "mkldnn", "matmul")
-conv = _uniform.precision(__name__, "mkldnn", "conv")
-rnn = _uniform.precision(__name__, "mkldnn", "rnn")
+matmul = _module_factory.precision(__name__, "mkldnn", "matmul")
+conv = _module_factory.precision(__name__, "mkldnn", "conv")
+rnn = _module_factory.precision(__name__, "mkldnn", "rnn")
 
-_uniform.install(__name__)
+_module_factory.install(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform as _platform
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = [
     "enabled", "flags", "get_core_count", "get_name", "is_available", "is_built", "is_enabled", "is_macos13_or_newer",
@@ -14,10 +14,10 @@ __all__ = [
 enabled: bool
 """Whether MLX arrays compute on Metal. Off: on MLX's CPU stream."""
 
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def is_available() -> bool:
@@ -79,8 +79,8 @@ def _fact(name: str) -> str | int:
     from ..libraries import presence
 
     if not is_available():
-        raise _uniform.unavailable("mps", f"the {name} of the Metal device")
+        raise _module_factory.unavailable("mps", f"the {name} of the Metal device")
     return presence.metal_facts()[name]
 
 
-_uniform.install(__name__)
+_module_factory.install(__name__)

@@ -5,8 +5,8 @@ Turning it off leaves calls that no other library can run without one; they rais
 
 from __future__ import annotations
 
-from ..switches.module import FftPlanCache, PlanCache
-from . import _uniform
+from ..switches.switch_module import FftPlanCache, PlanCache
+from . import _module_factory
 
 __all__ = ["enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
 
@@ -20,10 +20,10 @@ fft_plan_cache: FftPlanCache
 """Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
 ``clear()``. Read-only."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
-_uniform.install(__name__, plans="numpy", transforms="numpy")
+_module_factory.install(__name__, plans="numpy", transforms="numpy")

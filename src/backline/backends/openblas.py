@@ -5,8 +5,8 @@ The copy inside NumPy is another one; NumPy's routines use that whatever is set 
 
 from __future__ import annotations
 
-from ..switches.module import PlanCache
-from . import _uniform
+from ..switches.switch_module import PlanCache
+from . import _module_factory
 
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
 
@@ -16,10 +16,10 @@ enabled: bool
 plan_cache: PlanCache
 """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
-_uniform.install(__name__, plans="openblas")
+_module_factory.install(__name__, plans="openblas")

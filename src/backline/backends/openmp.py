@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _uniform
+from . import _module_factory
 
 if TYPE_CHECKING:
-    from ..libraries import openmp
+    from ..libraries import openmp_runtimes
 
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "num_threads", "runtimes", "set_flags", "version"]
 
 enabled: bool
 """Whether libraries that thread by OpenMP may use more than one thread."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
-def runtimes() -> list[openmp.Runtime]:
+def runtimes() -> list[openmp_runtimes.Runtime]:
     """Return the OpenMP runtimes in this process: kind, path, version, who brought it, threads."""
-    from ..libraries import openmp as found
+    from ..libraries import openmp_runtimes as found
 
     return found.runtimes()
 
@@ -38,4 +38,4 @@ def num_threads(n: int) -> Any:
     return switches.make_scope("openmp.num_threads", {"num_threads": n}, depth=2)
 
 
-_uniform.install(__name__)
+_module_factory.install(__name__)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = ["enabled", "flags", "get_opt_einsum", "is_available", "is_enabled", "set_flags", "strategy", "version"]
 
@@ -18,11 +18,11 @@ strategy: str
 """How it searches: "auto", "greedy", "optimal", "dp", or another strategy of the installed opt_einsum. Without effect while it is
 not enabled."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def get_opt_einsum() -> ModuleType | None:
@@ -34,7 +34,7 @@ def get_opt_einsum() -> ModuleType | None:
     >>> opt_einsum.get_opt_einsum().__name__
     'opt_einsum'
     """
-    if not _uniform.available("opt_einsum"):
+    if not _module_factory.available("opt_einsum"):
         return None
     import opt_einsum as package
 
@@ -42,4 +42,4 @@ def get_opt_einsum() -> ModuleType | None:
     return module
 
 
-_uniform.install(__name__)
+_module_factory.install(__name__)

@@ -15,10 +15,10 @@ from .. import switches as _switches
 from ..errors import BadType as _BadType
 from ..errors import Frozen as _Frozen
 from ..errors import UnknownName as _UnknownName
-from ..switches.declare import nearest as _nearest
-from ..switches.declare import show as _show
-from ..switches.module import SwitchGroup as _SwitchGroup
-from . import _uniform
+from ..switches.switch import nearest as _nearest
+from ..switches.switch import show as _show
+from ..switches.switch_module import SwitchGroup as _SwitchGroup
+from . import _module_factory
 
 __all__ = [
     "DSLController", "all_dsls", "available_dsls", "cutedsl", "disable_dispatch_keys", "disable_operations",
@@ -105,17 +105,17 @@ class DSLController(_SwitchGroup):
     @property
     def available(self) -> bool:
         """Whether its package can be imported. It is not imported for that."""
-        from ..libraries import packages
+        from ..libraries import python_packages
 
-        return not packages.find(_PACKAGES[self._name][0])[2]
+        return not python_packages.find(_PACKAGES[self._name][0])[2]
 
     @property
     def version(self) -> _Version | None:
         """Version of its package, a text with ``major`` and ``minor``; None if it is absent or does not tell."""
-        from ..libraries import packages
+        from ..libraries import python_packages
 
         package, distribution = _PACKAGES[self._name]
-        text = packages.version(package) or packages.version(distribution) if self.available else None
+        text = python_packages.version(package) or python_packages.version(distribution) if self.available else None
         return None if text is None else _Version(text)
 
     @property
@@ -319,7 +319,7 @@ def _dsls(available: bool = False) -> list[str]:
 
 
 _SET = "python_native.triton.enabled or python_native.cutedsl.enabled"
-_uniform.install(
+_module_factory.install(
     __name__,
     present=False,
     computed={

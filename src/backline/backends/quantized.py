@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from . import _uniform
+from . import _module_factory
 
 __all__ = ["engine", "flags", "set_flags", "supported_engines"]
 
@@ -17,14 +17,15 @@ engine: Literal["x86", "onednn", "fbgemm", "qnnpack", "reference"]
 supported_engines: list[str]
 """The engines that are there, the best first. Read-only."""
 
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def _supported() -> list[str]:
-    from ..libraries import engines
+    from ..libraries import quantized_engines
 
-    return engines.supported()
+    return quantized_engines.supported()
 
 
-_uniform.install(__name__, present=False, computed={"supported_engines": (_supported, "backline.backends.quantized.engine")})
+_computed = {"supported_engines": (_supported, "backline.backends.quantized.engine")}
+_module_factory.install(__name__, present=False, computed=_computed)

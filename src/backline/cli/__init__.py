@@ -9,7 +9,7 @@ from __future__ import annotations
 import typer
 
 from . import bench, check, explain, info, run, switches, tune
-from .show import reported, summary
+from .output import reported, summary
 
 __all__ = ["app"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import show
+from . import output
 from .progress import Progress
 
 __all__ = ["bench"]
@@ -68,7 +68,7 @@ def bench(
     from .. import libraries, switches
     from ..engine import ranking
     from ..engine.choose import eligible
-    from ..engine.measure import measure_problem
+    from ..engine.tuning.measure import measure_problem
 
     for name in library or ():
         libraries.get(name)  # refuses names that are not known
@@ -105,21 +105,21 @@ def bench(
                 _print(problem, found)
     progress.end()
     if json:
-        show.as_json(rows)
+        output.as_json(rows)
         return
     if len(problems) > 1:
         count = len(problems) - len(late)
-        show.line(f"{count} problem{'' if count == 1 else 's'} in {show.seconds(time.monotonic() - start)}", "bold")
+        output.line(f"{count} problem{'' if count == 1 else 's'} in {output.seconds(time.monotonic() - start)}", "bold")
     if late:
         named = ", ".join(dict.fromkeys(key.split()[0] for key in late))
-        show.line(f"{len(late)} not reached in {total:g} s, --total gives more: {named}", show.STYLES["missing"])
+        output.line(f"{len(late)} not reached in {total:g} s, --total gives more: {named}", output.STYLES["missing"])
     if disturbed:
         busy = f"{len(disturbed)} problem{'' if len(disturbed) == 1 else 's'}"
-        show.line(f"{busy} timed on a busy machine, the last while {disturbed[-1]}: their times may be wrong", "yellow")
+        output.line(f"{busy} timed on a busy machine, the last while {disturbed[-1]}: their times may be wrong", "yellow")
 
 
 def _problems(operations: list[str], dtypes: list[str], sizes: list[int]) -> list[Any]:
-    from .problem_text import parse
+    from ..ops.problem_text import parse
 
     texts = []
     for name in operations:
@@ -136,14 +136,14 @@ def _problems(operations: list[str], dtypes: list[str], sizes: list[int]) -> lis
 
 def _fits(problem: Any) -> None:
     from ..errors import BadValue
-    from ..libraries.machine import machine
+    from ..native.machine import machine
 
     memory = machine().memory
     # Operands, a result of about their size, LAPACK's workspace, and NumPy's copies.
     if memory is not None and 6 * problem.bytes > memory:
         raise BadValue(
-            f"{problem.key} takes {show.size(problem.bytes)} for its operands alone",
-            cause=f"there are {show.size(memory)} of memory",
+            f"{problem.key} takes {output.size(problem.bytes)} for its operands alone",
+            cause=f"there are {output.size(memory)} of memory",
             remedy="a smaller size",
         )
 
@@ -174,17 +174,17 @@ def _rows(problem: Any, able: list[Any], record: Any, every: bool) -> list[dict[
 
 
 def _print(problem: Any, rows: list[dict[str, Any]]) -> None:
-    show.line(problem.key, "bold")
+    output.line(problem.key, "bold")
     if rows[0]["library"] is None:
-        show.line(f"  {rows[0]['refused']}")
+        output.line(f"  {rows[0]['refused']}")
         return
     best = next((r["seconds"] for r in rows if r["seconds"]), None)
     cells = [
         (
-            r["library"], f"{r['algorithm']} x{r['threads']}", show.seconds(r["seconds"]),
+            r["library"], f"{r['algorithm']} x{r['threads']}", output.seconds(r["seconds"]),
             "" if r["gflops"] is None else f"{r['gflops']:.3g} GF/s", "" if r["error"] is None else f"error {r['error']:.1e}",
             r["refused"] or ("fastest" if r["seconds"] == best else f"{r['seconds'] / best:.2f}x the time"),
         )
         for r in rows
     ]  # fmt: skip
-    show.table(cells, right=[2, 3], styles=["green" if r["seconds"] == best else "" for r in rows], indent=2)
+    output.table(cells, right=[2, 3], styles=["green" if r["seconds"] == best else "" for r in rows], indent=2)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..kernel_check.cases import cases
-from . import show
+from . import output
 
 __all__ = ["app", "errata", "kernels", "page"]
 
@@ -79,7 +79,7 @@ def kernels(
 
     if forget:
         count = errata_local.forget()
-        show.line(f"{count} errata of this machine are removed")
+        output.line(f"{count} errata of this machine are removed")
         return
     if keep:
         errata_local.keep(())  # or an error now, before anything runs
@@ -104,13 +104,13 @@ def kernels(
             if not json:
                 _shown(job, outcome, len(lines))
     if json:
-        show.as_json([_content(job, outcome) for job, outcome in outcomes.items()])
+        output.as_json([_content(job, outcome) for job, outcome in outcomes.items()])
     if keep:
         errata_local.keep(rows)
     if rows and not json:
-        show.line()
+        output.line()
         where = f"They are refused from now on: {errata_local.path()}" if keep else "`--keep` has them refused on this machine."
-        show.line(f"{len(rows)} failures are not among the errata. {where}", show.STYLES["wrong"])
+        output.line(f"{len(rows)} failures are not among the errata. {where}", output.STYLES["wrong"])
     new = any(finding.new for outcome in outcomes.values() for finding in outcome.findings)
     if new or any(outcome.reason not in ("", runs.TIME_OVER) for outcome in outcomes.values()):
         raise typer.Exit(1)
@@ -131,11 +131,11 @@ def errata(
     here = {row for each in libraries.all_libraries() if each.available() for row in table.applying(each)}
     rows = table.rows()
     if json:
-        show.as_json([{**asdict(row), "holds here": row in here} for row in rows])
+        output.as_json([{**asdict(row), "holds here": row in here} for row in rows])
         return
     for row in rows:
-        show.line(f"{row.id}: {'holds here' if row in here else 'not here'}", "yellow" if row in here else "dim")
-        show.table(_facts(row), indent=2)
+        output.line(f"{row.id}: {'holds here' if row in here else 'not here'}", "yellow" if row in here else "dim")
+        output.table(_facts(row), indent=2)
 
 
 def _facts(row: Any) -> list[tuple[str, str]]:
@@ -190,16 +190,16 @@ def _shown(job: Any, outcome: Any, total: int) -> None:
     result = f"{len(new)} new failures" if new else "nothing new"
     ran = f"{outcome.runs} runs" + (f", {outcome.not_run} not run" if outcome.not_run else "")
     text = f"{job!s:28} {outcome.cases} of {total} problems, {ran}: {result}{ended}"
-    show.line(text, show.STYLES["wrong"] if new else "")
+    output.line(text, output.STYLES["wrong"] if new else "")
     for finding in outcome.findings:
         listed = f"as listed ({', '.join(finding.listed)})" if finding.listed else "known on this machine"
         by = f" by {finding.algorithm}" if finding.algorithm else ""
         status = "new" if finding.new else listed
-        show.line(f"    {status}: {finding.problem}{by} {finding.what}", "red" if finding.new else "dim")
+        output.line(f"    {status}: {finding.problem}{by} {finding.what}", "red" if finding.new else "dim")
     failed = {name for finding in outcome.findings for name in finding.listed}
     for name, count in outcome.sound.items():
         seen = f"right in {count} other runs" if name in failed else f"not seen here in {count} runs"
-        show.line(f"    erratum {name}: {seen}", "dim")
+        output.line(f"    erratum {name}: {seen}", "dim")
 
 
 def _content(job: Any, outcome: Any) -> dict[str, Any]:
@@ -214,5 +214,5 @@ def _content(job: Any, outcome: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-app.command("kernels", short_help=show.summary(kernels))(show.reported(kernels))
-app.command("errata", short_help=show.summary(errata))(show.reported(errata))
+app.command("kernels", short_help=output.summary(kernels))(output.reported(kernels))
+app.command("errata", short_help=output.summary(errata))(output.reported(errata))

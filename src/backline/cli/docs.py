@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import libraries, switches
-from ..switches.capability import NAMES, UpToDetected
-from ..switches.declare import AtLeast, Between, EachOf, Reduction
-from ..switches.precision import FACTORY
-from ..switches.strategies import Strategies
-from ..switches.table import FAMILIES
-from .governs import families, made_of, waiting
+from ..switches.cpu_capability import NAMES, UpToDetected
+from ..switches.definitions import FAMILIES
+from ..switches.path_strategies import Strategies
+from ..switches.precision_tree import FACTORY
+from ..switches.switch import AtLeast, Between, EachOf, Reduction
+from .governed import families, made_of, waiting
 
 __all__ = ["Pending", "default_text", "governs_text", "legal_text", "page", "pending", "status", "value_text", "variables"]
 
@@ -334,7 +334,7 @@ def _names(names: Any) -> str:
 
 
 def _tree(node: str, depth: int = 0) -> Iterator[str]:
-    from ..switches.precision import PARENT
+    from ..switches.precision_tree import PARENT
 
     yield "  " * depth + node
     for child, parent in PARENT.items():

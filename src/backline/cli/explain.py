@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import show
+from . import output
 
 __all__ = ["explain"]
 
@@ -18,19 +18,19 @@ def explain(
 ) -> None:
     """Tell which library would run an operation and why, without running it."""
     from .. import switches
-    from ..engine.explain import of_problem
-    from .problem_text import parse
+    from ..engine.explanation import of_problem
+    from ..ops.problem_text import parse
 
     problem = parse(" ".join(text))
     with switches.scope(num_threads=threads):
         choice = of_problem(problem)
     if json:
-        show.as_json(_content(choice))
+        output.as_json(_content(choice))
         return
-    show.table(choice.lines())
-    show.line()
+    output.table(choice.lines())
+    output.line()
     rows = choice.rows()
-    show.table(rows, right=[3], styles=[show.STYLES.get(r[0], "") for r in rows])
+    output.table(rows, right=[3], styles=[output.STYLES.get(r[0], "") for r in rows])
 
 
 def _content(choice: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import show
+from . import output
 
 __all__ = ["info"]
 
@@ -18,7 +18,7 @@ def info(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fal
     """Show the machine, the libraries with version and path or why not, thread runtimes, conflicts, the tuning file."""
     content = gather()
     if json:
-        show.as_json(content)
+        output.as_json(content)
         return
     _machine(content)
     _libraries(content["libraries"])
@@ -34,16 +34,16 @@ def gather() -> dict[str, Any]:
     import backline
 
     from .. import libraries
-    from ..engine import records
-    from ..libraries import errata, loaded, presence
-    from ..libraries.machine import fingerprint, machine
+    from ..engine.tuning import record_store
+    from ..libraries import errata, in_process, presence
+    from ..native.machine import fingerprint, machine
 
     here = machine()
     reports = [library.report() for library in libraries.all_libraries()]
     for report, library in zip(reports, libraries.all_libraries(), strict=True):
         report["errata"] = [row.id for row in errata.applying(library)] if report["available"] else []
         report["how to get"] = presence.driving(library.name)[1] or library.how_to_get
-    mapped = loaded.loaded()
+    mapped = in_process.loaded()
     return {
         "backline": backline.__version__,
         "python": platform.python_version(),
@@ -58,9 +58,9 @@ def gather() -> dict[str, Any]:
                 "kind": c.kind, "severity": c.severity, "meaning": c.meaning, "remedy": c.remedy,
                 "files": [library.path for library in c.libraries],
             }
-            for c in loaded.conflicts(mapped)
+            for c in in_process.conflicts(mapped)
         ],
-        "tuning": records.report(),
+        "tuning": record_store.report(),
     }  # fmt: skip
 
 
@@ -69,11 +69,11 @@ def _machine(content: dict[str, Any]) -> None:
     cores = f"{here['physical_cores']} cores, {len(here['usable_cpus'])} processors usable"
     if here["quota"] is not None:
         cores += f", a quota of {here['quota']:g}"
-    show.line("machine", "bold")
-    show.table(
+    output.line("machine", "bold")
+    output.table(
         [
             ("processor", f"{here['cpu']['model'] or here['architecture']} ({here['capability']}), {cores}"),
-            ("caches", f"L2 {show.size(here['l2'])}, L3 {show.size(here['l3'])}; memory {show.size(here['memory'])}"),
+            ("caches", f"L2 {output.size(here['l2'])}, L3 {output.size(here['l3'])}; memory {output.size(here['memory'])}"),
             ("system", ", ".join(filter(None, (here["system"], here["libc"], here["architecture"])))),
             ("python", f"{content['python']}, NumPy {content['numpy']}, backline {content['backline']}"),
             ("threads", f"{content['threads']} for one call"),
@@ -84,7 +84,7 @@ def _machine(content: dict[str, Any]) -> None:
 
 
 def _libraries(reports: list[dict[str, Any]]) -> None:
-    show.heading("libraries")
+    output.heading("libraries")
     missing: dict[tuple[str, str], list[str]] = {}
     for r in reports:
         if not r["available"]:
@@ -103,19 +103,19 @@ def _libraries(reports: list[dict[str, Any]]) -> None:
         get = f"to get it: {how}" if how and how not in reason else ""
         if len(names) == 1:
             rows.append((names[0], "missing", reason, get))
-            styles.append(show.STYLES["missing"])
+            styles.append(output.STYLES["missing"])
         else:  # one cause, one line: all that is NVIDIA's where there is no CUDA
             together.append(f"  missing: {', '.join(names)}: " + "; ".join(filter(None, (reason, get.replace(" it:", " them:")))))
-    show.table(rows, styles=styles, indent=2)
+    output.table(rows, styles=styles, indent=2)
     for text in together:
-        show.line(text, show.STYLES["missing"])
+        output.line(text, output.STYLES["missing"])
 
 
 def _mapped(mapped: list[dict[str, Any]]) -> None:
     runtimes = [m for m in mapped if m["kind"] in ("openmp", "threads")]
     others = [m for m in mapped if m["kind"] not in ("openmp", "threads") and "." not in m["family"]]
     for title, found in (("thread runtimes in this process", runtimes), ("maths libraries in this process", others)):
-        show.heading(title)
+        output.heading(title)
         rows = [
             (
                 m["family"], m["version"], m["owner"], "" if m["threads"] is None else f"{m['threads']} threads",
@@ -123,22 +123,22 @@ def _mapped(mapped: list[dict[str, Any]]) -> None:
             )
             for m in found
         ]  # fmt: skip
-        show.table(rows, indent=2)
+        output.table(rows, indent=2)
         if not rows:
-            show.line("  none")
+            output.line("  none")
 
 
 def _conflicts(conflicts: list[dict[str, Any]]) -> None:
-    show.heading("conflicts")
+    output.heading("conflicts")
     if not conflicts:
-        show.line("  none")
+        output.line("  none")
     for c in conflicts:
-        show.line(f"  {c['severity']}: {c['kind']}", show.STYLES.get(c["severity"], ""))
-        show.table([("means", c["meaning"]), ("remedy", c["remedy"]), *(("file", f) for f in c["files"])], indent=4)
+        output.line(f"  {c['severity']}: {c['kind']}", output.STYLES.get(c["severity"], ""))
+        output.table([("means", c["meaning"]), ("remedy", c["remedy"]), *(("file", f) for f in c["files"])], indent=4)
 
 
 def _tuning(tuning: dict[str, Any]) -> None:
-    show.heading("tuning")
+    output.heading("tuning")
     if not tuning["path"]:
         rows = [("file", "none is kept (BACKLINE_TUNING is empty)")]
     else:
@@ -153,4 +153,4 @@ def _tuning(tuning: dict[str, Any]) -> None:
         rows.append(("left out", f"{name}: {why}"))
     if len(tuning["dropped"]) > 5:
         rows.append(("", f"and {len(tuning['dropped']) - 5} more (--json shows all)"))
-    show.table(rows, indent=2)
+    output.table(rows, indent=2)

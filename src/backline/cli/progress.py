@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from ..printable import printable
-from . import layout, show
+from . import output, text_layout
 
 __all__ = ["Progress"]
 
@@ -32,7 +32,7 @@ class Progress:
     def measured(self, done: int, total: int, text: str) -> None:
         """Say that so many of the problems are measured, and which one is at work."""
         self.done, self.total = done, total
-        columns = show.width(sys.stderr)
+        columns = output.width(sys.stderr)
         if columns is None:
             if done == 0:
                 sys.stderr.write(f"measuring {total} problems\n")
@@ -48,7 +48,7 @@ class Progress:
             self.task = self.bar.add_task("", total=total)
         self.bar.start()
         room = max(columns - FIXED, 1)
-        self.bar.update(self.task, completed=done, description=layout.wrapped(printable(text), room)[0])
+        self.bar.update(self.task, completed=done, description=text_layout.wrapped(printable(text), room)[0])
 
     def hide(self) -> None:
         """Take the bar off the terminal for what is printed now; `measured` shows it again."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import show
+from . import output
 
 __all__ = ["switches"]
 
@@ -53,9 +53,9 @@ def switches(
     chosen = _named(name)
     if name is not None and len(chosen) == 1 and not (json and chosen[0].name != name):
         content = _in_full(chosen[0])
-        show.as_json(content) if json else _print(content)
+        output.as_json(content) if json else _print(content)
     elif json:
-        show.as_json([_content(switch) for switch in chosen])
+        output.as_json([_content(switch) for switch in chosen])
     else:
         _list([_content(switch) for switch in chosen])
 
@@ -64,7 +64,7 @@ def _named(name: str | None) -> list[Any]:
     """The switch of that name, or those of a backend; all without a name."""
     from .. import switches as store
     from ..errors import UnknownName
-    from ..switches.declare import nearest
+    from ..switches.switch import nearest
 
     every = store.every()
     if name is None:
@@ -85,7 +85,7 @@ def _content(switch: Any) -> dict[str, Any]:
     """A row of the list."""
     from .. import switches as store
     from .docs import default_text, governs_text, legal_text, variables
-    from .governs import waiting
+    from .governed import waiting
 
     decides = _deciding(switch)
     origin = decides.origin
@@ -120,7 +120,7 @@ def _deciding(switch: Any) -> Any:
 def _in_full(switch: Any) -> dict[str, Any]:
     """Everything about one switch. Libraries are loaded to be asked."""
     from .. import switches as store
-    from .governs import governed, made_of
+    from .governed import governed, made_of
 
     content = _content(switch)
     decides = _deciding(switch)
@@ -140,7 +140,7 @@ def _in_full(switch: Any) -> dict[str, Any]:
 def _note(switch: Any, value: Any) -> str:
     """Why a switch reads otherwise than what decides it was set to."""
     from .. import switches as store
-    from ..switches.precision import CUDA
+    from ..switches.precision_tree import CUDA
     from .docs import value_text
 
     held = store.current()
@@ -165,7 +165,7 @@ def _said(said: Any, holds: bool, decides: str) -> dict[str, Any]:
 def _nodes(switch: Any) -> list[str]:
     """Where the value of a switch is looked for: its own place, then those above it; for a view, its nodes' places."""
     from .. import switches as store
-    from ..switches.precision import PARENT
+    from ..switches.precision_tree import PARENT
 
     found: dict[str, None] = {}
     for node in switch.nodes if isinstance(switch, store.View) else (switch.name,):
@@ -185,13 +185,13 @@ def _list(rows: list[dict[str, Any]]) -> None:
         (r["name"], repr(r["value"]), f"view, {r['origin']}" if r["view of"] else r["origin"], r["governs as text"]) for r in rows
     ]
     styles = [CHANGED if r["kind"] != "default" else "dim" if r["waiting"] else "" for r in rows]
-    show.table(cells, ("name", "value", "from", "governs"), styles=styles)
+    output.table(cells, ("name", "value", "from", "governs"), styles=styles)
 
 
 def _print(content: dict[str, Any]) -> None:
-    show.line(content["name"], "bold")
-    show.line(f"  {content['doc']}")
-    show.line()
+    output.line(content["name"], "bold")
+    output.line(f"  {content['doc']}")
+    output.line()
     rows = [("reads", _reads(content))]
     if content["view of"]:
         rows.append(("view of", ", ".join(content["view of"])))
@@ -205,7 +205,7 @@ def _print(content: dict[str, Any]) -> None:
     ]
     if content["waiting"]:
         rows.append(("without effect", content["waiting"]))
-    show.table(rows, indent=2)
+    output.table(rows, indent=2)
     _chain(content)
     if not content["waiting"]:
         _operations(content)
@@ -222,7 +222,7 @@ def _reads(content: dict[str, Any]) -> str:
 
 
 def _chain(content: dict[str, Any]) -> None:
-    show.heading("what was said, the strongest first")
+    output.heading("what was said, the strongest first")
     said = content["said"]
     several = len({s["switch"] for s in said}) > 1
     cells, styles = [], []
@@ -231,11 +231,11 @@ def _chain(content: dict[str, Any]) -> None:
         where = s["kind"] if s["where"] == "declaration" else f"{s['kind']} ({s['where']})"
         cells.append((s["switch"] if several else "", s["value"], where, mark))
         styles.append(CHANGED if s["decides"] and s["kind"] != "default" else "dim" if mark == "covered" else "")
-    show.table(cells, styles=styles, indent=2)
+    output.table(cells, styles=styles, indent=2)
 
 
 def _operations(content: dict[str, Any]) -> None:
-    show.heading("operations")
+    output.heading("operations")
     cells: list[tuple[str, str, str]] = []
     for family in content["governs"]:
         groups = [g for g in content["operations"] if g["family"] == family]
@@ -246,11 +246,11 @@ def _operations(content: dict[str, Any]) -> None:
         cells += _wrapped(family, composed, "made of these") if composed else []
         if not groups:
             cells.append((family, "none in this build", ""))
-    show.table([(f if n == 0 or cells[n - 1][0] != f else "", ops, who) for n, (f, ops, who) in enumerate(cells)], indent=2)
+    output.table([(f if n == 0 or cells[n - 1][0] != f else "", ops, who) for n, (f, ops, who) in enumerate(cells)], indent=2)
 
 
 def _wrapped(family: str, operations: list[str], having: str) -> list[tuple[str, str, str]]:
-    columns = min(max((show.width() or 2 * WIDTH) - BESIDE, BESIDE), WIDTH)
+    columns = min(max((output.width() or 2 * WIDTH) - BESIDE, BESIDE), WIDTH)
     lines = wrap(", ".join(operations), columns, break_long_words=False)
     return [(family, line, having if n == 0 else "") for n, line in enumerate(lines)]
 
@@ -270,11 +270,11 @@ def _write(file: str | None, docs: bool, status: bool, json: bool) -> None:
         raise BadValue("--docs and --status are two pages", remedy="one at a time")
     if json:
         content = [asdict(each) for each in pages.pending()] if status else [_content(switch) for switch in pages.own()]
-        show.as_json(content)
+        output.as_json(content)
         return
     text = pages.page() if docs else pages.status()
     if file is None:
         sys.stdout.write(text)
         return
     Path(file).write_text(text, encoding="utf-8")
-    show.line(f"wrote {file}")
+    output.line(f"wrote {file}")

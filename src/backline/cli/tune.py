@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import show
+from . import output
 from .progress import Progress
 
 __all__ = ["SETTINGS", "tune"]
@@ -37,7 +37,7 @@ def tune(
     Options stand before SCRIPT; what follows it is the script's. What was measured before is not measured again. The exit status
     is 1 where the script fails, and 3 where it calls no operation of Backline.
     """
-    from ..engine import records
+    from ..engine.tuning import record_store
     from ..errors import BadValue
 
     if deterministic not in ("", "run", "threads"):
@@ -45,24 +45,24 @@ def tune(
     if not (script or reset or export or import_ or list_):
         raise BadValue("there is nothing to do", remedy="name a script, or --list, --export, --import, --reset")
     if reset:
-        moved = records.reset()
-        show.line(f"moved the tuning file to {moved}" if moved else "there was no tuning file")
+        moved = record_store.reset()
+        output.line(f"moved the tuning file to {moved}" if moved else "there was no tuning file")
     if import_:
-        taken, usable = records.import_from(import_)
-        show.line(f"took {taken} records from {import_}, {usable} of them for this machine")
+        taken, usable = record_store.import_from(import_)
+        output.line(f"took {taken} records from {import_}, {usable} of them for this machine")
     if script:
         _script(script, max_error, deterministic, budget, threads, again, verbose, json)
     if export:
-        show.line(f"wrote {records.export(export)} records to {export}")
+        output.line(f"wrote {record_store.export(export)} records to {export}")
     if list_:
-        _list(records.every(), json)
+        _list(record_store.every(), json)
 
 
 def _script(
     script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, again: bool,
     verbose: bool, json: bool,
 ) -> None:  # fmt: skip
-    from ..engine.tune import tune_script
+    from ..engine.tuning.tune_script import tune_script
 
     progress = Progress()
     try:
@@ -72,12 +72,12 @@ def _script(
         )  # fmt: skip
     except KeyboardInterrupt:
         progress.end()
-        show.error(f"stopped; what was measured is kept ({progress.done} of {progress.total} problems)")
+        output.error(f"stopped; what was measured is kept ({progress.done} of {progress.total} problems)")
         raise typer.Exit(130) from None
     finally:
         progress.end()
     if json:
-        show.as_json(report.as_dict())
+        output.as_json(report.as_dict())
     else:
         _print(report)
 
@@ -85,11 +85,11 @@ def _script(
 def _print(report: Any) -> None:
     rows = report.rows()
     last = "deterministic" if report.deterministic else "tuned"
-    show.heading("operations")
+    output.heading("operations")
     shown = rows[:ROWS]
     cells: list[tuple[str, ...]] = [
         (
-            r.key, str(r.count), show.seconds(r.numpy), show.seconds(r.untuned), show.seconds(r.tuned),
+            r.key, str(r.count), output.seconds(r.numpy), output.seconds(r.untuned), output.seconds(r.tuned),
             _times(r.faster), r.algorithm, "" if r.error is None else f"{r.error:.1e}",
         )
         for r in shown
@@ -99,24 +99,24 @@ def _print(report: Any) -> None:
     runs = (report.numpy, report.untuned, report.tuned)
     inside = [None if r.failed else r.in_operations for r in runs]
     whole = [None if r.failed else r.seconds for r in runs]
-    cells.append(("all operations", "", *map(show.seconds, inside), _times(report.in_operations()), "", ""))
-    cells.append(("the whole script", "", *map(show.seconds, whole), _times(report.faster(whole[0], whole[2])), "", ""))
+    cells.append(("all operations", "", *map(output.seconds, inside), _times(report.in_operations()), "", ""))
+    cells.append(("the whole script", "", *map(output.seconds, whole), _times(report.faster(whole[0], whole[2])), "", ""))
     styles = [*[""] * (len(cells) - 2), "bold", "bold"]
     heads = ("problem", "calls", "NumPy", "not tuned", last, "faster", "runs on", "error")
-    show.table(cells, heads, right=[1, 2, 3, 4, 5, 7], styles=styles, indent=2, title=True)
+    output.table(cells, heads, right=[1, 2, 3, 4, 5, 7], styles=styles, indent=2, title=True)
     if report.numpy.failed:
-        show.line(f"  NumPy alone cannot run it: {report.numpy.failed}", "yellow")
-    show.heading("where the time went")
+        output.line(f"  NumPy alone cannot run it: {report.numpy.failed}", "yellow")
+    output.heading("where the time went")
     after = report.tuned.seconds or 1.0
     spent = list(report.tuned.by("library").items())
     spent.append(("the script itself", max(report.tuned.seconds - report.tuned.in_operations, 0.0)))
-    show.table([(name, show.seconds(s), f"{100 * s / after:.0f} %") for name, s in spent], right=[1, 2], indent=2)
-    show.heading("tuning")
+    output.table([(name, output.seconds(s), f"{100 * s / after:.0f} %") for name, s in spent], right=[1, 2], indent=2)
+    output.heading("tuning")
     facts = []
     if report.deterministic:
         facts.append(("chosen by", f"determinism level {report.deterministic!r} and the shipped ranking; nothing by timing"))
     if report.records:
-        facts.append(("measured", f"{_problems(len(report.records))} in {show.seconds(report.measuring)}"))
+        facts.append(("measured", f"{_problems(len(report.records))} in {output.seconds(report.measuring)}"))
     if report.held:
         facts.append(("known", f"{_problems(len(report.held))} measured before; --again measures them anew"))
     facts += _busy(report)
@@ -131,7 +131,7 @@ def _print(report: Any) -> None:
     facts += [("left out", f"{_problems(count)}: {why}") for why, count in reasons.items()]
     facts += [("not loaded", f"{name}: {why}") for name, why in sorted(report.not_loaded.items())]
     facts.append(("kept in", report.file or "no file: it held for this run only"))
-    show.table(facts, indent=2)
+    output.table(facts, indent=2)
 
 
 def _times(faster: float | None) -> str:
@@ -158,13 +158,13 @@ def _list(found: list[Any], json: bool) -> None:
     if json:
         from json import loads
 
-        show.as_json([loads(r.line()) for r in found])
+        output.as_json([loads(r.line()) for r in found])
         return
     rows = [
-        (r.key, str(r.threads), r.winner, show.seconds(r.seconds(r.winner)), str(len(r.medians)),
+        (r.key, str(r.threads), r.winner, output.seconds(r.seconds(r.winner)), str(len(r.medians)),
          r.created[:10] + (", on a busy machine" if r.disturbed else ""))
         for r in found
     ]  # fmt: skip
-    show.table(rows, ("problem", "threads", "winner", "time", "measured", "of"), right=[1, 3, 4], title=True)
+    output.table(rows, ("problem", "threads", "winner", "time", "measured", "of"), right=[1, 3, 4], title=True)
     if not rows:
-        show.line("there are no records for this machine")
+        output.line("there are no records for this machine")

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..libraries.rounding import STORED, unit
+from ..libraries.reference.rounding import STORED, unit
 from ..problems import Problem
-from ..problems.linalg import LinalgProblem
-from ..problems.matmul import MatmulProblem
+from ..problems.linalg_problem import LinalgProblem
+from ..problems.matmul_problem import MatmulProblem
 from . import accuracy_layers
 from .accuracy_linalg import UNIQUE, LinalgReference
 from .accuracy_products import ProductReference
@@ -62,7 +62,7 @@ def error(problem: Problem, arrays: list[Array], result: Any) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from backline.engine.explain import problem_builders
+    >>> from backline.engine.explanation import problem_builders
     >>> import backline
     >>> a = np.eye(3, dtype=np.float32)
     >>> error(problem_builders["matmul"](a, a), [a, a], a), error(problem_builders["matmul"](a, a), [a, a], a * np.nan)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..problems import Problem, operand
-from ..problems.attention import AttentionProblem
-from ..problems.conv import ConvProblem
-from ..problems.fft import FftProblem
-from ..problems.linear import LinearProblem
-from ..problems.multi_head import MultiHeadProblem
-from ..problems.neural import NeuralProblem
+from ..problems.attention_problem import AttentionProblem
+from ..problems.conv_problem import ConvProblem
+from ..problems.fft_problem import FftProblem
+from ..problems.linear_problem import LinearProblem
+from ..problems.multi_head_problem import MultiHeadProblem
+from ..problems.neural_problem import NeuralProblem
 from .accuracy_linalg import relative
 from .accuracy_wide import affordable, float64_results, wide_results
 from .double_double import paired

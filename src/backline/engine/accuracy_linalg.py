@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..problems.linalg import LinalgProblem
+from ..problems.linalg_problem import LinalgProblem
 from . import accuracy_backward, accuracy_indefinite, refinement
 from .double_double import Pair, difference, exponent, pair, product, scaled, widened
 from .refinement import adjoint

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..problems.matmul import MatmulProblem
+from ..problems.matmul_problem import MatmulProblem
 from .accuracy_linalg import times
 from .double_double import Pair, difference, exponent, pair, paired, product, scaled, widened
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..libraries import layer_formulas
-from ..libraries.spaces import Space
+from ..libraries.reference import layer_formulas
+from ..libraries.reference.array_namespaces import Space
 from ..problems import Problem, operand
-from ..problems.conv import ConvProblem
-from ..problems.linear import LinearProblem
-from ..problems.multi_head import MultiHeadProblem
-from ..problems.neural import NeuralProblem
+from ..problems.conv_problem import ConvProblem
+from ..problems.linear_problem import LinearProblem
+from ..problems.multi_head_problem import MultiHeadProblem
+from ..problems.neural_problem import NeuralProblem
 from .double_double import Pair, bilinear, paired, product
 
 __all__ = ["Wide", "affordable", "computed", "float64_results", "wide_results"]

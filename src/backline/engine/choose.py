@@ -17,13 +17,15 @@ from typing import Any
 
 from .. import libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import steps, team
+from ..libraries import steps
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import Algorithm, Library, Refusal
-from ..libraries.cuda import kept
+from ..libraries.cuda.common import kept
+from ..native import thread_team
 from ..problems import Problem
 from ..switches.config import steps_out
-from . import fft_plans, permits, plans, precision, ranking
+from . import effective_precision, fft_plan_caches, plan_caches, ranking
+from . import policy as permits
 from .choice import Candidate, Choice
 
 __all__ = ["able", "choose", "eligible", "plan_for"]
@@ -88,28 +90,28 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
 
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
     """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
-    from . import records
+    from .tuning import record_store
 
     assert choice.chosen is not None
-    record = records.find(precision.as_asked(problem, snapshot), choice.threads)
+    record = record_store.find(effective_precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
-        return records.sooner(record, choice.chosen.key, waiting)
+        return record_store.sooner(record, choice.chosen.key, waiting)
     return ranking.sooner(problem, choice.chosen, waiting)
 
 
 def _choose(
     problem: Problem, snapshot: Any, measure: bool, without: Mapping[str, str], waiting: Collection[str]
 ) -> Choice:
-    threads = 1 if team.forked() else snapshot["num_threads"]
+    threads = 1 if thread_team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     from ..libraries import capability  # these three are much to import, and not needed before something is chosen
-    from . import coverage, records
+    from .tuning import coverage, record_store
 
-    asked = precision.as_asked(problem, snapshot)
-    record = records.find(asked, threads)
+    asked = effective_precision.as_asked(problem, snapshot)
+    record = record_store.find(asked, threads)
     refused: list[Candidate] = []
     could = able(problem, threads, snapshot, refused, without, waiting)
-    could = precision.permitted(could, problem, snapshot, refused)
+    could = effective_precision.permitted(could, problem, snapshot, refused)
     could = _accurate(could, record, snapshot, refused)
     conforming = _conforming(could, problem, level, snapshot, refused)
     if could and not conforming:
@@ -122,7 +124,7 @@ def _choose(
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
     if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, record, compared):
-        from .benchmark import measure_once
+        from .tuning.benchmark import measure_once
 
         under = coverage.restrictions(refused, snapshot, len(compared) < len(conforming))
         try:
@@ -145,15 +147,15 @@ def _choose(
     prefer, prefers = permits.preferred(problem, snapshot)
     order = ranking.sort(problem, conforming, prefer)
     if level == "off" and record is not None:
-        order = records.arrange(order, record, home)
+        order = record_store.arrange(order, record, home)
     _put_first(order, prefer, snapshot)
     if level == "threads" and threads > 1:
         alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
         order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
     chosen = order[0]
     choice = Choice(problem, chosen, [], basis, threads, level, _switches_that_matter(problem, snapshot))
-    choice.requested = precision.requested(problem, snapshot)
-    choice.effective = precision.spelled(chosen, problem)
+    choice.requested = effective_precision.requested(problem, snapshot)
+    choice.effective = effective_precision.spelled(chosen, problem)
     for a in order:
         note = "; ".join(filter(None, [a.note, capability.too_late(a.library)]))
         c = Candidate(a.library, a.name, "chosen" if a is chosen else "next", note, detail=a)
@@ -208,7 +210,7 @@ def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = N
 def allowed_by(problem: Problem, threads: int, snapshot: Any, refused: list[Candidate] | None = None) -> list[Algorithm]:
     """The same under a Snapshot."""
     refused = [] if refused is None else refused
-    return precision.permitted(able(problem, threads, snapshot, refused, {}), problem, snapshot, refused)
+    return effective_precision.permitted(able(problem, threads, snapshot, refused, {}), problem, snapshot, refused)
 
 
 def able(
@@ -390,10 +392,10 @@ def _warn_once(key: tuple[str, ...], text: str) -> None:
 
 def plan_for(problem: Problem) -> Any:
     """The Plan for a Problem under the switches that hold here; an algorithm that cannot be prepared makes room for the next."""
-    if team.forked():
+    if thread_team.forked():
         _warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    from . import verbose
+    from . import verbose_scopes
 
     snapshot: Any = switches.current()
     failed: dict[str, str] = {}
@@ -406,11 +408,11 @@ def plan_for(problem: Problem) -> Any:
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
-            return verbose.prepare(library, problem, algorithm, snapshot)
+            return verbose_scopes.prepare(library, problem, algorithm, snapshot)
 
         try:
             # A plan that keeps packed weights is the caller's own: another object's weights may look the same.
-            kept = (fft_plans if problem.family == "fft" else plans).cache(library.name)
+            kept = (fft_plan_caches if problem.family == "fft" else plan_caches).cache(library.name)
             plan = make() if problem.packed else kept.get((problem, algorithm, snapshot, library), make)
         except RuntimeError as error:
             if algorithm.key in failed or isinstance(error, DeviceLost):
@@ -419,8 +421,8 @@ def plan_for(problem: Problem) -> Any:
             failed[algorithm.key] = str(error)
             continue
         plan.choice = choice
-        choice.planned = fft_plans.seconds_of(plan)
-        return verbose.around(plan, library, snapshot)
+        choice.planned = fft_plan_caches.seconds_of(plan)
+        return verbose_scopes.around(plan, library, snapshot)
 
 
 # What the libraries are given from here: who runs a step of theirs, where plans are kept, what became of timing them.
@@ -430,22 +432,22 @@ def _chosen_for_step(problem: Problem) -> Choice:
     return choose(problem, measure=False)
 
 
-def _cufft_plans(device: int) -> plans.PlanCache:
-    from .device_plans import cufft_plans
+def _cufft_plans(device: int) -> plan_caches.PlanCache:
+    from .cufft_plan_caches import cufft_plans
 
     return cufft_plans(device)
 
 
 def _tuned(library: str, key: str) -> tuple[str, int]:
-    from . import tuned_plans
+    from .tuning import vendor_plans
 
-    return tuned_plans.find(library, key)
+    return vendor_plans.find(library, key)
 
 
 def _keep_tuned(library: str, key: str, plan: str, seconds: float, searched: int) -> None:
-    from . import tuned_plans
+    from .tuning import vendor_plans
 
-    tuned_plans.keep(library, key, plan, seconds, searched)
+    vendor_plans.keep(library, key, plan, seconds, searched)
 
 
 steps.chosen, steps.plan = _chosen_for_step, plan_for

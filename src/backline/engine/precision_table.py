@@ -10,12 +10,12 @@ import numpy as np
 
 from .. import libraries, switches
 from ..problems import Operand, Problem, operand
-from ..problems.conv import ConvProblem
-from ..problems.matmul import MatmulProblem
-from ..problems.rnn import RnnProblem
+from ..problems.conv_problem import ConvProblem
+from ..problems.matmul_problem import MatmulProblem
+from ..problems.rnn_problem import RnnProblem
 from .choice import Candidate
 from .choose import able
-from .precision import FINENESS, node, permitted, requested, spelled
+from .effective_precision import FINENESS, node, permitted, requested, spelled
 
 __all__ = ["EffectivePrecision", "Row", "table"]
 

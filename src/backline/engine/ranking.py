@@ -151,7 +151,7 @@ def _packs(problem: Problem) -> str:
 
 @lru_cache(maxsize=1)
 def _intel() -> bool:
-    from ..libraries.machine import machine
+    from ..native.machine import machine
 
     return machine().cpu.vendor == "GenuineIntel"
 

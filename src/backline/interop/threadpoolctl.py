@@ -65,7 +65,7 @@ def _controller(base: Any) -> Any:
 
         def set_num_threads(self, num_threads: int) -> None:
             # threadpoolctl sets the counts of the libraries themselves as well, ours among them.
-            if team := sys.modules.get("backline.libraries.team"):
+            if team := sys.modules.get("backline.native.thread_team"):
                 team.forget_counts()
             _set(int(num_threads))
 

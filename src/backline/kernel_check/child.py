@@ -16,14 +16,15 @@ from typing import Any, cast
 import numpy as np
 
 from .. import libraries, switches
-from ..cli.problem_text import parse
-from ..engine import accuracy, sample
+from ..engine import accuracy
+from ..engine.tuning import sample_operands
 from ..errors import BacklineError
 from ..libraries import errata, errata_local
 from ..libraries.base import Algorithm, Library, Refusal
 from ..libraries.errata_local import LocalErratum
+from ..ops.problem_text import parse
 from ..problems import Problem
-from ..problems.fft import FftProblem
+from ..problems.fft_problem import FftProblem
 from .memory import PLACES, Guarded
 
 __all__ = ["main"]
@@ -80,7 +81,7 @@ def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, .
         if isinstance(algorithm, Refusal) or (number, problem.key, algorithm.key) in skip:
             continue
         if arrays is None:
-            arrays = sample.arrays_for(problem, number)
+            arrays = sample_operands.arrays_for(problem, number)
             reference = accuracy.Reference(problem, arrays)  # runs get copies, between guard pages
         rows = list(errata.matching(library, problem, algorithm.name))
         listed = [row.id for row in rows if not isinstance(row, LocalErratum)]

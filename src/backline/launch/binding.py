@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import BackendUnavailable
-from ..libraries.machine import parse_cpu_list
+from ..native.machine import parse_cpu_list
 from .counts import Note, ranges
 
 __all__ = ["Binder", "choose", "memory_nodes"]

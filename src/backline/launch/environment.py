@@ -11,8 +11,8 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..libraries import elf
-from ..libraries.find import site_folders, system_folders
+from ..native import elf
+from ..native.library_search import site_folders, system_folders
 from .counts import Note
 
 __all__ = ["common", "find_library", "keep", "preload", "search_folders"]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from . import show
+from . import messages
 from .watcher import Watcher
 
 __all__ = ["GRACE", "Job", "exit_status", "run"]
@@ -178,7 +178,7 @@ class _Run:
                 child = self.finished.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 deadline = None
-                show.line(f"killing {_names(running)}: still running {self.grace:g} seconds later")
+                messages.line(f"killing {_names(running)}: still running {self.grace:g} seconds later")
                 for late in running:
                     late.signal(signal.SIGKILL)
                 continue
@@ -187,12 +187,12 @@ class _Run:
             if not status or first:
                 continue
             first = status
-            show.line(f"instance {child.job.number} ended {_how(child.process.returncode)}")
+            messages.line(f"instance {child.job.number} ended {_how(child.process.returncode)}")
             if running:
                 deadline = time.monotonic() + self.grace
                 # Those who were just passed a signal know already, and may be putting things in order.
                 if time.monotonic() - self.passed_at > self.grace:
-                    show.line(f"terminating {_names(running)}")
+                    messages.line(f"terminating {_names(running)}")
                     for other in running:
                         other.signal(signal.SIGTERM)
         return first
@@ -322,6 +322,6 @@ class _Log:
         try:
             yield
         except OSError as error:
-            show.line(f"warning: {self.path}: {error.strerror}; what follows is not kept", "33")
+            messages.line(f"warning: {self.path}: {error.strerror}; what follows is not kept", "33")
             self.__exit__()
             self.file = None

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import BackendUnavailable, BacklineError, BadType, BadValue
-from ..libraries.machine import cpu_quota
-from . import arguments, binding, counts, environment, instances, show
+from ..native.machine import cpu_quota
+from . import arguments, binding, counts, environment, instances, messages
 from .counts import Note
 from .topology import CPUInfo
 
@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
             variables.pop("LD_PRELOAD", None)
         line = [*binder.command(instance.cpus, instance.nodes), *program]
         jobs.append(instances.Job(instance.number, line, variables, folder and os.path.join(folder, str(instance.number))))
-    show.notes(notes)
+    messages.notes(notes)
     _describe(placed, jobs, changes, folder)
     return instances.run(jobs)
 
@@ -103,10 +103,10 @@ def command(words: Sequence[str] | None = None, prog: str = "python -m backline.
     try:
         return main(args)
     except (BadValue, BadType) as problem:
-        show.error(str(problem))
+        messages.error(str(problem))
         return 2
     except (BacklineError, OSError) as problem:
-        show.error(str(problem))
+        messages.error(str(problem))
         return 1
     except KeyboardInterrupt:  # before there were instances to pass it on to
         return 130
@@ -274,8 +274,8 @@ def _describe(placed: Sequence[Instance], jobs: Sequence[instances.Job], changes
         )
         for instance, job in zip(placed, jobs, strict=True)
     ]  # fmt: skip
-    show.table(("instance", "node", "cores", "threads", "command"), rows, right=[0, 3])
+    messages.table(("instance", "node", "cores", "threads", "command"), rows, right=[0, 3])
     for name, value in sorted(changes.items()):
-        show.line(f"{name}={value}")
+        messages.line(f"{name}={value}")
     if folder:
-        show.line(f"logs: {folder}")
+        messages.line(f"logs: {folder}")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import BadValue
-from ..libraries.machine import parse_cpu_list, usable_cpus
+from ..native.machine import parse_cpu_list, usable_cpus
 from .counts import ranges
 
 __all__ = ["CPUInfo", "Cpu", "parse_lscpu", "read_lscpu", "read_system"]

@@ -15,8 +15,8 @@ import sys
 import threading
 from types import TracebackType
 
-from ..libraries import probe_process
-from . import show
+from ..libraries.probing import probe_process
+from . import messages
 
 __all__ = ["SECONDS", "Watcher"]
 
@@ -58,7 +58,7 @@ class Watcher:
         return self
 
     def _warn(self, cause: str) -> None:
-        show.line(f"warning: instances would outlive a launcher that is killed: {cause}", "33")
+        messages.line(f"warning: instances would outlive a launcher that is killed: {cause}", "33")
 
     def _wrong(self, process: subprocess.Popen[bytes]) -> str:
         """Wait for the byte that it writes once it runs; else end it, and return what is wrong."""

@@ -19,27 +19,27 @@ __all__ = [
 
 # name -> where its class is. The order is the order in which candidates are listed; plug-ins are added at the end.
 _WHERE: dict[str, str] = {
-    "mkl": "backline.libraries.cpu.mkl:MKL",
-    "openblas": "backline.libraries.cpu.openblas:OpenBLAS",
-    "blis": "backline.libraries.cpu.blis:BLIS",
-    "onednn": "backline.libraries.cpu.onednn.library:OneDNN",
-    "xnnpack": "backline.libraries.cpu.xnnpack.library:XNNPACK",
-    "nnpack": "backline.libraries.cpu.nnpack.library:NNPACK",
+    "mkl": "backline.libraries.mkl.library:MKL",
+    "openblas": "backline.libraries.openblas.library:OpenBLAS",
+    "blis": "backline.libraries.blis.library:BLIS",
+    "onednn": "backline.libraries.onednn.library:OneDNN",
+    "xnnpack": "backline.libraries.xnnpack.library:XNNPACK",
+    "nnpack": "backline.libraries.nnpack.library:NNPACK",
     "python_native": "backline.libraries.python_kernels:PythonKernels",
-    "fftw": "backline.libraries.cpu.fftw.library:FFTW",
-    "scipy": "backline.libraries.cpu.scipy_fft:SciPy",
-    "numpy": "backline.libraries.cpu.numpy:NumPy",
-    "cudnn": "backline.libraries.cuda.cudnn:CuDNN",
-    "cublas": "backline.libraries.cuda.cublas:CuBLAS",
-    "cublaslt": "backline.libraries.cuda.cublaslt:CuBLASLt",
-    "cufft": "backline.libraries.cuda.cufft:CuFFT",
-    "cusparselt": "backline.libraries.cuda.cusparselt:CuSPARSELt",
-    "emulated": "backline.libraries.cpu.emulated:Emulated",
-    "cusolver": "backline.libraries.cuda.cusolver:CuSOLVER",
-    "triton": "backline.libraries.cuda.attention:Triton",
-    "magma": "backline.libraries.cuda.magma:MAGMA",
-    "cupy": "backline.libraries.cuda.elementwise:CuPy",
-    "mlx": "backline.libraries.apple.mlx:MLX",
+    "fftw": "backline.libraries.fftw.library:FFTW",
+    "scipy": "backline.libraries.scipy.library:SciPy",
+    "numpy": "backline.libraries.numpy.library:NumPy",
+    "cudnn": "backline.libraries.cuda.cudnn.library:CuDNN",
+    "cublas": "backline.libraries.cuda.cublas.library:CuBLAS",
+    "cublaslt": "backline.libraries.cuda.cublaslt.library:CuBLASLt",
+    "cufft": "backline.libraries.cuda.cufft.library:CuFFT",
+    "cusparselt": "backline.libraries.cuda.cusparselt.library:CuSPARSELt",
+    "emulated": "backline.libraries.emulated.library:Emulated",
+    "cusolver": "backline.libraries.cuda.cusolver.library:CuSOLVER",
+    "triton": "backline.libraries.cuda.attention.library:Triton",
+    "magma": "backline.libraries.cuda.magma.library:MAGMA",
+    "cupy": "backline.libraries.cuda.cupy.library:CuPy",
+    "mlx": "backline.libraries.mlx.library:MLX",
 }
 _BUILT_IN = frozenset(_WHERE)
 
@@ -118,7 +118,7 @@ def ready() -> None:
     _meet_plugins()
     for name, plugin in plugins.found().items():
         if not plugin.file:
-            from .plugged import Plugged
+            from .plugin_library import Plugged
 
             library = get(name)
             if isinstance(library, Plugged) and library.allowed():
@@ -153,7 +153,7 @@ def _make(name: str) -> Library:
 
     plugin = plugins.found().get(name)
     if plugin is not None and plugin.library == _WHERE[name]:
-        from .plugged import Plugged
+        from .plugin_library import Plugged
 
         return Plugged(plugin)
     module, _, attribute = _WHERE[name].partition(":")
@@ -180,7 +180,7 @@ def unregister(name: str) -> None:
 
     Examples
     --------
-    >>> from backline.libraries.cpu.numpy import NumPy
+    >>> from backline.libraries.numpy.library import NumPy
     >>> mine = NumPy()
     >>> register(mine); get("numpy") is mine
     True

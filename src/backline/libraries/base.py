@@ -9,8 +9,8 @@ from typing import Any
 
 from .. import _core
 from ..errors import LibraryFailed
+from ..native import loading
 from ..problems import Problem
-from . import loading
 
 __all__ = ["BORROWED", "Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
 
@@ -43,7 +43,7 @@ class Algorithm:
     note
         What else a user should know.
     traits
-        What a switch may forbid: "fp16 reduction", "emulated", ... (`engine.permits` has the table).
+        What a switch may forbid: "fp16 reduction", "emulated", ... (`engine.policy` has the table).
     isa
         Least CPU capability it needs, in lower case: "avx2", "avx512"; "" for none.
     """

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from .. import switches
 from ..errors import BadValue
-from ..switches import capability as words
-from .maps import mapped_files
+from ..native.process_map import mapped_files
+from ..switches import cpu_capability as words
 
 if TYPE_CHECKING:
-    from .native import NativeLibrary
+    from ..native.shared_library import NativeLibrary
 
 __all__ = [
     "allows", "cap_mkl", "cap_onednn", "cap_openblas", "detected", "effective", "loaded_openblas", "mkl_kernels",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from backline.libraries.loaded import LoadedLibrary
+    from backline.libraries.in_process import LoadedLibrary
 
 __all__ = ["SEVERITIES", "Conflict", "conflicts"]
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from . import presence
-from .probe_process import ask
+from .probing.probe_process import ask
 
 __all__ = ["amd_architecture", "capability", "count", "current", "usual_blas"]
 

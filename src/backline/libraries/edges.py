@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from ..problems import Problem
-from ..problems.conv import ConvProblem
-from ..problems.fft import FftProblem, largest_factor
-from ..problems.linalg import LinalgProblem
-from ..problems.matmul import MatmulProblem
+from ..problems.conv_problem import ConvProblem
+from ..problems.fft_problem import FftProblem, largest_factor
+from ..problems.linalg_problem import LinalgProblem
+from ..problems.matmul_problem import MatmulProblem
 
 __all__ = ["EDGES", "edge"]
 

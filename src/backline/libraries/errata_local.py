@@ -61,7 +61,7 @@ def path() -> str:
 
 def processor() -> str:
     """Return the model of the processor."""
-    from .machine import machine
+    from ..native.machine import machine
 
     here = machine()
     return here.cpu.model or here.architecture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .find import LibrarySpec
+from ..native.library_search import LibrarySpec
 
 __all__ = ["KNOWN", "Known"]
 

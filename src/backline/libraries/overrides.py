@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .. import _core, switches
 from ..errors import BadType, BadValue
-from ..switches.declare import nearest, show
+from ..switches.switch import nearest, show
 
 __all__ = ["KEYS", "LANGUAGES", "OWN", "Override", "Verdict", "active", "considered", "operations", "register", "unregister"]
 

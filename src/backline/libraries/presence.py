@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import BackendUnavailable, BadValue
-from . import openmp, packages
-from .find import VARIABLE, Finding, LibrarySpec, Step, search
+from ..native.library_search import VARIABLE, Finding, LibrarySpec, Step, search
+from ..native.process_map import mapped_files
+from . import openmp_runtimes, python_packages
 from .known import KNOWN, Known
-from .maps import mapped_files
-from .probe_process import ask
+from .probing.probe_process import ask
 
 __all__ = [
     "Presence", "Version", "acl_available", "cuda_devices", "cuda_is_built", "driving", "max_alg_id", "mentions", "metal_facts",
@@ -172,21 +172,21 @@ def find(row: Known) -> Finding:
 
 
 def _look_for_metal() -> Found:
-    folder, searched, reason = packages.find("mlx", "core")
+    folder, searched, reason = python_packages.find("mlx", "core")
     if folder is None:
         return Found(reason, searched)
-    facts = dict(packages.ask_mlx())
+    facts = dict(python_packages.ask_mlx())
     reason = facts.pop("reason")
     return Found(reason, searched, folder, facts, "a Mac with Apple silicon" if reason else "")
 
 
 def _look_for_opt_einsum() -> Found:
-    folder, searched, reason = packages.find("opt_einsum")
-    return Found(reason, searched, folder, {} if reason else {"version": packages.version("opt_einsum")})
+    folder, searched, reason = python_packages.find("opt_einsum")
+    return Found(reason, searched, folder, {} if reason else {"version": python_packages.version("opt_einsum")})
 
 
 def _look_for_openmp() -> Found:
-    loaded = openmp.runtimes()
+    loaded = openmp_runtimes.runtimes()
     if loaded and not os.environ.get(KNOWN["openmp"].spec.env):
         first = next((runtime for runtime in loaded if runtime.serves), loaded[0])
         return Found("", tuple(f"already in this process: {runtime.path}" for runtime in loaded), first.path)
@@ -204,7 +204,7 @@ def _row_presence(name: str) -> Presence:
 
 _PRESENCES: dict[str, Presence] = {
     **{name: _row_presence(name) for name in KNOWN},
-    "openmp": Presence("openmp", KNOWN["openmp"].title, KNOWN["openmp"].how_to_get, _look_for_openmp, openmp.version),
+    "openmp": Presence("openmp", KNOWN["openmp"].title, KNOWN["openmp"].how_to_get, _look_for_openmp, openmp_runtimes.version),
     "mps": Presence("mps", "MLX with a Metal device", "pip install mlx, on a Mac with Apple silicon", _look_for_metal),
     "opt_einsum": Presence("opt_einsum", "opt_einsum", "pip install opt_einsum", _look_for_opt_einsum),
 }
@@ -291,9 +291,9 @@ def driving(name: str) -> tuple[str, str]:
     reason = library.reason()
     if not reason:
         return "", ""
-    from .cuda import _bindings
+    from .cuda.common import bindings
 
-    return reason, _bindings.remedy(reason) or library.how_to_get
+    return reason, bindings.remedy(reason) or library.how_to_get
 
 
 # --- facts that single backends ask for ---------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def driving(name: str) -> tuple[str, str]:
 
 def cuda_is_built() -> bool:
     """Whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
-    return not packages.find("cupy")[2] and presence("cublas").available()
+    return not python_packages.find("cupy")[2] and presence("cublas").available()
 
 
 def cuda_devices() -> int:
@@ -354,10 +354,10 @@ def mlx_importable() -> bool:
     >>> mlx_importable() in (True, False)
     True
     """
-    return not packages.find("mlx", "core")[2]
+    return not python_packages.find("mlx", "core")[2]
 
 
 def metal_facts() -> Mapping[str, str | int]:
     """Facts about the Metal device, empty without one: its "name", and the number of its "cores" (0 where untold)."""
     library = presence("mps")
-    return {"name": library.facts["name"], "cores": packages.gpu_cores()} if library.available() else {}
+    return {"name": library.facts["name"], "cores": python_packages.gpu_cores()} if library.available() else {}

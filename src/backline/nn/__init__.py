@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..ops.rnn import gru, lstm, rnn_relu, rnn_tanh
+    from ..ops.recurrent import gru, lstm, rnn_relu, rnn_tanh
     from . import attention as attention
     from . import functional as functional
     from . import grad as grad
@@ -22,7 +22,7 @@ _RECURRENT = ("gru", "lstm", "rnn_relu", "rnn_tanh")
 
 def __getattr__(name: str) -> Any:
     if name in _RECURRENT:
-        found = getattr(import_module("backline.ops.rnn"), name)
+        found = getattr(import_module("backline.ops.recurrent"), name)
         globals()[name] = found
         return found
     if name in __all__:
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"{__name__} has no attribute {name!r}")
     from ..errors import UnknownName
-    from ..switches.declare import nearest
+    from ..switches.switch import nearest
 
     raise UnknownName(f"{__name__} has no name {name!r}.", remedy=f"the nearest names: {', '.join(nearest(name, __all__)[:3])}")
 

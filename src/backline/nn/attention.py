@@ -8,9 +8,9 @@ from numpy import bool_
 
 from .. import switches
 from ..errors import BadType, BadValue
-from ..switches.declare import show
-from ..switches.enums import SDPBackend
-from ..switches.module import install
+from ..switches.enumerations import SDPBackend
+from ..switches.switch import show
+from ..switches.switch_module import install
 
 __all__ = ["WARN_FOR_UNFUSED_KERNELS", "SDPBackend", "sdpa_kernel"]
 

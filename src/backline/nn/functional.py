@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from ..ops.attention import scaled_dot_product_attention
-from ..ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
+from ..ops.activations import dropout, gelu, log_softmax, relu, sigmoid, silu, softmax, tanh
+from ..ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ..ops.ctc import ctc_loss
-from ..ops.linear import bilinear, linear
-from ..ops.multi_head import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
-from ..ops.neural import dropout, gelu, log_softmax, relu, sigmoid, silu, softmax, tanh
-from ..ops.normalise import batch_norm, layer_norm
-from ..ops.packed_layers import (
-    prepack_conv1d,
-    prepack_conv2d,
-    prepack_conv3d,
-    prepack_conv_transpose1d,
-    prepack_conv_transpose2d,
-    prepack_conv_transpose3d,
-    prepack_linear,
-)
+from ..ops.dot_product_attention import scaled_dot_product_attention
+from ..ops.linear_layers import bilinear, linear
+from ..ops.multi_head_attention import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
+from ..ops.normalization import batch_norm, layer_norm
 from ..ops.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -28,6 +19,15 @@ from ..ops.pooling import (
     max_pool1d,
     max_pool2d,
     max_pool3d,
+)
+from ..ops.prepacked import (
+    prepack_conv1d,
+    prepack_conv2d,
+    prepack_conv3d,
+    prepack_conv_transpose1d,
+    prepack_conv_transpose2d,
+    prepack_conv_transpose3d,
+    prepack_linear,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadAxis, BadType, BadValue
-from ..switches.declare import show
+from ..switches.switch import show
 
 __all__ = ["axes_of", "axis_of"]
 

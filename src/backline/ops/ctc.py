@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..switches.declare import show
-from .bind import check_array
-from .checks import enough_memory, flag, whole, word
+from ..switches.switch import show
 from .layer_checks import MODULE
+from .linalg_checks import enough_memory, flag, whole, word
+from .operation import check_array
 
 __all__ = ["ctc_loss"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .bind import composed_of
-from .checks import number
-from .kinds import cast, dtype_of, functions, given, on_its_device
-from .matmul import matmul
+from .composite import cast, dtype_of, functions, given, on_its_device
+from .linalg_checks import number
+from .matrix_products import matmul
+from .operation import composed_of
 from .vectors import broadcast, pair
 
 __all__ = ["cdist"]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
-from .bind import composed_of
-from .kinds import cast, dtype_of, functions, given, matrices, on_its_device
-from .matmul import matmul
+from .composite import cast, dtype_of, functions, given, matrices, on_its_device
+from .matrix_products import matmul
+from .operation import composed_of
 from .vectors import HALVES
 
 __all__ = ["matrix_exp"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..problems.fft import FftProblem
-from .bind import operation
-from .transforms import MODULE, Array, Sizes, fourier
+from ..problems.fft_problem import FftProblem
+from .fft_checks import MODULE, Array, Sizes, fourier
+from .operation import operation
 
 __all__ = ["fft2", "hfft2", "ifft2", "ihfft2", "irfft2", "rfft2"]
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from ..errors import BadValue, refuse_overlap
 from ..libraries.array_kinds import kind_of
-from ..switches.declare import show
+from ..switches.switch import show
 from .axes import axes_of
-from .bind import check_array, check_out
-from .checks import dtype_given, enough_memory, number, whole
-from .kinds import functions, into, natively, on_its_device
+from .composite import functions, into, natively, on_its_device
+from .fft_checks import MODULE, Array, Sizes
 from .layer_checks import FLOATS
-from .transforms import MODULE, Array, Sizes
+from .linalg_checks import dtype_given, enough_memory, number, whole
+from .operation import check_array, check_out
 
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..problems import operand
-from ..problems.neural import NeuralProblem
-from . import elsewhere
-from .bind import check_array
-from .checks import enough_memory, number
+from ..problems.neural_problem import NeuralProblem
+from . import device_dispatch
+from .linalg_checks import enough_memory, number
+from .operation import check_array
 
 __all__ = [
     "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape",
@@ -26,7 +26,7 @@ MODULE = "backline.nn.functional"
 def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: bool = False) -> Array:
     """An array of real floating-point numbers, or of `integers` on the CPU, of `rank` dimensions or more."""
     array = check_array(value, f"{where}: {name}")
-    integers = integers and elsewhere.device() == "cpu"
+    integers = integers and device_dispatch.device() == "cpu"
     if array.dtype.name not in FLOATS and not (integers and array.dtype.kind in "iu"):
         cause = f"it takes {', '.join(FLOATS)}{' and integers' if integers else ''}"
         raise BadType(f"{where}: {name} has dtype {array.dtype}", cause=cause, remedy="x.astype(np.float32)")

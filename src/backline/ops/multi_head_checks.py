@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .checks import flag, whole
-from .kinds import natively
+from .composite import natively
 from .layer_checks import Array, as_input, positive
-from .random import drawn_seed
+from .linalg_checks import flag, whole
+from .seeds import drawn_seed
 
 __all__ = ["WHERE", "checked", "checked_as_torch"]
 

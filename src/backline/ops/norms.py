@@ -10,14 +10,14 @@ import numpy as np
 
 from .. import _kernels
 from ..errors import BadAxis, BadType, BadValue
-from ..switches.declare import show
+from ..switches.switch import show
 from .axes import axes_of
-from .bind import composed_of
-from .checks import FLOATS, Array, dtype_given, flag, number
-from .kinds import dtype_of, functions, given, into, matrices, on_its_device, plain
+from .composite import dtype_of, functions, given, into, matrices, on_its_device, plain
+from .eigenvalues import svdvals
+from .linalg_checks import FLOATS, Array, dtype_given, flag, number
+from .linear_systems import inv_ex
+from .operation import composed_of
 from .promote import recast
-from .solve import inv_ex
-from .spectra import svdvals
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 

@@ -1,7 +1,7 @@
 """Pooling of images of one, two and three dimensions: max_pool, avg_pool, adaptive_avg_pool.
 
-Names, parameters and results are those of torch.nn.functional; dtypes and layouts as in `ops.neural`. Images are (N, C, ...), or
-(C, ...) without a batch.
+Names, parameters and results are those of torch.nn.functional; dtypes and layouts as in `ops.activations`.
+Images are (N, C, ...), or (C, ...) without a batch.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import BadValue
-from ..problems.neural import NeuralProblem
-from ..switches.declare import show
-from .bind import operation
-from .checks import flag, whole
-from .conv_checks import MOST, Sizes, numbers
+from ..problems.neural_problem import NeuralProblem
+from ..switches.switch import show
+from .convolution_checks import MOST, Sizes, numbers
 from .layer_checks import MODULE, Array, as_input, problem
+from .linalg_checks import flag, whole
+from .operation import operation
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_parameters", "avg_parameters", "avg_pool1d",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..errors import BadType, BadValue
-from ..problems.neural import NeuralProblem
-from .bind import operation
-from .checks import whole
-from .conv_checks import Sizes
+from ..problems.neural_problem import NeuralProblem
+from .activations_grad import GRAD
+from .convolution_checks import Sizes
 from .layer_checks import Array, as_input, problem
-from .neural_grad import GRAD
+from .linalg_checks import whole
+from .operation import operation
 from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
 
 __all__ = [

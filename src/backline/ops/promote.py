@@ -19,7 +19,7 @@ from ..engine.choose import plan_for
 from ..errors import BacklineError, BadType
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem, short
-from . import elsewhere
+from . import device_dispatch
 
 __all__ = ["ConvertedPlan", "accepted", "again", "conversion", "plan_of", "promoting", "recast"]
 
@@ -67,7 +67,7 @@ def plan_of(problem: Problem) -> Any:
 
 def recast(array: Array, dtype: np.dtype[Any]) -> Array:
     """The array in a dtype; the same array where it has it."""
-    from .kinds import cast, dtype_of  # here, because it stands on what makes operations, which stands on this
+    from .composite import cast, dtype_of  # here, because it stands on what makes operations, which stands on this
 
     if dtype_of(array) == dtype:
         return array
@@ -77,7 +77,7 @@ def recast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def conversion(name: str, array: Array, dtype: np.dtype[Any]) -> str:
     """Words for the conversion of an argument, for `explain`."""
-    from .kinds import dtype_of
+    from .composite import dtype_of
 
     return f"{name} {short(dtype_of(array))} -> {short(dtype)}"
 
@@ -103,7 +103,7 @@ def accepted(problem: Callable[..., Problem], names: tuple[str, ...], args: tupl
         return problem(*args, **kwargs)
     except BadType as error:
         allowed, refused = switches.current()["promote"] == "numpy", error
-        if not allowed and elsewhere.among(args, kwargs):
+        if not allowed and device_dispatch.among(args, kwargs):
             raise  # what would help is not tried on a device
         for dtype in _candidates(names, args, kwargs, KEPT):
             words: list[str] = []
@@ -183,7 +183,7 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _converts(name: str, array: Array, kept: tuple[str, ...]) -> bool:
     """True if an argument is converted to the common dtype; a mask of bool is not."""
-    from .kinds import dtype_of
+    from .composite import dtype_of
 
     return name not in kept and not ("mask" in name and dtype_of(array) == np.bool_)
 
@@ -192,7 +192,7 @@ def _candidates(
     names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], kept: tuple[str, ...]
 ) -> list[np.dtype[Any]]:
     """The dtype that NumPy makes of those of a call, and float64 in the place of integers; those that would change one."""
-    from .kinds import dtype_of
+    from .composite import dtype_of
 
     found = []
     for name, value in _named(names, args, kwargs):

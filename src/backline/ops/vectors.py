@@ -1,6 +1,6 @@
 """Products of vectors along an axis, diagonals and powers: vecdot, cross, diagonal, vander, as in torch.linalg.
 
-Sums and products of elements are those of the arrays' own library. `ops.basics` has what torch has beside `linalg`.
+Sums and products of elements are those of the arrays' own library. `ops.small_products` has what torch has beside `linalg`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from .axes import axis_of
-from .bind import composed_of
-from .checks import FLOATS, enough_memory, whole
-from .kinds import cast, dtype_of, functions, given, into, native, on_its_device, one_kind, plain
-from .matmul import vdot
+from .composite import cast, dtype_of, functions, given, into, native, on_its_device, one_kind, plain
+from .linalg_checks import FLOATS, enough_memory, whole
+from .matrix_products import vdot
+from .operation import composed_of
 
 __all__ = [
     "HALVES", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",

@@ -68,7 +68,7 @@ class Operand:
         """
         if len(self.shape) < 2:
             return "C" if not self.shape or self.strides[0] == self.dtype.itemsize or self.shape[0] == 1 else "X"
-        from .layout import matrix_layout
+        from .memory_layout import matrix_layout
 
         return matrix_layout(self.shape[-2:], self.strides[-2:], self.dtype.itemsize, self.aligned)[0]
 

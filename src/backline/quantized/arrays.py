@@ -8,9 +8,9 @@ import numpy as np
 
 from .. import _kernels, switches
 from ..errors import BadType, BadValue
-from ..libraries import team
-from ..libraries.cpu.reference_requantize import Factor, to_integers
-from ..ops.bind import check_array
+from ..libraries.reference.reference_requantize import Factor, to_integers
+from ..native import thread_team
+from ..ops.operation import check_array
 from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
 __all__ = ["QArray", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize"]
@@ -310,7 +310,7 @@ def _threads(size: int) -> int:
     """Threads for so many elements."""
     if size < MANY:
         return 1
-    team.bind()
+    thread_team.bind()
     threads: Any = switches.get("num_threads")
     return int(threads)
 

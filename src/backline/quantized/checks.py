@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..ops import axes
-from ..ops.bind import check_array
+from ..ops.operation import check_array
 
 __all__ = ["LEAST", "MOST", "Array", "axis_of", "check_kind", "integer_dtype", "one_of_each", "scales", "zero_points"]
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explain import operation_families, problem_builders
+from ..engine.explanation import operation_families, problem_builders
 from ..errors import BadType, BadValue
-from ..libraries import engines
-from ..libraries.cpu.reference_quantized import MOST_TERMS
-from ..ops.bind import check_array
-from ..ops.checks import enough_memory
-from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers, points_of
+from ..libraries import quantized_engines
+from ..libraries.reference.reference_quantized import MOST_TERMS
+from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers, points_of
+from ..ops.linalg_checks import enough_memory
+from ..ops.operation import check_array
 from ..problems import Operand
-from ..problems.quantized import QuantizedProblem
+from ..problems.quantized_problem import QuantizedProblem
 from . import ops
 from .schemes import scheme
 
@@ -59,7 +59,7 @@ def _of_shapes(op: str, dtype: np.dtype[Any], x: Any, weight: Any, result: tuple
     operands += [_dense(role, of, (1,)) for role, of in numbers_of]
     words["engine"] = scheme(words["engine"]).engine
     problem = QuantizedProblem(f"quantized.{op}", tuple(operands), tuple(sorted(words.items())), "quantized", result=result)
-    wanted = engines.packing(problem)
+    wanted = quantized_engines.packing(problem)
     if wanted is None:
         return problem
     return replace(problem, operands=(*operands[:2], _dense("form", np.dtype(np.uint8), (wanted.nbytes,)), *operands[2:]))

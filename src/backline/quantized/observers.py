@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..ops.checks import flag
+from ..ops.linalg_checks import flag
 from .arrays import QArray, check_floats, quantize
 from .checks import LEAST, MOST, Array, axis_of, integer_dtype
 from .schemes import scheme

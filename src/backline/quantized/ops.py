@@ -11,13 +11,13 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
-from ..libraries.cpu.reference_requantize import FLOAT32, input_integers, input_parameters
-from ..ops.bind import operation
-from ..ops.checks import enough_memory
-from ..ops.conv_checks import points_of
-from ..ops.kinds import dtype_of
+from ..libraries.reference.reference_requantize import FLOAT32, input_integers, input_parameters
+from ..ops.composite import dtype_of
+from ..ops.convolution_checks import points_of
+from ..ops.linalg_checks import enough_memory
+from ..ops.operation import operation
 from ..problems import operand
-from ..problems.quantized import QuantizedProblem
+from ..problems.quantized_problem import QuantizedProblem
 from .arrays import QArray, check_quantized, extremes, integers
 from .checks import Array, check_kind, one_of_each
 from .observers import parameters_of_one
@@ -253,7 +253,7 @@ def in_mlx(x: Any) -> bool:
 
 def _in_mlx(layer: PackedLinear) -> tuple[Any, ...]:
     """The words, scales, offsets and the bias of a layer as arrays of MLX."""
-    from ..libraries.apple.mlx_quantized import pack
+    from ..libraries.mlx.mlx_quantized import pack
 
     array = sys.modules["mlx.core"].array
     weight, scale, zeros, bias = layer.parts

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..libraries import engines
-from ..libraries.cpu.reference_quantized import ENGINE
-from ..ops.bind import check_array
-from ..ops.conv_checks import grouped, kernel_of, number_of_groups, numbers
-from ..problems.quantized import QuantizedProblem
+from ..libraries import quantized_engines
+from ..libraries.reference.reference_quantized import ENGINE
+from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers
+from ..ops.operation import check_array
+from ..problems.quantized_problem import QuantizedProblem
 from .arrays import QArray, check_quantized
 from .checks import LEAST, MOST, Array
 from .schemes import SCHEMES, current_engine
@@ -113,7 +113,7 @@ class Packed:
             return None
         found = self._known.get(key)
         if found is None:
-            wanted = engines.packing(problem())
+            wanted = quantized_engines.packing(problem())
             if wanted is None:
                 return None  # who runs it says why not, or needs none
             found = next((array for other, array in self._forms if other == wanted), None)

@@ -10,9 +10,9 @@ import numpy as np
 
 from .. import switches
 from ..errors import BackendUnavailable, BadType, BadValue
-from ..libraries import engines
-from ..libraries.cpu.reference_quantized import MOST_TERMS
-from ..libraries.cpu.reference_requantize import FLOAT32
+from ..libraries import quantized_engines
+from ..libraries.reference.reference_quantized import MOST_TERMS
+from ..libraries.reference.reference_requantize import FLOAT32
 from .arrays import QArray
 
 __all__ = ["SCHEMES", "Scheme", "current_engine", "scheme"]
@@ -104,11 +104,11 @@ def current_engine(where: str) -> str:
         The environment or a file names one that is not there.
     """
     name = str(switches.get("quantized.engine"))
-    there = engines.supported()
+    there = quantized_engines.supported()
     if name not in there:
         raise BackendUnavailable(
             f"{where}: quantized.engine is {name!r}, {switches.origin('quantized.engine')}, which is not available here",
-            cause=engines.reason(name),
+            cause=quantized_engines.reason(name),
             remedy=f"engines that are, the best first: {', '.join(map(repr, there))}",
         )
     return name

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import table as _table  # first: it declares what the rest reads
-from .declare import AtLeast, EachOf, Switch, Value, View
-from .declared import attach, declared, every, library_names, lookup, views
+from . import definitions as _table  # first: it declares what the rest reads
 from .provenance import Origin
 from .scope import Scope, make_scope
 from .snapshot import SCHEMA, Snapshot
@@ -31,6 +29,8 @@ from .store import (
     tracer,
     withdraw,
 )
+from .switch import AtLeast, EachOf, Switch, Value, View
+from .switch_registry import attach, declared, every, library_names, lookup, views
 
 __all__ = [
     "SCHEMA",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .declare import Value, View
+from .switch import Value, View
 
 __all__ = ["Addition"]
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..errors import BacklineError, BadValue
 from . import toml
-from .declare import Switch, Value, nearest, show
+from .switch import Switch, Value, nearest, show
 
 __all__ = ["Source", "read_sources", "refuse", "steps_out", "unknown_keys", "warn_about"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .declare import Value, View, show
+from .switch import Value, View, show
 
 __all__ = ["BY_DEVICE", "EVERY", "DeviceBound"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..errors import BacklineError
 from . import toml
-from .declare import AtLeast, EachOf, Switch, Value, nearest, show
-from .table import FAMILIES
+from .definitions import FAMILIES
+from .switch import AtLeast, EachOf, Switch, Value, nearest, show
 
 __all__ = ["DEVICES", "RESERVED", "Plugin", "Words", "enabled", "is_module", "is_reference", "line_of", "read"]
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 
-from .declare import show
-from .declared import every, library_names
 from .plugin_file import Plugin, enabled, is_module, is_reference, line_of, read
+from .switch import show
+from .switch_registry import every, library_names
 
 __all__ = ["GROUP", "noted", "remedy", "search", "words_of"]
 

@@ -21,10 +21,10 @@ from types import MappingProxyType
 
 from ..errors import BackendUnavailable, BacklineError
 from .config import steps_out
-from .declare import Switch, View, show
-from .declared import every
 from .plugin_file import RESERVED, Plugin, is_module
 from .plugin_search import GROUP, noted, remedy, search, words_of
+from .switch import Switch, View, show
+from .switch_registry import every
 
 __all__ = ["GROUP", "Plugin", "backend_of", "complain", "discover", "failed", "found", "load", "unread", "words_of"]
 
@@ -264,7 +264,7 @@ def _forget() -> None:
     import sys
 
     from . import store
-    from .declared import withdraw
+    from .switch_registry import withdraw
 
     backends = f"{__name__.partition('.')[0]}.backends"
     with _lock:

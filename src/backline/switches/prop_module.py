@@ -12,8 +12,8 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from ..errors import BadValue, Frozen, UnknownName
 from . import store
-from .declare import nearest, show
-from .module import is_submodule, unknown_name
+from .switch import nearest, show
+from .switch_module import is_submodule, unknown_name
 
 __all__ = ["ContextProp", "FP32Precision", "GenericModule", "PropModule", "precision_getter", "precision_setter"]
 

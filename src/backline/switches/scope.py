@@ -11,10 +11,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 from .. import _core
 from ..errors import BadType
 from . import store
-from .declare import Value, show
-from .declared import lookup, views
 from .provenance import Place, place, text_of
 from .snapshot import Overlay, Snapshot, overlay
+from .switch import Value, show
+from .switch_registry import lookup, views
 
 __all__ = ["Scope", "make_scope"]
 

@@ -13,8 +13,8 @@ from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ..errors import BacklineError, BadValue
-from .declare import Value, show
-from .declared import declared, lookup
+from .switch import Value, show
+from .switch_registry import declared, lookup
 
 if TYPE_CHECKING:
     from .scope import Scope

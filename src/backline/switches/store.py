@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .. import _core
 from ..errors import BadValue, Frozen
-from .declare import Reduction, Switch, Value, View, show
-from .declared import attached, declared, every, lookup, register, views
-from .precision import PARENT, decides
+from .precision_tree import PARENT, decides
 from .provenance import Origin, Place, place, text_of
 from .snapshot import Overlay, Snapshot, intern, overlay
+from .switch import Reduction, Switch, Value, View, show
+from .switch_registry import attached, declared, every, lookup, register, views
 
 if TYPE_CHECKING:
     from .config import Source

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from . import store
-from .declare import Value, View
-from .declared import lookup
 from .provenance import Place
 from .scope import Scope
 from .snapshot import Overlay, overlay
+from .switch import Value, View
+from .switch_registry import lookup
 
 __all__ = ["remember"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..switches import Scope as _Scope
 from ..switches import make_scope as _make_scope
-from ..switches.module import install as _install
+from ..switches.switch_module import install as _install
 
 __all__ = ["fill_uninitialized_memory", "flags"]
 

@@ -34,9 +34,9 @@ def _array(draw: Draw, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def _engine(draw: Draw) -> str:
-    from backline.libraries import engines
+    from backline.libraries import quantized_engines
 
-    return draw.choice(engines.supported())
+    return draw.choice(quantized_engines.supported())
 
 
 def _weight(draw: Draw, shape: tuple[int, ...], engine: str) -> Any:
@@ -73,7 +73,7 @@ def _exactly(result: Any, wanted: Array) -> None:
 
 def _by_engine(engine: str, result: Any, wanted: Array, x: Any, w: Any, scale: float) -> None:
     """Every bit, but for the engines that round in float32: those may be off by the rounding of a bias, and by one."""
-    from backline.libraries.cpu.reference_requantize import FLOAT32
+    from backline.libraries.reference.reference_requantize import FLOAT32
 
     if engine not in FLOAT32:
         return _exactly(result, wanted)
@@ -83,7 +83,7 @@ def _by_engine(engine: str, result: Any, wanted: Array, x: Any, w: Any, scale: f
 
 
 def _dynamic(engine: str, result: Any, x: Array, w: Any, bias: Array | None) -> None:
-    from backline.libraries.cpu.reference_requantize import FLOAT32, input_integers, input_parameters
+    from backline.libraries.reference.reference_requantize import FLOAT32, input_integers, input_parameters
 
     q = _q()
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)

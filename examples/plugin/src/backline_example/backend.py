@@ -9,7 +9,7 @@ from typing import Any
 
 from backline import libraries, switches
 from backline.switches import plugins
-from backline.switches.module import install
+from backline.switches.switch_module import install
 
 __all__ = ["cutoff", "enabled", "flags", "halvings", "is_available", "is_enabled", "set_flags", "version"]
 

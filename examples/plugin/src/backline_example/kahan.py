@@ -15,7 +15,7 @@ from backline import switches
 from backline.errors import refuse_overlap
 from backline.libraries import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Problem
-from backline.problems.matmul import MatmulProblem
+from backline.problems.matmul_problem import MatmulProblem
 from backline.switches import AtLeast, Switch
 
 __all__ = ["Kahan", "product"]

@@ -16,7 +16,7 @@ from backline import libraries, switches
 from backline.errors import refuse_overlap
 from backline.libraries import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Problem
-from backline.problems.matmul import MatmulProblem
+from backline.problems.matmul_problem import MatmulProblem
 
 __all__ = ["Strassen", "levels", "product"]
 

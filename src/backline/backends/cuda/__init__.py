@@ -10,10 +10,12 @@ from typing import cast as _cast
 
 from ... import switches as _switches
 from ...errors import BadValue as _BadValue
-from ...switches.declare import EnumSwitch as _EnumSwitch
-from ...switches.enums import BlasBackend, LinalgBackend, ROCmFABackend, SDPBackend
-from .. import _uniform
-from ._attention import (
+from ...switches.enumerations import BlasBackend, LinalgBackend, ROCmFABackend, SDPBackend
+from ...switches.switch import EnumSwitch as _EnumSwitch
+from .. import _module_factory
+from ._matmul_switches import cuBLASModule
+from ._plan_cache import cuFFTPlanCache, cuFFTPlanCacheAttrContextProp, cuFFTPlanCacheManager
+from ._sdpa_switches import (
     SDPAParams,
     can_use_cudnn_attention,
     can_use_efficient_attention,
@@ -21,8 +23,6 @@ from ._attention import (
     is_flash_attention_available,
     sdp_kernel,
 )
-from ._matmul import cuBLASModule
-from ._plan_cache import cuFFTPlanCache, cuFFTPlanCacheAttrContextProp, cuFFTPlanCacheManager
 
 __all__ = [
     "BlasBackend", "LinalgBackend", "ROCmFABackend", "SDPAParams", "SDPBackend", "allow_fp16_bf16_reduction_math_sdp",
@@ -35,10 +35,10 @@ __all__ = [
     "sdp_kernel", "set_flags", "version",
 ]  # fmt: skip
 
-is_available: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 matmul = cuBLASModule()
 cufft_plan_cache = cuFFTPlanCacheManager()
@@ -338,4 +338,4 @@ def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
     _switches.assign("cuda.fp16_bf16_reduction_math_sdp", enabled, depth=2)
 
 
-_uniform.install(__name__, hidden=True)
+_module_factory.install(__name__, hidden=True)

@@ -10,8 +10,8 @@ from numpy import integer
 
 from ... import switches
 from ...errors import BackendUnavailable, BadType, BadValue, ReadOnly, UnknownName
-from ...switches.declare import nearest, show
-from .. import _uniform
+from ...switches.switch import nearest, show
+from .. import _module_factory
 
 __all__ = ["cuFFTPlanCache", "cuFFTPlanCacheAttrContextProp", "cuFFTPlanCacheManager"]
 
@@ -56,7 +56,7 @@ class cuFFTPlanCacheAttrContextProp:
 
 
 def _plans(index: int) -> Any:
-    from ...engine.device_plans import cufft_plans
+    from ...engine.cufft_plan_caches import cufft_plans
 
     return cufft_plans(index)
 
@@ -108,7 +108,7 @@ class _Fixed:
         """
         values: dict[str, object] = {}
         if max_size is not None:
-            from ...engine.device_plans import switch_of
+            from ...engine.cufft_plan_caches import switch_of
 
             values[switch_of(self._index(f"cuda.cufft_plan_cache.flags(max_size={show(max_size)})"))] = max_size
         return switches.make_scope("cuda.cufft_plan_cache.flags", values, depth=2)
@@ -221,7 +221,7 @@ def _current() -> int | None:
 
 
 def _no_device(what: str) -> BackendUnavailable:
-    return _uniform.unavailable("cuda", what)
+    return _module_factory.unavailable("cuda", what)
 
 
 def _checked(device: object) -> int:

@@ -12,8 +12,8 @@ import numpy as _numpy
 
 from ... import switches as _switches
 from ...errors import BadType as _BadType
-from ...switches.declare import show as _show
-from .. import _uniform
+from ...switches.switch import show as _show
+from .. import _module_factory
 
 __all__ = [
     "CUDNN_TENSOR_DTYPES", "allow_tf32", "benchmark", "benchmark_limit", "conv", "depthwise_kernel", "deterministic", "enabled",
@@ -45,11 +45,11 @@ fp32_precision: Literal["none", "ieee", "tf32"]
 depthwise_kernel: Literal["auto", "cudnn", "native"]
 """Who runs depthwise convolutions of half precision: by shape, or always one."""
 
-is_available: _uniform.IsTrue
-is_enabled: _uniform.IsTrue
-version: _uniform.Version
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+is_available: _module_factory.IsTrue
+is_enabled: _module_factory.IsTrue
+version: _module_factory.Version
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 
 def is_acceptable(tensor: object) -> bool:
@@ -79,18 +79,19 @@ def is_acceptable(tensor: object) -> bool:
             remedy="an array of NumPy or CuPy",
         )
     on_cuda = hasattr(tensor, "__cuda_array_interface__")
-    return on_cuda and dtype in CUDNN_TENSOR_DTYPES and bool(_switches.get("cudnn.enabled")) and _uniform.available("cudnn")
+    taken = on_cuda and dtype in CUDNN_TENSOR_DTYPES
+    return taken and bool(_switches.get("cudnn.enabled")) and _module_factory.available("cudnn")
 
 
-conv = _uniform.precision(__name__, "cuda", "conv")
+conv = _module_factory.precision(__name__, "cuda", "conv")
 
 
 
 def _older_order(values: dict[str, object]) -> dict[str, object]:
     limit = values.get("cudnn.benchmark_limit")
-    if isinstance(limit, (bool, _numpy.bool_)) and not _uniform.available("cudnn"):
+    if isinstance(limit, (bool, _numpy.bool_)) and not _module_factory.available("cudnn"):
         return {name: value for name, value in values.items() if name != "cudnn.benchmark_limit"}
     return values
 
 
-_uniform.install(__name__, lazy=("rnn",), lenient=_older_order)
+_module_factory.install(__name__, lazy=("rnn",), lenient=_older_order)

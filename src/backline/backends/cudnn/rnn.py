@@ -9,17 +9,17 @@ import numpy as _numpy
 
 from ...errors import BadType as _BadType
 from ...errors import BadValue as _BadValue
-from ...switches.declare import nearest as _nearest
-from ...switches.declare import show as _show
-from .. import _uniform
+from ...switches.switch import nearest as _nearest
+from ...switches.switch import show as _show
+from .. import _module_factory
 
 __all__ = ["Unserializable", "flags", "fp32_precision", "get_cudnn_mode", "init_dropout_state", "set_flags"]
 
 fp32_precision: Literal["none", "ieee", "tf32"]
 """Precision that float32 inputs of recurrent networks may be reduced to on CUDA arrays."""
 
-flags: _uniform.Flags
-set_flags: _uniform.SetFlags
+flags: _module_factory.Flags
+set_flags: _module_factory.SetFlags
 
 _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
@@ -140,7 +140,7 @@ def init_dropout_state(dropout: float, train: bool, dropout_seed: int, dropout_s
 
 
 def _made(p: float, seed: int) -> Any:
-    from ...libraries import dropout
+    from ...libraries.cuda.common import dropout_states as dropout
 
     return dropout.make(p, seed)
 
@@ -156,4 +156,4 @@ def _wrong(name: str, value: object, wanted: str) -> _BadType:
     )
 
 
-_uniform.install(__name__, prefix="cudnn.rnn", present=False)
+_module_factory.install(__name__, prefix="cudnn.rnn", present=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...switches.module import install as _install
+from ...switches.switch_module import install as _install
 
 if TYPE_CHECKING:
     from . import run_cpu

@@ -1,0 +1,273 @@
+"""What the modules of the switchboard do in the same way, made from the declarations of their switches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from .. import switches
+from ..errors import BackendUnavailable
+from ..switches.switch_module import Computed, SwitchGroup, attributes
+from ..switches.switch_module import install as install_switches
+
+__all__ = ["Flags", "IsTrue", "SetFlags", "Version", "available", "flags_of", "group", "install", "unavailable", "version"]
+
+
+# For the annotations in the modules: what `install` makes of the declarations.
+IsTrue: TypeAlias = Callable[[], bool]
+Version: TypeAlias = Callable[[], Any]
+Flags: TypeAlias = Callable[..., switches.Scope]
+SetFlags: TypeAlias = Callable[..., tuple[Any, ...]]
+
+Lenient: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
+
+
+def _library(backend: str) -> str:
+    switch = switches.declared().get(f"{backend}.enabled")
+    return switch.allows if switch is not None else ""
+
+
+def available(backend: str) -> bool:
+    """Tell whether the library behind a backend is found and can be loaded now."""
+    from .. import libraries  # here, because nothing looks for a library before somebody asks
+
+    name = _library(backend)
+    if name in libraries.names():
+        return bool(libraries.get(name).available())
+    from ..libraries.presence import presence
+
+    return bool(presence(backend).available())
+
+
+_NUMBERED = ("cudnn", "cusparselt")  # their makers' versions are numbers
+
+
+def version(backend: str) -> Any:
+    """Version of the library behind a backend, or None if it is absent or does not tell."""
+    from .. import libraries
+
+    name = _library(backend)
+    if name in libraries.names() and name not in _NUMBERED:
+        return libraries.get(name).version()
+    from ..libraries.presence import presence
+
+    return presence(backend).version()
+
+
+def unavailable(backend: str, what: str) -> BackendUnavailable:
+    """The error for something that needs the library behind a backend: what was looked for, where, how to get it."""
+    from ..libraries.presence import unavailable as make
+
+    return make(backend, what)
+
+
+def plan_cache(library: str) -> object:
+    """Return the cache of prepared executions of a library."""
+    from ..engine import plan_caches as plans
+
+    return plans.cache(library)
+
+
+def fft_plan_cache(library: str) -> object:
+    """Return the cache of plans of Fourier transforms of a library."""
+    from ..engine import fft_plan_caches
+
+    return fft_plan_caches.cache(library)
+
+
+def install(
+    module: str,
+    *,
+    prefix: str | None = None,
+    model: tuple[str, ...] = (),
+    computed: Computed | None = None,
+    lazy: tuple[str, ...] = (),
+    plans: str = "",
+    transforms: str = "",
+    present: bool = True,
+    hidden: bool = False,
+    also: tuple[str, ...] = (),
+    lenient: Lenient | None = None,
+    members: Mapping[str, object] = MappingProxyType({}),
+) -> None:
+    """Give a module its switches as attributes and the functions that every backend has. Its body calls this at the end.
+
+    ``flags`` and ``set_flags``; with `present` also ``is_available`` and ``version``; with a switch ``enabled`` also
+    ``is_enabled``. What the module defines itself stays.
+
+    Parameters
+    ----------
+    module
+        The module's ``__name__``.
+    prefix
+        What its switches' names begin with; the last part of `module` unless given.
+    model
+        Switches whose old values ``set_flags`` returns; all unless given.
+    computed, lazy
+        As for `switches.switch_module.install`.
+    plans
+        Library whose cache of plans is shown as ``plan_cache``.
+    transforms
+        Library whose cache of plans of Fourier transforms is shown as ``fft_plan_cache``.
+    present
+        Whether there is a library that may be there or not.
+    hidden
+        Whether ``flags`` takes switches that are reached through functions too.
+    also
+        Those of them that it takes besides the others, where it does not take all.
+    lenient
+        As for `flags_of`.
+    members
+        Further members of the module's class.
+    """
+    prefix = module.rpartition(".")[2] if prefix is None else prefix
+    space = sys.modules[module].__dict__
+    found: dict[str, Callable[..., Any]] = {}
+    if present:
+        found["is_available"] = lambda: available(prefix)
+        found["is_available"].__doc__ = "Tell whether the library is found and can be loaded now. The answer is kept."
+        found["version"] = lambda: version(prefix)
+        found["version"].__doc__ = "Version of the library, or None if it is absent or does not tell."
+    if f"{prefix}.enabled" in switches.declared():
+        found["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
+        found["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
+    found["flags"], found["set_flags"] = flags_of(prefix, model, hidden, also, lenient)
+    for name, function in found.items():
+        if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
+            space[name] = _named(function, name, module)
+    if plans:
+        entry = (lambda: plan_cache(plans), f"{prefix}.plan_cache.max_size")
+        computed = {**(computed or {}), "plan_cache": entry}
+    if transforms:
+        entry = (lambda: fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")
+        computed = {**(computed or {}), "fft_plan_cache": entry}
+    install_switches(module, prefix, computed, lazy, members)
+
+
+def _named(function: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    function.__made__ = True  # type: ignore[attr-defined]  # a mark of our own
+    return function
+
+
+def group(title: str, prefix: str, computed: Computed | None = None) -> dict[str, Any]:
+    """Members of the class of a sub-object: its switches, ``flags`` and ``set_flags``, and the name users reach it by."""
+    flags, set_flags = flags_of(prefix)
+    made = {function: staticmethod(_named(f, function, title)) for function, f in (("flags", flags), ("set_flags", set_flags))}
+    return {**attributes(prefix, computed), **made, "__title__": title}
+
+
+def precision(module: str, device: str, op: str) -> Any:
+    """Make the sub-object for the precision of one operation: ``fp32_precision``, ``flags``, and what it is for."""
+    prefix = f"{module.rpartition('.')[2]}.{op}"
+    facts: Computed = {
+        "backend": (lambda: device, f"{prefix}.fp32_precision"),
+        "op": (lambda: op, f"{prefix}.fp32_precision"),
+    }
+    members = group(f"{module}.{op}", prefix, facts)
+    del members["set_flags"]
+    return type("Precision", (SwitchGroup,), members)()
+
+
+def flags_of(
+    prefix: str,
+    model: tuple[str, ...] = (),
+    hidden: bool = False,
+    also: tuple[str, ...] = (),
+    lenient: Lenient | None = None,
+) -> tuple[Callable[..., switches.Scope], Callable[..., tuple[Any, ...]]]:
+    """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
+
+    `lenient` is given what both are called with, switch name to value, and returns what counts of it.
+    """
+    there = {
+        s.attribute: s
+        for s in switches.every().values()
+        if s.backend == prefix and (hidden or s.face == "attribute" or s.attribute in also)
+    }
+    names = {name: switch.name for name, switch in there.items()}
+    underscored = {f"_{name}": full for name, full in names.items()}
+    returned = [names[name] for name in (model or [name for name in names if name not in also])]
+    title = f"{prefix}.flags" if prefix else "backends.flags"
+
+    def flags(*args: object, **kwargs: object) -> switches.Scope:
+        if not args and lenient is None:
+            try:  # the usual form, at its least cost
+                return switches.make_scope(title, {names[name]: value for name, value in kwargs.items()}, depth=2)
+            except KeyError:
+                pass
+        values = _bind(title, names, args, kwargs)
+        return switches.make_scope(title, lenient(values) if lenient else values, depth=2)
+
+    def set_flags(*args: object, **kwargs: object) -> tuple[Any, ...]:
+        values = _bind(title.replace("flags", "set_flags"), underscored, args, kwargs)
+        values = lenient(values) if lenient else values
+        before = switches.current()
+        old = tuple(_old(before, name) for name in returned)
+        switches.assign_many({name: value for name, value in values.items() if value is not None}, depth=2)
+        return old
+
+    flags.__doc__ = f"""Return a scope for switches: a context manager and a decorator. None keeps what holds.
+
+Only this thread or task sees the values, and only what is named changes.
+
+Parameters
+----------
+{_about(names)}
+
+Raises
+------
+BadValue, BadType
+    One of the values is illegal; none is set then.
+"""
+    set_flags.__doc__ = f"""Assign switches, all or none, and return the old values of {", ".join(model or names)}. None keeps.
+
+Inside a scope the assignment ends with the scope.
+
+Parameters
+----------
+{_about(underscored)}
+
+Raises
+------
+BadValue, BadType
+    One of the values is illegal; none is set then.
+Frozen
+    ``disable_global_flags()`` was called, and no scope is open.
+"""
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    # What `inspect.signature` looks at first, and the stubs of functions do not have.
+    flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in names])  # type: ignore[attr-defined]
+    set_flags.__signature__ = Signature([Parameter(n, kind, default=None) for n in underscored])  # type: ignore[attr-defined]
+    return flags, set_flags
+
+
+def _about(names: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}\n    {switches.lookup(full).doc}" for name, full in names.items())
+
+
+def _old(before: switches.Snapshot, name: str) -> Any:
+    switch = switches.lookup(name)
+    value = before.resolved(name) if switch.kind is bool else before[name]
+    return value if value != switch.unset or switch.unset is None else switches.get(name)
+
+
+def _bind(title: str, names: Mapping[str, str], args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+    if len(args) > len(names):
+        raise TypeError(f"{title}() takes at most {len(names)} arguments ({', '.join(names)}), not {len(args)}")
+    values = dict(zip(names.values(), args, strict=False))
+    for name, value in kwargs.items():
+        full = names.get(name)
+        if full is None:
+            from ..switches.switch import nearest
+
+            near = ", ".join(nearest(name, names)[:3])
+            raise TypeError(f"{title}() got an unexpected keyword argument {name!r}; the nearest names: {near}")
+        if full in values:
+            raise TypeError(f"{title}() got multiple values for argument {name!r}")
+        values[full] = value
+    return values

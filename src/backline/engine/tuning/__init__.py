@@ -1,0 +1,1 @@
+"""Measuring, and the records of what was measured."""

@@ -1,0 +1,1 @@
+"""What the libraries with a BLAS share: products, LAPACK, and layers made of their products."""

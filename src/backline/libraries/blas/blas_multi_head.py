@@ -1,0 +1,230 @@
+"""Multi-head attention with the products of a BLAS: projections, the core's attention, projection, in one prepared call.
+
+Where query, key and value are one array, one product projects it for all three. The attention reads the heads where that product
+put them, and writes its own next to each other: nothing is copied in between.
+
+What else there is, "composed", is made of operations one by one; `composed` is put here by the module that has those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from ... import _kernels
+from ...native import thread_team
+from ...native.plan_builder import Builder, Pointer, shift
+from ...native.shared_library import double_bits, float_bits
+from ...problems import Operand
+from ...problems.memory_layout import matrix_layout
+from ...problems.multi_head_problem import MultiHeadProblem
+from ..attention_constraints import facts_of, refusal
+from ..base import Algorithm, PythonPlan, Refusal
+from .blas_attention import described
+from .cblas import LETTER, PLAIN, ROW, THREAD_FLOPS, TRANSPOSED, BlasTraits
+
+__all__ = ["composed", "composed_algorithms", "fused_algorithms", "prepare_composed", "prepare_fused"]
+
+FUSED, COMPOSED = "fused", "composed"
+TRAITS = ("fused", "flash_attention")
+TYPES = ("float32", "float64")
+
+composed: list[Callable[..., Any]] = []  # the function of a Problem and its arrays by role
+
+
+# Made of operations -----------------------------------------------------------------------------------------------------
+
+
+def composed_algorithms(p: MultiHeadProblem) -> Iterator[Algorithm | Refusal]:
+    """Operations one after the other; who runs each is decided for it alone."""
+    note = "linear, matmul and softmax one by one, each by the library that is chosen for it"
+    yield Algorithm("numpy", COMPOSED, 1, False, "", "threads", "construction", "", note)
+
+
+def prepare_composed(p: MultiHeadProblem) -> Any:
+    roles = [o.role for o in p.operands]
+    return PythonPlan(lambda *arrays: composed[0](p, dict(zip(roles, arrays, strict=True))))
+
+
+# In one call --------------------------------------------------------------------------------------------------------------
+
+
+def fused_algorithms(blas: BlasTraits, p: MultiHeadProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """The prepared call, or why it cannot be."""
+    reason = _refusal(p) or refusal("flash_attention", p.inner, facts_of(p.device))
+    if reason:
+        yield Refusal(blas.name, FUSED, reason)
+        return
+    if blas.pool and blas.thread_guard is None:
+        yield Refusal(blas.name, FUSED, "it takes no thread count for one call, and this needs products on one thread each")
+        return
+    if threads > 1 and p.flops >= THREAD_FLOPS and blas.pool:
+        note = "rows of the projections and blocks of queries divided among the threads"
+        shared = thread_team.items_threads(threads)
+        yield Algorithm(blas.name, FUSED, shared, True, "", "run", "construction", blas.pool, note, TRAITS)
+    yield Algorithm(blas.name, FUSED, 1, False, "", "threads", "construction", traits=TRAITS)
+
+
+def _refusal(p: MultiHeadProblem) -> str:
+    if p.dtype.name not in TYPES:
+        return f"the fused kernel has {' and '.join(TYPES)}, not {p.dtype.name}"
+    if p.parameter("need_weights"):
+        return "need_weights: the fused kernel never has the weights of a row together"
+    if p.parameter("dropout_p"):
+        return f"the fused kernel has no dropout, and it is {p.parameter('dropout_p')}"
+    for role in ("bias_k", "static_k", "static_v"):
+        if p.get(role) is not None:
+            return f"{role}: the fused kernel takes keys and values as it projects them"
+    if p.parameter("add_zero_attn"):
+        return "add_zero_attn: the fused kernel takes keys and values as it projects them"
+    if 0 in (*p.query.shape, *p.sources[1].shape, *p.sources[2].shape):
+        return "an empty array needs no library"
+    for o in p.operands:
+        if o.role in ("query", "key", "value") and _rows(o) is None:
+            return f"the rows of {o.role} do not lie at even steps"
+        if o.role.endswith("weight") and matrix_layout(o.shape, o.strides, o.dtype.itemsize, o.aligned)[0] == "X":
+            return f"BLAS cannot read {o.role} as it lies"
+        if o.role.endswith("bias") and not o.aligned:
+            return f"{o.role} is not aligned"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of an array (N, L, K) as those of one matrix: its leading dimension, and steps in rows along N and L."""
+
+    count: int
+    ld: int
+    batch: int
+    sequence: int
+
+
+def _rows(o: Operand) -> _Rows | None:
+    """The rows of an operand as those of one matrix; None unless they follow each other upwards in memory, at even steps."""
+    (batch, length, width), (b, s, across), item = o.shape, o.strides, o.dtype.itemsize
+    if not o.aligned or (across != item and width > 1):
+        return None
+    # Strides of axes of one element mean nothing, so they are not looked at.
+    for outer, inner, step, steps in (
+        ((batch, b), (length, s), s, (length, 1)),
+        ((length, s), (batch, b), b, (1, batch)),
+    ):
+        if inner[0] == 1:
+            step = outer[1] if outer[0] > 1 else width * item
+        elif outer[0] > 1 and outer[1] != inner[0] * step:
+            continue
+        if step >= width * item and step % item == 0:
+            return _Rows(batch * length, step // item, *steps)
+    return None
+
+
+class _Fused:
+    """Writes the call down."""
+
+    def __init__(self, blas: BlasTraits, p: MultiHeadProblem, threads: int) -> None:
+        self.blas, self.p, self.threads = blas, p, threads
+        self.b, self.item = Builder(p), p.dtype.itemsize
+
+    def plan(self) -> Any:
+        p, b, size = self.p, self.b, self.p.embedding
+        heads = self.projected()
+        rows = _rows(p.query)
+        assert rows is not None
+        attended = b.work(rows.count * size * self.item, shared=True)
+        self.attention(heads, rows, attended)
+        weight = p.get("final_weight")
+        assert weight is not None
+        width = weight.shape[0]
+        shape = (*p.query.shape[:2], width)
+        step = width * self.item
+        out = b.result(p.dtype, shape, (rows.batch * step, rows.sequence * step, self.item))
+        source = _Source(attended, size, rows.count, size)
+        self.product(source, "final_weight", 0, width, ("final_bias", 0) if p.get("final_bias") else None, out, width)
+        guarded = p.flops >= self.blas.guarded_from(vector=False)
+        thread_guard = self.blas.thread_guard if guarded else None
+        return b.plan(out, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
+
+    def projected(self) -> list[tuple[Pointer, int, _Rows]]:
+        """Where query, key and value are: pointer, leading dimension, and the rows of their source."""
+        p, size = self.p, self.p.embedding
+        roles = ["query", "key" if p.get("key") else "query"]
+        roles.append("value" if p.get("value") else roles[1])
+        found: list[tuple[Pointer, int, _Rows]] = []
+        packed = p.get("weight") is not None
+        while len(found) < 3:
+            first = len(found)
+            # As many at once as have one source.
+            together = next((i for i in range(first + 1, 3) if roles[i] != roles[first]), 3) - first if packed else 1
+            o = p.get(roles[first])
+            assert o is not None
+            rows = _rows(o)
+            assert rows is not None
+            width = together * size
+            target = self.b.work(rows.count * width * self.item, shared=True)
+            source = _Source(self.b.argument(roles[first]), rows.ld, rows.count, o.shape[-1])
+            weight, start = ("weight", first * size) if packed else (("q_weight", "k_weight", "v_weight")[first], 0)
+            bias = ("bias", first * size) if p.get("bias") else None
+            self.product(source, weight, start, width, bias, target, width)
+            found += [(shift(target, i * size * self.item), width, rows) for i in range(together)]
+        return found
+
+    def product(
+        self, source: _Source, role: str, start: int, width: int, bias: tuple[str, int] | None, target: Pointer, ld: int
+    ) -> None:
+        """Rows times the transposed weights from row `start` on, plus a bias, its rows divided among the threads."""
+        p, b, item = self.p, self.b, self.item
+        o = p.get(role)
+        assert o is not None
+        layout, lead = matrix_layout(o.shape, o.strides, item)
+        if bias is not None:
+            given = p.get(bias[0])
+            assert given is not None
+            step = given.strides[0]
+            b.copy((source.rows, width), shift(b.argument(bias[0]), bias[1] * step), (0, step), target, (ld * item, item), item)
+            b.each()
+        parts = max(min(self.threads, source.rows), 1)
+        starts = [source.rows * i // parts for i in range(parts + 1)]
+        sizes = [to - since for since, to in pairwise(starts)]
+        x = (source.pointer[0], source.pointer[1], tuple(s * source.ld * item for s in starts[:-1]))
+        y = (target[0], target[1], tuple(s * ld * item for s in starts[:-1]))
+        weight = shift(b.argument(role), start * o.strides[0])
+        bits = [float_bits(v) if item == 4 else double_bits(v) for v in (1.0, float(bias is not None))]
+        gemm = self.blas.native.cblas(LETTER[p.dtype.name] + "gemm")
+        transposed = TRANSPOSED if layout == "C" else PLAIN
+        b.call(gemm, [ROW, PLAIN, transposed, sizes, width, source.width, x, source.ld, weight, lead, y, ld], bits)
+        b.each(parts, self.threads)
+
+    def attention(self, heads: list[tuple[Pointer, int, _Rows]], rows: _Rows, out: Pointer) -> None:
+        p, b, item = self.p, self.b, self.item
+        dim = p.embedding // p.heads
+        operands = []
+        for o, (_, ld, r) in zip(p.inner.qkv, heads, strict=True):
+            operands.append(replace(o, strides=(r.batch * ld * item, dim * item, r.sequence * ld * item, item)))
+        mask = p.inner.mask
+        inner = replace(p.inner, operands=(*operands, *([mask] if mask else [])))
+        row = p.embedding * item
+        items, description = described(self.blas, inner, "flash", (rows.batch * row, dim * item, rows.sequence * row))
+        work = b.work(_kernels.attention_workspace(description))
+        given = b.argument("mask") if mask is not None else 0
+        pointers = [pointer for pointer, _, _ in heads]
+        b.call(_kernels.addresses["attention"], [b.constant(description), list(range(items)), *pointers, given, out, work])
+        b.each(items, self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A matrix to be projected."""
+
+    pointer: Pointer
+    ld: int
+    rows: int
+    width: int
+
+
+def prepare_fused(blas: BlasTraits, p: MultiHeadProblem, algorithm: Algorithm) -> Any:
+    """The PreparedCall of what `fused_algorithms` listed."""
+    if algorithm.scaled:
+        thread_team.items_run()
+    return _Fused(blas, p, algorithm.threads).plan()

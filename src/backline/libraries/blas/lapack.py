@@ -1,0 +1,209 @@
+"""Dense linear algebra through LAPACK's Fortran interface, for every library that has it: what there is, and what its infos mean.
+
+Results come in the order that costs nothing: strides say which. The steps are in
+`lapack_solving`, `lapack_indefinite` and `lapack_spectra`.
+
+References: LAPACK Users' Guide, third edition; the argument lists are those of the reference implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...errors import BadValue, LinAlgError
+from ...native import thread_team
+from ...problems import operand
+from ...problems.linalg_problem import LinalgProblem, not_finite, singular
+from ..base import Algorithm, Refusal
+from .cblas import LETTER, THREAD_FLOPS, BlasTraits
+from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
+from .lapack_spectra import Spectra
+from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, routine_name
+
+__all__ = ["linalg_algorithms", "prepare_linalg"]
+
+# Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share (n of about 130).
+SHARED_FLOPS = 2e7
+
+# Operation -> algorithms, each with the LAPACK functions it calls ({t} the type's letter, {h} ge or he style names below).
+ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
+    "linalg.cholesky": {"potrf": ("{t}potrf",)},
+    "linalg.lu_factor": {"getrf": ("{t}getrf",)},
+    "linalg.lu_solve": {"getrs": ("{t}getrs",)},
+    "linalg.inv": {"getri": ("{t}getrf", "{t}getri"), "gesv": ("{t}gesv",)},
+    "linalg.solve": {"getrs": ("{t}getrf", "{t}getrs")},
+    "linalg.qr": {"geqrf": ("{t}geqrf", "{q}gqr")},
+    "linalg.eigh": {"syevd": ("{s}evd",)},
+    "linalg.eigvalsh": {"syevd": ("{s}evd",), "syev": ("{s}ev",)},
+    "linalg.eig": {"geev": ("{t}geev",)},
+    "linalg.eigvals": {"geev": ("{t}geev",)},
+    "linalg.svd": {"gesdd": ("{t}gesdd",), "gesvd": ("{t}gesvd",)},
+    "linalg.svdvals": {"gesdd": ("{t}gesdd",), "gesvd": ("{t}gesvd",)},
+    "linalg.lstsq": {d: ("{t}" + d,) for d in ("gelsy", "gels", "gelsd", "gelss")},
+    "linalg.ldl_factor": {"sytrf": ("{t}sytrf",), "hetrf": ("{t}hetrf",)},
+    "linalg.ldl_solve": {"sytrs": ("{t}sytrs",), "hetrs": ("{t}hetrs",)},
+    "linalg.householder_product": {"orgqr": ("{q}gqr",)},
+    "cholesky_solve": {"potrs": ("{t}potrs",)},
+    "cholesky_inverse": {"potri": ("{t}potri",)},
+    "linalg.solve_triangular": {"trsm": ()},
+}
+
+
+LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
+
+
+class _Writer(Indefinite, Spectra):
+    """Every operation."""
+
+
+def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Every way of this LAPACK for an operation."""
+    if problem.op not in ROUTINES:
+        yield Refusal(blas.name, "", f"it has no {problem.op}")
+        return
+    if problem.dtype.name not in LETTER:
+        yield Refusal(blas.name, "", f"LAPACK has no {problem.dtype.name}")
+        return
+    if problem.empty:
+        yield Refusal(blas.name, "", "an empty problem needs no LAPACK")
+        return
+    limit = blas.native.max_integer
+    if max(problem.m, problem.n, problem.k) > limit or (
+        blas.native.int_size == 4 and problem.m * problem.n > 8 * limit
+    ):
+        yield Refusal(blas.name, "", f"sizes past {limit} need 64-bit integers, this library has 32-bit ones")
+        return
+    driver = problem.parameter("driver")
+    if driver is None and problem.op == "linalg.lstsq":
+        driver = "gelsy"
+    pool = blas.lu_pool if problem.op in LU_INSIDE else blas.pool
+    for name, routines in ROUTINES[problem.op].items():
+        if problem.op.startswith("linalg.ldl") and name.startswith("he") != bool(problem.parameter("hermitian")):
+            continue
+        if driver is not None and name != driver:
+            yield Refusal(blas.name, name, f"the call asks for driver={driver!r}")
+            continue
+        missing = [r for r in (routine_name(x, problem.dtype) for x in routines) if not blas.native.lapack(r)]
+        if missing:
+            yield Refusal(blas.name, name, f"the library exports no {missing[0]}")
+            continue
+        if threads > 1 and problem.flops >= THREAD_FLOPS:
+            if problem.flops >= SHARED_FLOPS * problem.items:
+                yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, pool)
+            if problem.items > 1 and blas.pool:
+                yield Algorithm(
+                    blas.name, f"{name}_items", thread_team.items_threads(threads), True, "", "threads", "construction",
+                    blas.pool, "items of the batch divided among the threads",
+                )  # fmt: skip
+        yield Algorithm(blas.name, name, 1, False, "", "threads", blas.run_basis)
+
+
+def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, again: Callable[[str], Any]) -> Any:
+    """The PreparedCall of an Algorithm that `linalg_algorithms` listed.
+
+    `again` prepares the same Problem by another algorithm: the second try when an iteration does not converge.
+    """
+    name = algorithm.name.removesuffix("_items")
+    divided = name != algorithm.name
+    if divided:
+        thread_team.items_run()
+    by_pivots = p.op == "linalg.ldl_solve"
+    w = _Writer(blas, plain_pivots(p) if by_pivots else p, name)
+    results, wrap = getattr(w, p.op.rpartition(".")[2])()
+    w.finish()
+    on_info: Any = None
+    if p.op == "linalg.ldl_factor":
+        on_info = partial(zero_blocks, p, wrap)
+    elif p.op in SPREADS:
+        on_info = partial(_perhaps_singular, blas, p, wrap)
+    elif p.parameter("check", True) and w.b.info_buffer:
+        second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
+        on_info = partial(_failed, p.op, second)
+    guarded = p.flops >= blas.guarded_from(vector=True)
+    plan = w.b.plan(
+        *results,
+        count=p.items,
+        threads=algorithm.threads if divided else 1,
+        wrap=wrap,
+        on_info=on_info,
+        thread_guard=blas.thread_guard if guarded else None,
+        guard_threads=1 if divided else algorithm.threads,
+        release_gil=guarded,
+    )
+    return checked_pivots(p, plan) if by_pivots else plan
+
+
+MEANING = {
+    "linalg.cholesky": "the leading minor of order {i} is not positive-definite",
+    "cholesky_inverse": "element {i} of the diagonal is zero, the factor is singular",
+    "linalg.eigh": "the eigenvalues did not converge ({i} off-diagonal elements are left)",
+    "linalg.eigvalsh": "the eigenvalues did not converge ({i} off-diagonal elements are left)",
+    "linalg.eig": "the eigenvalues did not converge (the last {i} are missing)",
+    "linalg.eigvals": "the eigenvalues did not converge (the last {i} are missing)",
+    "linalg.svd": "the singular values did not converge",
+    "linalg.svdvals": "the singular values did not converge",
+    "linalg.lstsq": "the matrix has no full rank (element {i} of the triangular factor is zero), or the SVD did not converge",
+}
+BAD_PIVOTS = "a pivot is not one of the rows, which are counted from 1"
+
+
+def meaning(op: str, info: int) -> str:
+    """Explains LAPACK's positive info for an operation."""
+    return MEANING[op].format(i=info) if op in MEANING else singular(op, info)
+
+
+# LU of NaN or infinity spreads them; whether LAPACK then finds a zero among the pivots depends on the library.
+SPREADS = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
+
+
+def _perhaps_singular(
+    blas: BlasTraits, p: LinalgProblem, wrap: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]
+) -> Any:
+    """Where an info is not 0: items that are not finite get NaN and info 0, the others are singular."""
+    index = p.index("a")
+    assert index is not None
+    a = np.broadcast_to(arrays[index], (*p.batch, p.m, p.n)).reshape(-1, p.m, p.n)
+    spoilt = ~np.isfinite(a).all(axis=(1, 2)) & (np.array(infos) != 0)
+    left = [0 if s else _zero_pivot(blas, x, info) if info else 0 for s, x, info in zip(spoilt, a, infos, strict=True)]
+    check = p.parameter("check", True)
+    if check and any(left):
+        return _failed(p.op, None, plan, left, arrays, results)
+    parts = list(results)
+    wrong = spoilt.reshape(p.batch)
+    parts[0][wrong] = np.nan
+    if not check:
+        if isinstance(parts[-1], np.ndarray):
+            parts[-1][...] = np.reshape(left, p.batch)
+        else:
+            parts[-1] = np.int32(left[0])
+    return wrap(*parts) if wrap else parts[0]
+
+
+def _zero_pivot(blas: BlasTraits, a: Any, info: int) -> int:
+    """Which pivot of A is zero, where `info` may be that of its transpose: the memory order must not show in results."""
+    a = np.array(a, order="F")
+    problem = LinalgProblem("linalg.lu_factor", (operand("a", a),), (("check", True),), "linalg", m=len(a), n=a.shape[1])
+    w = _Writer(blas, problem, "getrf")
+    results, _ = w.lu_factor()
+    w.finish()
+    found: list[int] = []  # stays empty where rounding lets A's own LU through
+    w.b.plan(*results, on_info=lambda plan, infos, arrays, made: found.extend(infos))(a)
+    return found[0] if found else info
+
+
+def _failed(op: str, second: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
+    item, info = next((i, x) for i, x in enumerate(infos) if x)
+    where = f"item {item} of the batch: " if len(infos) > 1 else ""
+    if info == NOT_FINITE:
+        raise LinAlgError(f"{op}: {where}{not_finite(op)}")
+    if info == NOT_IN_RANGE:
+        raise BadValue(f"{op}: {where}{BAD_PIVOTS}", remedy="pivots as lu_factor returns them")
+    if info < 0:
+        raise RuntimeError(f"{op}: {where}LAPACK calls argument {-info} illegal; this is an error in backline")
+    if second is not None:
+        return second()(*arrays)
+    raise LinAlgError(f"{op}: {where}{meaning(op, info)}")

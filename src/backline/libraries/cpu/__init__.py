@@ -1,1 +1,0 @@
-"""CPU libraries, one file each."""

@@ -1,0 +1,1 @@
+"""Attention kernels of our own, in Triton."""

@@ -1,0 +1,135 @@
+"""Launches of compiled kernels: modules are CuPy's, and so are arrays and streams."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....errors import BackendUnavailable
+from ....problems.attention_problem import AttentionGrads, AttentionProblem
+from ..common import bindings
+from . import kernel_compiler as compiler
+from . import packaged_kernels as packaged
+from .launch_sequence import KERNELS, Recipe, Step, Tile, parameters
+
+__all__ = ["Run"]
+
+ALIGNED = 16  # bytes: what the kernels' loads rely on
+NO_SCRATCH = (np.uint64(0), np.uint64(0))  # two parameters that Triton adds
+SCALARS: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
+
+
+class _Launch(NamedTuple):
+    function: Any
+    grid: tuple[int]
+    block: tuple[int]
+    pointers: tuple[str, ...]
+    scalars: tuple[Any, ...]
+    shared: int
+
+
+class Run:
+    """A recipe for the device that is current, as a function of the arrays of a call.
+
+    Parameters
+    ----------
+    problem
+        Attention, or its gradients.
+    made
+        Its recipe.
+    """
+
+    def __init__(self, problem: AttentionProblem, made: Recipe) -> None:
+        self.roles = tuple(o.role for o in problem.operands)
+        self.made = {each.role: (each.shape, np.dtype(problem.dtype if each.dtype != "float32" else "f4")) for each in made.made}
+        self.results = made.results
+        self.launches = tuple(_prepared(step) for step in made.steps)
+
+    def __call__(self, *arrays: Any) -> Any:
+        cupy = bindings.cupy()
+        at = {role: _aligned(array) if role != "mask" else array for role, array in zip(self.roles, arrays, strict=True)}
+        at |= {role: cupy.empty(shape, dtype) for role, (shape, dtype) in self.made.items()}
+        for launch in self.launches:
+            pointers = (np.uint64(at[role].data.ptr if role else 0) for role in launch.pointers)
+            arguments = (*pointers, *launch.scalars, *NO_SCRATCH)
+            launch.function(launch.grid, launch.block, arguments, shared_mem=launch.shared)
+        if len(self.results) == 1:
+            return at[self.results[0]]
+        query, key, value = (at[role] for role in self.results)
+        return AttentionGrads(query, key, value, None)
+
+
+def _aligned(array: Any) -> Any:
+    """The array, or a dense copy of one that does not start where the kernels read from.
+
+    The copy has the strides of the array, in elements: the kernel was compiled for them.
+    """
+    if array.data.ptr % ALIGNED == 0:
+        return array
+    from ..common.device_plan import strided
+
+    cupy = bindings.cupy()
+    low = sum(min((n - 1) * step, 0) for n, step in zip(array.shape, array.strides, strict=True))
+    high = sum(max((n - 1) * step, 0) for n, step in zip(array.shape, array.strides, strict=True))
+    skipped = -(low // ALIGNED) * ALIGNED + low  # so that element 0 is aligned
+    memory = cupy.empty((high - low + skipped) // array.dtype.itemsize + 1, array.dtype)
+    begin = memory[(skipped - low) // array.dtype.itemsize :]
+    copy = strided(begin, array.shape, array.strides)
+    copy[...] = array
+    return copy
+
+
+def _kernel(step: Step) -> tuple[Tile, compiler.Compiled]:
+    """A kernel for a step, and its tile: Triton's; where there is no Triton, the packaged one."""
+    absent = compiler.reason()
+    if not absent:
+        return compiler.chosen(step)
+    found = packaged.find(step)
+    if found is None:
+        raise BackendUnavailable(f"there is no Triton to compile {step.variant.kernel}", cause=absent, remedy=compiler.HOW_TO_GET)
+    return found
+
+
+def _prepared(step: Step) -> _Launch:
+    tile, compiled = _kernel(step)
+    kinds = [kind for _, kind, _ in parameters(step.variant)][len(KERNELS[step.variant.kernel][0]) :]
+    scalars = tuple(SCALARS[kind](value) for kind, value in zip(kinds, step.scalars, strict=True))
+    block = (32 * compiled.warps,)
+    return _Launch(_function(compiled), (step.programs(tile),), block, step.pointers, scalars, compiled.shared)
+
+
+def _function(compiled: compiler.Compiled) -> Any:
+    """The kernel, loaded for the current device; from its PTX where the driver does not take the cubin."""
+    cupy = bindings.cupy()
+    key = (cupy, cupy.cuda.runtime.getDevice(), compiled)
+    found = _loaded.get(key)
+    if found is None:
+        try:
+            found = _load(compiled, "cubin" if compiled.cubin else "ptx")
+        except RuntimeError:
+            if not compiled.cubin:
+                raise
+            found = _load(compiled, "ptx")
+        _loaded[key] = found  # two threads load it twice at worst
+    return found
+
+
+_loaded: dict[Any, Any] = {}
+
+
+def _load(compiled: compiler.Compiled, kind: str) -> Any:
+    import tempfile
+
+    code = compiled.cubin if kind == "cubin" else compiled.ptx
+
+    # From a file of our own: one in the cache may be another by now.
+    with tempfile.TemporaryDirectory(prefix="backline-") as folder:
+        path = os.path.join(folder, f"{compiled.entry}.{kind}")
+        with open(path, "wb") as file:
+            file.write(code)
+        function = bindings.cupy().RawModule(path=path).get_function(compiled.entry)
+        # It is read when something is first asked of the function, or set.
+        function.max_dynamic_shared_size_bytes = compiled.shared
+        return function

@@ -1,0 +1,108 @@
+"""Attention kernels that come with Backline, for machines without Triton: PTX, which a driver translates for its device.
+
+``benchmarks/make_attention_ptx.py`` compiles them. They are for half precisions, head dims of 64 and 128, without mask and
+dropout, written for compute capability 8.0; every later device runs them, without what its tensor cores have learned since.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .kernel_compiler import Compiled, source_digest
+from .launch_sequence import Recipe, Step, Tile, Variant, shared_limit
+
+__all__ = [
+    "CAPABILITY", "DIMS", "DIVISOR", "DTYPES", "FILE", "SHARED", "Packaged", "find", "lacks", "name_of", "packed", "read",
+    "version",
+]  # fmt: skip
+
+FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attention_sm80.json.xz")
+FORMAT = 1
+CAPABILITY = (8, 0)
+DTYPES = ("float16", "bfloat16")
+DIMS = (64, 128)
+DIVISOR = 8  # elements: 16 bytes, which is what one load of a thread takes
+SHARED = shared_limit((8, 6))  # bytes: the least that a device from capability 8.0 on gives a program
+
+
+class Packaged(NamedTuple):
+    """What is in the file.
+
+    Attributes
+    ----------
+    triton
+        Version of the Triton that wrote it.
+    source
+        Digest of the kernels' text that it was made from.
+    kernels
+        Tile and code by `name_of` what they were compiled for.
+    """
+
+    triton: str
+    source: str
+    kernels: dict[str, tuple[Tile, Compiled]]
+
+
+def name_of(variant: Variant) -> str:
+    """What a packaged kernel is known by: all that it is compiled for, but the device and the multiple that strides are of."""
+    constants = (f"{name}={value}" for name, value in sorted(variant.constants))
+    return " ".join((variant.kernel, variant.dtype, variant.bias or "-", *constants))
+
+
+def packed(triton: str, kernels: Iterable[tuple[Variant, Tile, Compiled]]) -> bytes:
+    """The content of the file."""
+    rows = [
+        {
+            "name": name_of(variant), "tile": [tile.rows, tile.keys, tile.warps, tile.stages], "entry": made.entry,
+            "warps": made.warps, "shared": made.shared, "ptx": made.ptx.decode("ascii"),
+        }
+        for variant, tile, made in kernels
+    ]  # fmt: skip
+    told = {"format": FORMAT, "triton": triton, "source": source_digest(), "kernels": rows}
+    return lzma.compress(json.dumps(told, sort_keys=True).encode(), preset=9 | lzma.PRESET_EXTREME)
+
+
+@lru_cache(maxsize=1)
+def read() -> Packaged:
+    """What is in the file; without kernels where it is not there, or of another format."""
+    try:
+        with open(FILE, "rb") as file:
+            told: Any = json.loads(lzma.decompress(file.read()))
+    except (OSError, lzma.LZMAError, ValueError):
+        return Packaged("", "", {})
+    if told.get("format") != FORMAT:
+        return Packaged("", "", {})
+    kernels = {
+        row["name"]: (Tile(*row["tile"]), Compiled(row["entry"], row["warps"], row["shared"], b"", row["ptx"].encode("ascii")))
+        for row in told["kernels"]
+    }
+    return Packaged(told["triton"], told["source"], kernels)
+
+
+def version() -> str:
+    """Version of the Triton that wrote the packaged kernels."""
+    return read().triton
+
+
+def find(step: Step) -> tuple[Tile, Compiled] | None:
+    """The packaged kernel for a step, and its tile; None if there is none."""
+    variant = step.variant
+    if variant.capability < CAPABILITY or variant.divisor % DIVISOR:
+        return None
+    return read().kernels.get(name_of(variant))
+
+
+def lacks(made: Recipe) -> str:
+    """Which kernel of a recipe is not packaged; empty if all are."""
+    for step in made.steps:
+        if find(step) is None:
+            if step.variant.divisor % DIVISOR:
+                return f"rows that are multiples of {DIVISOR} elements apart"
+            return name_of(replace(step.variant, constants=()))
+    return ""

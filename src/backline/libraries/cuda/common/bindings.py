@@ -1,0 +1,164 @@
+"""The modules through which NVIDIA's libraries are called, imported when one is first needed; tests put others in their place.
+
+Nothing else in this folder imports them. Before a binding is imported its library is loaded from the file that the search found,
+so that the binding, which looks by itself, finds that one in the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from importlib import import_module
+from threading import Lock
+from typing import Any, NamedTuple
+
+from ....errors import BackendUnavailable
+from ... import python_packages
+from ...presence import presence
+from .driver_versions import driver_refuses, two_cudas
+
+__all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason", "remedy"]
+
+
+class _Module(NamedTuple):
+    path: str  # what is imported
+    package: str  # which is in this distribution
+    libraries: tuple[str, ...]  # loaded before, in this order
+    how_to_get: str
+    helpful: tuple[str, ...] = ()  # loaded before them where they are there
+
+
+_CUDA = "pip install 'backline[cuda13]'"
+_MODULES = {
+    "cupy": _Module("cupy", "cupy", (), _CUDA),
+    "cublas": _Module("nvmath.bindings.cublas", "nvmath", ("cublaslt", "cublas"), _CUDA),
+    "cublasLt": _Module("nvmath.bindings.cublasLt", "nvmath", ("cublaslt",), _CUDA),
+    "cusolverDn": _Module("nvmath.bindings.cusolverDn", "nvmath", ("cublaslt", "cublas", "cusolver"), _CUDA),
+    "cusolver": _Module("nvmath.bindings.cusolver", "nvmath", ("cublaslt", "cublas", "cusolver"), _CUDA),
+    "cufft": _Module("nvmath.bindings.cufft", "nvmath", ("cufft",), _CUDA),
+    "cusparseLt": _Module("nvmath.bindings.cusparseLt", "nvmath", ("cusparselt",), "pip install 'backline[sparse]'"),
+    # cuDNN ends the process that loads it before cuBLASLt. Of 9.19 it is known that without NVRTC, which it looks for by its name
+    # alone, it has no plans for attention.
+    "cudnn": _Module("cudnn", "cudnn", ("cublaslt", "cublas", "cudnn"), "pip install 'backline[cudnn]'", ("nvrtc",)),
+}
+
+inserted: dict[str, Any] = {}
+"""Modules in the place of the real ones, by the names of the functions here. For tests."""
+
+_imported: dict[str, Any] = {}
+_loaded: dict[str, Any] = {}  # kept, so that the files stay loaded
+_remedies: dict[str, str] = {}  # by reason
+_lock = Lock()
+
+
+def reason(*names: str) -> str:
+    """Why modules cannot be used, or an empty string; nothing is imported or loaded for it.
+
+    Parameters
+    ----------
+    *names
+        Names of functions here: "cublas". Each takes its package, its libraries and a device.
+
+    Examples
+    --------
+    >>> inserted["cufft"] = object()
+    >>> reason("cufft")
+    ''
+    >>> del inserted["cufft"]
+    """
+    found, remedy = _refusal(names)
+    if found:
+        _remedies[found] = remedy
+    return found
+
+
+def remedy(reason: str) -> str:
+    """What to do about a reason that was given here, or an empty string."""
+    return _remedies.get(reason, "")
+
+
+def _refusal(names: tuple[str, ...]) -> tuple[str, str]:
+    for name in names:
+        if name in inserted:
+            continue
+        module = _MODULES[name]
+        absent = python_packages.find(module.package)[2]
+        if absent:
+            return f"{absent} ({module.how_to_get})", module.how_to_get
+        for library in (*module.libraries, "cuda"):
+            wanted = presence(library)
+            if wanted.reason():
+                return f"{wanted.title}: {wanted.reason()}", wanted.remedy()
+        refused = driver_refuses(*module.libraries)
+        if not refused[0] and name == "cudnn":
+            refused = two_cudas()
+        if refused[0]:
+            return refused
+    return "", ""
+
+
+def _get(name: str) -> Any:
+    found = inserted.get(name) or _imported.get(name)
+    return found if found is not None else _import(name)
+
+
+def _import(name: str) -> Any:
+    module = _MODULES[name]
+    try:
+        with _lock:
+            for library in (*module.helpful, *module.libraries):
+                path = presence(library).path
+                if path is not None and library not in _loaded:
+                    _loaded[library] = ctypes.CDLL(path, mode=getattr(os, "RTLD_NOW", 2) | ctypes.RTLD_GLOBAL)
+        made = import_module(module.path)
+    except (ImportError, OSError) as error:
+        raise BackendUnavailable(
+            f"{module.path} cannot be imported.", cause=f"{type(error).__name__}: {error}", remedy=module.how_to_get
+        ) from error
+    return _imported.setdefault(name, made)
+
+
+def cupy() -> Any:
+    """CuPy: arrays, memory, streams, events.
+
+    Raises
+    ------
+    BackendUnavailable
+        It cannot be imported; so do the others.
+    """
+    return _get("cupy")
+
+
+def cublas() -> Any:
+    """cuBLAS: ``nvmath.bindings.cublas``."""
+    return _get("cublas")
+
+
+def cublasLt() -> Any:
+    """cuBLASLt: ``nvmath.bindings.cublasLt``."""
+    return _get("cublasLt")
+
+
+def cusolverDn() -> Any:
+    """cuSOLVER for dense matrices: ``nvmath.bindings.cusolverDn``."""
+    return _get("cusolverDn")
+
+
+def cusolver() -> Any:
+    """What cuSOLVER's parts share, their exception among it: ``nvmath.bindings.cusolver``."""
+    return _get("cusolver")
+
+
+def cufft() -> Any:
+    """cuFFT: ``nvmath.bindings.cufft``."""
+    return _get("cufft")
+
+
+def cusparseLt() -> Any:
+    """cuSPARSELt: ``nvmath.bindings.cusparseLt``."""
+    return _get("cusparseLt")
+
+
+def cudnn() -> Any:
+    """cuDNN: ``cudnn`` of nvidia-cudnn-frontend."""
+    return _get("cudnn")

@@ -1,0 +1,91 @@
+"""What a device is, as far as it decides anything: a value, so that what is decided for it can be asked without it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from ....problems import Problem
+from ... import devices
+from . import bindings
+
+__all__ = ["DeviceInfo", "capability", "device_info", "index_of", "lacks"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One GPU.
+
+    Attributes
+    ----------
+    index
+        CUDA's number of it.
+    capability
+        Compute capability: (9, 0).
+    multiprocessors
+        How many it has.
+    name
+        "NVIDIA H100 80GB HBM3".
+    l2_bytes, memory_bytes
+        Sizes of its second-level cache and of its memory.
+    """
+
+    index: int
+    capability: tuple[int, int]
+    multiprocessors: int
+    name: str
+    l2_bytes: int
+    memory_bytes: int
+
+
+_known: dict[tuple[Any, int], DeviceInfo] = {}  # by the CuPy that told
+
+
+def device_info(index: int) -> DeviceInfo:
+    """A device, as CuPy tells.
+
+    Raises
+    ------
+    BackendUnavailable
+        CuPy cannot be imported.
+    """
+    cupy = bindings.cupy()
+    found = _known.get((cupy, index))
+    if found is None:
+        told = cupy.cuda.runtime.getDeviceProperties(index)
+        name = told["name"]
+        found = _known[cupy, index] = DeviceInfo(
+            index, (int(told["major"]), int(told["minor"])), int(told["multiProcessorCount"]),
+            name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name),
+            int(told["l2CacheSize"]), int(told["totalGlobalMem"]),
+        )  # fmt: skip
+    return found
+
+
+def capability(index: int) -> tuple[int, int]:
+    """Compute capability of a device; CuPy is not imported for it. (0, 0) where nobody tells."""
+    import sys
+
+    if "cupy" in bindings.inserted or "cupy" in sys.modules:
+        return device_info(index).capability
+    return devices.capability(index) or (0, 0)
+
+
+def index_of(problem: Problem) -> int:
+    """Number of the device that a Problem's arrays are on.
+
+    >>> index_of(Problem("matmul", (), device="cuda:1")), index_of(Problem("matmul", (), device="cuda"))
+    (1, 0)
+    """
+    return int(problem.device.partition(":")[2] or 0)
+
+
+def lacks(way_precision: str, least: tuple[int, int], having: tuple[int, int]) -> str:
+    """Why a device, or the environment, does not have a way; empty if it has."""
+    if having < least:
+        major, minor = least
+        return f"{way_precision} takes compute capability {major}.{minor}; the device has {having[0]}.{having[1]}"
+    if way_precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE", "").strip() == "0":
+        return "NVIDIA_TF32_OVERRIDE=0 turns tf32 off inside NVIDIA's libraries"
+    return ""

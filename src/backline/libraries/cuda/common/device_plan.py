@@ -1,0 +1,80 @@
+"""The Plan of a library for CUDA arrays: it runs on the device it was made for, and a failure drops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....errors import refuse_overlap
+from ....problems import Operand
+from . import bindings, faults
+
+__all__ = ["DevicePlan", "refuse_overlaps", "strided"]
+
+
+class DevicePlan:
+    """A Plan that is a Python function of CuPy's arrays, in the order of the Problem's operands.
+
+    Parameters
+    ----------
+    function
+        Enqueues the work on CuPy's current stream and returns the result. It keeps nothing of a call: threads share a Plan.
+    device
+        Index of the device, which is current while it runs.
+    what
+        What fails, for the error's text: "cuBLAS, gemm_ex".
+    errors
+        The binding's own exceptions. They become `LibraryFailed`, as CUDA's RuntimeErrors do; the Plan is not used again then.
+    """
+
+    __slots__ = ("choice", "current", "device", "errors", "failed", "function", "what")
+
+    def __init__(self, function: Callable[..., Any], device: int, what: str, errors: tuple[type[Exception], ...]) -> None:
+        self.function, self.device, self.what = function, device, what
+        self.errors: tuple[type[Exception], ...] = (*errors, RuntimeError)
+        self.current = bindings.cupy().cuda.runtime.getDevice
+        self.choice: Any = None
+        self.failed = False
+
+    def __call__(self, *arrays: Any) -> Any:
+        try:
+            if self.current() == self.device:
+                return self.function(*arrays)
+            with bindings.cupy().cuda.Device(self.device):
+                return self.function(*arrays)
+        except Exception as error:
+            return faults.answer(self, error, arrays)
+
+
+def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """An array's memory with another shape and other strides in bytes: a vector as a matrix, a matrix as a batch."""
+    if array.shape == shape and array.strides == strides:
+        return array
+    return bindings.cupy().lib.stride_tricks.as_strided(array, shape, strides)
+
+
+class _Where:
+    """Lets NumPy tell overlaps of arrays whose memory it must not read."""
+
+    def __init__(self, array: Any, operand: Operand) -> None:
+        self.__array_interface__ = {
+            "version": 3, "typestr": f"|V{operand.dtype.itemsize}", "shape": operand.shape, "strides": operand.strides,
+            "data": (int(array.data.ptr) or 1, True),
+        }  # fmt: skip
+
+
+def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]) -> None:
+    """Refuse an output that has an element in common with an operand, as calls on NumPy's arrays do.
+
+    Raises
+    ------
+    BadValue
+        It would be overwritten while it is read.
+    """
+    import numpy as np
+
+    low, high = (int(out.data.ptr) + end for end in as_out.extent())
+    for array, operand in others:
+        begin, end = (int(array.data.ptr) + end for end in operand.extent())
+        if low < end and begin < high:
+            refuse_overlap(np.asarray(_Where(out, as_out)), np.asarray(_Where(array, operand)))

@@ -1,0 +1,160 @@
+"""Elementwise work on CuPy's arrays in one pass each: C++ that CuPy compiles, when it is first needed, into a kernel.
+
+Values are computed in float32, those of float64 in float64; halves are widened when they are read and rounded when they are
+written. The parts of formulas that are no activations have the names and the meaning of `spaces.PIECES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import bindings
+
+__all__ = ["ACTIVATIONS", "KERNELS", "PREAMBLE", "SLOPES", "Kernel", "dropped", "epilogue", "kernel", "made"]
+
+PREAMBLE = r"""
+template <typename T> struct Wide { typedef float type; };
+template <> struct Wide<double> { typedef double type; };
+template <typename S> __device__ inline S bl_sigmoid(S x) {
+    S e = exp(x < S(0) ? x : -x);  // never above 1: nothing overflows
+    return (x >= S(0) ? S(1) : e) / (S(1) + e);
+}
+template <typename S> __device__ inline S bl_near(S x, S most) { return x > most ? most : x < -most ? -most : x; }
+"""
+_WIDE = "typedef Wide<T>::type S; "
+_ROOT_HALF, _ROOT_2_PI = f"S({math.sqrt(0.5)!r})", f"S({math.sqrt(2 * math.pi)!r})"
+_TWICE, _CUBIC = f"S({2 * math.sqrt(2 / math.pi)!r})", "S(0.044715)"  # of Hendrycks and Gimpel, arXiv:1606.08415
+
+
+_kept: dict[tuple[Any, str], Callable[..., Any]] = {}  # by the CuPy that has it compiled, and name
+
+
+class Kernel(NamedTuple):
+    """What ``cupy.ElementwiseKernel`` is made of."""
+
+    inputs: str
+    outputs: str
+    body: str
+
+
+# Of a value v. A NaN stays one; erfc of the negative, for 1 + erf would cancel where v is negative.
+ACTIVATIONS = {
+    "relu": "v <= S(0) ? S(0) : v",
+    "gelu": f"v * (S(0.5) * erfc(-{_ROOT_HALF} * v))",
+    "gelu_tanh": f"v * bl_sigmoid({_TWICE} * (v + {_CUBIC} * v * v * v))",
+    "silu": "v * bl_sigmoid(v)",
+    "tanh": "tanh(v)",
+    "sigmoid": "bl_sigmoid(v)",
+}
+
+# What the gradient is multiplied by, of a value v. Beyond the bounds a slope is 0 or 1, and 0 times infinity is not meant.
+SLOPES = {
+    "gelu": f"S n = bl_near(v, S(100)); S d = S(0.5) * erfc(-{_ROOT_HALF} * v) + n * exp(S(-0.5) * n * n) / {_ROOT_2_PI};",
+    "gelu_tanh": f"S n = bl_near(v, S(100)); S u = {_TWICE} * (n + {_CUBIC} * n * n * n); "
+    f"S r = {_TWICE} * (S(1) + S(3) * {_CUBIC} * n * n); S s = bl_sigmoid(u); S d = s + n * s * bl_sigmoid(-u) * r;",
+    "silu": "S n = bl_near(v, S(1000)); S d = bl_sigmoid(n) * (S(1) + n * bl_sigmoid(-n));",
+    "tanh": "S d = S(4) * bl_sigmoid(S(2) * v) * bl_sigmoid(S(-2) * v);",  # 1 - tanh(v)^2, without the cancellation
+    "sigmoid": "S d = bl_sigmoid(v) * bl_sigmoid(-v);",
+}
+
+KERNELS: dict[str, Kernel] = {
+    **{name: Kernel("T x", "T y", f"{_WIDE}S v = S(x); y = T({text});") for name, text in ACTIVATIONS.items()},
+    **{
+        f"{name}_grad": Kernel("T x, T g", "T y", f"{_WIDE}S v = S(x); {text} y = T(d * S(g));") for name, text in SLOPES.items()
+    },
+    "relu_grad": Kernel("T x, T g", "T y", f"{_WIDE}S v = S(x); y = v <= S(0) ? T(0.0f) : g;"),  # a NaN lets the gradient through
+    "shifted_exp": Kernel("T x, T m", "T y", "y = exp(x - m);"),
+    "divided": Kernel("T x, T s", "T y", "y = x / s;"),
+    "less": Kernel("T x, T m, T s", "T y", "y = x - m - s;"),
+    "times": Kernel("T x, T z", "T y", "y = x * z;"),
+    "softmax_moved": Kernel("T x, T g, T s", "T y", "y = x * (g - s);"),
+    "log_softmax_moved": Kernel("T x, T g, T s", "T y", "y = g - exp(x) * s;"),
+    "squared": Kernel("T x, T m", "T y", "y = (x - m) * (x - m);"),
+    "normalised": Kernel("T x, T m, T r", "T y", "y = (x - m) * r;"),
+    "scaled": Kernel("T x, T m, T r, T w, T b", "T y", "y = (x - m) * r * w + b;"),
+    "norm_moved": Kernel("T x, T g, T r, T a, T b", "T y", "y = r * (g - a - x * b);"),
+}  # fmt: skip
+
+
+def made(name: str, of: Kernel, preamble: str = PREAMBLE) -> Callable[..., Any]:
+    """A kernel of this name, made once."""
+    cupy = bindings.cupy()
+    found = _kept.get((cupy, name))
+    if found is None:
+        found = _kept[cupy, name] = cupy.ElementwiseKernel(of.inputs, of.outputs, of.body, f"backline_{name}", preamble=preamble)
+    return found
+
+
+def kernel(name: str) -> Callable[..., Any]:
+    """The kernel with this name: a function of arrays, and of the output if it is to be a certain one."""
+    return made(name, KERNELS[name])
+
+
+def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., Any]:
+    """The kernel of what follows a product: ``activation(x + bias + residual)``, rounded once to the dtype of its output.
+
+    Parameters
+    ----------
+    activation
+        A key of `ACTIVATIONS`, or None.
+    roles
+        Of what is added, in the order of the call: "bias", "residual".
+
+    Notes
+    -----
+    Inputs are the product, of float32 or float64, then what is added, of the dtype of the output T.
+    """
+    total = " + ".join(["S(x)", *(f"S({role})" for role in roles)])
+    inputs = ", ".join(["P x", *(f"T {role}" for role in roles)])
+    text = ACTIVATIONS[activation] if activation else "v"
+    name = "_".join(["linear", *roles, activation or "plain"])
+    return made(name, Kernel(inputs, "T y", f"{_WIDE}S v = {total}; y = T({text});"))
+
+
+# One number of the generator for each element: its state is as many steps further as the element has before it (the steps of
+# F. Brown, "Random Number Generation with Arbitrary Strides", 1994), and the output function is XSL-RR of M. O'Neill's PCG.
+_DROPPED = Kernel(
+    "T x, uint64 high, uint64 low, uint64 inc_high, uint64 inc_low, float64 rate, float64 scale",
+    "T y",
+    _WIDE
+    + r"""
+    unsigned long long steps = (unsigned long long)i + 1;
+    Bits state = {high, low}, plus = {inc_high, inc_low}, times = {0x2360ed051fc65da4ULL, 0x4385df649fccf645ULL};
+    Bits all_times = {0, 1}, all_plus = {0, 0};
+    for (; steps; steps >>= 1) {
+        if (steps & 1) { all_times = bl_mul(all_times, times); all_plus = bl_add(bl_mul(all_plus, times), plus); }
+        plus = bl_add(bl_mul(times, plus), plus);
+        times = bl_mul(times, times);
+    }
+    state = bl_add(bl_mul(state, all_times), all_plus);
+    unsigned long long word = state.high ^ state.low;
+    unsigned turn = (unsigned)(state.high >> 58);
+    word = (word >> turn) | (word << ((64 - turn) & 63));
+    double number = (double)(word >> 11) * (1.0 / 9007199254740992.0);
+    y = T(S(x) * S(number >= rate ? scale : 0.0));
+    """,
+)
+_BITS = r"""
+struct Bits { unsigned long long high, low; };
+__device__ inline unsigned long long bl_high(unsigned long long a, unsigned long long b) {
+    unsigned long long al = a & 0xffffffffULL, ah = a >> 32, bl = b & 0xffffffffULL, bh = b >> 32;
+    unsigned long long middle = ah * bl + ((al * bl) >> 32), other = al * bh + (middle & 0xffffffffULL);
+    return ah * bh + (middle >> 32) + (other >> 32);
+}
+__device__ inline Bits bl_mul(Bits a, Bits b) {
+    Bits c = {bl_high(a.low, b.low) + a.high * b.low + a.low * b.high, a.low * b.low};
+    return c;
+}
+__device__ inline Bits bl_add(Bits a, Bits b) {
+    Bits c = {a.high + b.high, a.low + b.low};
+    c.high += c.low < a.low;
+    return c;
+}
+"""
+
+
+def dropped() -> Callable[..., Any]:
+    """The kernel of dropout: the numbers of ``numpy.random.PCG64``, computed where they are used."""
+    return made("dropped", _DROPPED, PREAMBLE + _BITS)

@@ -1,0 +1,131 @@
+"""Depthwise convolutions and their gradients, channel by channel: kernels that CuPy compiles when they are first needed.
+
+Each element of a result is summed by one thread, tap after tap. The gradient by the weights is summed in parts of a number of
+rows first, and the parts then by CuPy, whose order the shape decides.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ....problems.conv_problem import ConvProblem
+from ..common import bindings, elementwise_kernels
+
+__all__ = ["FORWARD", "INPUT", "SCALARS", "WEIGHT", "run"]
+
+THREADS = 1 << 20  # that the gradient by the weights is divided among, where there are so many rows
+Array = Any
+
+SCALARS = (
+    "channels", "features", "id", "ih", "iw", "kd", "kh", "kw", "od", "oh", "ow", "sd", "sh", "sw", "dd", "dh", "dw",
+    "pd", "ph", "pw",
+)  # fmt: skip
+"""What kernels are told beside arrays: images, kernel, points, stride, dilation, zeros before; three of each."""
+
+# x: images, w: weights, g: gradient of the result; dense, in order. y has the dtype P that sums are in.
+FORWARD = r"""
+    long long q = i;
+    const int c = q % ow; q /= ow;
+    const int b = q % oh; q /= oh;
+    const int a = q % od; q /= od;
+    const long long f = q % features, image = q / features, m = image * channels + f / (features / channels);
+    P sum = P(0);
+    for (int u = 0; u < kd; ++u) {
+        const int z = a * sd - pd + u * dd;
+        if (z < 0 || z >= id) continue;
+        for (int v = 0; v < kh; ++v) {
+            const int r = b * sh - ph + v * dh;
+            if (r < 0 || r >= ih) continue;
+            for (int t = 0; t < kw; ++t) {
+                const int s = c * sw - pw + t * dw;
+                if (s < 0 || s >= iw) continue;
+                sum += P(x[((m * id + z) * ih + r) * iw + s]) * P(w[((f * kd + u) * kh + v) * kw + t]);
+            }
+        }
+    }
+    y = sum;
+"""
+INPUT = r"""
+    long long q = i;
+    const int s = q % iw; q /= iw;
+    const int r = q % ih; q /= ih;
+    const int z = q % id; q /= id;
+    const long long m = q % channels, image = q / channels, more = features / channels;
+    P sum = P(0);
+    for (long long f = m * more; f < (m + 1) * more; ++f)
+        for (int u = 0; u < kd; ++u) {
+            const int a = z + pd - u * dd;
+            if (a < 0 || a % sd || a / sd >= od) continue;
+            for (int v = 0; v < kh; ++v) {
+                const int b = r + ph - v * dh;
+                if (b < 0 || b % sh || b / sh >= oh) continue;
+                for (int t = 0; t < kw; ++t) {
+                    const int c = s + pw - t * dw;
+                    if (c < 0 || c % sw || c / sw >= ow) continue;
+                    sum += P(g[(((image * features + f) * od + a / sd) * oh + b / sh) * ow + c / sw])
+                        * P(w[((f * kd + u) * kh + v) * kw + t]);
+                }
+            }
+        }
+    y = sum;
+"""
+WEIGHT = r"""
+    long long q = i;
+    const int t = q % kw; q /= kw;
+    const int v = q % kh; q /= kh;
+    const int u = q % kd; q /= kd;
+    const long long f = q % features, part = q / features;
+    P sum = P(0);
+    for (long long row = part * step; row < (part + 1) * step && row < rows; ++row) {
+        const int b = row % oh, a = row / oh % od;
+        const long long image = row / oh / od, m = image * channels + f / (features / channels);
+        const int z = a * sd - pd + u * dd, r = b * sh - ph + v * dh;
+        if (z < 0 || z >= id || r < 0 || r >= ih) continue;
+        for (int c = 0; c < ow; ++c) {
+            const int s = c * sw - pw + t * dw;
+            if (s < 0 || s >= iw) continue;
+            sum += P(x[((m * id + z) * ih + r) * iw + s]) * P(g[(((image * features + f) * od + a) * oh + b) * ow + c]);
+        }
+    }
+    y = sum;
+"""
+_NUMBERS = ", ".join(["int64 channels, int64 features", *(f"int32 {name}" for name in SCALARS[2:])])
+_KERNELS = {
+    "conv": ("raw T x, raw T w", FORWARD, ""), "conv_grad_input": ("raw T g, raw T w", INPUT, ""),
+    "conv_grad_weight": ("raw T x, raw T g", WEIGHT, ", int64 rows, int64 step"),
+}  # fmt: skip
+_ROLES = {"conv": ("input", "weight"), "conv_grad_input": ("grad", "weight"), "conv_grad_weight": ("input", "grad")}
+
+
+def run(p: ConvProblem, given: dict[str, Array], work: Any) -> Array:
+    """The sums of a depthwise convolution that is not empty, or of one of its gradients.
+
+    Parameters
+    ----------
+    p
+        What is asked.
+    given
+        The arrays by role, however they lie.
+    work
+        The dtype of the sums.
+    """
+    cupy = bindings.cupy()
+    inputs, body, more = _KERNELS[p.op]
+    source = elementwise_kernels.Kernel(f"{inputs}, {_NUMBERS}{more}", "P y", body)
+    kernel = elementwise_kernels.made(f"depthwise_{p.op}", source, "")
+    arrays = [cupy.ascontiguousarray(given[role]) for role in _ROLES[p.op]]
+    padding = tuple(before for before, _ in p.padding)
+    numbers = [p.channels, p.features]
+    for values, missing in ((p.image, 1), (p.kernel, 1), (p.points, 1), (p.stride, 1), (p.dilation, 1), (padding, 0)):
+        numbers += [*[missing] * (3 - len(values)), *values]
+    if p.op != "conv_grad_weight":
+        result = cupy.empty(p.result, work)
+        kernel(*arrays, *numbers, result)
+        return result
+    rows = p.batch * prod(p.points[:-1])
+    parts = max(min(rows, THREADS // max(p.features * prod(p.kernel), 1)), 1)
+    step = -(-rows // parts)
+    partial = cupy.empty((-(-rows // step), *p.result), work)
+    kernel(*arrays, *numbers, rows, step, partial)
+    return partial.sum(axis=0)

@@ -1,0 +1,376 @@
+"""cuBLAS: products of CuPy's arrays.
+
+What is decided (which routine, in which precision, with how much workspace) is decided by functions of values, for any device;
+a Plan makes the calls and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .... import switches
+from ....problems import Problem
+from ....problems.conv_problem import ConvProblem
+from ....problems.linear_problem import LinearProblem
+from ....problems.matmul_problem import MatmulProblem
+from ....switches import workspaces
+from ...base import Algorithm, Library, Refusal
+from ...presence import presence
+from ..common import bindings
+from ..common.device_facts import capability, index_of, lacks
+from ..common.device_plan import DevicePlan
+from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
+from ..common.streams import Handles
+
+__all__ = [
+    "CuBLAS", "Recipe", "Way", "listed", "recipe", "report", "scale_type", "version_of", "ways", "workspace_bytes",
+]  # fmt: skip
+
+# Math modes, compute types and strategies have the numbers of cuBLAS's header.
+DEFAULT, TF32, BF16X9, NO_REDUCED_SUMS = 0, 3, 4, 16
+IN_F16, IN_F32, IN_F64, IN_BF16X9 = 64, 68, 70, 78
+DEFAULT_STRATEGY, EAGER = 0, 2
+LIBRARY_CHOOSES = -1  # of the routine's own algorithms, which newer devices take no other word on
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to compute products of a dtype.
+
+    Attributes
+    ----------
+    name
+        Of the Algorithm.
+    mode
+        Math mode of the handle during the call.
+    compute
+        Compute type.
+    precision
+        As an Algorithm says it.
+    traits
+        What switches may forbid.
+    least
+        Compute capability that it needs.
+    strategy
+        Emulation strategy of the handle during the call.
+    """
+
+    name: str
+    mode: int
+    compute: int
+    precision: str = ""
+    traits: tuple[str, ...] = ()
+    least: tuple[int, int] = (0, 0)
+    strategy: int = DEFAULT_STRATEGY
+
+
+def _halves(kind: str) -> tuple[Way, ...]:
+    return (
+        Way("gemm", DEFAULT, IN_F32, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
+        Way("gemm_wide_sums", NO_REDUCED_SUMS, IN_F32, "f32 accumulation", (f"{kind} split-k",)),
+    )
+
+
+_SINGLE = (Way("gemm_tf32", TF32, IN_F32, "tf32", (), (8, 0)), Way("gemm", DEFAULT, IN_F32))
+_DOUBLE = (Way("gemm", DEFAULT, IN_F64),)
+_FP16 = Way("gemm_fp16", DEFAULT, IN_F16, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
+_WAYS: dict[str, tuple[Way, ...]] = {
+    "float32": _SINGLE, "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
+    "float16": (_FP16, *_halves("fp16")), "bfloat16": _halves("bf16"),
+}  # fmt: skip
+
+# No switch asks for it, and the library computes plain float32 where it has none: prepared by name only.
+_UNLISTED = {"float32": (Way("gemm_bf16x9", BF16X9, IN_BF16X9, "bf16x9", strategy=EAGER),)}
+
+
+def ways(dtype: str) -> tuple[Way, ...]:
+    """The ways there are for a dtype, those that compute the fastest first.
+
+    >>> [way.name for way in ways("float16")]
+    ['gemm_fp16', 'gemm', 'gemm_wide_sums']
+    """
+    return _WAYS[dtype]
+
+
+def scale_type(dtype: str, compute: int) -> np.dtype[Any]:
+    """Dtype of alpha and beta: it follows the compute type."""
+    if compute == IN_F16:
+        return np.dtype(np.float16)
+    if dtype in ("complex64", "complex128", "float64"):
+        return np.dtype(dtype)
+    return np.dtype(np.float32)
+
+
+def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
+    """Bytes of workspace under a Snapshot, for a device with a compute capability.
+
+    Parameters
+    ----------
+    name
+        "cublas" or "cublaslt".
+    snapshot
+        The switches that hold.
+    having
+        The device's compute capability, which says what is recommended where nobody set a size.
+    """
+    whole = int(snapshot["cuda.cublas_workspace_size"])
+    if whole == workspaces.RECOMMENDED:
+        whole = workspaces.recommended(having)
+    if name == "cublas":
+        return whole
+    size = int(snapshot["cuda.cublaslt_workspace_size"])
+    if size == workspaces.RECOMMENDED:
+        return whole
+    return min(size, whole) if workspaces.shared() else size
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a Plan does, in full.
+
+    Attributes
+    ----------
+    routine
+        The function that is called; "" for an empty product, which calls none.
+    way
+        Math mode, compute type and strategy.
+    workspace
+        Bytes, from CuPy's pool: kept with the handle.
+    own_handle
+        Whether each stream has a handle of its own.
+    gemm
+        Sizes and layouts; None for an empty product.
+    calls
+        The functions of the binding, in order. Stream and workspace are set where the handle had another one before; what else is
+        set is set back, also where the routine fails.
+    """
+
+    routine: str
+    way: Way
+    workspace: int
+    own_handle: bool
+    gemm: Gemm | None
+    calls: tuple[str, ...]
+
+
+def recipe(problem: Problem, name: str, snapshot: Any, having: tuple[int, int]) -> Recipe:
+    """The recipe of an Algorithm's name for a Problem.
+
+    Parameters
+    ----------
+    problem
+        A product that `refusal` has nothing against.
+    name
+        Of one of the `ways`.
+    snapshot
+        The switches that hold.
+    having
+        The device's compute capability.
+    """
+    assert isinstance(problem, MatmulProblem)
+    dtype = problem.dtype.name
+    way = next(way for way in (*ways(dtype), *_UNLISTED.get(dtype, ())) if way.name == name)
+    workspace, own = workspace_bytes("cublas", snapshot, having), bool(snapshot["deterministic"])
+    if problem.empty:
+        return Recipe("", way, 0, own, None, ())
+    gemm = gemm_of(problem)
+    routine = "gemm_ex" if gemm.batch == 1 else "gemm_strided_batched_ex" if gemm.uniform else "gemm_batched_ex"
+    routine += "_64" if gemm.large else ""
+    settings = []
+    if way.mode != DEFAULT:
+        settings.append("set_math_mode")
+    if way.strategy != DEFAULT_STRATEGY:
+        settings.append("set_emulation_strategy")
+    # Setting the stream takes the workspace away, so it comes first.
+    calls = ("set_stream", "set_workspace", *settings, routine, *reversed(settings))
+    return Recipe(routine, way, workspace, own, gemm, calls)
+
+
+def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
+    """What cuBLAS has for a Problem on a device with a compute capability."""
+    reason = refusal(problem)
+    if not reason and isinstance(problem, LinearProblem):
+        reason = "it has products, without an activation after them; cuBLASLt has some"
+    if reason:
+        yield Refusal("cublas", "", reason)
+        return
+    assert isinstance(problem, MatmulProblem)
+    for way in ways(problem.dtype.name):
+        why = lacks(way.precision, way.least, having)
+        if why:
+            yield Refusal("cublas", way.name, why)
+        else:
+            # Its makers promise the same bits in each run; threads of the CPU have no part in it.
+            yield Algorithm(
+                "cublas", way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits,
+            )  # fmt: skip
+    if problem.dtype.name in ("float16", "bfloat16"):
+        switch = "cuda.preferred_blas_library"
+        yield Refusal(
+            "cublas", "gemm_unsplit", f"it cannot be kept from splitting k; cuBLASLt can ({switch} = 'cublaslt')", switch
+        )
+
+
+# --- the calls -----------------------------------------------------------------------------------------------------
+
+
+def _create(module: Any) -> int:
+    handle = module.create()
+    module.set_atomics_mode(handle, 0)  # not allowed: sums would come out in any order
+    return int(handle)
+
+
+_handles = Handles(_create)
+
+
+class _Gemm(Product):
+    """The function of a Plan.
+
+    Parameters
+    ----------
+    problem, made, module, device
+        What is asked, how it is done, by which binding and where.
+    unrounded
+        Whether the result of halves, which is new memory, is left in the float32 that their sums are in.
+    """
+
+    def __init__(self, problem: MatmulProblem, made: Recipe, module: Any, device: int, unrounded: bool = False) -> None:
+        super().__init__(problem, made.gemm)
+        if unrounded and made.way.compute == IN_F32 and problem.dtype.itemsize == 2:
+            assert self.out is None and self.added is None
+            self.kind = np.dtype(np.float32)
+        self.made, self.module, self.device = made, module, device
+        scale = scale_type(problem.dtype.name, made.way.compute)
+        self.scalars = np.array([self.alpha], scale), np.array([self.beta], scale)
+        self.addresses = tuple(scalar.ctypes.data for scalar in self.scalars)
+        self.routine = getattr(module, made.routine) if made.routine else None
+        gemm = made.gemm
+        if gemm is not None:
+            self.before = gemm.first.op, gemm.second.op, gemm.m, gemm.n, gemm.k, self.addresses[0]
+            self.layouts = _layouts(gemm, problem.dtype, self.kind)
+            self.after = (*(() if gemm.batch == 1 else (gemm.batch,)), made.way.compute, LIBRARY_CHOOSES)
+        self.offsets: tuple[np.ndarray[Any, Any], ...] = ()
+        if gemm is not None and not gemm.uniform:
+            first, second, target = (_offsets(side.items, gemm.batch) for side in (gemm.first, gemm.second, gemm.target))
+            self.offsets = first, second, target * (self.kind.itemsize // problem.dtype.itemsize)
+
+    def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
+        made, module, way, routine = self.made, self.module, self.made.way, self.routine
+        assert routine is not None
+        handle = _handles.ready(module, self.device, made.workspace, made.own_handle)
+        a, b, c = first.data.ptr, second.data.ptr, target.data.ptr
+        if self.offsets:
+            # Given back to the pool at the end, which hands their memory to later work of this stream only.
+            tables = [bindings.cupy().asarray(offsets + at) for offsets, at in zip(self.offsets, (a, b, c), strict=True)]
+            a, b, c = (table.data.ptr for table in tables)
+        of_a, of_b, of_c = self.layouts
+        arguments = (handle, *self.before, a, *of_a, b, *of_b, self.addresses[1], c, *of_c, *self.after)
+        if way.mode == DEFAULT and way.strategy == DEFAULT_STRATEGY:
+            routine(*arguments)
+            return
+        try:
+            if way.mode != DEFAULT:
+                module.set_math_mode(handle, way.mode)
+            if way.strategy != DEFAULT_STRATEGY:
+                module.set_emulation_strategy(handle, way.strategy)
+            routine(*arguments)
+        finally:
+            if way.strategy != DEFAULT_STRATEGY:
+                module.set_emulation_strategy(handle, DEFAULT_STRATEGY)
+            if way.mode != DEFAULT:
+                module.set_math_mode(handle, DEFAULT)
+
+
+def _layouts(gemm: Gemm, dtype: np.dtype[Any], result: np.dtype[Any]) -> tuple[tuple[int, ...], ...]:
+    """Of each matrix: type, leading dimension, and the step to the next item where a regular batch has one."""
+    found = []
+    for side, kind in ((gemm.first, dtype), (gemm.second, dtype), (gemm.target, result)):
+        step = (side.items // dtype.itemsize,) if gemm.batch > 1 and gemm.uniform and isinstance(side.items, int) else ()
+        found.append((DTYPES[kind.name], side.ld, *step))
+    return tuple(found)
+
+
+def _offsets(items: int | tuple[int, ...], batch: int) -> np.ndarray[Any, Any]:
+    """Bytes from the first item of a batch to each."""
+    return np.array([i * items for i in range(batch)] if isinstance(items, int) else items, np.int64)
+
+
+class CuBLAS(Library):
+    """libcublas, called through nvmath's binding."""
+
+    name = "cublas"
+    title = "cuBLAS"
+    families = ("matmul", "conv")
+    devices = ("cuda",)
+    how_to_get = "pip install 'backline[cuda13]'"
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cublas")
+
+    def version(self) -> str | None:
+        return version_of("cublas")
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        having = capability(index_of(problem))
+        if isinstance(problem, ConvProblem):
+            from .direct_conv import direct_algorithms
+
+            yield from direct_algorithms(problem, lacks("tf32", (8, 0), having))
+        elif isinstance(problem, LinearProblem):
+            from . import cuda_epilogue
+
+            yield from cuda_epilogue.algorithms(self.name, problem, lambda product: listed(product, having))
+        else:
+            yield from listed(problem, having)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+        device = index_of(problem)
+        if isinstance(problem, ConvProblem):
+            return self._convolution(problem, algorithm, device)
+        if isinstance(problem, LinearProblem):
+            return self._layer(problem, algorithm, device)
+        assert isinstance(problem, MatmulProblem)
+        return self._product(problem, algorithm, device)
+
+    def _product(self, problem: MatmulProblem, algorithm: Algorithm, device: int, unrounded: bool = False) -> DevicePlan:
+        made = recipe(problem, algorithm.name, switches.current(), capability(device))
+        module = bindings.cublas()
+        with bindings.cupy().cuda.Device(device):
+            function = _Gemm(problem, made, module, device, unrounded)
+        return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
+
+    def _layer(self, problem: LinearProblem, algorithm: Algorithm, device: int) -> DevicePlan:
+        from . import cuda_epilogue
+
+        product = Algorithm("cublas", algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
+        return cuda_epilogue.plan(problem, self._product(cuda_epilogue.product_of(problem), product, device, unrounded=True))
+
+    def _convolution(self, problem: ConvProblem, algorithm: Algorithm, device: int) -> DevicePlan:
+        from .direct_conv import DirectConv
+
+        halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
+        way = Algorithm("cublas", "gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
+        function = DirectConv(problem, algorithm.name, lambda product: self.prepare(product, way))
+        return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
+
+    def report(self) -> dict[str, Any]:
+        return report(self, "cublas")
+
+
+def version_of(name: str) -> str | None:
+    """Version as a library's file tells it, which takes neither driver nor device."""
+    told = presence(name).version()
+    return None if told is None else str(told)
+
+
+def report(library: Library, name: str) -> dict[str, Any]:
+    """What `backline info` shows of a library that is called through a binding."""
+    found, reason = presence(name), library.reason()
+    facts = {"name": library.name, "title": library.title, "available": not reason, "reason": reason}
+    if found.path is not None:
+        facts |= {"version": version_of(name), "path": found.path}
+    return facts | {"search": list(found.searched()), "pool": ""}

@@ -1,0 +1,352 @@
+"""cuBLASLt: products whose algorithm can be told what not to do, and linear layers with bias and relu in the same kernel.
+
+As in `cublas`, what is decided is decided by functions of values. The library's own heuristics are asked when a Plan is made.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from .... import switches
+from ....errors import LibraryFailed
+from ....problems import Problem
+from ....problems.linear_problem import LinearProblem
+from ....problems.matmul_problem import MatmulProblem
+from ...base import Algorithm, Library, Refusal
+from ..common import bindings
+from ..common.device_facts import capability, index_of, lacks
+from ..common.device_plan import DevicePlan, strided
+from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
+from ..common.streams import Handles, current_stream
+from ..cublas.library import report, scale_type, version_of, workspace_bytes
+
+__all__ = ["CuBLASLt", "Recipe", "Way", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
+
+# Numbers of cuBLASLt's header.
+IN_F16, IN_F32, IN_F64, IN_TF32 = 64, 68, 70, 77
+NONE, COMPUTE_TYPE, ANY = 0, 2, 7  # how the parts of a sum that is split along k may be added up
+PLAIN, RELU, BIAS = 1, 2, 4  # epilogues; relu and bias together are 6
+ASKED = 8  # algorithms asked of the heuristics; the first that works is taken
+# Bytes that addresses may be multiples of: CuPy's own arrays are of 512, and kernels may want as much as 256; most parts of an
+# array are of 16, which loads of whole vectors take.
+ALIGNED = (256, 16)
+
+EPILOGUES = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to compute products of a dtype: as in `cublas`, with how sums that are split may be added up."""
+
+    name: str
+    compute: int
+    mask: int
+    precision: str = ""
+    traits: tuple[str, ...] = ()
+    least: tuple[int, int] = (0, 0)
+
+
+def _halves(kind: str) -> tuple[Way, ...]:
+    return (
+        Way("matmul", IN_F32, ANY, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
+        Way("matmul_wide_sums", IN_F32, COMPUTE_TYPE, "f32 accumulation", (f"{kind} split-k",)),
+        Way("matmul_unsplit", IN_F32, NONE, "f32 accumulation"),
+    )
+
+
+_SINGLE = (Way("matmul_tf32", IN_TF32, ANY, "tf32", (), (8, 0)), Way("matmul", IN_F32, ANY))
+_DOUBLE = (Way("matmul", IN_F64, ANY),)
+_FP16 = Way("matmul_fp16", IN_F16, ANY, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
+_WAYS: dict[str, tuple[Way, ...]] = {
+    "float32": _SINGLE, "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
+    "float16": (_FP16, *_halves("fp16")), "bfloat16": _halves("bf16"),
+}  # fmt: skip
+
+
+def ways(dtype: str) -> tuple[Way, ...]:
+    """The ways there are for a dtype, those that compute the fastest first.
+
+    >>> [(way.name, way.mask) for way in ways("bfloat16")]
+    [('matmul', 7), ('matmul_wide_sums', 2), ('matmul_unsplit', 0)]
+    """
+    return _WAYS[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a Plan does, in full.
+
+    Attributes
+    ----------
+    way
+        Compute type, and the mask of how split sums may be added up.
+    workspace
+        Most bytes an algorithm may take, from CuPy's pool, for each call.
+    epilogue
+        What the kernel does to the sums: a number of the library.
+    bias
+        Place of the bias among the arrays of the call, or None.
+    gemm
+        Sizes and layouts; None for an empty product.
+    alignments
+        Bytes that addresses are multiples of; an algorithm is asked for each, and the first that a call fits is run.
+    """
+
+    way: Way
+    workspace: int
+    epilogue: int
+    bias: int | None
+    gemm: Gemm | None
+    alignments: tuple[int, ...]
+
+
+def bias_of(problem: Problem) -> int | None:
+    """Place of the bias among the arrays, or None. C of a plain product is one if it is the same row for all of the result."""
+    if isinstance(problem, LinearProblem):
+        return problem.index("bias")
+    assert isinstance(problem, MatmulProblem)
+    c = problem.get("c")
+    if c is None or problem.beta != 1 or problem.dtype.name not in EPILOGUES or problem.m * problem.items < 2:
+        return None
+    one_row = all(n == 1 or step == 0 for n, step in zip(c.shape[:-1], c.strides[:-1], strict=True))
+    return problem.index("c") if one_row and c.shape[-1] == problem.n else None
+
+
+def epilogue_of(problem: Problem) -> int:
+    """What the kernel does after the product."""
+    return (BIAS if bias_of(problem) is not None else 0) | (RELU if problem.parameter("activation") else 0) or PLAIN
+
+
+def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
+    """What cuBLASLt has for a Problem on a device with a compute capability."""
+    reason = refusal(problem) or _cannot(problem)
+    if reason:
+        yield Refusal("cublaslt", "", reason)
+        return
+    after = {BIAS: "bias", RELU: "relu", BIAS | RELU: "bias and relu"}.get(epilogue_of(problem), "")
+    if not after and isinstance(problem, LinearProblem):
+        after = "the residual"  # as C, which the product is added to
+    if problem.get("residual") is not None:
+        after = f"{after} and residual".removeprefix(" and ")
+    note, traits = (f"{after} in the same kernel", ("epilogue",)) if after else ("", ())
+    for way in ways(problem.dtype.name):
+        why = lacks(way.precision, way.least, having)
+        if why:
+            yield Refusal("cublaslt", way.name, why)
+        else:
+            yield Algorithm(
+                "cublaslt", way.name, precision=way.precision, level="threads", basis="promise", note=note,
+                traits=(*way.traits, *traits),
+            )  # fmt: skip
+
+
+def _cannot(problem: Any) -> str:
+    activation = problem.parameter("activation")
+    if activation not in (None, "relu"):
+        return f"its kernels have relu, not {activation}"
+    plain = epilogue_of(problem) == PLAIN
+    if problem.empty:
+        terms = problem.k > 0 or 0 in (problem.m, problem.n, problem.items)
+        return "" if terms or plain else "a product without terms runs no kernel that bias and activation could be part of"
+    if not gemm_of(problem, rows_first=not plain).uniform:
+        return "it takes batches whose items lie a fixed step apart; cuBLAS takes others"
+    return ""
+
+
+def recipe(problem: Any, name: str, snapshot: Any, having: tuple[int, int]) -> Recipe:
+    """The recipe of an Algorithm's name for a Problem; parameters as in `cublas.recipe`."""
+    dtype = problem.dtype
+    way = next(way for way in ways(dtype.name) if way.name == name)
+    workspace = workspace_bytes("cublaslt", snapshot, having)
+    bias, epilogue = bias_of(problem), epilogue_of(problem)
+    alignments = tuple(dict.fromkeys((*ALIGNED, dtype.itemsize)))
+    if problem.empty:
+        return Recipe(way, workspace, epilogue, bias, None, alignments)
+    gemm = gemm_of(problem, rows_first=epilogue != PLAIN)
+    return Recipe(way, workspace, epilogue, bias, gemm, alignments)
+
+
+# --- the calls -----------------------------------------------------------------------------------------------------
+
+_handles = Handles(lambda module: module.create())
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An algorithm of the heuristics: the address of its description, and its workspace. Both keep `results` alive."""
+
+    results: np.ndarray[Any, Any]
+    address: int
+    workspace: int
+
+
+class _Matmul(Product):
+    """The function of a Plan. It owns the library's descriptions of the product, and frees them."""
+
+    def __init__(self, problem: Any, made: Recipe, module: Any, device: int) -> None:
+        super().__init__(problem, made.gemm)
+        if made.bias is not None and isinstance(problem, MatmulProblem):
+            self.added, self.beta = None, 0  # C is the bias, which the kernel adds
+        self.made, self.module, self.device = made, module, device
+        self.scale = scale_type(problem.dtype.name, made.way.compute)
+        self.scalars = np.array([self.alpha], self.scale), np.array([self.beta], self.scale)
+        self.addresses = tuple(scalar.ctypes.data for scalar in self.scalars)
+        self.lock = Lock()  # the address of the bias is in the description, which threads share
+        self.found: dict[int, _Found] = {}
+        if made.gemm is not None:
+            owned: list[tuple[Callable[[int], Any], int]] = []
+            weakref.finalize(self, _free, owned).atexit = False
+            self._describe(made.gemm, owned)
+
+    def _describe(self, gemm: Gemm, owned: list[tuple[Callable[[int], Any], int]]) -> None:
+        lt, made, dtype = self.module, self.made, DTYPES[self.problem.dtype.name]
+        self.product = int(lt.matmul_desc_create(made.way.compute, DTYPES[self.scale.name]))
+        owned.append((lt.matmul_desc_destroy, self.product))
+        attribute = lt.MatmulDescAttribute
+        self._set_product(attribute.TRANSA, np.int32, gemm.first.op)
+        self._set_product(attribute.TRANSB, np.int32, gemm.second.op)
+        self._set_product(attribute.EPILOGUE, np.uint32, made.epilogue)
+        self.matrices = tuple(self._layout(side, gemm.batch, dtype, owned) for side in (gemm.first, gemm.second, gemm.target))
+        preference = int(lt.matmul_preference_create())
+        try:
+            for alignment in made.alignments:
+                try:
+                    self.found[alignment] = self._ask(preference, alignment)
+                except LibraryFailed:
+                    # What CuPy's own arrays cannot have, nothing can; others may not come.
+                    if alignment == made.alignments[0]:
+                        raise
+        finally:
+            lt.matmul_preference_destroy(preference)
+
+    def _set_product(self, attribute: int, kind: type[np.generic], value: int) -> None:
+        _set(self.module.matmul_desc_set_attribute, self.product, attribute, kind, value)
+
+    def _layout(self, side: Side | Target, batch: int, dtype: int, owned: list[tuple[Callable[[int], Any], int]]) -> int:
+        lt = self.module
+        made = int(lt.matrix_layout_create(dtype, side.rows, side.cols, side.ld))
+        owned.append((lt.matrix_layout_destroy, made))
+        if batch > 1:
+            assert isinstance(side.items, int)
+            attribute = lt.MatrixLayoutAttribute
+            step = side.items // self.problem.dtype.itemsize
+            _set(lt.matrix_layout_set_attribute, made, attribute.BATCH_COUNT, np.int32, batch)
+            _set(lt.matrix_layout_set_attribute, made, attribute.STRIDED_BATCH_OFFSET, np.int64, step)
+        return made
+
+    def _ask(self, preference: int, alignment: int) -> _Found:
+        """The first algorithm that works for addresses with an alignment."""
+        lt, made = self.module, self.made
+        attribute, prefer = lt.MatmulPreferenceAttribute, lt.matmul_preference_set_attribute
+        _set(prefer, preference, attribute.MAX_WORKSPACE_BYTES, np.uint64, made.workspace)
+        _set(prefer, preference, attribute.REDUCTION_SCHEME_MASK, np.uint32, made.way.mask)
+        for matrix in "ABCD":
+            _set(prefer, preference, getattr(attribute, f"MIN_ALIGNMENT_{matrix}_BYTES"), np.uint32, alignment)
+        if made.bias is not None:  # any address of that alignment will do: it is not read from
+            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, alignment)
+        results, count = np.zeros(ASKED, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
+        first, second, target = self.matrices
+        handle = _handles.get(lt, self.device)
+        said = ""
+        try:
+            lt.matmul_algo_get_heuristic(
+                handle, self.product, first, second, target, target, preference, ASKED, results.ctypes.data, count.ctypes.data
+            )
+        except lt.cuBLASLtError as error:  # that there is none is an error, to the library
+            count[0], said = 0, f" ({error})"
+        for i in range(int(count[0])):
+            if results[i]["state"] == 0:
+                address = results.ctypes.data + i * results.itemsize
+                return _Found(results, address, int(results[i]["workspace_size"]))
+        raise self._none(alignment, f"its heuristics name {int(count[0])}, none of which works{said}")
+
+    def _none(self, alignment: int, why: str) -> LibraryFailed:
+        return LibraryFailed(
+            f"cuBLASLt has no algorithm for {self.problem.key}",
+            cause=f"{why}, for addresses that are multiples of {alignment} bytes and at most {self.made.workspace} of workspace",
+        )  # fmt: skip
+
+    def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
+        lt, made = self.module, self.made
+        bias = None if made.bias is None else self._bias(arrays[made.bias])
+        a, b, d = (int(array.data.ptr) for array in (first, second, target))
+        bits = a | b | d | (0 if bias is None else int(bias.data.ptr))
+        # The last alignment is that of an element, which every address has.
+        alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
+        found = self.found.get(alignment)
+        if found is None:
+            raise self._none(alignment, "its heuristics named one for others")
+        memory = bindings.cupy().cuda.alloc(found.workspace)
+        alpha, beta = self.addresses
+        one, two, three = self.matrices
+        handle = _handles.get(lt, self.device)
+
+        def run() -> None:
+            lt.matmul(
+                handle, self.product, alpha, a, one, b, two, beta, d, three, d, three, found.address, memory.ptr,
+                found.workspace, current_stream(),
+            )  # fmt: skip
+
+        if bias is None:
+            run()
+            return
+        with self.lock:
+            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, int(bias.data.ptr))
+            run()
+
+    def _bias(self, array: Any) -> Any:
+        """The bias as a vector without gaps."""
+        o = self.problem.operands[self.made.bias]
+        if self.problem.n == 1 or o.strides[-1] == o.dtype.itemsize:
+            return array
+        return bindings.cupy().ascontiguousarray(strided(array, (self.problem.n,), o.strides[-1:]))
+
+
+def _set(function: Callable[..., Any], of: int, attribute: int, kind: type[np.generic], value: int) -> None:
+    """Set an attribute, which a function takes as the address and the size of a value."""
+    buffer = np.array([value], kind)
+    function(of, attribute, buffer.ctypes.data, buffer.nbytes)
+
+
+def _free(owned: list[tuple[Callable[[int], Any], int]]) -> None:
+    for destroy, what in owned:
+        destroy(what)
+
+
+class CuBLASLt(Library):
+    """libcublasLt, called through nvmath's binding."""
+
+    name = "cublaslt"
+    title = "cuBLASLt"
+    families = ("matmul",)
+    devices = ("cuda",)
+    how_to_get = "pip install 'backline[cuda13]'"
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cublasLt")
+
+    def version(self) -> str | None:
+        return version_of("cublaslt")
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        yield from listed(problem, capability(index_of(problem)))
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+        device = index_of(problem)
+        made = recipe(problem, algorithm.name, switches.current(), capability(device))
+        module = bindings.cublasLt()
+        try:
+            with bindings.cupy().cuda.Device(device):
+                function = _Matmul(problem, made, module, device)
+        except module.cuBLASLtError as error:
+            raise LibraryFailed(f"cuBLASLt cannot describe {problem.key}", cause=f"{type(error).__name__}: {error}") from error
+        return DevicePlan(function, device, "cuBLASLt matmul", (module.cuBLASLtError,))
+
+    def report(self) -> dict[str, Any]:
+        return report(self, "cublaslt")

@@ -1,0 +1,334 @@
+"""What cuDNN is asked for a convolution, decided from values alone: the graph, which plans are dropped, how one is chosen.
+
+Nothing here needs a device. `cudnn_graphs` builds what a recipe says and decides nothing but what only a run can tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ....problems import Operand, Problem
+from ....problems.conv_problem import ConvProblem, channels_last
+from ...base import Algorithm, Refusal
+from ..common.device_facts import lacks
+
+__all__ = [
+    "ALIGNMENT", "ConvRecipe", "Dropout", "Feed", "Graph", "Search", "Tensor", "conv_algorithms", "conv_recipe", "conv_refusal",
+    "modes", "search",
+]  # fmt: skip
+
+ALIGNMENT = 16  # bytes: what a graph promises of every address
+TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}  # dtype -> cuDNN's word
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array as a graph knows it; strides count elements."""
+
+    name: str
+    uid: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """What is left out with a probability, and where the graph reads the numbers that decide it."""
+
+    probability: float
+    seed: Tensor
+    offset: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One operation of cuDNN, and which of its plans may be used. Equal ones share their plans.
+
+    Attributes
+    ----------
+    node
+        "conv_fprop", "conv_dgrad", "conv_wgrad", "sdpa" or "sdpa_backward".
+    inputs
+        The operation's arguments that are arrays, by name.
+    options
+        Its other arguments.
+    outputs
+        What it gives. Dims and strides are set, never inferred.
+    io, intermediate, compute
+        Data types, in cuDNN's words.
+    without
+        Numeric notes of the plans that are dropped.
+    modes
+        Heuristics that list the plans, in order.
+    dropout
+        Of attention.
+    """
+
+    node: str
+    inputs: tuple[tuple[str, Tensor], ...]
+    options: tuple[tuple[str, Any], ...]
+    outputs: tuple[Tensor, ...]
+    io: str
+    intermediate: str
+    compute: str
+    without: tuple[str, ...]
+    modes: tuple[str, ...]
+    dropout: Dropout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """An operand as it is given to a graph.
+
+    Attributes
+    ----------
+    role
+        Of the operand.
+    uid
+        Of the graph's tensor.
+    copied
+        Whether it is copied first, always: cuDNN does not take it as it lies. Where its address is no multiple of `ALIGNMENT`,
+        which only a call tells, it is copied too: the frontend has no word for less, so graphs are not told apart by it.
+    zeros
+        Zeros around it, which make it a copy; empty for none.
+    """
+
+    role: str
+    uid: int
+    copied: bool
+    zeros: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Whether plans are timed at the first call, and how many at most (0: all).
+
+    Plans that need more workspace than there is memory are left out. Where memory runs out all the same, that bound is halved.
+    `tuned`: whether the plan that was the fastest when they were timed before, by this process or another, is taken at once.
+    """
+
+    on: bool
+    limit: int
+    tuned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvRecipe:
+    """What the Plan of a convolution does, in full.
+
+    Attributes
+    ----------
+    graph
+        None where there is nothing to sum: the result is zeros.
+    feeds
+        What the graph is given.
+    target
+        The graph's tensor of the result.
+    shape
+        Of what the graph computes, in the dimensions of the call.
+    crop
+        Elements before and after that do not belong to the result, for each dimension of the images; empty for none.
+    last
+        Whether channels are last, in everything that the graph is given and gives.
+    direct
+        Whether the graph writes to the caller's output itself, where that is aligned.
+    after
+        What is done to the result afterwards, in order: "bias", "residual", "relu". It is no part of the graph: cuDNN has no plan
+        for some of it (channels first with a residual), fewer that are exact, and does not say what its relu makes of NaN; and
+        so a convolution has the same plan, and bits, with a bias and without.
+    search
+        How a plan is chosen.
+    """
+
+    graph: Graph | None
+    feeds: tuple[Feed, ...]
+    target: int
+    shape: tuple[int, ...]
+    crop: Pairs
+    last: bool
+    direct: bool
+    after: tuple[str, ...]
+    search: Search
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+
+
+def conv_refusal(problem: ConvProblem) -> str:
+    """Why cuDNN cannot run a convolution whatever the device; empty if it can."""
+    if problem.dtype.name not in TYPES:
+        return f"it convolves float16, bfloat16, float32 and float64, not {problem.dtype.name}"
+    if not problem.dtype.isnative:
+        return "it takes native byte order only"
+    extra = zip(problem.output_padding, problem.stride, strict=True)
+    if problem.transposed and any(more >= step for more, step in extra):
+        return f"its output padding must be smaller than the stride: {problem.output_padding} and {problem.stride}"
+    return ""
+
+
+def conv_algorithms(problem: ConvProblem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
+    """What cuDNN has for a convolution on a device with a compute capability.
+
+    Those in tf32 first, then those whose plans may all be used.
+    """
+    reason = conv_refusal(problem)
+    if not reason and problem.dtype.name == "bfloat16":
+        reason = lacks("bfloat16", (8, 0), having)
+    if reason:
+        yield Refusal("cudnn", "", reason)
+        return
+    traits = ("depthwise by cudnn",) if depthwise_half(problem) else ()
+    for steady in (False, True):
+        for precision, suffix in (("tf32", "_tf32"), ("", "")):
+            if precision and problem.dtype.name != "float32":
+                continue
+            name = f"conv{suffix}{'_steady' if steady else ''}"
+            why = lacks(precision, (8, 0), having) if precision else ""
+            if steady and not why and any(d != 1 for d in problem.dilation) and not _last(problem):
+                why = "it does not promise the same bits for a dilated convolution whose channels are first"
+            if why:
+                yield Refusal("cudnn", name, why)
+                continue
+            spelled = precision or ("f32 accumulation" if problem.dtype.itemsize == 2 else "")
+            level, basis = ("threads", "promise") if steady else ("off", "promise")
+            yield Algorithm("cudnn", name, precision=spelled, level=level, basis=basis, traits=traits)
+
+
+def depthwise_half(problem: ConvProblem) -> bool:
+    """Whether ``cudnn.depthwise_kernel`` has a say: depthwise in float16 over images of two dimensions, 32 channels or more."""
+    plain = not problem.transposed and problem.depthwise
+    return plain and problem.dtype.name == "float16" and len(problem.kernel) == 2 and problem.channels >= 32
+
+
+# --- the recipe ------------------------------------------------------------------------------------------------------
+
+
+def modes() -> tuple[str, ...]:
+    """Heuristics that list plans: mode A, or B where the environment asks for it as PyTorch has it, then what nearly always runs.
+
+    >>> modes()[-1]
+    'FALLBACK'
+    """
+    asked = os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B", "").strip() == "1"
+    return ("B" if asked else "A", "FALLBACK")
+
+
+def search(snapshot: Any) -> Search:
+    """How a plan is chosen under a Snapshot. No time decides while determinism is asked for: another run may choose another."""
+    if snapshot["deterministic"]:
+        return Search(False, 0)
+    if snapshot["benchmark"]:
+        return Search(True, int(snapshot["benchmark_limit"]), True)
+    on = bool(snapshot["cudnn.benchmark"])
+    return Search(on, int(snapshot["cudnn.benchmark_limit"]) if on else 0, True)
+
+
+def conv_recipe(problem: ConvProblem, name: str, snapshot: Any) -> ConvRecipe:
+    """The recipe of an Algorithm's name for a convolution that `conv_refusal` has nothing against.
+
+    Parameters
+    ----------
+    problem
+        A convolution, plain or transposed, or a gradient of the plain one.
+    name
+        Of one of the `conv_algorithms`.
+    snapshot
+        The switches that hold.
+    """
+    last = _last(problem)
+    grad = problem.op.startswith("conv_grad")
+    after = () if grad else tuple(role for role in ("bias", "residual") if problem.get(role) is not None)
+    if problem.parameter("activation") == "relu":
+        after += ("relu",)
+    out = problem.get("out")
+    if problem.empty:
+        return ConvRecipe(None, (), 0, problem.result, (), last, False, after, Search(False, 0))
+    common = tuple((min(pair), min(pair)) for pair in problem.padding)
+    zeros: Pairs = tuple((a - c, b - c) for (a, b), (c, _) in zip(problem.padding, common, strict=True))
+    zeros = zeros if any(map(any, zeros)) else ()
+    node, names = _NODES[problem.op]
+    fed = {argument: problem.get(role) for argument, role in names}
+    feeds, inputs = [], []
+    kind = TYPES[problem.dtype.name]
+    for uid, (argument, role) in enumerate(names, start=1):
+        o = fed[argument]
+        assert o is not None
+        around = zeros if argument == "image" else ()
+        feeds.append(Feed(role, uid, bool(around) or not _lies(o, last), around))
+        inputs.append((argument, _tensor(argument, uid, _wider(o.shape, around), last, kind)))
+    crop = zeros if node == "conv_dgrad" else ()
+    shape = _wider(problem.result, crop)
+    target = _tensor("result", 3, shape, last, kind)
+    one = len(problem.kernel) == 1  # as images of height 1
+    options = (
+        ("padding", ((0,) if one else ()) + tuple(before for before, _ in common)),
+        ("stride", ((1,) if one else ()) + problem.stride),
+        ("dilation", ((1,) if one else ()) + problem.dilation),
+    )
+    wide = "DOUBLE" if kind == "DOUBLE" else "FLOAT"
+    graph = Graph(node, tuple(inputs), options, (target,), kind, wide, wide, without(problem, name), modes())
+    direct = out is not None and _lies(out, last) and not crop and problem.get("residual") is None
+    return ConvRecipe(graph, tuple(feeds), 3, shape, crop, last, direct, after, search(snapshot))
+
+
+def without(problem: Problem, name: str) -> tuple[str, ...]:
+    """Numeric notes of the plans that are dropped: inputs are never made narrower than they are.
+
+    >>> import numpy as np
+    >>> from backline.problems import operand
+    >>> without(ConvProblem("conv", (operand("input", np.zeros((1, 1, 1), np.float32)),)), "conv_steady")
+    ('DOWN_CONVERT_INPUTS', 'TENSOR_CORE', 'NONDETERMINISTIC')
+    """
+    dropped = ["DOWN_CONVERT_INPUTS"]
+    if problem.dtype.name == "float32" and "_tf32" not in name:
+        dropped.append("TENSOR_CORE")
+    if name.endswith("_steady"):
+        dropped.append("NONDETERMINISTIC")
+    return tuple(dropped)
+
+
+# Operation -> node, and the roles of its arguments. A transposed convolution is the gradient of a plain one by its images.
+_NODES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+    "conv": ("conv_fprop", (("image", "input"), ("weight", "weight"))),
+    "conv_transpose": ("conv_dgrad", (("loss", "input"), ("filter", "weight"))),
+    "conv_grad_input": ("conv_dgrad", (("loss", "grad"), ("filter", "weight"))),
+    "conv_grad_weight": ("conv_wgrad", (("image", "input"), ("loss", "grad"))),
+}
+
+
+def _last(problem: ConvProblem) -> bool:
+    """Whether channels are last: as the result has them."""
+    return problem.last
+
+
+def _wider(shape: tuple[int, ...], zeros: Pairs) -> tuple[int, ...]:
+    if not zeros:
+        return shape
+    return (*shape[:2], *(n + before + after for n, (before, after) in zip(shape[2:], zeros, strict=True)))
+
+
+def _tensor(name: str, uid: int, shape: tuple[int, ...], last: bool, kind: str) -> Tensor:
+    """A dense tensor of two or three dimensions of images; strides of axes of size 1 are those of a dense one too."""
+    dims = (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape
+    return Tensor(name, uid, dims, _steps(dims, last), kind)
+
+
+def _steps(dims: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    order = (0, *range(2, len(dims)), 1) if last else tuple(range(len(dims)))
+    return tuple(prod(dims[axis] for axis in order[order.index(axis) + 1 :]) for axis in range(len(dims)))
+
+
+def _lies(o: Operand, last: bool) -> bool:
+    """Whether an operand lies as cuDNN is told: dense, its channels last or first. One that is dense both ways does."""
+    if not o.aligned:
+        return False
+    if bool(channels_last(o)) is last and channels_last(o) is not None:
+        return True
+    dense = zip(o.shape, o.strides, _steps(o.shape, last), strict=True)
+    return last and all(n == 1 or step == own * o.dtype.itemsize for n, step, own in dense)

@@ -1,0 +1,217 @@
+"""cuDNN's plans that are kept: for the process, by what they are for; and what came out of timing them, for every process.
+
+Which plan was the fastest is written down as its name, which says its engine and that engine's knobs, with the version of cuDNN
+and the device. Where these are the same the plan of that name is taken, if filters leave it and it can be built; nothing else of
+what is read has a say, and nothing that is read is handed to cuDNN.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from ....errors import LibraryFailed
+from ..common import kept as by_engine
+from ..common.device_facts import DeviceInfo
+from .conv_graphs import Graph, Search
+from .graphs import Plans, handle_for
+
+__all__ = ["Kept", "kept", "key_of", "named_in", "run", "written"]
+
+VARIABLE, MOST = "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", 10_000
+
+
+def most() -> int:
+    """Most graphs kept: what the environment says, as PyTorch has it. A negative number keeps none, 0 sets no bound.
+
+    >>> most() if VARIABLE not in os.environ else MOST
+    10000
+    """
+    try:
+        return int(os.environ.get(VARIABLE, ""))
+    except ValueError:
+        return MOST
+
+
+class Kept:
+    """Plans by what they are for: one for the whole process, the least recently used go first. Thread-safe.
+
+    Examples
+    --------
+    >>> kept = Kept(1)
+    >>> class Made: failed = False
+    >>> [kept.get(key, Made) is kept.get(key, Made) for key in "ab"], kept.size
+    ([True, True], 1)
+    """
+
+    def __init__(self, bound: int | None = None) -> None:
+        self._bound = bound
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is kept for a key, made if it is not there or failed. Threads that ask for the same one wait for it."""
+        bound = most() if self._bound is None else self._bound
+        if bound < 0:
+            return make()
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            dropped = [self._entries.popitem(last=False) for _ in range(len(self._entries) - bound if bound else 0)]
+        del dropped  # freed without the lock
+        with entry.lock:
+            if entry.made is None or entry.made.failed:
+                entry.made = make()
+            return entry.made
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            entries, self._entries = self._entries, OrderedDict()
+        del entries
+
+
+class _Entry:
+    __slots__ = ("lock", "made")
+
+    def __init__(self) -> None:
+        self.lock, self.made = threading.Lock(), None  # type: Any, Any
+
+
+_kept = Kept()
+_failed: set[tuple[str, str]] = set()  # keys and plans that were read and did not run
+
+
+# --- plans that were timed -------------------------------------------------------------------------------------------
+
+
+def key_of(graph: Graph, device: DeviceInfo) -> str:
+    """What a graph's fastest plan is filed under: a line that says all that decides which plans there are."""
+
+    def spelled(numbers: tuple[int, ...]) -> str:
+        return "x".join(map(str, numbers))
+
+    tensors = [(name, of) for name, of in graph.inputs] + [(of.name, of) for of in graph.outputs]
+    parts = [f"{name}={of.dtype}:{spelled(of.dims)}:{spelled(of.strides)}" for name, of in tensors]
+    parts += [f"{name}={spelled(value) if isinstance(value, tuple) else value}" for name, value in graph.options]
+    parts += [f"compute={graph.compute}", f"without={'+'.join(graph.without)}", f"modes={'+'.join(graph.modes)}"]
+    return " ".join(["cudnn", graph.node, *parts, "on", _card(device)])
+
+
+def _card(device: DeviceInfo) -> str:
+    major, minor = device.capability
+    name = "".join(c if c.isalnum() else "_" for c in device.name.encode("ascii", "replace").decode())
+    return f"{name}_{major}.{minor}_{device.multiprocessors}"
+
+
+def written(name: str, version: int, device: DeviceInfo) -> str:
+    """A plan's name with what it holds for.
+
+    >>> written("eng7_k2=1", 91900, DeviceInfo(0, (9, 0), 132, "NVIDIA H100", 0, 0))
+    'eng7_k2=1 of 91900 on NVIDIA_H100_9.0_132'
+    """
+    return f"{name} of {version} on {_card(device)}"
+
+
+def named_in(text: str, version: int, device: DeviceInfo) -> tuple[str, str]:
+    """The name of the plan in what was written, and why it is not to be taken: one of the two is empty.
+
+    >>> named_in("eng7 of 91900 on NVIDIA_H100_9.0_132", 92800, DeviceInfo(0, (9, 0), 132, "NVIDIA H100", 0, 0))
+    ('', 'it was timed with cuDNN 91900; this is 92800')
+    """
+    parts = text.split(" ")
+    if len(parts) != 5 or parts[1::2] != ["of", "on"]:
+        return "", f"{text[:80]!r} names no plan"
+    if parts[2] != str(version):
+        return "", f"it was timed with cuDNN {parts[2]}; this is {version}"
+    if parts[4] != _card(device):
+        return "", f"it was timed on {parts[4]}; this is {_card(device)}"
+    return parts[0], ""
+
+
+# --- what calls use --------------------------------------------------------------------------------------------------
+
+
+def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo) -> Plans:
+    """The plans of a graph on a device, which is current; one of them at least is built.
+
+    Raises
+    ------
+    NoKernel
+        There is none.
+    """
+
+    def make() -> Plans:
+        made = Plans(module, spec, device.capability, handle_for(module, device.index))
+        if search.tuned:
+            _take_tuned(made, key_of(spec, device), module, device)
+        made.first()
+        return made
+
+    plans: Plans = _kept.get((module, spec, search.on, search.tuned, device.index), make)
+    return plans
+
+
+def _take_tuned(made: Plans, key: str, module: Any, device: DeviceInfo) -> None:
+    text, searched = by_engine.tuned("cudnn", key)
+    if not text:
+        return
+    name, reason = named_in(text, int(module.backend_version()), device)
+    if name and (key, name) in _failed:
+        reason = "it failed when it ran"
+    elif name and not made.take(name, searched):
+        reason = "there is no such plan here, or it is dropped, or cannot be built"
+    if reason:
+        made.refused[f"{name or 'the plan'} of the tuning record"] = reason
+
+
+def run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search) -> Plans:
+    """Run a graph on CuPy's current stream; with a search that was not made yet, make it first.
+
+    Returns
+    -------
+    Plans
+        Those that ran: others than were given where these had failed.
+    """
+    if plans.failed:
+        plans = kept(module, plans.spec, search, device)
+    try:
+        _run(plans, pointers, module, device, search)
+    except LibraryFailed:
+        if not plans.tuned:
+            raise
+        # What was read does not run here. The others may.
+        _failed.add((key_of(plans.spec, device), plans.tuned))
+        plans.failed = True
+        plans = kept(module, plans.spec, search, device)
+        _run(plans, pointers, module, device, search)
+    return plans
+
+
+def _run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search) -> None:
+    handle = handle_for(module, device.index)
+    with plans.lock:
+        if search.on and not plans.covers(search.limit):
+            plans.search(pointers, handle, search.limit, device.l2_bytes)
+            if len(plans.times) > 1 and search.tuned:
+                name = plans.name(plans.ready[0])
+                text = written(name, int(module.backend_version()), device)
+                by_engine.keep_tuned("cudnn", key_of(plans.spec, device), text, plans.times[name] * 1e-3, plans.searched or 0)
+        plans.run(pointers, handle)
+
+
+def _forget() -> None:
+    # Locks do not live on in a forked child.
+    global _kept
+    _kept = Kept()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,325 @@
+"""cuDNN's graphs: built as a recipe says, and run by the first of their plans that can.
+
+Which plans are left after filters, which of them fit into memory and which is the fastest is told by trying only.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from ....errors import LibraryFailed, NoKernel
+from ..common import bindings
+from ..common.streams import Handles, current_stream
+from .conv_graphs import Graph, Tensor
+
+__all__ = ["Plans", "build", "handle_for", "own_plans", "why"]
+
+ROUNDS, LEAST, SPENT = 10, 3, 30.0  # runs of a plan at most; at least; milliseconds after which it is left alone
+SLOWER = 2.0  # a plan so many times slower than the fastest is dropped after LEAST rounds
+BETTER = 0.97  # the first plan stays unless another takes no more than this part of its time
+SEED = 20261121  # of the order in which plans take turns
+
+
+def build(module: Any, graph: Graph, capability: tuple[int, int], *, handle: Any = None, device_property: Any = None) -> Any:
+    """The graph of a recipe, with its plans listed and filtered, none of them built.
+
+    Parameters
+    ----------
+    module
+        ``cudnn``.
+    graph
+        What to build.
+    capability
+        Of the device.
+    handle, device_property
+        A handle of the device, or a description of one that is not there.
+    """
+    kinds = module.data_type.__members__
+    # Without the version, attention asks the CUDA runtime for it.
+    given = {"handle": handle, "device_property": device_property, "sm_version": 10 * capability[0] + capability[1]}
+    made = module.pygraph(
+        io_data_type=kinds[graph.io], intermediate_data_type=kinds[graph.intermediate], compute_data_type=kinds[graph.compute],
+        **{name: value for name, value in given.items() if value is not None},
+    )  # fmt: skip
+
+    def tensor(of: Tensor) -> Any:
+        return made.tensor(name=of.name, dim=list(of.dims), stride=list(of.strides), data_type=kinds[of.dtype], uid=of.uid)
+
+    arguments = {name: tensor(of) for name, of in graph.inputs}
+    for name, value in graph.options:
+        arguments[name] = list(value) if isinstance(value, tuple) else value
+    if graph.dropout is not None:
+        arguments["dropout"] = (graph.dropout.probability, tensor(graph.dropout.seed), tensor(graph.dropout.offset))
+    results = getattr(made, graph.node)(**arguments)
+    for result, of in zip(results if isinstance(results, list | tuple) else [results], graph.outputs, strict=False):
+        result.set_output(True).set_dim(list(of.dims)).set_stride(list(of.strides)).set_data_type(kinds[of.dtype]).set_uid(of.uid)
+    made.validate()
+    made.build_operation_graph()
+    made.create_execution_plans([module.heur_mode.__members__[mode] for mode in graph.modes])
+    if graph.without:
+        # A filter marks plans that there are: before they are listed it marks none.
+        made.deselect_numeric_notes([module.numerical_note.__members__[note] for note in graph.without])
+    return made
+
+
+def own_plans(graph: Any) -> list[int]:
+    """Indices of cuDNN's own plans: some frontends rank engines of theirs, in Python, among them."""
+    every = range(graph.get_execution_plan_count())
+    entries, listed = getattr(graph, "backend_plan_entries", None), getattr(graph, "plans", None)
+    if entries is None or listed is None:
+        return list(every)
+    own = {getattr(entry, "cpp_index", None) for entry in entries()} - {None}
+    return [index for index in every if getattr(listed[index], "cpp_index", None) in own]
+
+
+def why(error: Exception) -> str:
+    """Why a plan was not built: cuDNN has one error for everything, and words in it.
+
+    >>> why(RuntimeError("Deselecting execution plan"))
+    'dropped by a filter'
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "Deselecting" in text:
+        return "dropped by a filter"
+    if "workspace violation" in text:
+        return "needs more workspace than there may be"
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+class Plans:
+    """The plans of one graph, in the order in which they are tried. Its lock is held by who uses it.
+
+    Attributes
+    ----------
+    ready
+        Indices of plans that are built, the first choice first.
+    refused
+        Name of a plan -> why it is not used.
+    times
+        Name of a plan -> median milliseconds, where plans were timed.
+    built
+        How many plans have been built so far, from the first try on.
+    failed
+        Whether no plan could run: another object is made for the next call.
+    searched
+        How many plans at most were timed: 0 for all there are, None where none were.
+    tuned
+        Name of the plan that comes first since it was the fastest when they were timed before; empty without.
+    """
+
+    def __init__(
+        self, module: Any, spec: Graph, capability: tuple[int, int], handle: Any = None, device_property: Any = None
+    ) -> None:
+        self.lock = threading.RLock()
+        self.spec = spec
+        self.errors = (module.cudnnGraphNotSupportedError, RuntimeError)
+        self.ready: list[int] = []
+        self.refused: dict[str, str] = {}
+        self.times: dict[str, float] = {}
+        self.built = 0
+        self.failed = False
+        self.searched: int | None = None
+        self.tuned = ""
+        try:
+            self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
+            self.waiting = own_plans(self.graph)
+        except self.errors as error:
+            raise NoKernel(f"cuDNN has no plan for {spec.node}", cause=f"{type(error).__name__}: {why(error)}") from error
+
+    def name(self, index: int) -> str:
+        return str(self.graph.get_plan_name_at_index(index))
+
+    def covers(self, limit: int) -> bool:
+        """True if as many plans were timed as `limit` allows (0: all)."""
+        return self.searched == 0 or (self.searched is not None and 0 < limit <= self.searched)
+
+    def take(self, name: str, searched: int = 0) -> bool:
+        """Have the plan with a name come first; False if none has it, or it cannot be built.
+
+        It was the fastest of as many as were `searched` (0: all); nothing is timed that this covers. Its name says a plan's
+        engine and all its knobs. (Frontends list plans by engine and knobs, but refuse some of these knobs when a plan is to be
+        made of them.)
+        """
+        index = next((index for index in self.waiting if self.name(index) == name), None)
+        if index is None or not self._build(index):
+            return False
+        self.waiting.remove(index)
+        self.ready.insert(0, index)
+        self.tuned, self.searched = name, searched
+        return True
+
+    def _refuse(self, index: int, reason: str) -> None:
+        self.refused[f"{self.name(index)} ({index})"] = reason
+
+    def _build_next(self) -> bool:
+        """Build the next plan that can be; False if there is none."""
+        while self.waiting:
+            index = self.waiting.pop(0)
+            if self._build(index):
+                self.ready.append(index)
+                return True
+        return False
+
+    def _build(self, index: int) -> bool:
+        self.built += 1
+        try:
+            self.graph.build_plan_at_index(index)
+        except self.errors as error:
+            self._refuse(index, why(error))
+            return False
+        return True
+
+    def first(self) -> int:
+        """Index of the plan that is tried first, built.
+
+        Raises
+        ------
+        NoKernel
+            None can be built; the message has every plan with its reason.
+        """
+        if not self.ready and not self._build_next():
+            self.failed = True
+            raise NoKernel(f"none of cuDNN's plans for {self.spec.node} can be built", cause=self._listed())
+        return self.ready[0]
+
+    def _listed(self) -> str:
+        return "".join(f"\n    {name}: {reason}" for name, reason in self.refused.items()) or "it lists none"
+
+    def _execute(self, index: int, pointers: Mapping[int, int], handle: Any) -> None:
+        size = int(self.graph.get_workspace_size_plan_at_index(index))
+        # The pool gives it back to later work of this stream only.
+        memory = bindings.cupy().cuda.alloc(size) if size > 0 else None
+        workspace = 0 if memory is None else int(memory.ptr)
+        self.graph.execute_plan_at_index(dict(pointers), workspace, index=index, handle=handle)
+
+    def run(self, pointers: Mapping[int, int], handle: Any) -> None:
+        """Run the first plan that can: the next one, where there is no memory for a workspace or a plan fails.
+
+        Raises
+        ------
+        MemoryError
+            There is no memory for the workspace of any.
+        LibraryFailed
+            All others failed.
+        """
+        at, short = 0, None
+        while at < len(self.ready) or self._build_next():
+            index = self.ready[at]
+            try:
+                self._execute(index, pointers, handle)
+            except MemoryError as error:  # it stays: there may be memory at the next call
+                short, at = error, at + 1
+            except self.errors as error:
+                del self.ready[at]
+                self._refuse(index, f"failed: {why(error)}")
+            else:
+                return
+        if short is not None:
+            raise short
+        self.failed = True
+        raise LibraryFailed(f"all of cuDNN's plans for {self.spec.node} failed", cause=self._listed())
+
+    def search(self, pointers: Mapping[int, int], handle: Any, limit: int, l2_bytes: int) -> None:
+        """Time the plans on the arrays of a call, and put the fastest first.
+
+        Parameters
+        ----------
+        pointers, handle
+            As for `run`.
+        limit
+            Most plans timed; 0 for all.
+        l2_bytes
+            Size of the device's cache, which is written over before every run.
+        """
+        self.searched, self.tuned = limit, ""
+        cupy = bindings.cupy()
+        bound = int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+        self.graph.deselect_workspace_greater_than(bound)
+        self.waiting, self.ready = sorted({*self.waiting, *self.ready}), []
+        runs: list[int] = []
+        while (not limit or len(runs) < limit) and self._build_next():
+            index = self.ready.pop()
+            if int(self.graph.get_workspace_size_plan_at_index(index)) > bound:
+                self._refuse(index, f"needs more than {bound} bytes of workspace, and memory ran out before")
+                continue
+            try:
+                self._execute(index, pointers, handle)  # not counted
+            except MemoryError:
+                bound //= 2
+                self._refuse(index, "there was no memory for its workspace")
+                continue
+            except self.errors as error:
+                self._refuse(index, f"failed: {why(error)}")
+                continue
+            runs.append(index)
+        self.searched = limit if limit and self.waiting else 0
+        self.ready = self._timed(cupy, runs, pointers, handle, l2_bytes) if len(runs) > 1 else runs
+
+    def _timed(self, cupy: Any, indices: list[int], pointers: Mapping[int, int], handle: Any, l2_bytes: int) -> list[int]:
+        """The indices, the fastest first; the first one stays unless another is clearly faster."""
+        try:
+            flush = cupy.empty(max(2 * l2_bytes, 1), "uint8")
+        except MemoryError:
+            flush = None  # what is left in the cache favours none of them: they take turns in any order
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        times: dict[int, list[float]] = {index: [] for index in indices}
+        turns, active = random.Random(SEED), list(indices)
+        for round in range(ROUNDS):
+            turns.shuffle(active)
+            for index in list(active):
+                if flush is not None:
+                    flush.fill(0)
+                begin.record()
+                try:
+                    self._execute(index, pointers, handle)
+                    end.record()
+                    end.synchronize()
+                except (MemoryError, *self.errors) as error:  # it ran before, and is as good as none
+                    active.remove(index)
+                    del times[index]
+                    self._refuse(index, f"failed while it was timed: {why(error)}")
+                    continue
+                times[index].append(float(cupy.cuda.get_elapsed_time(begin, end)))
+            if active and round + 1 >= LEAST:
+                best = min(median(times[index]) for index in active)
+                active = [index for index in active if sum(times[index]) < SPENT and median(times[index]) <= SLOWER * best]
+        indices = [index for index in indices if index in times]
+        if not indices:
+            return []
+        medians = {index: median(taken) for index, taken in times.items()}
+        self.times = {self.name(index): medians[index] for index in indices}
+        order = sorted(indices, key=lambda index: medians[index])
+        if medians[order[0]] > BETTER * medians[indices[0]]:
+            order.remove(indices[0])
+            order.insert(0, indices[0])
+        return order
+
+
+# --- handles --------------------------------------------------------------------------------------------------------
+
+
+_handles: list[Any] = []  # by number: some frontends' handles are objects
+
+
+def _create(module: Any) -> int:
+    _handles.append(module.create_handle())
+    return len(_handles) - 1
+
+
+_numbers = Handles(_create)
+
+
+def handle_for(module: Any, device: int) -> Any:
+    """This thread's handle of a device, which is current, set to CuPy's current stream."""
+    handle = _handles[_numbers.get(module, device)]
+    module.set_stream(handle=handle, stream=current_stream())
+    return handle
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_handles.clear)  # they are worth nothing there

@@ -1,0 +1,238 @@
+"""cuDNN: convolutions and attention of CuPy's arrays, as graphs of its frontend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from .... import switches
+from ....problems import Operand, Problem
+from ....problems.attention_problem import AttentionGrads, AttentionProblem
+from ....problems.conv_problem import ConvProblem
+from ... import attention_constraints
+from ...base import Algorithm, Library, Refusal
+from ..common import bindings
+from ..common.device_facts import capability, device_info, index_of
+from ..common.device_plan import DevicePlan, refuse_overlaps
+from ..cublas.library import report, version_of
+from . import graph_cache
+from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
+from .graphs import Plans
+from .sdpa_graphs import (
+    BIAS,
+    GRAD,
+    GRAD_KEY,
+    GRAD_QUERY,
+    GRAD_VALUE,
+    OFFSET,
+    OUT,
+    SEED,
+    STATS,
+    AttentionRecipe,
+    attention_algorithms,
+    attention_recipe,
+)  # fmt: skip
+
+__all__ = ["CuDNN"]
+
+AT_ONCE = Search(False, 0)
+
+
+class CuDNN(Library):
+    """libcudnn, called through nvidia-cudnn-frontend."""
+
+    name = "cudnn"
+    title = "cuDNN"
+    families = ("conv", "attention")
+    devices = ("cuda",)
+    kernels = ("cudnn_attention",)
+    how_to_get = "pip install 'backline[cudnn]'"
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cudnn")
+
+    def version(self) -> str | None:
+        return version_of("cudnn")
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if isinstance(problem, ConvProblem):
+            yield from conv_algorithms(problem, capability(index_of(problem)))
+        elif isinstance(problem, AttentionProblem):
+            known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
+            yield from attention_algorithms(problem, known)
+        else:
+            yield Refusal(self.name, "", f"it has no {problem.op}")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+        device, module = index_of(problem), bindings.cudnn()
+        function: Callable[..., Any]
+        with bindings.cupy().cuda.Device(device):
+            if isinstance(problem, ConvProblem):
+                function = _Conv(problem, conv_recipe(problem, algorithm.name, switches.current()), module, device)
+            else:
+                assert isinstance(problem, AttentionProblem)
+                function = _Attention(problem, attention_recipe(problem, algorithm.name), module, device)
+        return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
+
+    def report(self) -> dict[str, Any]:
+        return report(self, "cudnn")
+
+
+class _Run:
+    """One graph on one device: built now, run by calls."""
+
+    def __init__(self, graph: Graph, search: Search, module: Any, device: int) -> None:
+        self.search, self.module, self.info = search, module, device_info(device)
+        self.plans: Plans = graph_cache.kept(module, graph, search, self.info)
+
+    def __call__(self, pointers: dict[int, int]) -> None:
+        self.plans = graph_cache.run(self.plans, pointers, self.module, self.info, self.search)
+
+
+def _address(array: Any) -> int:
+    return int(array.data.ptr)
+
+
+def _aligned(array: Any) -> bool:
+    return _address(array) % ALIGNMENT == 0
+
+
+def _images(shape: tuple[int, ...], dtype: Any, last: bool) -> Any:
+    """New memory for images, or for weights, with their channels first or last."""
+    cupy = bindings.cupy()
+    if not last:
+        return cupy.empty(shape, dtype)
+    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
+    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))
+
+
+class _Conv:
+    """The function of the Plan of a convolution."""
+
+    def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int) -> None:
+        self.problem, self.made = problem, made
+        self.run = None if made.graph is None else _Run(made.graph, made.search, module, device)
+
+    def __call__(self, *arrays: Any) -> Any:
+        p, made = self.problem, self.made
+        given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
+        out: Any = given.get("out")
+        if out is not None:
+            self._check(out, arrays)
+        direct = made.direct and _aligned(out)
+        result: Any = out if direct else _images(made.shape, p.dtype, made.last)
+        if self.run is None:
+            result[...] = 0
+        else:
+            fed = {feed.uid: self._fed(feed, given[feed.role]) for feed in made.feeds}
+            self.run({uid: _address(array) for uid, array in (*fed.items(), (made.target, result))})
+        if made.crop:
+            whole, result = result, _images(p.result, p.dtype, made.last)
+            inner = zip(p.result[2:], made.crop, strict=True)
+            result[...] = whole[(slice(None), slice(None), *(slice(before, before + n) for n, (before, _) in inner))]
+        self._after(result, given)
+        if out is not None and not direct:
+            out[...] = result
+        return result if out is None else out
+
+    def _check(self, out: Any, arrays: tuple[Any, ...]) -> None:
+        """Refuse an output that overlaps what is read; it may be the residual itself."""
+        operands = self.problem.operands
+        as_out = next(o for o in operands if o.role == "out")
+        others: list[tuple[Any, Operand]] = []
+        for array, o in zip(arrays, operands, strict=True):
+            itself = o.role == "residual" and o.strides == as_out.strides and _address(array) == _address(out)
+            if o.role != "out" and not itself:
+                others.append((array, o))
+        refuse_overlaps(out, as_out, others)
+
+    def _fed(self, feed: Feed, array: Any) -> Any:
+        """An operand as the graph wants it."""
+        if not feed.copied and _aligned(array):
+            return array
+        zeros = feed.zeros or ((0, 0),) * (array.ndim - 2)
+        inner = tuple(slice(before, before + n) for n, (before, _) in zip(array.shape[2:], zeros, strict=True))
+        shape = (*array.shape[:2], *(n + sum(pair) for n, pair in zip(array.shape[2:], zeros, strict=True)))
+        made = _images(shape, array.dtype, self.made.last)
+        if feed.zeros:
+            made[...] = 0
+        made[(slice(None), slice(None), *inner)] = array
+        return made
+
+    def _after(self, result: Any, given: dict[str, Any]) -> None:
+        cupy = bindings.cupy()
+        for step in self.made.after:
+            if step == "bias":
+                cupy.add(result, given["bias"].reshape((1, -1) + (1,) * (result.ndim - 2)), out=result)
+            elif step == "residual":
+                cupy.add(result, given["residual"], out=result)
+            else:
+                cupy.maximum(result, 0, out=result)
+
+
+class _Attention:
+    """The function of the Plan of attention."""
+
+    def __init__(self, problem: AttentionProblem, made: AttentionRecipe, module: Any, device: int) -> None:
+        self.problem, self.made = problem, made
+        self.forward = _Run(made.forward, AT_ONCE, module, device)
+        self.backward = None if made.backward is None else _Run(made.backward, AT_ONCE, module, device)
+        self.numbers: tuple[Any, ...] = ()
+        if made.forward.dropout is not None:
+            import numpy as np
+
+            self.numbers = tuple(bindings.cupy().asarray(np.array([n], np.int64)) for n in (made.seed, 0))
+
+    def __call__(self, *arrays: Any) -> Any:
+        p, made, cupy = self.problem, self.made, bindings.cupy()
+        given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
+        held = {feed.uid: _rows(feed, given[feed.role]) for feed in made.feeds}
+        blind = None
+        if made.mask:
+            held[BIAS], blind = self._bias(given["mask"])
+        if self.numbers:
+            held[SEED], held[OFFSET] = self.numbers
+        out = held[OUT] = cupy.empty(made.result, p.dtype)
+        if self.backward is None:
+            self.forward({uid: _address(array) for uid, array in held.items()})
+            return out if blind is None else _without(out, blind)
+        grad = held.pop(GRAD)
+        held[STATS] = cupy.empty((*made.result[:3], 1), "float32")
+        self.forward({uid: _address(array) for uid, array in held.items()})
+        held[GRAD] = grad if blind is None else _without(grad.copy(), blind)
+        grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
+        held |= dict(zip((GRAD_QUERY, GRAD_KEY, GRAD_VALUE), grads, strict=True))
+        self.backward({uid: _address(array) for uid, array in held.items()})
+        return AttentionGrads(grads[0], grads[1], grads[2], None)
+
+    def _bias(self, mask: Any) -> tuple[Any, Any]:
+        """What is added to the scores, and which queries may look at no key; these are let look at all, to no effect."""
+        cupy, made = bindings.cupy(), self.made
+        mask = mask if mask.ndim == 4 else mask[None, None]
+        seen = mask if made.mask == "bool" else mask != -float("inf")
+        blind = cupy.logical_not(seen.any(axis=-1, keepdims=True))
+        dtype = next(tensor.dtype for name, tensor in made.forward.inputs if name == "bias")
+        whole = cupy.empty(made.bias, "float32" if dtype == "FLOAT" else self.problem.dtype)
+        zero = cupy.zeros((), whole.dtype)
+        if made.mask == "bool":
+            whole[...] = cupy.where(cupy.logical_or(mask, blind), zero, cupy.full((), -float("inf"), whole.dtype))
+        else:
+            whole[...] = cupy.where(blind, zero, mask)
+        return whole, blind
+
+
+def _without(array: Any, blind: Any) -> Any:
+    """An array with the rows of queries that may look at no key made zero."""
+    cupy = bindings.cupy()
+    array[...] = cupy.where(blind, cupy.zeros((), array.dtype), array)
+    return array
+
+
+def _rows(feed: Feed, array: Any) -> Any:
+    """Query, key, value or a gradient as the graph wants it."""
+    if not feed.copied and _aligned(array):
+        return array
+    made = bindings.cupy().empty(array.shape, array.dtype)
+    made[...] = array
+    return made

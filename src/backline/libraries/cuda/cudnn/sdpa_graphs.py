@@ -1,0 +1,157 @@
+"""Graphs of cuDNN for attention, decided from values alone.
+
+What cuDNN cannot do is in the table of `libraries.attention_constraints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....problems import Operand, Problem
+from ....problems.attention_problem import AttentionProblem
+from ... import attention_constraints
+from ...base import Algorithm, Refusal
+from .conv_graphs import ALIGNMENT, TYPES, Dropout, Feed, Graph, Tensor, modes
+
+__all__ = ["AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal"]
+
+KERNEL = "cudnn_attention"
+QUERY, KEY, VALUE, BIAS, SEED, OFFSET, OUT, STATS, GRAD, GRAD_QUERY, GRAD_KEY, GRAD_VALUE = range(1, 13)
+LARGEST_SEED = 2**63 - 1
+FLOAT = "FLOAT"
+MASKED = "a key that a mask leaves out still counts if it, or its value, is NaN or infinite"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRecipe:
+    """What the Plan of attention does, in full.
+
+    Attributes
+    ----------
+    forward, backward
+        The graphs that run, in this order; `backward` is None where no gradients are asked for.
+    feeds
+        Operands that the graphs are given.
+    mask
+        How the mask is read: "bool" or "added"; empty for none. A graph adds what is made of it; a query that may look at no key
+        is let look at all, and its row of the result (and of the gradient that comes in) is made zero instead.
+    bias
+        Shape and dtype of what is made of the mask.
+    result
+        Shape of what attention gives.
+    seed
+        Of what is left out.
+    """
+
+    forward: Graph
+    backward: Graph | None
+    feeds: tuple[Feed, ...]
+    mask: str
+    bias: tuple[int, ...]
+    result: tuple[int, ...]
+    seed: int
+
+
+def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Facts) -> str:
+    """Why cuDNN's attention cannot run a Problem: the first rule that fails; empty if it can."""
+    reason = attention_constraints.refusal(KERNEL, problem, facts)
+    if reason:
+        return reason
+    if not problem.dtype.isnative:
+        return "it takes native byte order only"
+    if problem.dropout == 1:
+        return "it divides by what dropout keeps, and a dropout of 1 keeps nothing"
+    return ""
+
+
+def attention_algorithms(problem: Problem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
+    """What cuDNN has for attention under some Facts."""
+    if not isinstance(problem, AttentionProblem):
+        yield Refusal("cudnn", "", f"it has no {problem.op}")
+        return
+    reason = attention_refusal(problem, facts)
+    if reason:
+        yield Refusal("cudnn", KERNEL, reason)
+        return
+    note = MASKED if problem.mask is not None else ""
+    backward = problem.get("grad") is not None
+    for name in ("sdpa_backward", "sdpa_backward_steady") if backward else ("sdpa",):
+        if name.endswith("_steady") and problem.dropout and facts.capability is not None and facts.capability[0] == 10:
+            yield Refusal("cudnn", name, "with dropout it does not promise the same bits on capability 10.x")
+            continue
+        # Gradients are summed in any order where nobody asks for another way.
+        level = "off" if name == "sdpa_backward" else "threads"
+        yield Algorithm(
+            "cudnn", name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=(KERNEL,)
+        )  # fmt: skip
+
+
+def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
+    """The recipe of an Algorithm's name for a Problem that `attention_refusal` has nothing against."""
+    kind = TYPES[problem.dtype.name]
+    (batch, heads, queries, _), keys = problem.shapes[0], problem.lengths[1]
+    feeds, qkv = [], {}
+    for uid, (letter, o) in enumerate(zip("qkv", problem.qkv, strict=True), start=QUERY):
+        feeds.append(Feed(o.role, uid, not _lies(o)))
+        qkv[letter] = Tensor(o.role, uid, o.shape, _strides(o), kind)
+    result = (batch, heads, queries, problem.dims[2])
+    out = Tensor("o", OUT, result, _dense(result), kind)
+    stats = Tensor("stats", STATS, (batch, heads, queries, 1), _dense((batch, heads, queries, 1)), FLOAT)
+    shared: list[tuple[str, Tensor]] = []
+    mask, bias = "", tuple[int, ...]()
+    if problem.mask is not None:
+        mask = "bool" if problem.mask.dtype.kind == "b" else "added"
+        lead = problem.mask.shape[:-2] or (1, 1)
+        bias = (*lead, queries, keys)
+        wide = FLOAT if problem.mask.dtype.name == "float32" else kind
+        shared.append(("bias", Tensor("bias", BIAS, bias, _dense(bias), wide)))
+    dropout = None
+    if problem.dropout:
+        one = (1, 1, 1, 1)
+        dropout = Dropout(
+            problem.dropout, Tensor("seed", SEED, one, one, "INT64"), Tensor("offset", OFFSET, one, one, "INT64")
+        )  # fmt: skip
+    options = (("attn_scale", problem.scale), ("use_causal_mask", problem.is_causal))
+    backward = None
+    grad = problem.get("grad")
+    stated = grad is not None
+    forward = Graph(
+        "sdpa", (*qkv.items(), *shared), (*options, ("generate_stats", stated)), (out, stats) if stated else (out,),
+        kind, FLOAT, FLOAT, (), modes(), dropout,
+    )  # fmt: skip
+    if grad is not None:
+        feeds.append(Feed("grad", GRAD, not _lies(grad)))
+        taken = (*qkv.items(), ("o", out), ("dO", Tensor("grad", GRAD, result, _strides(grad), kind)), ("stats", stats))
+        given = tuple(
+            Tensor(f"grad_{each.role}", uid, each.shape, _dense(each.shape), kind)
+            for each, uid in zip(problem.qkv, (GRAD_QUERY, GRAD_KEY, GRAD_VALUE), strict=True)
+        )
+        steady = (("use_deterministic_algorithm", name.endswith("_steady")),)
+        backward = Graph("sdpa_backward", (*taken, *shared), (*options, *steady), given, kind, FLOAT, FLOAT, (), modes(), dropout)
+    seed = int(problem.parameter("seed", 0)) & LARGEST_SEED
+    return AttentionRecipe(forward, backward, tuple(feeds), mask, bias, result, seed)
+
+
+def _lies(o: Operand) -> bool:
+    """Whether cuDNN takes an operand as it lies: rows are contiguous, and everything starts at a multiple of `ALIGNMENT`."""
+    if not o.aligned or (o.shape[-1] != 1 and o.strides[-1] != o.dtype.itemsize):
+        return False
+    return all(n == 1 or (step > 0 and step % ALIGNMENT == 0) for n, step in zip(o.shape[:-1], o.strides[:-1], strict=True))
+
+
+def _strides(o: Operand) -> tuple[int, ...]:
+    """Strides in elements that the graph is told: those of a dense copy where one is made, and where an axis has size 1."""
+    dense = _dense(o.shape)
+    if not _lies(o):
+        return dense
+    size = o.dtype.itemsize
+    return tuple(own if n == 1 else step // size for n, step, own in zip(o.shape, o.strides, dense, strict=True))
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps, step = [], 1
+    for n in reversed(shape):
+        steps.append(step)
+        step *= n
+    return tuple(reversed(steps))

@@ -1,0 +1,134 @@
+"""Fourier transforms by cuFFT, of CuPy's arrays: recipes are carried out on the caller's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ....problems import Problem
+from ....problems.fft_problem import FftProblem
+from ... import presence
+from ...base import Algorithm, Library, Refusal
+from ..common import bindings
+from ..common.device_facts import capability, index_of
+from ..common.device_plan import DevicePlan, refuse_overlaps
+from . import transform_plans
+from .transform_sequence import half_refusal, recipe, refusal
+from .transform_steps import Buffer, Copy, Exec, Recipe, Scale, Slices, Widen, Zero
+
+__all__ = ["CuFFT"]
+
+
+class CuFFT(Library):
+    """libcufft, the GPU library of Fourier transforms."""
+
+    name = "cufft"
+    title = "cuFFT"
+    how_to_get = "pip install 'backline[cuda13]'"
+    families = ("fft",)
+    devices = ("cuda",)
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cufft")
+
+    def version(self) -> str | None:
+        version = presence.presence("cufft").version()
+        return None if version is None else str(version)
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if not isinstance(problem, FftProblem):
+            yield Refusal(self.name, "", f"cuFFT has no {problem.op}")
+            return
+        reason = refusal(problem)
+        if reason:
+            yield Refusal(self.name, "plan", reason)
+            return
+        if problem.dtype.name == "float16" and problem.axes and not problem.empty:
+            reason = half_refusal(problem, capability(index_of(problem)))
+            if reason:
+                yield Refusal(self.name, "half", reason)
+            else:
+                note = "computed in float16, whose largest number is 65504"
+                yield Algorithm(
+                    self.name, "half", precision="f16", level="threads", basis="construction", note=note,
+                    traits=("half transform",),
+                )  # fmt: skip
+        yield Algorithm(self.name, "plan", level="threads", basis="construction")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        assert isinstance(problem, FftProblem)
+        device = index_of(problem)
+        errors = (bindings.cufft().cuFFTError,)
+        return DevicePlan(_Run(problem, recipe(problem, algorithm.name), device), device, f"cuFFT, {problem.key}", errors)
+
+    def report(self) -> dict[str, Any]:
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        if reason:
+            return {**facts, "how to get": self.how_to_get}
+        return {**facts, "version": self.version(), "path": presence.presence("cufft").path}
+
+
+class _Run:
+    """Carries out a recipe."""
+
+    def __init__(self, problem: FftProblem, made: Recipe, device: int) -> None:
+        self.problem, self.recipe, self.device = problem, made, device
+        self.out = problem.index("out")
+
+    def __call__(self, *arrays: Any) -> Any:
+        p = self.problem
+        if self.out is not None:
+            others = [(a, o) for i, (a, o) in enumerate(zip(arrays, p.operands, strict=True)) if i != self.out]
+            refuse_overlaps(arrays[self.out], p.operands[self.out], others)
+        cupy = bindings.cupy()
+        made = self.recipe
+        for index, multiple in made.needs:
+            if int(arrays[made.buffers[index].operand].data.ptr) % multiple:
+                assert made.otherwise is not None
+                made = made.otherwise
+                break
+        buffers = [arrays[b.operand] if b.operand >= 0 else _memory(cupy, b) for b in made.buffers]
+        for step in made.steps:
+            if isinstance(step, Exec):
+                plan = transform_plans.plan(step.key, self.device)
+                plan.run(int(buffers[step.source].data.ptr), int(buffers[step.target].data.ptr), step.direction, step.offsets)
+            elif isinstance(step, Copy):
+                source, target = _part(buffers[step.source], step.slices), _part(buffers[step.target], step.into)
+                if step.conj:
+                    cupy.conjugate(source, out=target)
+                else:
+                    target[...] = source
+            elif isinstance(step, Zero):
+                part = _part(buffers[step.target], step.slices)
+                if step.imag:
+                    part = part.imag
+                part[...] = 0
+            elif isinstance(step, Widen):
+                pairs, part = buffers[step.source], _part(buffers[step.target], step.into)
+                part.real[...], part.imag[...] = pairs[..., 0], pairs[..., 1]
+            else:
+                _scale(cupy, buffers[step.target], step)
+        return buffers[made.result]
+
+
+def _memory(cupy: Any, buffer: Buffer) -> Any:
+    """A new array that lies as a buffer says."""
+    shape = tuple(buffer.shape[axis] for axis in buffer.order)
+    if buffer.pairs:
+        shape = (*shape, 2)
+    made = cupy.empty(shape, buffer.dtype)
+    if buffer.order == tuple(range(len(buffer.shape))):
+        return made
+    back = [buffer.order.index(axis) for axis in range(len(buffer.shape))]
+    return made.transpose((*back, len(back)) if buffer.pairs else back)
+
+
+def _part(array: Any, slices: Slices) -> Any:
+    return array[tuple(slice(*s) for s in slices)]
+
+
+def _scale(cupy: Any, array: Any, step: Scale) -> None:
+    # Part by part: an infinity times a complex number has no infinite part that is not multiplied by its zero.
+    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
+        cupy.multiply(part, step.factor, out=part)

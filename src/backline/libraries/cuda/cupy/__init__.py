@@ -1,0 +1,1 @@
+"""CuPy as a library: elementwise work and reductions."""

@@ -1,0 +1,167 @@
+"""CuPy: what stands between products on CUDA arrays. Activations are one kernel each, the rest kernels and reductions.
+
+Halves are computed in float32 and rounded once, sums taken in float64. CuPy adds up in an order that the shape decides, and
+nothing here adds to memory from several threads, so results have the same bits each time. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ....problems import Problem
+from ....problems.attention_problem import AttentionProblem
+from ....problems.einsum_problem import EinsumProblem
+from ....problems.neural_problem import NeuralProblem
+from ....problems.rnn_problem import RnnProblem
+from ... import python_packages
+from ...base import Algorithm, Library, Refusal
+from ...reference import reference_einsum
+from ...reference.array_namespaces import Space
+from ...reference.layer_formulas import FORMULAS, empty, function
+from ..attention import cuda_math_attention
+from ..common import bindings, elementwise_kernels
+from ..common.device_facts import index_of
+from ..common.device_plan import DevicePlan
+
+__all__ = ["CuPy", "space"]
+
+Array = Any
+Run = Callable[..., Any]
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid")
+RECURRENT = "recurrent layers are not among cuDNN's graphs, and step by step a device waits for the next launch most of the time"
+NUMBERS = ("float32", "float64", "complex64", "complex128")
+
+
+def space() -> Space:
+    """The Space of CuPy's arrays, with its kernels."""
+    cupy = bindings.cupy()
+
+    def new(like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        if shape == tuple(like.shape):
+            return cupy.empty_like(like, dtype=dtype, order="K")
+        return cupy.empty_like(like, dtype=dtype, order="K", shape=shape)
+
+    return Space(cupy, np.dtype(np.float64), kernels=_Kernels(), new=new)
+
+
+class _Kernels(dict[str, Run]):
+    """Kernels of the formulas' parts, each made when it is first asked for."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            self[name] = elementwise_kernels.kernel(name)
+        return self[name]
+
+
+# One pass ------------------------------------------------------------------------------------------------------------
+
+
+def _one_pass(p: NeuralProblem) -> Run:
+    name = p.op.removesuffix("_grad")
+    form = "gelu_tanh" if p.parameter("approximate") == "tanh" else name
+    made = elementwise_kernels.kernel(form if name == p.op else f"{form}_grad")
+    empty_like = bindings.cupy().empty_like
+    # Roles are input and grad, in any order.
+    order = [p.index(role) or 0 for role in ("input", "grad") if p.get(role) is not None]
+
+    def run(*arrays: Array) -> Array:
+        given = [arrays[i] for i in order]
+        out = empty_like(given[0], order="K")
+        return made(*given, out) if out.size else out
+
+    return run
+
+
+def reason(p: NeuralProblem) -> str:
+    """Why there is no such layer here; empty where there is."""
+    if p.op not in FORMULAS and p.op.removesuffix("_grad") not in ONE_PASS:
+        return f"CuPy has no {p.op}"
+    return "" if p.dtype.name in DTYPES else f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"
+
+
+class CuPy(Library):
+    """cupy, the package, for elementwise work and reductions; products, transforms and solvers are other libraries'."""
+
+    name = "cupy"
+    title = "CuPy"
+    families = ("neural", "einsum", "attention", "rnn")
+    devices = ("cuda",)
+    kernels = ("math",)
+    how_to_get = "pip install 'backline[cuda13]'"
+
+    def reason(self) -> str:
+        return bindings.reason("cupy")
+
+    def version(self) -> str | None:
+        return None if python_packages.find("cupy")[2] else python_packages.version("cupy")
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        halves = "f32, rounded once" if problem.dtype.name in ("float16", "bfloat16") else ""
+        if isinstance(problem, NeuralProblem):
+            refused = reason(problem)
+            if refused:
+                yield Refusal(self.name, problem.op, refused)
+            elif problem.op in FORMULAS:
+                yield Algorithm(self.name, "formula", 1, False, halves, "threads", "construction", "", "kernels and reductions")
+            else:
+                yield Algorithm(self.name, "kernel", 1, False, halves, "threads", "construction", "", "one kernel")
+        elif isinstance(problem, EinsumProblem):
+            kind = reference_einsum._kind(problem)
+            legal = (*NUMBERS, "float16", "bfloat16") if kind == "multiply" else NUMBERS
+            if kind == "einsum" or problem.dtype.name not in legal:
+                yield Refusal(self.name, "einsum", f"it has sums and products of elements here, of {', '.join(legal)}")
+            else:
+                yield Algorithm(self.name, kind, 1, False, "", "threads", "construction")
+        elif isinstance(problem, AttentionProblem):
+            yield from cuda_math_attention.algorithms(self.name, problem)
+        elif isinstance(problem, RnnProblem):
+            yield Refusal(self.name, problem.op, RECURRENT)
+        else:
+            yield Refusal(self.name, "", f"CuPy has no {problem.op}")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+        device = index_of(problem)
+        made: Run
+        with bindings.cupy().cuda.Device(device):
+            if isinstance(problem, EinsumProblem):
+                made = _step(problem)
+            elif isinstance(problem, AttentionProblem):
+                made = cuda_math_attention.function(problem, algorithm)
+            else:
+                assert isinstance(problem, NeuralProblem)
+                made = _layer(problem)
+        return DevicePlan(made, device, f"CuPy, {problem.op}", ())
+
+    def report(self) -> dict[str, Any]:
+        why = self.reason()
+        facts = {"name": self.name, "title": self.title, "available": not why, "reason": why, "pool": ""}
+        return facts | {"version": self.version()}
+
+
+def _layer(p: NeuralProblem) -> Run:
+    if p.empty or any(0 in o.shape for o in p.operands):
+        return empty(p, space())
+    if p.op not in FORMULAS:
+        return _one_pass(p)
+    f = replace(space(), kept={})
+    made = function(p, f)
+    if f.kept:  # calls on other streams read it too
+        f.xp.cuda.get_current_stream().synchronize()
+    return made
+
+
+def _step(p: EinsumProblem) -> Run:
+    """A step of an einsum that is no product of matrices: a sum over axes, or a product of elements. The result is dense."""
+    cupy = bindings.cupy()
+    looks = [reference_einsum.view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True)]
+    if len(looks) == 2:
+        return lambda x, y: cupy.ascontiguousarray(cupy.multiply(looks[0](x), looks[1](y)))
+    summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
+    axes = tuple(range(len(p.output), len(p.output) + summed))
+    return lambda x: cupy.ascontiguousarray(looks[0](x).sum(axis=axes, dtype=p.dtype))

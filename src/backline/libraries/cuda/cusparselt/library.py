@@ -1,0 +1,450 @@
+"""2:4 sparse matrices by cuSPARSELt: pruning, compression, products and the search for the fastest way of one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....errors import BadValue
+from ....problems import Operand, Problem
+from ....problems.sparse_problem import GROUP, SparseProblem
+from ... import presence
+from ...base import Algorithm, Library, Refusal
+from ..common import bindings
+from ..common.device_facts import capability, index_of
+from ..common.device_plan import DevicePlan, refuse_overlaps
+from ..common.streams import current_stream
+
+__all__ = ["CuSPARSELt", "Recipe", "Value", "recipe", "refusal"]
+
+CAPABILITY = (8, 0)  # the first with sparse tensor cores
+VERSION = 502  # from here on computation types are numbered as they are now
+ALIGNMENT = 16  # bytes, of every address
+ROWS, COLUMNS = 2, 1  # CUDA's orders: row by row, column by column
+PLAIN, TRANSPOSED = 0, 1
+FIRST = 1  # the sparse matrix is the first operand
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A dtype as cuSPARSELt has it.
+
+    Attributes
+    ----------
+    number, result
+        CUDA's number of it, and of the product's dtype.
+    sparse, dense
+        Rows and columns of a sparse matrix are multiples of the first, those of others of the second.
+    compute
+        Name of the computation type.
+    columns
+        Whether the dense operand must lie column by column.
+    """
+
+    number: int
+    result: int
+    sparse: int
+    dense: int
+    compute: str
+    columns: bool = False
+
+
+VALUES = {
+    "float16": Value(2, 2, 16, 8, "COMPUTE_32F"),
+    "bfloat16": Value(14, 14, 16, 8, "COMPUTE_32F"),
+    "int8": Value(3, 10, 32, 16, "COMPUTE_32I", columns=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is done for one Problem.
+
+    Attributes
+    ----------
+    value
+        The dtype.
+    m, k, n
+        Sizes; `n` is filled up to a multiple of what the library takes.
+    order
+        How the dense operand lies: "C" or "F".
+    copies
+        Roles of the operands that are copied first, or after: how they lie is not among what the library takes.
+    leading
+        Elements from row to row (or column to column) of the dense operand and of the result.
+    attributes
+        Of the algorithm, by their names in the library; what is not here is left to it.
+    workspace
+        Whether the library is asked for the size of a workspace: only the plan made tells it.
+    """
+
+    value: Value
+    m: int
+    k: int
+    n: int = 0
+    order: str = "C"
+    copies: tuple[str, ...] = ()
+    leading: tuple[int, int] = (0, 0)
+    attributes: tuple[tuple[str, int], ...] = ()
+    workspace: bool = False
+
+
+def refusal(p: SparseProblem, device: tuple[int, int], version: int | None) -> str:
+    """Why cuSPARSELt does not take a Problem, or an empty string.
+
+    Parameters
+    ----------
+    p
+        What is asked.
+    device
+        Compute capability.
+    version
+        The library's, as it numbers it: 800 for 0.8.0; None if it is not known.
+    """
+    if device < CAPABILITY:
+        return f"sparse tensor cores take compute capability 8.0, and the device has {device[0]}.{device[1]}"
+    if version is not None and version < VERSION:
+        return f"it is version {version}, and {VERSION} is needed"
+    value = VALUES.get(p.dtype.name)
+    if value is None:
+        one = "of float32 it wants every second element to be zero" if p.dtype.name == "float32" else f"not {p.dtype.name}"
+        return f"it takes {', '.join(VALUES)}; {one}"
+    for name, size in (("rows", p.m), ("columns", p.k)):
+        if size % value.sparse:
+            return f"{name} of a sparse matrix of {p.dtype.name} are a multiple of {value.sparse}, not {size}"
+    return ""
+
+
+def recipe(p: SparseProblem) -> Recipe:
+    """The recipe for a Problem that `refusal` lets pass."""
+    value = VALUES[p.dtype.name]
+    if p.op in ("sparse.prune_2_4", "sparse.compress"):
+        o = p.operands[0]
+        return Recipe(value, p.m, p.k, copies=() if _lies(o, 1) == "C" and _leading(o, "C") == p.k else ("input",))
+    b, out = p.get("b"), p.get("out")
+    assert b is not None
+    n = -(-p.n // value.dense) * value.dense
+    lies = _lies(b, value.dense) if n == p.n else ""
+    order = "F" if value.columns else lies or "C"
+    copies = [] if lies == order else ["b"]
+    first = _leading(b, order) if lies == order else (p.k if order == "F" else n)
+    second = n
+    if out is not None and (n != p.n or _lies(out, value.dense) != "C"):
+        copies.append("out")
+    elif out is not None:
+        second = _leading(out, "C")
+    elif n != p.n:
+        copies.append("out")
+    return Recipe(value, p.m, p.k, n, order, tuple(copies), (first, second), _attributes(p), True)
+
+
+def _attributes(p: SparseProblem) -> tuple[tuple[str, int], ...]:
+    made = []
+    if p.parameter("alg_id"):
+        made.append(("CONFIG_ID", int(p.parameter("alg_id"))))
+    parts = int(p.parameter("split_k", 1))
+    if parts > 1:
+        made += [("SPLIT_K", parts), ("SPLIT_K_MODE", int(p.parameter("split_k_mode")))]
+    return tuple(made)
+
+
+def _lies(o: Operand, multiple: int) -> str:
+    """Whether a matrix lies row by row ("C") or column by column ("F") as the library takes it; else an empty string."""
+    item = o.dtype.itemsize
+    for name, inner, outer in (("C", 1, 0), ("F", 0, 1)):
+        step = o.strides[outer]
+        if o.strides[inner] == item and step >= o.shape[inner] * item and step % (multiple * item) == 0:
+            return name
+    return ""
+
+
+def _leading(o: Operand, order: str) -> int:
+    return o.strides[0 if order == "C" else 1] // o.dtype.itemsize
+
+
+class CuSPARSELt(Library):
+    """libcusparseLt, products with 2:4 sparse matrices on sparse tensor cores."""
+
+    name = "cusparselt"
+    title = "cuSPARSELt"
+    how_to_get = "pip install 'backline[sparse]'"
+    families = ("sparse",)
+    devices = ("cuda",)
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cusparseLt")
+
+    def version(self) -> str | None:
+        version = presence.presence("cusparselt").version()
+        return None if version is None else str(version)
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if not isinstance(problem, SparseProblem):
+            yield Refusal(self.name, "", f"cuSPARSELt has no {problem.op}")
+            return
+        if problem.empty:
+            yield Algorithm(self.name, "empty", level="threads", basis="construction", note="nothing to compute")
+            return
+        version = presence.presence("cusparselt").version()
+        reason = refusal(problem, capability(index_of(problem)), None if version is None else int(version))
+        largest = presence.max_alg_id() if problem.parameter("alg_id") else None
+        if not reason and largest is not None and int(problem.parameter("alg_id")) >= largest:
+            reason = f"the call asks for algorithm {problem.parameter('alg_id')}; this version has {largest}, from 0 on"
+        if reason:
+            yield Refusal(self.name, "sparse", reason)
+            return
+        traits: tuple[str, ...] = ()
+        if problem.parameter("split_k", 1) != 1 and problem.dtype.name != "int8":
+            traits = ("fp16 split-k",) if problem.dtype.name == "float16" else ("bf16 split-k",)
+        yield Algorithm(self.name, "sparse", level="threads", basis="promise", traits=traits)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        assert isinstance(problem, SparseProblem)
+        device = index_of(problem)
+        if algorithm.name == "empty":
+            return DevicePlan(_empty(problem), device, problem.key, ())
+        lt, cupy = bindings.cusparseLt(), bindings.cupy()
+        made: dict[str, Callable[..., Callable[..., Any]]] = {
+            "sparse.prune_2_4": _Prune, "sparse.compress": _Compress, "sparse.matmul": _Matmul, "sparse.search": _Search,
+        }  # fmt: skip
+        try:
+            with cupy.cuda.Device(device):
+                run = made[problem.op](problem, recipe(problem), device)
+        except lt.cuSPARSELtError as error:
+            raise RuntimeError(f"cuSPARSELt: {error}") from error
+        return DevicePlan(run, device, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
+
+    def report(self) -> dict[str, Any]:
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        if reason:
+            return {**facts, "how to get": self.how_to_get}
+        return {**facts, "version": self.version(), "path": presence.presence("cusparselt").path}
+
+
+def _empty(p: SparseProblem) -> Callable[..., Any]:
+    out = p.index("out")
+
+    def run(*arrays: Any) -> Any:
+        cupy = bindings.cupy()
+        if p.op == "sparse.search":
+            return 0, 1, 2
+        if p.op == "sparse.compress":
+            return cupy.zeros((0,), np.uint8)
+        target = arrays[out] if out is not None else cupy.empty((p.m, p.k if p.op == "sparse.prune_2_4" else p.n), p.result_dtype)
+        target[...] = 0  # sums of nothing
+        return target
+
+    return run
+
+
+# --- what runs ----------------------------------------------------------------------------------------------------
+
+@dataclass(slots=True)
+class _Handle:
+    """The library on one device. Plans belong to it, and threads share those: they take turns in giving work to the device."""
+
+    address: int
+    lock: threading.Lock
+
+
+_handles: dict[tuple[Any, int], _Handle] = {}
+_making = threading.Lock()
+
+
+def _handle(lt: Any, device: int) -> _Handle:
+    """That of a device, which is current."""
+    with _making:
+        found = _handles.get((lt, device))
+        if found is None:
+            found = _handles[lt, device] = _Handle(int(lt.init()), threading.Lock())
+    return found
+
+
+def _forget() -> None:
+    # CUDA does not live on in a forked child, and another thread of the parent may have held a lock.
+    global _making
+    _handles.clear()
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class _Descriptors:
+    """Descriptors, an algorithm and a plan of the library, which are freed with this."""
+
+    def __init__(self, lt: Any) -> None:
+        self.lt, self._process = lt, os.getpid()
+        self._held: list[tuple[Callable[[int], Any], int]] = []
+
+    def add(self, address: int, free: Callable[[int], Any]) -> int:
+        self._held.append((free, address))
+        return address
+
+    def sparse(self, handle: int, made: Recipe) -> int:
+        address = self.lt.structured_descriptor_init(
+            handle, made.m, made.k, made.k, ALIGNMENT, made.value.number, ROWS, self.lt.Sparsity.SPARSITY_50_PERCENT
+        )
+        return self.add(address, self.lt.mat_descriptor_destroy)
+
+    def dense(self, handle: int, rows: int, columns: int, leading: int, number: int) -> int:
+        address = self.lt.dense_descriptor_init(handle, rows, columns, leading, ALIGNMENT, number, ROWS)
+        return self.add(address, self.lt.mat_descriptor_destroy)
+
+    # When the interpreter ends, the names of modules are gone.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid) -> None:
+        if finalizing() or self._process != process():
+            return
+        while self._held:
+            free, address = self._held.pop()
+            free(address)
+
+
+class _Step:
+    """Base of what runs: a matrix's descriptor and the operand it is about."""
+
+    def __init__(self, p: SparseProblem, made: Recipe, device: int) -> None:
+        self.p, self.recipe, self.device = p, made, device
+        self.lt = bindings.cusparseLt()
+        held = _handle(self.lt, device)
+        self.handle, self.lock = held.address, held.lock
+        self.descriptors = _Descriptors(self.lt)
+        self.matrix = self.descriptors.sparse(self.handle, made)
+
+    def input(self, array: Any) -> Any:
+        """The operand as the descriptor has it: rows without gaps, at an address that the library takes."""
+        return array.copy() if "input" in self.recipe.copies or _misaligned(array) else array
+
+
+class _Prune(_Step):
+    def __call__(self, x: Any) -> Any:
+        cupy, lt = bindings.cupy(), self.lt
+        x = self.input(x)
+        result = cupy.empty((self.p.m, self.p.k), self.p.dtype)
+        with self.lock:
+            lt.sp_mma_prune2(
+                self.handle, self.matrix, FIRST, PLAIN, x.data.ptr, result.data.ptr, lt.PruneAlg.SPMMA_STRIP, current_stream()
+            )
+        return result
+
+
+class _Compress(_Step):
+    def __call__(self, x: Any) -> Any:
+        cupy, lt, p = bindings.cupy(), self.lt, self.p
+        x, stream = self.input(x), current_stream()
+        if p.parameter("check"):
+            wrong = cupy.empty((1,), np.int32)
+            with self.lock:
+                lt.sp_mma_prune_check2(self.handle, self.matrix, FIRST, PLAIN, x.data.ptr, wrong.data.ptr, stream)
+            if int(wrong.get()[0]):  # waits, as the function says
+                raise BadValue(
+                    f"compress: input is not 2:4 sparse: more than two of {GROUP} elements side by side are not zero",
+                    remedy="prune_2_4(input) first",
+                )
+        with self.lock:
+            size, scratch = (int(n) for n in lt.sp_mma_compressed_size2(self.handle, self.matrix))
+            result = cupy.empty((size,), np.uint8)
+            area = cupy.cuda.alloc(scratch) if scratch else None
+            lt.sp_mma_compress2(
+                self.handle, self.matrix, FIRST, PLAIN, x.data.ptr, result.data.ptr, area.ptr if area else 0, stream
+            )
+        return result
+
+
+class _Matmul(_Step):
+    """A product, its plan made once."""
+
+    def __init__(self, p: SparseProblem, made: Recipe, device: int) -> None:
+        super().__init__(p, made, device)
+        lt, value, handle, held = self.lt, made.value, self.handle, self.descriptors
+        first, second = made.leading
+        rows, columns, turned = (made.k, made.n, PLAIN) if made.order == "C" else (made.n, made.k, TRANSPOSED)
+        b = held.dense(handle, rows, columns, first, value.number)
+        d = held.dense(handle, made.m, made.n, second, value.result)
+        compute = getattr(lt.ComputeType, value.compute)
+        self.product = held.add(
+            lt.matmul_descriptor_init(handle, PLAIN, turned, self.matrix, b, d, d, compute), lt.matmul_descriptor_destroy
+        )
+        self.choice = held.add(
+            lt.matmul_alg_selection_init(handle, self.product, lt.MatmulAlg.DEFAULT), lt.matmul_alg_selection_destroy
+        )
+        for name, number in made.attributes:
+            attribute = lt.MatmulAlgAttribute[name]
+            cell = np.full(1, number, lt.get_matmul_alg_attribute_dtype(attribute))
+            lt.matmul_alg_set_attribute(handle, self.choice, attribute, cell.ctypes.data, cell.nbytes)
+        self.plan = held.add(lt.matmul_plan_init(handle, self.product, self.choice), lt.matmul_plan_destroy)
+        self.nbytes = int(lt.matmul_get_workspace(handle, self.plan))
+        self.scalars = np.array([1, 0], np.float32)  # alpha and beta, of float32 whatever is multiplied
+        self.part, self.b, self.out = p.index("part"), p.index("b"), p.index("out")
+
+    def __call__(self, *arrays: Any) -> Any:
+        p = self.p
+        if self.out is not None:
+            others = [(a, o) for i, (a, o) in enumerate(zip(arrays, p.operands, strict=True)) if i != self.out]
+            refuse_overlaps(arrays[self.out], p.operands[self.out], others)
+        result = self.run(arrays, self.lt.matmul)
+        if self.out is None:
+            return result[:, : p.n].copy() if self.recipe.n != p.n else result
+        if result is not arrays[self.out]:
+            arrays[self.out][...] = result[:, : p.n]
+        return arrays[self.out]
+
+    def run(self, arrays: tuple[Any, ...], function: Any) -> Any:
+        """Give a product, or the search, to CuPy's current stream; the memory that was written to."""
+        cupy, made = bindings.cupy(), self.recipe
+        assert self.part is not None and self.b is not None
+        part, b = arrays[self.part], arrays[self.b]
+        part = part.copy() if _misaligned(part) else part
+        if "b" in made.copies or _misaligned(b):
+            b = self.copied(b)
+        target = arrays[self.out] if self.out is not None and "out" not in made.copies else None
+        if target is None or _misaligned(target):
+            target = cupy.empty((made.m, made.leading[1]), self.p.result_dtype)
+        area = cupy.cuda.alloc(self.nbytes) if self.nbytes else None
+        streams = np.array([current_stream()], np.uint64)
+        alpha, beta = self.scalars.ctypes.data, self.scalars.ctypes.data + 4
+        with self.lock:
+            function(
+                self.handle, self.plan, alpha, part.data.ptr, b.data.ptr, beta, target.data.ptr, target.data.ptr,
+                area.ptr if area else 0, streams.ctypes.data, 1,
+            )  # fmt: skip
+        return target if target.shape[1] == made.n else target[:, : made.n]
+
+    def copied(self, b: Any) -> Any:
+        """The dense operand as the plan takes it: filled up with zeros, from row to row or column to column as it says."""
+        cupy, made = bindings.cupy(), self.recipe
+        leading = made.leading[0]
+        shape = (made.k, leading) if made.order == "C" else (made.n, leading)
+        copy = cupy.zeros(shape, self.p.dtype)
+        here = copy if made.order == "C" else copy.T
+        here[: self.p.k, : self.p.n] = b
+        return copy
+
+
+class _Search(_Matmul):
+    """The fastest way: the library times those it has, on what lies in the arrays, and writes the result nowhere."""
+
+    def __call__(self, *arrays: Any) -> Any:
+        lt = self.lt
+        self.run(arrays, lt.matmul_search)
+        found = []
+        for name in ("CONFIG_ID", "SPLIT_K", "SPLIT_K_MODE"):
+            attribute = lt.MatmulAlgAttribute[name]
+            cell = np.zeros(1, lt.get_matmul_alg_attribute_dtype(attribute))
+            with self.lock:
+                lt.matmul_alg_get_attribute(self.handle, self.choice, attribute, cell.ctypes.data, cell.nbytes)
+            found.append(int(cell[0]))
+        alg_id, parts, mode = found
+        return (alg_id, parts, mode) if parts > 1 else (alg_id, 1, 2)  # without parts their mode says nothing
+
+
+def _misaligned(array: Any) -> bool:
+    return bool(int(array.data.ptr) % ALIGNMENT)

@@ -1,0 +1,333 @@
+"""MAGMA, where a user has it: LU, eigenvalues of symmetric matrices, singular values and R of QR on CuPy's arrays.
+
+Its routines keep part of the work, and their small results, on the host: a call waits for the device before it begins and until
+it is done. The library file is one that the user built or installed, for the CUDA that is here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ....errors import BackendUnavailable
+from ....problems import Problem
+from ....problems.linalg_problem import LinalgProblem
+from ...base import Algorithm, Library, Refusal
+from ...presence import presence
+from ..common import bindings
+from ..common.device_facts import index_of
+from ..common.device_plan import DevicePlan
+from ..common.matrix_stacks import Settings, Stacks, address
+from ..common.streams import current_stream
+from ..cublas.library import report, version_of
+from ..cusolver.library import finish, refuse_outputs
+from ..cusolver.routine_table import LARGEST, LETTER, Recipe
+from ..cusolver.solver_operations import OPERATIONS, Call
+
+__all__ = ["MAGMA", "Native", "listed", "symbols"]
+
+OP = {0: 111, 1: 112, 2: 113}  # none, transpose, adjoint: cuBLAS's number -> MAGMA's
+UPLO = {0: 122, 1: 121}  # lower, upper
+NO_VECTORS, VECTORS = 301, 302
+JOB = {"N": 301, "A": 304, "S": 305}  # of gesdd
+
+# Operation -> the ways there are, the one for a batch in one call first.
+WAYS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "linalg.lu_factor": (("getrf_batched",), ("getrf",)),
+    "linalg.lu_solve": (("getrs",),),
+    "linalg.solve": (("getrf_batched", "getrs"), ("getrf", "getrs")),
+    "linalg.inv": (("getrf_batched", "getrs"), ("getrf", "getrs")),
+    "linalg.qr": (("geqrf",),),
+    "linalg.eigh": (("syevd",),),
+    "linalg.eigvalsh": (("syevd",),),
+    "linalg.svd": (("gesdd",),),
+    "linalg.svdvals": (("gesdd",),),
+}
+_NAMES = {"getrf": "getrf_gpu", "getrs": "getrs_gpu", "geqrf": "geqrf2_gpu", "syevd": "{sy}evd_gpu", "gesdd": "gesdd",
+          "getrf_batched": "getrf_batched"}  # fmt: skip
+_QUEUE = ("magma_queue_create_from_cuda_internal", "magma_queue_destroy_internal")
+
+
+def symbols(ways: tuple[str, ...], dtype: str) -> tuple[str, ...]:
+    """The functions of the library that ways call.
+
+    >>> symbols(("getrf", "getrs"), "float32"), symbols(("syevd",), "complex128")
+    (('magma_sgetrf_gpu', 'magma_sgetrs_gpu'), ('magma_zheevd_gpu',))
+    """
+    hermitian = "he" if dtype.startswith("complex") else "sy"
+    found = [f"magma_{LETTER[dtype]}{_NAMES[way].format(sy=hermitian)}" for way in ways]
+    return (*found, *(_QUEUE if "getrf_batched" in ways else ()))
+
+
+def listed(problem: Problem, exports: Any) -> Iterator[Algorithm | Refusal]:
+    """What MAGMA has for a Problem; `exports` says whether the library has a function."""
+    ways = WAYS.get(problem.op, ())
+    if not isinstance(problem, LinalgProblem) or not ways:
+        yield Refusal("magma", "", f"{problem.op} is not among what is called of it")
+        return
+    driver, mode = problem.parameter("driver"), problem.parameter("mode", "r")
+    reason = ""
+    if problem.dtype.name not in LETTER:
+        reason = f"it has no linear algebra of {problem.dtype.name}"
+    elif problem.empty:
+        reason = "an empty problem needs no MAGMA"
+    elif max(problem.m, problem.n, problem.k, problem.items) > LARGEST:
+        reason = f"sizes past {LARGEST} are more than its routines count to"
+    elif driver not in (None, "gesdd"):
+        reason = f"the call asks for driver={driver!r}; it has gesdd"
+    elif mode != "r":
+        reason = "its geqrf2 gives R and reflectors; what makes Q of them is not among what is called of it"
+    if reason:
+        yield Refusal("magma", "", reason)
+        return
+    for way in ways:
+        if way[0] == "getrf_batched" and problem.items == 1:
+            continue
+        missing = [name for name in symbols(way, problem.dtype.name) if not exports(name)]
+        if missing:
+            yield Refusal("magma", "+".join(way), f"the library exports no {missing[0]}")
+        else:
+            # Part of the work is done by whatever LAPACK it was built with: nobody promises the same bits.
+            yield Algorithm("magma", "+".join(way), level="off", basis="promise", note="waits: part of the work is the host's")
+
+
+class Native:
+    """The loaded library.
+
+    Parameters
+    ----------
+    path
+        Its file.
+
+    Attributes
+    ----------
+    integer
+        What it was built to count with: NumPy's int32 or int64.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.library = ctypes.CDLL(path)
+        # It writes three integers; of each, the half that a smaller integer leaves alone shows which size they have.
+        numbers = np.full(3, -1, np.int64)
+        self.library.magma_version(*(ctypes.c_void_p(numbers.ctypes.data + 8 * i) for i in range(3)))
+        wide = bool((numbers >= 0).all() and (numbers < 1 << 31).all())
+        self.integer = np.dtype(np.int64 if wide else np.int32)
+        self._started = False
+        self._lock = Lock()
+
+    def exports(self, name: str) -> bool:
+        return hasattr(self.library, name)
+
+    def start(self) -> None:
+        """Initialise it, once in a process.
+
+        Raises
+        ------
+        BackendUnavailable
+            It does not: there is no device it can use.
+        """
+        with self._lock:
+            if not self._started:
+                status = self.library.magma_init()
+                if status:
+                    raise BackendUnavailable("MAGMA does not initialise.", cause=f"magma_init returned {status}",
+                                             remedy="a build for this CUDA and this device")  # fmt: skip
+                self._started = True
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function: an int as its integer, an array as its address, an `_Enum` as C's int, the rest as it is."""
+        integer = ctypes.c_int64 if self.integer.itemsize == 8 else ctypes.c_int32
+        given = []
+        for each in arguments:
+            if isinstance(each, np.ndarray):
+                each = ctypes.c_void_p(each.ctypes.data)
+            elif isinstance(each, _Enum):
+                each = ctypes.c_int(each)
+            elif isinstance(each, int):
+                each = integer(each)
+            given.append(each)
+        getattr(self.library, name)(*given)
+
+
+class _Enum(int):
+    """A value of one of its enumerations."""
+
+
+def _there(pointer: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(pointer)
+
+
+class _Routines(Stacks):
+    """MAGMA's routines, by the names and arguments that operations know cuSOLVER's by."""
+
+    def __init__(self, settings: Settings, native: Native) -> None:
+        super().__init__(settings)
+        self.native = native
+
+    def _call(self, way: str, *arguments: Any) -> None:
+        self.native.call(symbols((way,), self.dtype.name)[0], *arguments)
+
+    def _checked(self, way: str, *arguments: Any) -> int:
+        """Call a routine whose last argument is info, and return that."""
+        info = np.zeros(1, self.native.integer)
+        self._call(way, *arguments, info)
+        if info[0] < 0:
+            raise RuntimeError(f"{symbols((way,), self.dtype.name)[0]}: info = {int(info[0])}")
+        return int(info[0])
+
+    def _integers(self, count: int) -> np.ndarray[Any, Any]:
+        return np.zeros(max(count, 1), self.native.integer)
+
+    def _when_ready(self) -> None:
+        """Wait for what was put on CuPy's stream: the routines have streams of their own."""
+        self.xp.cuda.get_current_stream().synchronize()
+
+    def _until_done(self) -> None:
+        self.xp.cuda.runtime.deviceSynchronize()
+
+    def getrf(self, a: Any, pivots: Any, info: Any) -> None:
+        items, n, m = a.shape
+        rows, infos = np.zeros((items, min(m, n)), np.int64), np.zeros(items, np.int32)
+        self._when_ready()
+        for i in range(items):
+            found = self._integers(min(m, n))
+            infos[i] = self._checked("getrf", m, n, _there(address(a) + i * a.strides[0]), m, found)
+            rows[i] = found
+        self._until_done()
+        pivots[...], info[...] = self.xp.asarray(rows), self.xp.asarray(infos)
+
+    def getrf_batched(self, a: Any, pivots: Any, info: Any) -> None:
+        items, n, m = a.shape
+        queue = ctypes.c_void_p()
+        stream = current_stream()
+        self.native.call(_QUEUE[0], self.settings.device, _there(stream), None, None, ctypes.byref(queue), b"", b"", _Enum(0))
+        integer = self.native.integer
+        rows, infos = self.xp.zeros(pivots.shape, integer), self.xp.zeros(info.shape, integer)
+        matrices, interchanges = self.tables(a, rows)
+        tables = _there(address(matrices)), _there(address(interchanges)), _there(address(infos))
+        try:
+            self._call("getrf_batched", m, n, tables[0], m, tables[1], tables[2], items, queue)
+            self._until_done()
+        finally:
+            self.native.call(_QUEUE[1], queue, b"", b"", _Enum(0))
+        pivots[...], info[...] = rows, infos
+
+    def getrs(self, op: int, lu: int, step: int, ld: int, pivots: Any, x: Any, info: Any) -> None:
+        items, k, n = x.shape
+        self._when_ready()
+        rows = pivots.get().astype(self.native.integer)
+        for i in range(items):
+            there = _there(address(x) + i * x.strides[0])
+            self._checked("getrs", _Enum(OP[op]), n, k, _there(lu + i * step), ld, rows[i], there, n)
+        self._until_done()
+
+    def geqrf(self, a: Any, tau: Any, info: Any) -> None:
+        items, n, m = a.shape
+        self._when_ready()
+        factors = np.zeros(tau.shape, self.dtype)
+        for i in range(items):
+            self._checked("geqrf", m, n, _there(address(a) + i * a.strides[0]), m, factors[i])
+        self._until_done()
+        tau[...] = self.xp.asarray(factors)
+
+    def syevd(self, vectors: bool, uplo: int, a: Any, w: Any, info: Any) -> None:
+        items, n, _ = a.shape
+        self._when_ready()
+        values, infos = np.zeros((items, n), self.real), np.zeros(items, np.int32)
+        beside = np.zeros((n, n), self.dtype)  # a copy that it works on
+        head = (_Enum(VECTORS if vectors else NO_VECTORS), _Enum(UPLO[uplo]), n)
+        work, rwork, iwork = np.zeros(1, self.dtype), np.zeros(1, self.real), self._integers(1)
+        asked = (rwork, -1) if self.complex else ()
+        self._checked("syevd", *head, _there(address(a)), n, values[0], beside, n, work, -1, *asked, iwork, -1)
+        work, rwork = (np.zeros(_size(x), x.dtype) for x in (work, rwork))
+        iwork = self._integers(int(iwork[0]))
+        real = (rwork, len(rwork)) if self.complex else ()
+        for i in range(items):
+            there = _there(address(a) + i * a.strides[0])
+            infos[i] = self._checked(
+                "syevd", *head, there, n, values[i], beside, n, work, len(work), *real, iwork, len(iwork)
+            )  # fmt: skip
+        self._until_done()
+        w[...], info[...] = self.xp.asarray(values), self.xp.asarray(infos)
+
+    def gesdd(self, job: str, a: Any, s: Any, u: Any, vt: Any, info: Any) -> None:
+        """On the host, where it wants its matrices."""
+        items, n, m = a.shape
+        k, largest = min(m, n), max(m, n)
+        given, values, infos = a.get(), np.zeros((items, k), self.real), np.zeros(items, np.int32)
+        left, right = (np.zeros((items, 1, 1) if x is None else x.shape, self.dtype) for x in (u, vt))
+        head = (_Enum(JOB[job]), m, n)
+        rwork = (np.zeros(k * max(5 * k + 7, 2 * largest + 2 * k + 1), self.real),) if self.complex else ()
+        iwork, work = self._integers(8 * k), np.zeros(1, self.dtype)
+
+        def run(i: int, count: int) -> int:
+            found = (left[i], m, right[i], right.shape[2])
+            return self._checked("gesdd", *head, given[i], m, values[i], *found, work, count, *rwork, iwork)
+
+        run(0, -1)
+        work = np.zeros(_size(work), self.dtype)
+        for i in range(items):
+            infos[i] = run(i, len(work))
+        s[...], info[...] = self.xp.asarray(values), self.xp.asarray(infos)
+        if u is not None:
+            u[...], vt[...] = self.xp.asarray(left), self.xp.asarray(right)
+
+
+def _size(asked: np.ndarray[Any, Any]) -> int:
+    """The size in a question's answer; a float32 may have rounded it down."""
+    size = float(asked[0].real)
+    return max(1, int(np.ceil(size if asked.real.dtype.itemsize > 4 else np.nextafter(np.float32(size), np.float32(np.inf)))))
+
+
+def _run(problem: LinalgProblem, settings: Settings, native: Native, *arrays: Any) -> Any:
+    refuse_outputs(problem, arrays)
+    roles = {o.role: array for o, array in zip(problem.operands, arrays, strict=True)}
+    return finish(problem, arrays, OPERATIONS[problem.op](Call(problem, _Routines(settings, native), roles)))
+
+
+class MAGMA(Library):
+    """libmagma, a user's own."""
+
+    name = "magma"
+    title = "MAGMA"
+    families = ("linalg",)
+    devices = ("cuda",)
+    how_to_get = "a build of MAGMA for CUDA; BACKLINE_MAGMA_LIBRARY names its file"
+
+    def __init__(self) -> None:
+        self._native: tuple[str, Native] | None = None
+        self._lock = Lock()
+
+    def reason(self) -> str:
+        return presence("magma").reason() or bindings.reason("cupy")
+
+    def version(self) -> str | None:
+        return version_of("magma")
+
+    def native(self) -> Native:
+        """The library, loaded when it is first needed."""
+        path = presence("magma").path
+        assert path is not None
+        with self._lock:
+            if self._native is None or self._native[0] != path:
+                self._native = path, Native(path)
+            return self._native[1]
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        yield from listed(problem, lambda name: self.native().exports(name))
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+        assert isinstance(problem, LinalgProblem)
+        native, device = self.native(), index_of(problem)
+        with bindings.cupy().cuda.Device(device):
+            native.start()
+        settings = Settings(Recipe(tuple(algorithm.name.split("+")), ()), device, np.dtype(problem.dtype), False, 0)
+        return DevicePlan(partial(_run, problem, settings, native), device, f"MAGMA {algorithm.name}", ())
+
+    def report(self) -> dict[str, Any]:
+        return report(self, "magma")

@@ -1,0 +1,1 @@
+"""Products in reduced precision, emulated by rounding the operands."""

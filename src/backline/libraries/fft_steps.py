@@ -1,0 +1,307 @@
+"""What Fourier transforms of any library have in common: what is to be copied, cut, filled up, widened or mirrored around them.
+
+A library has complex transforms, real ones that keep the first half of the result, and their inverses, of arrays that lie in any
+way it can describe. `Steps` makes of these what an `FftProblem` asks: a subclass writes down one transform.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import _kernels
+from ..native.plan_builder import Builder, Pointer, shift
+from ..problems.fft_problem import LARGEST_IN_SINGLE, FftProblem
+from .base import PythonPlan
+
+__all__ = [
+    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit",
+]  # fmt: skip
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SMALL_FLOPS = 2e5  # below this the GIL is kept
+THREAD_FLOPS = 4e5  # below this a team costs more than it brings
+SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
+MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead
+MOST_OFFSETS = 1 << 20  # entries of a table of offsets
+
+IN_DOUBLE = f"lengths with prime factors above {LARGEST_IN_SINGLE} lose digits in float32"
+
+Dim = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lay:
+    """An array inside a plan: where it begins, its shape, strides in bytes, and dtype."""
+
+    at: Pointer
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def cut(self, axes: tuple[int, ...], lengths: tuple[int, ...]) -> Lay:
+        """The same with at most that many elements along each of `axes`."""
+        shape = list(self.shape)
+        for axis, n in zip(axes, lengths, strict=True):
+            shape[axis] = min(shape[axis], n)
+        return replace(self, shape=tuple(shape))
+
+    def elements(self, axis: int) -> int:
+        """Its stride along an axis in elements; that of an axis of one element says nothing."""
+        return self.strides[axis] // self.dtype.itemsize if self.shape[axis] > 1 else 1
+
+
+def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any], last: tuple[int, ...] = ()) -> Lay:
+    """An array that lies in order, without gaps; the axes in `last` lie closest together."""
+    order = [*(axis for axis in range(len(shape)) if axis not in last), *last]
+    strides, step = [0] * len(shape), dtype.itemsize
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return Lay(at, shape, tuple(strides), dtype)
+
+
+def merge(dims: list[Dim]) -> list[Dim]:
+    """Axes as (size, stride here, stride there), the widest strides first; what can be walked in one go becomes one axis."""
+    merged: list[Dim] = []
+    for n, s, t in sorted((d for d in dims if d[0] != 1), key=lambda d: (-abs(d[2]), -abs(d[1]))):
+        if merged and merged[-1][1] == s * n and merged[-1][2] == t * n:
+            merged[-1] = (merged[-1][0] * n, s, t)
+        else:
+            merged.append((n, s, t))
+    return merged
+
+
+def batches(source: Lay, target: Lay, axes: tuple[int, ...]) -> list[Dim]:
+    """The axes that are not transformed, merged; strides in bytes."""
+    return merge([d for i, d in enumerate(zip(target.shape, source.strides, target.strides, strict=True)) if i not in axes])
+
+
+def offsets(dims: list[Dim], which: int) -> tuple[int, ...]:
+    """Where the items of these axes begin, in order; `which` is 1 or 2, for the first or second stride of each."""
+    if prod(d[0] for d in dims) > MOST_OFFSETS:
+        raise RuntimeError(f"more than {MOST_OFFSETS} places to list for an array that lies like this")
+    found = np.zeros(1, np.int64)
+    for d in dims:
+        found = np.add.outer(found, np.arange(d[0], dtype=np.int64) * d[which]).ravel()
+    return tuple(found.tolist())
+
+
+def unfit(problem: FftProblem) -> str:
+    """Why no compiled library takes a Problem, or an empty string."""
+    if problem.dtype.name not in DTYPES:
+        return f"the transforms are for {', '.join(DTYPES)}, not {problem.dtype.name}"
+    if not problem.axes:
+        return "there is no axis to transform"
+    return ""
+
+
+def empty_plan(problem: FftProblem) -> PythonPlan:
+    """The plan where nothing is to be computed."""
+    out = problem.index("out")
+    return PythonPlan(lambda *arrays: np.empty(problem.result, problem.result_dtype) if out is None else arrays[out])
+
+
+class Steps:
+    """Writes down the steps of one plan.
+
+    Parameters
+    ----------
+    problem
+        What is asked.
+    threads
+        Threads that copies may use.
+    wide
+        Whether float32 is computed in float64: the input is converted before, the result after the transforms.
+    """
+
+    def __init__(self, problem: FftProblem, threads: int, *, wide: bool = False) -> None:
+        self.problem, self.threads, self.wide = problem, threads, wide
+        self.real = np.dtype(np.float64) if wide else problem.real
+        self.complex = np.dtype(np.complex128) if wide else problem.complex
+        self.b = Builder(problem)
+
+    def transform(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
+        *, spare: bool = False,
+    ) -> None:  # fmt: skip
+        """Write down one transform: "c2c", "r2c" (sign -1), "c2r" (sign +1). A `spare` source may be destroyed."""
+        raise NotImplementedError
+
+    def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
+        """Whether the library can read or write an array that lies like this; strides are whole elements."""
+        return all(lay.strides[a] != 0 or lay.shape[a] == 1 for a in axes)
+
+    # the whole ----------------------------------------------------------------------------------------------------------
+
+    def write(self) -> Pointer:
+        """Write down everything; the pointer is that of the result."""
+        p, b = self.problem, self.b
+        o, out = p.get("input"), p.get("out")
+        assert o is not None
+        x = Lay(b.argument("input"), o.shape, o.strides, o.dtype)
+        if out is None:
+            y = packed(b.result(p.result_dtype, p.result), p.result, p.result_dtype)
+        else:
+            y = Lay(b.argument("out"), out.shape, out.strides, out.dtype)
+        result = y
+        if self.wide or (out is not None and not (out.aligned and whole(y) and self.takes(y, p.axes))):
+            y = self.work(y.shape, self.complex if y.dtype.kind == "c" else self.real)
+        getattr(self, p.op.removeprefix("fft."))(x, y, o.aligned)
+        if y is not result:
+            self.copy(y, result)
+        return result.at
+
+    def c2c(self, x: Lay, y: Lay, aligned: bool) -> None:
+        p = self.problem
+        if x.dtype.kind == "c":
+            self.transform("c2c", p.sign, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
+        elif len(p.axes) <= MIRRORED_AXES:
+            half = y.cut(p.axes[-1:], (p.lengths[-1] // 2 + 1,))
+            self.transform("r2c", -1, self.ready(x, aligned), half, p.axes, p.lengths, p.scale)
+            if p.sign > 0:
+                self.copy(half, half, conj=True)
+            self.mirror(y)
+        else:
+            self.transform("c2c", p.sign, self.ready(x, aligned, self.complex), y, p.axes, p.lengths, p.scale, spare=True)
+
+    def r2c(self, x: Lay, y: Lay, aligned: bool) -> None:
+        p = self.problem
+        self.transform("r2c", -1, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
+        if p.sign > 0:
+            self.copy(y, y, conj=True)
+
+    def c2r(self, x: Lay, y: Lay, aligned: bool) -> None:
+        p = self.problem
+        source = self.ready(x, aligned, self.complex, conj=p.sign < 0)
+        spare = source.at[0] != x.at[0]
+        if len(p.axes) > 1:
+            # Not in one: only the last axis is taken to be half of a mirror image, whatever the input holds along the others.
+            there = self.work(source.shape, self.complex)
+            self.transform("c2c", 1, source, there, p.axes[:-1], p.lengths[:-1], p.scale, spare=spare)
+            source, spare = there, True
+        scale = p.scale if len(p.axes) == 1 else 1.0
+        self.transform("c2r", 1, source, y, p.axes[-1:], p.lengths[-1:], scale, spare=spare)
+
+    # parts --------------------------------------------------------------------------------------------------------------
+
+    def work(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Lay:
+        """Workspace, in order."""
+        return packed(self.b.work(prod(shape) * dtype.itemsize, shared=True), shape, dtype)
+
+    def ready(self, x: Lay, aligned: bool, dtype: np.dtype[Any] | None = None, *, conj: bool = False) -> Lay:
+        """The input as the transform takes it: as it lies where that can be, else a copy, cut, filled up, widened."""
+        p = self.problem
+        dtype = dtype or (self.complex if x.dtype.kind == "c" else self.real)
+        x = x.cut(p.axes, p.taken)
+        shape = list(x.shape)
+        for axis, n in zip(p.axes, p.taken, strict=True):
+            shape[axis] = n
+        if tuple(shape) == x.shape and dtype == x.dtype and not conj and aligned and whole(x) and self.takes(x, p.axes):
+            return x
+        copy = self.work(tuple(shape), dtype)
+        self.copy(x, copy, conj=conj, aligned=aligned)
+        if x.dtype.kind != dtype.kind:
+            imaginary = Lay(shift(copy.at, dtype.itemsize // 2), x.shape, copy.strides, self.real)
+            self.fill(imaginary)
+        limit = list(shape)
+        for axis in reversed(p.axes):  # a border along each axis; corners belong to the first one
+            if x.shape[axis] < shape[axis]:
+                border = list(limit)
+                border[axis] = shape[axis] - x.shape[axis]
+                at = shift(copy.at, x.shape[axis] * copy.strides[axis])
+                self.fill(Lay(at, tuple(border), copy.strides, dtype))
+                limit[axis] = x.shape[axis]
+        return copy
+
+    def mirror(self, y: Lay) -> None:
+        """Fill the second half along the last axis with the conjugates of the first, mirrored along all of them."""
+        axes, lengths = self.problem.axes, self.problem.lengths
+        n = lengths[-1]
+        missing = (n - 1) // 2
+        for parts in product((False, True), repeat=len(axes) - 1):  # along the others: element 0, or the elements after it
+            shape, back = list(y.shape), list(y.strides)
+            source, target = 0, (n - missing) * y.strides[axes[-1]]
+            shape[axes[-1]] = missing
+            source += missing * y.strides[axes[-1]]
+            back[axes[-1]] = -y.strides[axes[-1]]
+            for axis, m, after in zip(axes, lengths, parts, strict=False):
+                shape[axis] = m - 1 if after else 1
+                if after:
+                    source += (m - 1) * y.strides[axis]
+                    target += y.strides[axis]
+                    back[axis] = -y.strides[axis]
+            self.box(tuple(shape), shift(y.at, source), tuple(back), shift(y.at, target), y.strides, ("mirror", y.dtype.itemsize))
+
+    def copy(self, source: Lay, target: Lay, *, conj: bool = False, aligned: bool = True) -> None:
+        """Copy as much as `source` has, in the precision of `target`; with `conj` the conjugate of complex numbers."""
+        size = source.dtype.itemsize
+        parts = 2 if source.dtype.kind == "c" else 1
+        widens = single(target.dtype) < single(source.dtype)
+        if widens or single(target.dtype) > single(source.dtype):
+            conversion = ("convert", int(widens), parts, int(conj and parts == 2))
+            self.box(source.shape, source.at, source.strides, target.at, target.strides, conversion)
+            return
+        element = ("mirror" if aligned else "conj", size) if conj and source.dtype.kind == "c" else size
+        self.box(source.shape, source.at, source.strides, target.at, target.strides, element)
+
+    def fill(self, target: Lay) -> None:
+        """Write zeros."""
+        zero = self.b.constant(bytes(16))
+        self.box(target.shape, zero, (0,) * len(target.shape), target.at, target.strides, target.dtype.itemsize)
+
+    def box(
+        self, shape: tuple[int, ...], source: Pointer, back: tuple[int, ...], target: Pointer, forth: tuple[int, ...],
+        element: Any,
+    ) -> None:  # fmt: skip
+        """Copy elements between strided places of one shape."""
+        if 0 in shape:
+            return
+        dims = merge(list(zip(shape, back, forth, strict=True)))
+        cols = dims.pop() if dims else (1, 0, 0)
+        rows = dims.pop(max(range(len(dims)), key=lambda i: dims[i][0])) if dims else (1, 0, 0)
+        threads = self.threads if prod(shape) * 8 >= SPLIT_BYTES else 1
+        rest = 0
+        if threads > 1 and not dims:
+            if rows[0] == 1 and cols[0] % threads == 0:
+                rows = (threads, cols[1] * (cols[0] // threads), cols[2] * (cols[0] // threads))
+                cols = (cols[0] // threads, cols[1], cols[2])
+            part, rest = divmod(rows[0], threads)
+            if part:
+                dims, rows = [(threads, rows[1] * part, rows[2] * part)], (part, rows[1], rows[2])
+        count = prod(d[0] for d in dims)
+        here: Pointer = (source[0], source[1], offsets(dims, 1)) if dims else source
+        there: Pointer = (target[0], target[1], offsets(dims, 2)) if dims else target
+        self.lines(rows, cols, here, there, element)
+        self.b.each(count, min(threads, count))
+        if rest and dims:
+            done = rows[0] * threads
+            self.lines((rest, *rows[1:]), cols, shift(source, done * rows[1]), shift(target, done * rows[2]), element)
+            self.b.each()
+
+    def lines(self, rows: Dim, cols: Dim, source: Pointer, target: Pointer, element: Any) -> None:
+        """One matrix of a copy, as a step of a new group."""
+        self.b.each()
+        if isinstance(element, tuple) and element[0] == "convert":
+            what = struct.pack("<qqqqqqqqq", *element[1:], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
+            self.b.call(_kernels.addresses["transform_convert"], [self.b.constant(what), source, target])
+        elif isinstance(element, tuple) and element[0] == "mirror":  # four times faster, for aligned numbers
+            what = struct.pack("<qqqqqqq", element[1], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
+            self.b.call(_kernels.addresses["transform_mirror"], [self.b.constant(what), source, target])
+        else:
+            self.b.copy((rows[0], cols[0]), source, (rows[1], cols[1]), target, (rows[2], cols[2]), element)
+
+
+def single(dtype: np.dtype[Any]) -> bool:
+    """Tells whether a dtype is float32 or complex64."""
+    return dtype.itemsize == (8 if dtype.kind == "c" else 4)
+
+
+def whole(lay: Lay) -> bool:
+    """Whether strides are whole numbers of elements."""
+    return all(s % lay.dtype.itemsize == 0 for s, n in zip(lay.strides, lay.shape, strict=True) if n > 1)

@@ -1,0 +1,219 @@
+"""Fourier, cosine and sine transforms by FFTW's guru interface, which takes arrays of any strides as they are.
+
+A plan for addresses that are multiples of 16 is up to three times faster than one for any. How arrays lie is known when a plan
+is made, but not where they begin: each transform has both plans, and the compiled core takes the one that fits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+from ... import _kernels
+from ...native import thread_team
+from ...native.plan_builder import Pointer, shift
+from ...problems import Operand
+from ...problems.fft_problem import FftProblem
+from ..base import Algorithm, Refusal
+from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, unfit
+from .planner import PLANNING, Planner, Request
+
+__all__ = ["fftw_algorithms", "prepare_fftw"]
+
+# Elements that an orthogonal matrix scales by the root of 2: multiplied in the input, divided in the result.
+BEFORE = {"dct1": (0, -1), "dct3": (0,), "dst3": (-1,)}
+AFTER = {"dct1": (0, -1), "dct2": (0,), "dst2": (-1,)}
+LONG_SCALING = 1 << 20  # bytes of a result from which on threads divide the multiplication by a number
+
+
+class FftwSteps(Steps):
+    """Writes down transforms of FFTW.
+
+    Parameters
+    ----------
+    planning
+        "estimate", "measure" or "patient".
+    seconds
+        For measuring, of each transform.
+    """
+
+    def __init__(
+        self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, thread_guard: Any
+    ) -> None:
+        super().__init__(problem, threads, wide=problem.needs_double)
+        self.planner, self.planning, self.seconds, self.thread_guard = planner, planning, seconds, thread_guard
+
+    def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
+        # The planner of 3.3.10 crashes on real transforms of several axes that lie backwards.
+        return super().takes(lay, axes) and all(s >= 0 or n == 1 for s, n in zip(lay.strides, lay.shape, strict=True))
+
+    def transform(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
+        *, spare: bool = False,
+    ) -> None:  # fmt: skip
+        request = request_for(kind, sign, source, target, axes, lengths, self.threads, spare)
+        planner = self.planner
+        # For arrays that do not begin where they should an estimate has to do: they are few.
+        other = planner.plan(request, "estimate", aligned=False)
+        first = planner.plan(request, self.planning, aligned=True, seconds=self.seconds) if planner.aligned else other
+        self.b.keep += [first, other]
+        chosen = self.b.constant(struct.pack("<qqq", planner.execute(kind), first.address, other.address))
+        self.b.each()
+        self.b.call(_kernels.addresses["transform_run"], [chosen, source.at, target.at])
+        self.b.each()
+        if scale != 1.0:
+            self.multiply(target, scale)
+
+    def multiply(self, target: Lay, factor: float) -> None:
+        """Multiply every element by a number."""
+        item = target.dtype.itemsize // (2 if target.dtype.kind == "c" else 1)
+        dims = [(n, s, s) for n, s in zip(target.shape, target.strides, strict=True)]
+        if target.dtype.kind == "c":
+            dims.append((2, item, item))
+        merged = merge(dims)
+        merged = [(1, 0, 0)] * (3 - len(merged)) + merged
+        outer, (a, b, c) = merged[:-3], merged[-3:]
+        at: Pointer = target.at
+        count = threads = 1
+        if outer:
+            from ..fft_steps import offsets
+
+            table = offsets(outer, 1)
+            at, count, threads = (at[0], at[1], table), len(table), self.threads
+        elif self.threads > 1 and _bytes(target) >= LONG_SCALING:
+            sizes = [a[0], b[0], c[0]]
+            widest = max(range(3), key=lambda i: sizes[i])
+            if sizes[widest] % self.threads == 0:
+                parts = [list(d) for d in (a, b, c)]
+                parts[widest][0] //= self.threads
+                at = (at[0], at[1], parts[widest][0] * parts[widest][1])
+                a, b, c = ((d[0], d[1], d[2]) for d in parts)
+                count = threads = self.threads
+        what = self.b.constant(struct.pack("<dqqqqqqq", factor, item, a[0], b[0], c[0], a[1], b[1], c[1]))
+        self.b.each()
+        self.b.call(_kernels.addresses["transform_scale"], [what, at])
+        self.b.each(count, min(threads, count))
+
+    def r2r(self, x: Lay, y: Lay, aligned: bool) -> None:
+        """Cosine and sine transforms; of complex numbers both parts."""
+        p = self.problem
+        kind, ortho = str(p.parameter("kind")), bool(p.parameter("ortho"))
+        before, after = (ends.get(kind, ()) if ortho else () for ends in (BEFORE, AFTER))
+        source = self.ready(x, aligned)
+        if before:
+            if source.at[0] == x.at[0]:
+                copy = self.work(source.shape, source.dtype)
+                self.copy(source, copy)
+                source = copy
+            self.ends(source, before, sqrt(2.0))
+        here, there = (_parts(lay) for lay in (source, y))
+        self.transform(kind, 0, here, there, p.axes, p.lengths, p.scale, spare=source.at[0] != x.at[0])
+        if after:
+            self.ends(y, after, sqrt(0.5))
+
+    def ends(self, lay: Lay, which: tuple[int, ...], factor: float) -> None:
+        """Multiply the first or last elements along each axis that is transformed."""
+        for axis in self.problem.axes:
+            for end in which:
+                shape = tuple(1 if i == axis else n for i, n in enumerate(lay.shape))
+                at = shift(lay.at, (lay.shape[axis] - 1) * lay.strides[axis] if end else 0)
+                self.multiply(replace(lay, at=at, shape=shape), factor)
+
+    def plan(self) -> Any:
+        """The finished plan."""
+        result = self.write()
+        thread_guard = self.thread_guard if self.threads > 1 else None
+        return self.b.plan(
+            result, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
+            release_gil=self.problem.flops > SMALL_FLOPS,
+        )
+
+
+def request_for(
+    kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], threads: int, spare: bool
+) -> Request:
+    """What the planner is asked."""
+    here, there = source.dtype.itemsize, target.dtype.itemsize
+    dims = tuple((n, source.elements(a), target.elements(a)) for a, n in zip(axes, lengths, strict=True))
+    batch = tuple((n, s // here, t // there) for n, s, t in batches(source, target, axes))
+    spans = tuple(Operand("", lay.dtype, lay.shape, lay.strides).extent() for lay in (source, target))
+    return Request(kind, sign, dims, batch, (spans[0], spans[1]), threads, spare)
+
+
+def _parts(lay: Lay) -> Lay:
+    """Complex numbers as pairs of real ones, along an axis of their own."""
+    if lay.dtype.kind != "c":
+        return lay
+    half = lay.dtype.itemsize // 2
+    return Lay(lay.at, (*lay.shape, 2), (*lay.strides, half), lay.dtype.type(0).real.dtype)
+
+
+def _bytes(lay: Lay) -> int:
+    return Operand("", lay.dtype, lay.shape, lay.strides).nbytes
+
+
+def fftw_algorithms(
+    planner: Planner, problem: FftProblem, threads: int, planning: str, pool: str
+) -> Iterator[Algorithm | Refusal]:
+    """What FFTW has for a Problem."""
+    if problem.empty:
+        yield Algorithm("fftw", "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        return
+    reason = unfit(problem)
+    if not reason and problem.parameter("kind") == "dct1" and min(problem.lengths) < 2:
+        reason = "a cosine transform of type 1 has 2 points or more"
+    if reason:
+        yield Refusal("fftw", "", reason)
+        return
+    ways = ["estimate"]
+    if planning != "estimate":
+        ways.insert(0, planning)
+    counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS and planner.threaded is not None else []
+    if planner.wise and planning == "estimate":
+        ways = [w for w in ("patient", "measure") if any(_known(planner, problem, n, w) for n in (*counts, 1))] + ways
+    precision = "f64" if problem.needs_double else ""
+    for way in ways:
+        timed = "" if way == "estimate" else "planned by timing, so another process may take another way"
+        note = "; ".join(filter(None, [f"float32 computed in float64: {IN_DOUBLE}" if precision else "", timed]))
+        for count in (*counts, 1):
+            if way != planning and way != "estimate" and not _known(planner, problem, count, way):
+                continue
+            if way != "estimate":
+                yield Algorithm("fftw", way, count, count > 1, precision, "off", "measured", pool if count > 1 else "", note)
+            elif count > 1:
+                yield Algorithm("fftw", way, count, True, precision, "run", "measured", pool, note)
+            else:
+                yield Algorithm("fftw", way, 1, False, precision, "threads", "construction", "", note)
+
+
+def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:
+    """Whether wisdom has all plans of a Problem."""
+    asked = _Asked(planner, problem, threads, planning, -1.0, None)
+    asked.write()
+    return all(planner.knows(request, planning) for request in asked.requests)
+
+
+class _Asked(FftwSteps):
+    """Only collects what the planner would be asked."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.requests: list[Request] = []
+
+    def transform(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
+        *, spare: bool = False,
+    ) -> None:  # fmt: skip
+        self.requests.append(request_for(kind, sign, source, target, axes, lengths, self.threads, spare))
+
+
+def prepare_fftw(planner: Planner, problem: FftProblem, algorithm: Algorithm, seconds: float, thread_guard: Any) -> Any:
+    """The plan of an Algorithm that `fftw_algorithms` listed."""
+    if algorithm.name == "empty":
+        return empty_plan(problem)
+    assert algorithm.name in PLANNING
+    threads = 1 if thread_team.forked() else algorithm.threads
+    return FftwSteps(planner, problem, threads, algorithm.name, seconds, thread_guard).plan()

@@ -1,0 +1,316 @@
+"""Fourier transforms by MKL's DFTI: a descriptor is committed once for sizes, strides and threads, then only run.
+
+A committed descriptor is not changed by running it, so threads may share a plan. Real transforms of several axes are undone axis
+by axis: DFTI's own way supposes that the input is half of a mirror image along all of them, which not every input is.
+
+Where float32 is wrong or loses digits, it is computed in float64, as "dfti_double": the input is converted before, the result
+after. Where float64 loses digits, MKL is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from ...native import thread_team
+from ...native.shared_library import NativeLibrary
+from ...problems.fft_problem import FftProblem
+from ..base import Algorithm, Library, Refusal, failure
+from ..blas.cblas import BlasTraits
+from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, packed, unfit
+
+__all__ = ["Descriptor", "RealTransforms", "fft_algorithms", "prepare_fft"]
+
+SINGLE, DOUBLE, COMPLEX, REAL = "s", "d", 32, 33
+FORWARD_SCALE, BACKWARD_SCALE, NUMBER_OF_TRANSFORMS, CONJUGATE_EVEN_STORAGE, PLACEMENT = 4, 5, 7, 10, 11
+INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 12, 13, 14, 15, 27
+COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
+MOST_AXES = 7
+
+# Real transforms of float32 are measured from so many points on: on some processors other lengths than the errata list were
+# seen to lose up to a digit and a half. Above the largest the rounding of what was found so far is below that of a good
+# transform again.
+CHECKED_FROM, CHECKED_TO = 1 << 16, 1 << 24
+ALLOWED = 2.4e-7  # good transforms have 1.4e-7 to 2.2e-7; NumPy, which computes in float64, has 2.5e-8
+
+
+class DftiError(RuntimeError):
+    """A call of DFTI failed."""
+
+
+class Descriptor:
+    """A committed descriptor, freed with the last reference to it.
+
+    Parameters
+    ----------
+    native
+        MKL.
+    letter
+        "s" or "d", for the precision.
+    domain
+        COMPLEX or REAL.
+    lengths
+        Points along each axis.
+    strides
+        Of input and output in elements of each side, one for each axis.
+    batch
+        How many transforms, and how far they are apart in input and output.
+    threads
+        Most threads it may use.
+    scale
+        What the result is multiplied by.
+
+    Attributes
+    ----------
+    nbytes
+        Memory that MKL took for it.
+    """
+
+    __slots__ = ("_argument", "_free", "address", "nbytes")
+
+    def __init__(
+        self, native: NativeLibrary, letter: str, domain: int, lengths: tuple[int, ...],
+        strides: tuple[tuple[int, ...], tuple[int, ...]], batch: tuple[int, int, int], threads: int, scale: float,
+    ) -> None:  # fmt: skip
+        self._free: Any = None
+        free = _address(native, "DftiFreeDescriptor")
+        before = _held(native)
+        handle = ctypes.c_void_p()
+        if len(lengths) == 1:
+            sizes: tuple[Any, ...] = (ctypes.c_long(lengths[0]),)
+        else:
+            sizes = (ctypes.c_long(len(lengths)), (ctypes.c_long * len(lengths))(*lengths))
+        suffix = "1d" if len(lengths) == 1 else "md"
+        _call(native, f"DftiCreateDescriptor_{letter}_{suffix}", ctypes.byref(handle), ctypes.c_int(domain), *sizes)
+        self.address = int(handle.value or 0)
+        self._argument = ctypes.byref(handle)  # made now: when the interpreter ends, the names of modules are gone
+        self._free = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(free)
+        number, distance, apart = batch
+        integers = {PLACEMENT: NOT_INPLACE, NUMBER_OF_TRANSFORMS: number, THREAD_LIMIT: threads}
+        if domain == REAL:
+            integers[CONJUGATE_EVEN_STORAGE] = COMPLEX_COMPLEX
+        if number > 1:
+            integers |= {INPUT_DISTANCE: distance, OUTPUT_DISTANCE: apart}
+        # The value is a variable argument: a long in any case, a double in a register that the callee counts.
+        settings: list[tuple[int, Any]] = [(key, ctypes.c_long(value)) for key, value in integers.items()]
+        for key, side in zip((INPUT_STRIDES, OUTPUT_STRIDES), strides, strict=True):
+            settings.append((key, (ctypes.c_long * (len(side) + 1))(0, *side)))
+        if scale != 1.0:
+            settings += [(key, ctypes.c_double(scale)) for key in (FORWARD_SCALE, BACKWARD_SCALE)]
+        for key, value in settings:
+            _call(native, "DftiSetValue", handle, ctypes.c_int(key), value)
+        _call(native, "DftiCommitDescriptor", handle)
+        self.nbytes = max(_held(native) - before, 0)
+
+    def __del__(self) -> None:
+        free = getattr(self, "_free", None)
+        if free is not None:
+            free(self._argument)
+
+
+def nearest(lay: Lay, axes: tuple[int, ...]) -> int:
+    """The smallest step in elements along any of these axes."""
+    return min((abs(lay.elements(a)) for a in axes if lay.shape[a] > 1), default=1)
+
+
+def _address(native: NativeLibrary, name: str) -> int:
+    address = native.address(name)
+    if not address:
+        raise DftiError(f"this MKL exports no {name}")
+    return address
+
+
+def _call(native: NativeLibrary, name: str, *args: Any) -> None:
+    status = native.call(_address(native, name), *args, restype=ctypes.c_long)
+    if status:
+        raise DftiError(f"{name}: {status_text(native, status)}")
+
+
+def status_text(native: NativeLibrary, status: int) -> str:
+    """What DFTI says about a status."""
+    text = native.call(native.address("DftiErrorMessage"), ctypes.c_long(status), restype=ctypes.c_char_p)
+    said = text.decode("ascii", "replace").rpartition("DFTI ERROR: ")[2] if text else "unknown"
+    return f"{said} (status {status})"
+
+
+def _held(native: NativeLibrary) -> int:
+    address = native.address("MKL_Mem_Stat")
+    return int(native.call(address, ctypes.byref(ctypes.c_int()), restype=ctypes.c_longlong)) if address else 0
+
+
+class DftiSteps(Steps):
+    """Writes down transforms of DFTI."""
+
+    def __init__(self, traits: BlasTraits, problem: FftProblem, threads: int, *, wide: bool = False) -> None:
+        super().__init__(problem, threads, wide=wide)
+        self.traits = traits
+        self.statuses = 0
+
+    def transform(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
+        *, spare: bool = False,
+    ) -> None:  # fmt: skip
+        native, b = self.traits.native, self.b
+        if len(axes) > 1 and nearest(source, axes) > nearest(target, axes):
+            # MKL's kernels for AVX2 and AVX-512 write beyond a buffer of their own where the input of transforms of several axes
+            # has wider steps than the output (2026.2: 6x300 points, every second of them, complex128).
+            near = packed(b.work(prod(source.shape) * source.dtype.itemsize, shared=True), source.shape, source.dtype, axes)
+            self.copy(source, near)
+            source = near
+        dims = batches(source, target, axes)
+        batch = (1, 0, 0)
+        # One axis of the batch is DFTI's; what it cannot have (a step of 0) and the others become calls of their own.
+        able = [i for i, d in enumerate(dims) if d[1] != 0]
+        if able:
+            n, s, t = dims.pop(max(able, key=lambda i: dims[i][0]))
+            batch = (n, s // source.dtype.itemsize, t // target.dtype.itemsize)
+        count = prod(d[0] for d in dims)
+        strides = tuple(source.elements(a) for a in axes), tuple(target.elements(a) for a in axes)
+        letter = SINGLE if self.real == np.float32 else DOUBLE
+        former = self.traits.thread_guard.enter(self.threads)
+        try:
+            descriptor = Descriptor(
+                native, letter, COMPLEX if kind == "c2c" else REAL, lengths, strides, batch, self.threads, scale
+            )
+        finally:
+            self.traits.thread_guard.leave(former)
+        b.keep.append(descriptor)
+        here, there = source.at, target.at
+        if dims:
+            here, there = (here[0], here[1], offsets(dims, 1)), (there[0], there[1], offsets(dims, 2))
+        b.each()
+        info = b.info(1)
+        compute = native.address("DftiComputeForward" if sign < 0 else "DftiComputeBackward")
+        to = (info[0], info[1] + b.int_size * self.statuses, b.int_size)
+        b.call(compute, [descriptor.address, here, there], returns=3, to=to)
+        b.each(count)
+        self.statuses += count
+
+    def plan(self) -> Any:
+        """The finished plan."""
+        b, native, key = self.b, self.traits.native, self.problem.key
+        result = self.write()
+        assert b.info_buffer is not None
+        at = b.info_buffer[0]  # one status for each call, so that a later one that succeeds does not hide a failure
+        b.buffers[at] = ("work", b.int_size * self.statuses)
+        b.info_buffer = (at, b.int_size, self.statuses)
+
+        def on_info(plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
+            status = next(i for i in infos if i)
+            raise failure(plan, f"MKL failed to run {key}", cause=status_text(native, status))
+
+        # A descriptor for one thread uses one whatever is allowed.
+        thread_guard = self.traits.thread_guard if self.threads > 1 else None
+        return b.plan(
+            result, on_info=on_info, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
+            release_gil=self.problem.flops > SMALL_FLOPS,
+        )  # fmt: skip
+
+
+class RealTransforms:
+    """Accuracy of MKL's real transforms in float32 on this processor: each size is tried once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int, int], float] = {}
+        self._lock = threading.RLock()
+
+    def error(self, traits: BlasTraits, kind: str, n: int, threads: int) -> float:
+        """Relative error (in the Euclidean norm, against NumPy in float64) of "r2c" or "c2r" with n points."""
+        key = kind, n, min(threads, 2)
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = self.measure(traits, kind, n, threads)
+            return self._found[key]
+
+    def measure(self, traits: BlasTraits, kind: str, n: int, threads: int) -> float:
+        """One transform of random numbers in float32, and by NumPy in float64."""
+        rng = np.random.default_rng(n)
+        numbers = rng.random(n if kind == "r2c" else 2 * (n // 2 + 1), np.float32) - np.float32(0.5)
+        if kind == "r2c":
+            x, result = numbers, np.empty(n // 2 + 1, np.complex64)
+            exact: Any = np.fft.rfft(x.astype(np.float64), norm="ortho")
+        else:
+            x, result = numbers.view(np.complex64), np.empty(n, np.float32)
+            exact = np.fft.irfft(x.astype(np.complex128), n, norm="ortho")
+        former = traits.thread_guard.enter(threads)
+        try:
+            d = Descriptor(traits.native, SINGLE, REAL, (n,), ((1,), (1,)), (1, 0, 0), threads, 1 / sqrt(n))
+            compute = traits.native.address("DftiComputeForward" if kind == "r2c" else "DftiComputeBackward")
+            pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, result))
+            status = traits.native.call(compute, ctypes.c_void_p(d.address), *pointers, restype=ctypes.c_long)
+        finally:
+            traits.thread_guard.leave(former)
+        if status:
+            raise DftiError(f"a transform of {n} points: {status_text(traits.native, status)}")
+        size = float(np.linalg.norm(exact))
+        np.subtract(result, exact, out=exact)
+        return float(np.linalg.norm(exact)) / size
+
+    def refusal(self, traits: BlasTraits, p: FftProblem, threads: int) -> str:
+        """Why the real transform must not be used for a Problem, or an empty string."""
+        kind = real_kind(p)
+        n = p.lengths[-1]
+        if not kind or not p.single or not CHECKED_FROM <= n <= CHECKED_TO:
+            return ""
+        error = self.error(traits, kind, n, threads)
+        if error <= ALLOWED:
+            return ""
+        return (
+            f"its real transform of {n} points in float32 is inaccurate on this processor: relative error {error:.1e},"
+            f" measured now; {ALLOWED:.1e} is allowed"
+        )
+
+
+def real_kind(p: FftProblem) -> str:
+    """The real transform inside a Problem: "r2c", "c2r", or none."""
+    if p.op in ("fft.r2c", "fft.c2r"):
+        return p.op.removeprefix("fft.")
+    return "r2c" if p.op == "fft.c2c" and p.dtype.kind != "c" else ""
+
+
+def fft_algorithms(
+    library: Library, traits: BlasTraits, checks: RealTransforms, problem: FftProblem, threads: int
+) -> Iterator[Algorithm | Refusal]:
+    """What DFTI has for a Problem."""
+    from .. import errata
+
+    name = traits.name
+    if problem.op == "fft.r2r":
+        yield Refusal(name, "dfti", "DFTI has no cosine and sine transforms")
+        return
+    if problem.empty:
+        yield Algorithm(name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        return
+    reason = unfit(problem)
+    if reason or len(problem.axes) > MOST_AXES:
+        yield Refusal(name, "dfti", reason or f"DFTI transforms up to {MOST_AXES} axes, not {len(problem.axes)}")
+        return
+    wrong = any(True for _ in errata.matching(library, problem, "dfti"))  # a choice refuses it; it is listed to be checked
+    counts = [threads] if threads > 1 and problem.flops >= THREAD_FLOPS else []
+    for count in (*counts, 1):
+        reason = ""
+        if not wrong:
+            reason = IN_DOUBLE if problem.needs_double else checks.refusal(traits, problem, count)
+        if reason and (count == 1 or reason != IN_DOUBLE):
+            yield Refusal(name, "dfti", reason)
+        ways = [("dfti_double", "f64", "float32 computed in float64")] if (reason or wrong) and problem.single else []
+        if not reason:
+            ways.append(("dfti", "", ""))
+        for way, precision, note in ways:
+            if count > 1:
+                yield Algorithm(name, way, count, True, precision, "run", "measured", traits.pool, note)
+            else:
+                yield Algorithm(name, way, 1, False, precision, "threads", "construction", "", note)
+
+
+def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:
+    """The plan of an Algorithm that `fft_algorithms` listed."""
+    if algorithm.name == "empty":
+        return empty_plan(problem)
+    threads = 1 if thread_team.forked() else algorithm.threads
+    return DftiSteps(traits, problem, threads, wide=algorithm.name == "dfti_double").plan()

@@ -1,0 +1,198 @@
+"""MLX, for its own arrays: on Apple's GPU, or on MLX's CPU stream, which runs on Linux too.
+
+MLX is lazy. A Plan returns arrays that are not computed yet: they are when the program evaluates them, in the thread that made
+them, and what a trace times before that is the making. MLX reports an error of a computation once, and afterwards shows numbers
+that mean nothing; so nothing is handed to it here that it would fail on. Linear algebra that has to raise waits for what it needs
+to know, its variants that return an info do not.
+
+Arrays of MLX are values: there is no `out`, and strides mean nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ...problems import Problem
+from ...problems.attention_problem import AttentionProblem
+from ...problems.conv_problem import ConvProblem
+from ...problems.einsum_problem import EinsumProblem
+from ...problems.fft_problem import FftProblem
+from ...problems.linalg_problem import LinalgProblem
+from ...problems.linear_problem import LinearProblem
+from ...problems.matmul_problem import MatmulProblem
+from ...problems.neural_problem import NeuralProblem
+from ...problems.quantized_problem import QuantizedProblem
+from ...problems.rnn_problem import RnnProblem
+from ..base import Algorithm, Library, Refusal
+from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_quantized, mlx_rnn
+from .placement import CPU, METAL, Device, device_of, not_on_metal, reduces
+
+__all__ = ["MLX", "MlxPlan"]
+
+IMMUTABLE = "arrays of MLX are values that nothing is written to: there is no out"
+LAZY = "lazy: computed when it is evaluated"
+
+
+class Part(NamedTuple):
+    """What there is for one kind of Problem: its name, why not, the function of the arrays, and what a user should know."""
+
+    name: str
+    refusal: Callable[[Any], str]
+    function: Callable[[Any, Any, bool], Callable[..., Any]]  # of the Problem, MLX, and whether it runs on Metal
+    note: Callable[[Any], str] = lambda problem: ""
+
+
+PARTS: dict[type[Problem], Part] = {
+    MatmulProblem: Part("matmul", mlx_products.refusal, mlx_products.matmul),
+    LinearProblem: Part("linear", mlx_products.refusal, mlx_products.linear, mlx_products.note),
+    ConvProblem: Part("conv", mlx_conv.refusal, mlx_conv.function, mlx_conv.note),
+    NeuralProblem: Part("layer", mlx_layers.refusal, mlx_layers.function, mlx_layers.note),
+    LinalgProblem: Part("linalg", mlx_linalg.refusal, mlx_linalg.function, mlx_linalg.note),
+    FftProblem: Part("fft", mlx_fft.refusal, mlx_fft.function),
+    EinsumProblem: Part("elements", mlx_products.elements_refusal, mlx_products.elements),
+    QuantizedProblem: Part("quantized_matmul", mlx_quantized.refusal, mlx_quantized.linear_dynamic, mlx_quantized.note),
+    RnnProblem: Part("steps", mlx_rnn.refusal, mlx_rnn.function),
+}
+
+
+class MlxPlan:
+    """A Plan that is a function of MLX's arrays, made on one device of MLX. The function keeps nothing of a call."""
+
+    __slots__ = ("choice", "function", "stream")
+
+    def __init__(self, function: Callable[..., Any], stream: Callable[[], Any]) -> None:
+        self.function, self.stream = function, stream
+        self.choice: Any = None
+
+    def __call__(self, *arrays: Any) -> Any:
+        with self.stream():
+            return self.function(*arrays)
+
+
+class MLX(Library):
+    """mlx, the package. ``mps.enabled`` is about Metal, not about all of it: off, work goes to the CPU stream."""
+
+    name = "mlx"
+    title = "MLX"
+    how_to_get = "pip install mlx on a Mac, pip install 'mlx[cpu]' on Linux"
+    devices = ("mps",)
+    _reason: str | None = None
+    _device: Device | None = None
+
+    @property
+    def kernels(self) -> tuple[str, ...]:  # type: ignore[override]  # asked, where the class has a constant
+        """Attention kernels: the fused one takes Metal. Whether that is there is asked in a child process."""
+        from ..presence import presence
+
+        return ("flash_attention", "math") if presence("mps").available() else ("math",)
+
+    def core(self) -> Any:
+        """The module ``mlx.core``: a program that has arrays of it has imported it."""
+        return sys.modules.get("mlx.core") or import_module("mlx.core")
+
+    def reason(self) -> str:
+        if self._reason is None:
+            from .. import python_packages
+
+            reason = python_packages.find("mlx", "core")[2]
+            if not reason:
+                try:
+                    self.core()
+                except Exception as error:  # a module of somebody else's may raise anything
+                    reason = f"mlx.core cannot be imported: {type(error).__name__}: {error}"
+            self._reason = reason
+        return self._reason
+
+    def version(self) -> str | None:
+        from .. import python_packages
+
+        said = getattr(sys.modules.get("mlx.core"), "__version__", None)
+        if isinstance(said, str):
+            return said
+        return None if python_packages.find("mlx", "core")[2] else python_packages.version("mlx")
+
+    def device(self) -> Device:
+        """What placement depends on, asked once."""
+        if self._device is None:
+            self._device = device_of(self.core())
+        return self._device
+
+    def report(self) -> dict[str, Any]:
+        there = not self.reason()
+        facts = {"name": self.name, "title": self.title, "available": there, "reason": self.reason(), "version": self.version()}
+        if there:
+            device = self.device()
+            where = "Metal, and the CPU stream" if device.metal else "the CPU stream"
+            reduced = "; float32 products on Metal are reduced to TF32 (MLX_ENABLE_TF32)" if device.tf32 else ""
+            facts |= {"path": getattr(self.core(), "__file__", ""), "found by": "imported", "config": where + reduced}
+        return facts
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if problem.device != "mps":
+            yield Refusal(self.name, "", f"it is for arrays of MLX, not for those on {problem.device}")
+            return
+        device = self.device()
+        part = PARTS.get(type(problem))
+        if isinstance(problem, AttentionProblem):
+            yield from self._attention(problem, device)
+        elif part is None:
+            yield Refusal(self.name, "", f"there is no {problem.op} for arrays of MLX")
+        else:
+            reason = IMMUTABLE if _written(problem) else part.refusal(problem)
+            yield from self._placed(problem, device, part.name, reason, part.note(problem) if not reason else "", ())
+
+    def _placed(
+        self, problem: Problem, device: Device, name: str, reason: str, note: str, traits: tuple[str, ...]
+    ) -> Iterator[Algorithm | Refusal]:
+        """An algorithm on Metal, and the same on the CPU stream."""
+        if reason:
+            yield Refusal(self.name, name, reason)
+            return
+        halves = "f32 accumulation" if problem.dtype.name in ("float16", "bfloat16") else ""
+        refused = not_on_metal(problem, device)
+        if refused:
+            yield Refusal(self.name, name, refused)
+        else:
+            # A permission cannot be withdrawn call by call, so what MLX does is told as it is, and refuses nothing.
+            precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else halves
+            words = "; ".join(filter(None, (LAZY, note)))
+            yield Algorithm(self.name, name, 1, False, precision, "off", "measured", "", words, (METAL, *traits))
+        words = "; ".join(filter(None, ("on the CPU stream", LAZY, note)))
+        yield Algorithm(self.name, f"{name}_{CPU}", 1, False, halves, "run", "measured", "", words, traits)
+
+    def _attention(self, problem: AttentionProblem, device: Device) -> Iterator[Algorithm | Refusal]:
+        yield from mlx_attention.others(self.name, problem)
+        flash = IMMUTABLE if _written(problem) else mlx_attention.flash_refusal(problem)
+        flash = flash or not_on_metal(problem, device) or self._unfused(problem)
+        if flash:
+            yield Refusal(self.name, "flash_attention", flash)
+        else:
+            precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else "f32 accumulation"
+            note = "; ".join(filter(None, (LAZY, mlx_attention.flash_note(problem))))
+            traits = (METAL, "flash_attention")
+            yield Algorithm(self.name, "flash_attention", 1, False, precision, "off", "measured", "", note, traits)
+        reason = IMMUTABLE if _written(problem) else mlx_attention.math_refusal(problem)
+        yield from self._placed(problem, device, "math", reason, "all scores of all heads at once", ("math",))
+
+    def _unfused(self, problem: AttentionProblem) -> str:
+        mx = self.core()
+        with mx.stream(mx.gpu):
+            return mlx_attention.unfused(problem, mx)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> MlxPlan:
+        mx = self.core()
+        metal = METAL in algorithm.traits
+        if isinstance(problem, AttentionProblem):
+            make = mlx_attention.flash if "flash_attention" in algorithm.traits else mlx_attention.math
+            function = make(problem, mx)
+        else:
+            function = PARTS[type(problem)].function(problem, mx, metal)
+        where = mx.gpu if metal else mx.cpu
+        return MlxPlan(function, lambda: mx.stream(where))
+
+
+def _written(problem: Problem) -> bool:
+    return any(o.role.rstrip("0123456789") == "out" for o in problem.operands)

@@ -1,0 +1,1 @@
+"""NumPy as a library: always there."""

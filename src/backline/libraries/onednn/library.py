@@ -1,0 +1,235 @@
+"""oneDNN, loaded: found, checked, and what it has for each kind of problem."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from ... import _core, switches
+from ...native import thread_team
+from ...native.library_search import Finding, search
+from ...native.shared_library import NativeLibrary
+from ...problems import Operand, Problem
+from ...problems.conv_problem import ConvProblem
+from ...problems.linear_problem import LinearProblem
+from ...problems.matmul_problem import MatmulProblem
+from ...problems.neural_problem import NeuralProblem
+from ...problems.quantized_problem import QuantizedProblem
+from ...problems.rnn_problem import RnnProblem
+from ...switches.initial_verbosity import starting_mkldnn
+from .. import capability
+from ..base import Algorithm, FileLibrary, Refusal
+from ..known import KNOWN
+from ..probing.probe_cache import prove_by_class
+from . import abi
+from .onednn_conv import conv_algorithms, prepare_conv
+from .onednn_int8 import ENGINES, Packing, packing, prepare_quantized, quantized_algorithms, quantized_refusal
+from .onednn_layers import neural_algorithms, prepare_neural
+from .onednn_products import prepare_product, product_algorithms
+from .onednn_rnn import prepare_rnn, rnn_algorithms
+from .primitives import Engine
+
+__all__ = ["OneDNN"]
+
+OLDEST, NEWEST = (3, 2), (3, 99)
+# One product on one thread, and one that all threads take part in: a wrong OpenMP runtime gives wrong numbers in silence.
+ONES = (64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A oneDNN that can be used."""
+
+    native: NativeLibrary
+    engine: Engine
+    version: str
+
+
+class OneDNN(FileLibrary):
+    """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
+
+    name = "onednn"
+    title = "oneDNN"
+    switch = "mkldnn.enabled"
+    families = ("matmul", "conv", "neural", "rnn", "quantized")
+    engines = ENGINES
+    openmp = True
+    how_to_get = KNOWN["mkldnn"].how_to_get
+    spec = KNOWN["mkldnn"].spec
+
+    def __init__(self) -> None:
+        self.finding: Finding | None = None
+        self.traits: Loaded | None = None
+        self.facts: dict[str, str] = {}
+        self._level = starting_mkldnn()[0]
+
+    # loading
+
+    def load(self) -> str:
+        """The newest usable file; where there are older ones, and newer ones that are not usable, the report has them."""
+        found = search(self.spec)
+        if found.path is None:
+            self.finding = found
+            return found.reason
+        reasons: list[str] = []
+        for finding in (found, *found.others):
+            self.finding = finding
+            reason = self._try(finding)
+            if not reason:
+                if reasons:
+                    self.facts["passed over"] = "; ".join(reasons)
+                if finding.others or reasons:
+                    self.facts["older"] = ", ".join(f.path for f in found.others[len(reasons) :] if f.path) or "none"
+                return ""
+            reasons.append(reason)
+        self.finding = found
+        return "; ".join(reasons)
+
+    def _try(self, finding: Finding) -> str:
+        """Load a file; why it cannot be used, or an empty string."""
+        path = finding.path
+        assert path is not None
+        try:
+            if finding.info is not None and any(name.startswith("libsycl") for name in finding.info.needed):
+                return f"{path} is built on SYCL; {KNOWN['mkldnn'].how_to_get} has a build on OpenMP"
+            proof = prove_by_class(self.name, path, _threads())
+            if proof.reason:
+                return proof.reason
+            loaded = self._open(path)
+            wrong = proof.replaced()
+            if wrong:
+                return wrong
+            wrong = _check(loaded.engine)
+            if wrong:
+                return f"{path} {wrong}"
+        except (OSError, RuntimeError, ValueError) as error:
+            # dlopen's own text, or a call that fails: a reason, not a crash.
+            return f"{type(error).__name__}: {error}"
+        self.traits = loaded
+        return ""
+
+    def test(self, path: str) -> dict[str, str]:
+        return {"reason": _check(self._open(path).engine)}
+
+    def _open(self, path: str) -> Loaded:
+        thread_team.bind()  # its libgomp is then the one we know
+        native = NativeLibrary(path)
+        capped = capability.cap_onednn(native)  # before anything else of it
+        said = native.call(native.address("dnnl_version"), restype=ctypes.POINTER(abi.Version)).contents
+        version = f"{said.major}.{said.minor}.{said.patch}"
+        if not OLDEST <= (said.major, said.minor) <= NEWEST:
+            raise RuntimeError(f"{path} is oneDNN {version}, which has another interface; 3.2 or a later 3 is needed")
+        runtime = said.cpu_runtime
+        known = {int(r): r.name for r in abi.Runtime}
+        if runtime not in (abi.Runtime.OPENMP, abi.Runtime.SEQUENTIAL):
+            built = known.get(runtime, f"runtime {runtime}")
+            raise RuntimeError(f"{path} is oneDNN {version} built on {built}, which takes no thread count for one call")
+        thread_guard, pool = None, ""
+        if runtime == abi.Runtime.OPENMP:
+            setter = native.address("omp_set_num_threads")
+            getter = native.address("omp_get_max_threads")
+            thread_guard = thread_team.thread_guard(setter, thread_team.LOCAL, whole=setter, get=getter)
+            pool = thread_team.name() if setter == thread_team.address("omp_set_num_threads") else "another OpenMP runtime"
+        engine = Engine(native, thread_guard, pool)
+        self.facts = {"runtime": known[runtime], "bfloat16": "in hardware" if engine.bf16 else "not in hardware"}
+        if capped:
+            self.facts["instructions"] = capped
+        return Loaded(native, engine, version)
+
+    def version(self) -> str | None:
+        return self.traits.version if self.available() and self.traits is not None else None
+
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        bits = self.traits.engine.isa if self.available() and self.traits is not None else 0
+        return tuple(isa.name.lower() for isa in abi.Isa if bits & isa) if bits else None
+
+    # problems
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if not self.available() or self.traits is None:
+            yield Refusal(self.name, "", f"not available: {self.reason()}")
+            return
+        engine = self.traits.engine
+        threads = threads if engine.thread_guard is not None else 1
+        if isinstance(problem, MatmulProblem | LinearProblem):
+            yield from product_algorithms(engine, problem, threads)
+        elif isinstance(problem, ConvProblem):
+            yield from conv_algorithms(engine, problem, threads)
+        elif isinstance(problem, NeuralProblem):
+            yield from neural_algorithms(engine, problem, threads)
+        elif isinstance(problem, RnnProblem):
+            yield from rnn_algorithms(engine, problem, threads)
+        elif isinstance(problem, QuantizedProblem):
+            yield from quantized_algorithms(engine, problem, threads)
+        else:
+            yield Refusal(self.name, "", f"oneDNN is not asked for {problem.op}")
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        assert self.traits is not None
+        engine = self.traits.engine
+        if isinstance(problem, MatmulProblem | LinearProblem):
+            plan = prepare_product(engine, problem, algorithm)
+        elif isinstance(problem, ConvProblem):
+            plan = prepare_conv(engine, problem, algorithm)
+        elif isinstance(problem, NeuralProblem):
+            plan = prepare_neural(engine, problem, algorithm)
+        elif isinstance(problem, RnnProblem):
+            plan = prepare_rnn(engine, problem, algorithm)
+        elif isinstance(problem, QuantizedProblem):
+            plan = prepare_quantized(engine, problem, algorithm)
+        else:
+            raise RuntimeError(f"oneDNN is not asked for {problem.op}")
+        if isinstance(plan, _core.PreparedCall):
+            plan.rwlock = self.traits.native.rwlock  # also where the engine does not come by: measurements, second tries
+        return plan
+
+    # what others ask
+
+    def engine_reason(self, name: str) -> str:
+        """Why it cannot run that engine for int8 here, though it is there; or an empty string."""
+        return quantized_refusal(self.traits.engine) if self.available() and self.traits is not None else self.reason()
+
+    def packing(self, problem: QuantizedProblem) -> Packing | None:
+        """The order that it wants a packed weight in; None where it has no kernel."""
+        return packing(self.traits.engine, problem) if self.available() and self.traits is not None else None
+
+    def set_verbose(self, level: int) -> int:
+        """Have it print a line for each execution (1) and each creation (2), or nothing (0); returns the former level."""
+        assert self.traits is not None
+        native = self.traits.native
+        former = self._level
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(native.address("dnnl_set_verbose"))(level)
+        self._level = level
+        return former
+
+    def report(self) -> dict[str, Any]:
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        if reason:
+            facts["how to get"] = self.how_to_get
+        if self.finding is not None:
+            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
+        if self.traits is not None:
+            facts |= {"version": self.traits.version, "pool": self.traits.engine.pool, **self.facts}
+        return facts
+
+
+def _threads() -> int:
+    return 1 if thread_team.forked() else cast(int, switches.get("num_threads"))
+
+
+def _check(engine: Engine) -> str:
+    """What is wrong with its products of ones, or ""."""
+    threads = _threads() if engine.thread_guard is not None else 1
+    for n, count in zip(ONES, (1, threads), strict=True):
+        ones = np.ones((n, n), np.float32)
+        operands = tuple(Operand(role, ones.dtype, ones.shape, ones.strides) for role in "ab")
+        problem = MatmulProblem("matmul", operands, (), "matmul", m=n, n=n, k=n, result=(n, n))
+        plan = prepare_product(engine, problem, Algorithm("onednn", "matmul", count))
+        if not np.array_equal(plan(ones, ones), np.full((n, n), n, np.float32)):
+            return f"computes a wrong product of {n} x {n} ones on {count} threads"
+    return ""

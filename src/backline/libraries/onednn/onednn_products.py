@@ -1,0 +1,298 @@
+"""Matrix products and linear layers: oneDNN's matmul, with what follows the product done to each tile of it.
+
+Matrices with strides go in as they are, transposed ones too; packed ones as the kernel likes them best. Where an algorithm
+computes in bfloat16, operands are rounded by reorders inside the plan: the hardware multiplies bfloat16 and adds up in float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...native.plan_builder import Pointer, same_place
+from ...problems import Operand, Problem
+from ...problems.linear_problem import LinearProblem
+from ...problems.matmul_problem import MatmulProblem
+from ...problems.memory_layout import batch_offsets, matrix_layout
+from ..base import Algorithm, Refusal
+from . import abi
+from .plan_writer import Place, Writer, dense_strides, fits
+from .primitives import Engine, why
+
+__all__ = [
+    "BF16", "F32", "PACKED", "SMALL_FLOPS", "THREAD_FLOPS", "is_reference", "prepare_product", "product_algorithms", "without",
+]  # fmt: skip
+
+Product = MatmulProblem | LinearProblem
+
+F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+# Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
+THREAD_FLOPS, SMALL_FLOPS = 1e6, 6e4
+REDUCED = "bf16"
+PACKED = "; weights packed once"
+ACTIVATIONS: dict[str, tuple[Any, ...]] = {
+    "relu": ("prelu",), "gelu": (abi.Alg.GELU_ERF, 0.0, 0.0), "gelu_tanh": (abi.Alg.GELU_TANH, 0.0, 0.0),
+    "silu": (abi.Alg.SWISH, 1.0, 0.0), "tanh": (abi.Alg.TANH, 0.0, 0.0), "sigmoid": (abi.Alg.LOGISTIC, 0.0, 0.0),
+}  # fmt: skip
+
+
+def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Algorithm | Refusal]:
+    """oneDNN's ways for a product."""
+    reason = _refusal(engine, p)
+    if reason:
+        yield Refusal("onednn", "matmul", reason)
+        return
+    many = threads if p.flops >= THREAD_FLOPS else 1
+    for name in ("matmul", REDUCED) if p.dtype == F32 else ("matmul",):
+        if name == REDUCED and not engine.bf16:
+            yield Refusal("onednn", name, "the processor has, or may use, no instructions for bfloat16")
+            continue
+        try:
+            with engine.threads(many):
+                kernel = _Product(engine, p, many, name).kernel.implementation
+        except RuntimeError as error:
+            yield Refusal("onednn", name, why(error, "a product of these"))
+            continue
+        if is_reference(kernel):
+            yield Refusal("onednn", name, f"oneDNN has only its reference code for this ({kernel})")
+            continue
+        precision = REDUCED if name == REDUCED else "f32 accumulation" if p.dtype == BF16 else ""
+        isa = "avx512" if precision else ""
+        note = kernel + ("; NaN for infinity" if p.parameter("activation") == "gelu" else "") + (PACKED if p.packed else "")
+        if many > 1:
+            yield Algorithm("onednn", name, many, True, precision, "run", "measured", engine.pool, note, (), isa)
+        yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", note, (), isa)
+
+
+def _refusal(engine: Engine, p: Product) -> str:
+    if p.dtype not in (F32, BF16):
+        return f"no product of {p.dtype.name}"
+    if any(o.dtype != p.dtype for o in p.operands):
+        return "operands of several dtypes"
+    if p.empty:
+        return "an empty product needs no library"
+    if p.dtype == BF16 and not engine.bf16:
+        return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
+    if len(p.batch) + 2 > abi.MAX_NDIMS:
+        return f"more than {abi.MAX_NDIMS} dimensions"
+    if isinstance(p, MatmulProblem):
+        return "with alpha = 0 the operands must not matter; here they would" if p.alpha == 0 else ""
+    if p.parameter("activation") == "relu" and p.dtype == BF16:
+        return "its relu of bfloat16 would make 0 of NaN"
+    return "" if p.get("bias") is None or _row(p.get("bias")) is not None else "the bias is not one row"
+
+
+def is_reference(kernel: str) -> bool:
+    """Whether a kernel is plain code that is there for completeness: it is many times slower than NumPy.
+
+    >>> is_reference("ref:any"), is_reference("brgconv:avx512_core")
+    (True, False)
+    """
+    return "ref" in re.split("[:+_]", kernel)
+
+
+def without(p: Problem, *names: str) -> tuple[tuple[str, Any], ...]:
+    """The parameters of a Problem, less these."""
+    return tuple((k, v) for k, v in p.parameters if k not in names)
+
+
+def _row(o: Operand | None) -> Operand | None:
+    """A bias as the one row that it repeats; None if it is more."""
+    if o is None or any(n > 1 and s != 0 for n, s in zip(o.shape[:-1], o.strides[:-1], strict=True)):
+        return None
+    return replace(o, shape=(*[1] * (len(o.shape) - 1), o.shape[-1]))
+
+
+def prepare_product(engine: Engine, p: Product, algorithm: Algorithm) -> Any:
+    """The plan of an Algorithm that `product_algorithms` listed."""
+    with engine.threads(algorithm.threads):
+        return _Product(engine, p, algorithm.threads, algorithm.name).plan()
+
+
+@dataclass(slots=True)
+class _Matrices:
+    """A batch of matrices: sizes and strides in elements; batch axes that are only repeated have size 1."""
+
+    pointer: Pointer
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def offsets(self, batch: tuple[int, ...], size: int) -> int | tuple[int, ...]:
+        """Bytes to each matrix of the batch."""
+        return batch_offsets(batch, self.shape[:-2], tuple(s * size for s in self.strides[:-2]))
+
+
+class _Product:
+    """Where everything lies, and the primitive; `plan` writes the steps down."""
+
+    def __init__(self, engine: Engine, p: Product, threads: int, name: str) -> None:
+        self.engine, self.p = engine, p
+        self.w = Writer(engine, p, threads)
+        self.reduced = name == REDUCED
+        self.activation = p.parameter("activation")
+        self.relu = self.activation == "relu"
+        self.added = "residual" if p.get("residual") else "c" if p.parameter("beta", 0) != 0 and p.get("c") else ""
+        self.row = "bias"
+        if self.added == "c" and self._is_bias():
+            self.added, self.row = "", "c"
+        with self.w.b.first() if p.packed else nullcontext():
+            b = self._given("b")
+        a, self.target = self._given("a"), self._target()
+        # One axis for the whole batch where that can be: kernels are made for it.
+        steps = [m.offsets(p.batch, 1) for m in (a, b, self.target)]
+        self.flat = len(p.batch) > 1 and all(isinstance(step, int) for step in steps)
+        self.a, self.b, self.dst = self._place(a), self._place(b), self._place(self.target)
+        self.source, weights = self.a.desc, self.b.desc
+        if self.reduced:
+            shape = self._laid(a)[0]
+            self.source = engine.desc(shape, BF16, dense_strides(shape))
+        if self.reduced or p.packed:
+            weights = engine.desc(self._laid(b)[0], BF16 if self.reduced else p.dtype)
+        self.bias = self._bias()
+        self.kernel = engine.primitive_desc(
+            "matmul", self.source, weights, self.bias.desc if self.bias else None, self.dst.desc,
+            attr=engine.attributes(self._post()),
+        )  # fmt: skip
+
+    # operands
+
+    def _given(self, role: str) -> _Matrices:
+        """A or B: as it lies if its rows or its columns have no gaps, else copied."""
+        o = self.p.get(role)
+        assert o is not None
+        batch = len(o.shape) - 2
+        o = replace(o, shape=tuple(1 if i < batch and o.strides[i] == 0 else n for i, n in enumerate(o.shape)))
+        spread = self.w.spread(role, o, copied=not _tight(o))
+        return _Matrices(spread.pointer, o.shape, _canonical(o.shape, spread.strides))
+
+    def _target(self) -> _Matrices:
+        """What the product is written to: the result, or work space that is copied from at the end."""
+        p, o = self.p, self.p.get("out")
+        full = (*p.batch, p.m, p.n)
+        added = p.get(self.added) if self.added else None
+        # Where what is added is overwritten, relu must not be in the product: its way out would need the operand again.
+        self.fused = not (self.relu and o is not None and added is not None and same_place(added, o))
+        self.scattered = False
+        if o is None:
+            self.result = self.w.result(p.result, p.dtype, dense_strides(p.result))
+            return _Matrices(self.result, full, dense_strides(full))
+        self.result = self.w.argument("out")
+        strides = _canonical(o.shape, tuple(max(s // o.dtype.itemsize, 1) for s in o.strides))
+        if fits(o) and _tight(o) and (not self.relu or strides == dense_strides(full)):
+            return _Matrices(self.result, o.shape, strides)
+        self.scattered = True
+        return _Matrices(self.w.b.work(p.items * p.m * p.n * p.dtype.itemsize, shared=True), full, dense_strides(full))
+
+    def _laid(self, m: _Matrices) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Sizes and strides as oneDNN gets them."""
+        batch, inner = self.p.batch, m.shape[-2] * m.shape[-1]
+        if not self.flat:
+            missing = len(batch) + 2 - len(m.shape)
+            return (1,) * missing + m.shape, (inner,) * missing + m.strides
+        step = m.offsets(batch, 1)
+        assert isinstance(step, int)
+        return (self.p.items if step else 1, *m.shape[-2:]), (step or inner, *m.strides[-2:])
+
+    def _place(self, m: _Matrices) -> Place:
+        shape, strides = self._laid(m)
+        return Place(self.engine.desc(shape, self.p.dtype, strides), m.pointer)
+
+    @property
+    def _ndim(self) -> int:
+        return 3 if self.flat else len(self.p.batch) + 2
+
+    def _is_bias(self) -> bool:
+        """Whether C is a row that is added as it is."""
+        p, c, out = self.p, self.p.get("c"), self.p.get("out")
+        assert c is not None
+        apart = out is None or not same_place(c, out)
+        return apart and p.parameter("alpha", 1) == 1 and p.parameter("beta") == 1 and p.m > 1 and _row(c) is not None
+
+    def _bias(self) -> Place | None:
+        o = _row(self.p.get(self.row))
+        if o is None:
+            return None
+        spread = self.w.spread(self.row, o, copied=o.strides[-1] != o.dtype.itemsize)
+        shape = (*[1] * (self._ndim - 1), o.shape[-1])
+        return Place(self.engine.desc(shape, o.dtype, dense_strides(shape)), spread.pointer)
+
+    # what is done
+
+    def _post(self) -> list[tuple[Any, ...]]:
+        post: list[tuple[Any, ...]] = []
+        alpha = self.p.parameter("alpha", 1)
+        if alpha != 1:
+            post.append((abi.Alg.LINEAR, float(alpha), 0.0))
+        if self.added:
+            post.append(("sum", float(self.p.parameter("beta", 1))))
+        if self.activation and self.fused:
+            post.append(ACTIVATIONS[self.activation])
+        return post
+
+    def _load(self) -> None:
+        """Put what is added where the product will be."""
+        p, size = self.p, self.p.dtype.itemsize
+        o, t = p.get(self.added), self.target
+        assert o is not None
+        first, second = (0 if n == 1 else s for n, s in zip(o.shape[-2:], o.strides[-2:], strict=True))
+        pointer = self.w.argument(self.added)
+        source = (pointer[0], pointer[1], batch_offsets(p.batch, o.shape[:-2], o.strides[:-2]))
+        target = (t.pointer[0], t.pointer[1], t.offsets(p.batch, size))
+        strides = (t.strides[-2] * size, t.strides[-1] * size)
+        self.w.b.each()
+        self.w.b.copy((p.m, p.n), source, (first, second), target, strides, size)
+        self.w.b.each(p.items)
+
+    def plan(self) -> Any:
+        p, w = self.p, self.w
+        if self.added:
+            self._load()
+        source, weights = self.a, self.b
+        if self.reduced:
+            source = w.reorder(self.a, self.source)
+        if self.reduced or p.packed:
+            wanted = self.kernel.desc(abi.Query.WEIGHTS)
+            assert wanted is not None
+            weights = w.pack(lambda: self.b, wanted)
+        places: dict[int, Place] = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, abi.Arg.DST: self.dst}
+        if self.bias:
+            places[abi.Arg.BIAS] = self.bias
+        if self.relu and self.fused:
+            places[abi.post_op_arg(len(self._post()) - 1, abi.Arg.WEIGHTS)] = w.scalar(0.0, self._ndim)
+        w.run(self.kernel, places)
+        exact = None
+        if self.relu:
+            exact = w.guard_relu(self.dst, p.items * p.m * p.n, _plain_again(self) if self.fused else None)
+        if self.scattered:
+            w.scattered("out", self.dst.pointer, self.target.strides)
+        same = (self.added,) if self.added else ()
+        return w.plan(self.result, release_gil=p.flops >= SMALL_FLOPS, same=same, exact=exact)
+
+
+def _plain_again(product: _Product) -> Callable[[], Any]:
+    """Makes the plan of the same product without its activation."""
+    engine, threads, name = product.engine, product.w.threads, REDUCED if product.reduced else "matmul"
+    plain = replace(product.p, parameters=without(product.p, "activation", "packed"))
+
+    def make() -> Any:
+        with engine.threads(threads):
+            return _Product(engine, plain, threads, name).plan()
+
+    return make
+
+
+def _tight(o: Operand) -> bool:
+    """Whether rows or columns have no gaps."""
+    return matrix_layout(o.shape[-2:], o.strides[-2:], o.dtype.itemsize, o.aligned)[0] != "X"
+
+
+def _canonical(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides where those of axes of size 1 are what they would be without gaps."""
+    layout, ld = matrix_layout(shape[-2:], strides[-2:], 1)
+    return (*strides[:-2], *((ld, 1) if layout == "C" else (1, ld)))

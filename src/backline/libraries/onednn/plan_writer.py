@@ -1,0 +1,289 @@
+"""Writes oneDNN's part of a plan down: where operands lie, which primitives run over them, and what is looked at in between.
+
+A primitive reads addresses from memory objects, so a call first puts them there: plans take turns with themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import LibraryFailed, OutOfMemory
+from ...native.plan_builder import Builder, Pointer
+from ...problems import Operand, Problem
+from ...problems.memory_layout import batch_offsets
+from ..base import failure
+from . import abi
+from .primitives import Desc, Engine, PrimitiveDesc
+
+__all__ = ["NOT_FINITE", "Place", "Writer", "dense_strides", "fits", "image_strides"]
+
+_F32 = np.dtype(np.float32)
+
+NOT_FINITE = -1  # what the looks at values report in the place of a status
+MOST_PIECES = 1 << 16
+CHUNK = 1 << 15  # elements that are worth a thread to look at them
+
+
+class Place(NamedTuple):
+    """Memory: what lies there, and where."""
+
+    desc: Desc
+    pointer: Pointer
+
+
+class Spread(NamedTuple):
+    """Memory in terms of a caller's array: pointer, and strides in elements."""
+
+    pointer: Pointer
+    strides: tuple[int, ...]
+
+
+def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides in elements of an array without gaps; `order` lists its axes from the outermost to the innermost.
+
+    >>> dense_strides((2, 3, 4)), dense_strides((2, 3, 4), (0, 2, 1))
+    ((12, 4, 1), (12, 1, 3))
+    """
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+def image_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
+    """Strides in elements of images (N, C, ...) without gaps, with channels last or first.
+
+    >>> image_strides((2, 3, 4, 5), True), image_strides((2, 3, 4, 5), False)
+    ((60, 1, 15, 3), (60, 20, 5, 1))
+    """
+    axes = range(len(shape))
+    return dense_strides(shape, (0, *axes[2:], 1) if last else axes)
+
+
+def fits(o: Operand) -> bool:
+    """Whether oneDNN takes an array as it lies: aligned, strides positive, no element twice."""
+    size = o.dtype.itemsize
+    steps = sorted((s, n) for s, n in zip(o.strides, o.shape, strict=True) if n > 1)
+    least = size
+    for s, n in steps:
+        if s < least or s % size:
+            return False
+        least = s * n
+    return o.aligned
+
+
+class Writer:
+    """Collects the steps of one plan.
+
+    Parameters
+    ----------
+    engine
+        Makes the objects; the thread count of the plan is to be in force.
+    problem
+        Its operands are the arguments.
+    threads
+        Threads of the plan.
+    """
+
+    def __init__(self, engine: Engine, problem: Problem, threads: int) -> None:
+        self.engine, self.problem, self.threads = engine, problem, threads
+        self.b = Builder(problem)
+        self.stream = engine.stream()
+        self.b.keep.append(self.stream)
+        self._arguments: dict[str, Pointer] = {}
+        buffer, _, _ = self.b.info(2)
+        self.status, self.finite = (buffer, 0, 0), (buffer, 4, 0)
+        self.b.copy((1, 1), self.b.constant(bytes(8)), (0, 0), self.status, (0, 0), 8)
+
+    # where things lie
+
+    def argument(self, role: str) -> Pointer:
+        found = self._arguments.get(role)
+        if found is None:
+            found = self._arguments[role] = self.b.argument(role)
+        return found
+
+    def spread(self, role: str, o: Operand | None = None, *, copied: bool = False, order: Sequence[int] | None = None) -> Spread:
+        """An operand: as it lies where oneDNN can take that, else (or with `copied`) a dense copy, its axes in an order.
+
+        `o` describes a part of the operand.
+        """
+        o = o or self.problem.get(role)
+        assert o is not None, role
+        size, pointer = o.dtype.itemsize, self.argument(role)
+        if fits(o) and not copied:
+            return Spread(pointer, tuple(max(s // size, 1) for s in o.strides))
+        strides = dense_strides(o.shape, order)
+        target = self.b.work(o.nbytes, shared=True)
+        self._copy(o, pointer, tuple(o.strides), target, tuple(s * size for s in strides))
+        return Spread(target, strides)
+
+    def _copy(self, o: Operand, source: Pointer, a: tuple[int, ...], target: Pointer, b: tuple[int, ...]) -> None:
+        """Copy an array from one layout to another, the two longest axes at a time; strides in bytes."""
+        longest = sorted(range(len(o.shape)), key=lambda i: o.shape[i])[-2:]
+        rest = [i for i in range(len(o.shape)) if i not in longest]
+        shape = tuple(o.shape[i] for i in rest)
+        from_, to = (batch_offsets(shape, shape, tuple(strides[i] for i in rest)) for strides in (a, b))
+        if prod(shape) > MOST_PIECES and (isinstance(from_, tuple) or isinstance(to, tuple)):
+            raise RuntimeError(f"an operand of shape {o.shape} would have to be copied in {prod(shape)} pieces first")
+        sizes, steps = [1, 1], [(0, 0), (0, 0)]
+        for place, i in zip((-1, -2), reversed(longest), strict=False):
+            sizes[place], steps[place] = o.shape[i], (a[i], b[i])
+        self.b.copy(
+            (sizes[0], sizes[1]), (source[0], source[1], from_), (steps[0][0], steps[1][0]),
+            (target[0], target[1], to), (steps[0][1], steps[1][1]), o.dtype.itemsize,
+        )  # fmt: skip
+        self.b.each(prod(shape))
+
+    def result(self, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int]) -> Pointer:
+        """A new array to be returned; strides in elements."""
+        return self.b.result(dtype, shape, [s * dtype.itemsize for s in strides])
+
+    def scattered(self, role: str, source: Pointer, strides: Sequence[int]) -> None:
+        """After everything else: copy a dense array to an operand that oneDNN cannot write to."""
+        o = self.problem.get(role)
+        assert o is not None
+        self.b.each()
+        self._copy(o, source, tuple(s * o.dtype.itemsize for s in strides), self.argument(role), tuple(o.strides))
+
+    def work(self, desc: Desc) -> Place:
+        return Place(desc, self.b.work(desc.nbytes, shared=True))
+
+    def scalar(self, value: float, ndim: int) -> Place:
+        """A float32 that stays the same, as an array of one element."""
+        ones = (1,) * ndim
+        return Place(self.engine.desc(ones, np.dtype(np.float32), ones), self.b.constant(struct.pack("<f", value)))
+
+    # what is done
+
+    def run(self, desc: PrimitiveDesc, places: dict[int, Place]) -> None:
+        """Execute a primitive; its scratchpad is added."""
+        scratch = desc.desc(abi.Query.SCRATCHPAD)
+        if scratch is not None and scratch.nbytes:
+            places = {**places, abi.Arg.SCRATCHPAD: self.work(scratch)}
+        primitive = self.engine.primitive(desc)
+        self.b.keep.append(primitive)
+        pairs = []
+        set_data = self.engine.native.address("dnnl_memory_set_data_handle")
+        for arg, place in places.items():
+            memory = self.engine.memory(place.desc)
+            self.b.keep.append(memory)
+            pairs.append((arg, memory.address))
+            stays = self.b.buffers[place.pointer[0]][0] in ("constant", "kept")
+            with self.b.first() if stays else nullcontext():
+                self.b.call(set_data, [memory.address, place.pointer], returns=3, to=self.status)
+        execute = self.engine.native.address("dnnl_primitive_execute")
+        args = self.b.constant(abi.exec_args(pairs))
+        self.b.call(execute, [primitive.address, self.stream.address, len(pairs), args], returns=3, to=self.status)
+
+    def reorder(self, source: Place, desc: Desc) -> Place:
+        """The same values as `desc` wants them: where they are, if they lie like that, else copied."""
+        if source.desc == desc:
+            return source
+        target = self.work(desc)
+        self.move(source, target)
+        return target
+
+    def pack(self, given: Callable[[], Place], desc: Desc) -> Place:
+        """Weights as `desc` wants them: brought there by every call, or by the first one where the Problem's are packed.
+
+        `given` says where they are, and may copy them for that.
+        """
+        if not self.problem.packed:
+            return self.reorder(given(), desc)
+        with self.b.first():
+            source = given()
+            if source.desc == desc and source.pointer in self._arguments.values():
+                return source
+            target = Place(desc, self.b.kept(desc.nbytes))
+            self.move(source, target)
+        return target
+
+    def move(self, source: Place, target: Place) -> None:
+        """Copy from one layout to another."""
+        self.run(self.engine.reorder_desc(source.desc, target.desc), {abi.Arg.SRC: source, abi.Arg.DST: target})
+
+    def look(self, pointer: Pointer, elements: int, dtype: np.dtype[Any] = _F32, *, alone: bool = False) -> None:
+        """Report NOT_FINITE if an element, of float32 or bfloat16, is NaN or infinite.
+
+        All threads look; with `alone` one does, and where it reports something no primitive runs after it.
+        """
+        item = dtype.itemsize
+        if alone:
+            self.b.finite((1, elements), (0, item), dtype, pointer, self.finite, NOT_FINITE)
+            return
+        self.b.each()
+        parts = self.threads if elements >= self.threads * CHUNK else 1
+        size = -(-elements // parts)
+        starts = tuple(item * min(i * size, elements - size) for i in range(parts))
+        self.b.finite((1, size), (0, item), dtype, (pointer[0], pointer[1], starts), self.finite, NOT_FINITE)
+        self.b.each(parts, parts)
+
+    def guard_relu(self, target: Place, elements: int, again: Callable[[], Any] | None) -> Callable[..., Any]:
+        """See to it that relu keeps NaN; returns `exact` for the plan.
+
+        oneDNN's relu makes 0 of NaN. Its prelu with slope 0, a post-operation, keeps NaN and makes NaN of minus infinity: where
+        that was fused (`again` makes the plan without it), a result that is not finite is computed anew. Else relu is
+        appended here, and not run where it would meet NaN.
+
+        Parameters
+        ----------
+        target
+            A dense float32 array.
+        elements
+            Its size.
+        again
+            Makes the plan without relu, or None.
+        """
+        self.look(target.pointer, elements, alone=again is None)
+        if again is None:
+            relu = self.engine.primitive_desc(
+                "eltwise_forward", abi.Prop.FORWARD_INFERENCE, abi.Alg.RELU, target.desc, target.desc, 0.0, 0.0,
+                attr=self.engine.attributes(),
+            )  # fmt: skip
+            self.run(relu, {abi.Arg.SRC: target, abi.Arg.DST: target})
+        plans: list[Any] = []
+
+        def exact(arrays: tuple[Any, ...], result: Any) -> Any:
+            if again is not None:
+                if not plans:
+                    plans.append(again())
+                result = plans[0](*arrays)
+            return np.maximum(result, 0, out=result)
+
+        return exact
+
+    # the plan
+
+    def plan(
+        self,
+        *results: Pointer,
+        release_gil: bool,
+        same: tuple[str, ...] = (),
+        exact: Callable[[tuple[Any, ...], Any], Any] | None = None,
+    ) -> Any:
+        """The PreparedCall.
+
+        `exact` computes the result where `look` found what is not finite; it is given the arrays of the call and the result.
+        """
+        text = self.problem.key
+
+        def on_info(plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
+            status, finite = infos
+            if finite == NOT_FINITE and status == 0 and exact is not None:
+                return exact(arrays, results[0])
+            error = OutOfMemory if status == abi.OUT_OF_MEMORY else LibraryFailed
+            raise failure(plan, f"oneDNN failed to run {text}", cause=abi.status_text(status), error=error)
+
+        return self.b.plan(
+            *results, thread_guard=self.engine.thread_guard,
+            guard_threads=self.threads if self.engine.thread_guard else 0, release_gil=release_gil,
+            same=same, serial=True, on_info=on_info,
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Tests of a library before it is used: in a child process, then by calls whose answers are known."""

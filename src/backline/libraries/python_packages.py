@@ -1,0 +1,115 @@
+"""Packages of Python behind backends, told without importing them; and what MLX says of the Metal device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from typing import Any
+
+from .probing.probe_process import ask
+
+__all__ = ["ask_mlx", "cores_in", "find", "gpu_cores", "version"]
+
+
+def find(name: str, part: str = "") -> tuple[str | None, tuple[str, ...], str]:
+    """Where a package would be imported from.
+
+    Parameters
+    ----------
+    name : str
+        A top-level package.
+    part : str, optional
+        A module in it that must be there too.
+
+    Returns
+    -------
+    folder : str or None
+        None if it is absent.
+    searched : tuple of str
+        Where it was looked for.
+    reason : str
+        Why there is none, or "".
+
+    Examples
+    --------
+    >>> find("nosuchpackage")[2]
+    'there is no package nosuchpackage in this environment'
+    """
+    searched = (f"packages of this interpreter [{', '.join(folder or '.' for folder in sys.path)}]",)
+    absent = f"there is no package {name} in this environment"
+    try:
+        spec = _spec(name)
+    except (ImportError, ValueError) as error:  # an import hook that fails, a module that denies where it is from
+        return None, searched, f"{absent}: {error}"
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is None or not places:
+        return None, searched, absent
+    if part:
+        from importlib.machinery import PathFinder
+
+        if PathFinder.find_spec(f"{name}.{part}", places) is None:
+            return None, searched, f"the package {name} in {places[0]} has no module {part}"
+    elif spec.origin is None:
+        return None, searched, f"{places[0]} is a folder of that name, not the package"
+    return places[0], searched, ""
+
+
+def _spec(name: str) -> Any:
+    from importlib.util import find_spec
+
+    module = sys.modules.get(name)
+    if module is not None and getattr(module, "__spec__", None) is None:
+        raise ValueError(f"a module {name} without a specification is imported")
+    return find_spec(name)
+
+
+def version(name: str) -> str | None:
+    """Version of a package that is there: its own word if it is imported, else that of its installation."""
+    said = getattr(sys.modules.get(name), "__version__", None)
+    if isinstance(said, str):
+        return said
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed(name)
+    except PackageNotFoundError:
+        return None  # a folder put there by hand
+
+
+def ask_mlx() -> dict[str, Any]:
+    """What MLX says of the Metal device: "reason", and "version" and "name" if there is one. A child process imports it."""
+    import json
+
+    return ask("mlx", json.dumps([entry for entry in sys.path if os.path.isabs(entry)]))[0]
+
+
+@lru_cache(maxsize=1)
+def gpu_cores() -> int:
+    """Cores of this Mac's GPU; 0 if the system does not tell."""
+    import subprocess
+
+    command = ["/usr/sbin/system_profiler", "-json", "SPDisplaysDataType"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return cores_in(done.stdout.decode("utf-8", "replace"))
+
+
+def cores_in(text: str) -> int:
+    """The number of GPU cores in what macOS's system profiler writes; 0 if it is not there.
+
+    Examples
+    --------
+    >>> cores_in('{"SPDisplaysDataType": [{"sppci_model": "Apple M2", "sppci_cores": "10"}]}')
+    10
+    """
+    import json
+
+    try:
+        cards = json.loads(text)["SPDisplaysDataType"]
+        return max((int(card["sppci_cores"]) for card in cards if "sppci_cores" in card), default=0)
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,1 @@
+"""Formulas over an array namespace, and the reference results in NumPy."""

@@ -1,0 +1,209 @@
+"""Attention as it is written down, in terms of an array namespace: for CuPy's arrays, and for the gradients of MLX's.
+
+A product, softmax, a product; and the gradients. All scores are held at once, queries x keys for every head. A key that takes no
+part does not count at all: NaN or infinity in it, or in its value, go nowhere. Nothing is read back from the device for that:
+where something is left out, one more product counts for every element of the result the infinities that it has a share in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...problems.attention_problem import AttentionGrads, AttentionProblem
+
+__all__ = ["Space", "run"]
+
+Array = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The arrays that the formula computes with.
+
+    Attributes
+    ----------
+    xp
+        The namespace: CuPy, ``mlx.core``, NumPy.
+    compute, flag
+        Its dtypes of softmax, and of truth.
+    multiply
+        The product of two batches of matrices; either may be another one with its last axes exchanged.
+    kept
+        Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
+    """
+
+    xp: Any
+    compute: Any
+    flag: Any
+    multiply: Callable[[Array, Array], Array]
+    kept: Callable[[tuple[int, ...]], Array]
+
+
+def run(p: AttentionProblem, space: Space, given: dict[str, Array]) -> Any:
+    """Attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype."""
+    queries, keys, _ = p.lengths
+    leads = [shape[:-2] for shape in p.shapes]
+    if p.enable_gqa:
+        leads = [shape[:-3] for shape in p.shapes]
+    lead = np.broadcast_shapes(*leads)
+    if p.enable_gqa and max(map(len, p.shapes)) > 2:
+        lead = (*lead, p.heads[0])
+    zeros, dtype = space.xp.zeros, given["query"].dtype
+    if 0 in (*lead, queries, keys, p.dims[2]):
+        if "grad" not in given:
+            return zeros((*lead, queries, p.dims[2]), dtype)
+        query, key, value = (zeros(shape, dtype) for shape in p.shapes)
+        added = p.mask is not None and p.mask.dtype.kind != "b"
+        return AttentionGrads(query, key, value, zeros(given["mask"].shape, given["mask"].dtype) if added else None)
+    formula = _Formula(p, space, given)
+    return formula.gradients(given["grad"]) if "grad" in given else formula.result()
+
+
+class _Formula:
+    """One attention.
+
+    Attributes
+    ----------
+    query, key, value
+        In the precision of `Space.compute`; query and key times the root of the scale, which keeps large scores finite longer.
+    roots
+        What query and key were multiplied with; their product is the scale.
+    taken
+        Where a key takes part for a query, over what it broadcasts to; None for everywhere.
+    weights
+        Softmax of the scores; 0 where a key takes no part.
+    """
+
+    def __init__(self, p: AttentionProblem, space: Space, given: dict[str, Array]) -> None:
+        self.p, self.space, self.xp = p, space, space.xp
+        self.mask, self.dtype = given.get("mask"), given["query"].dtype
+        self.mask_dtype = None if self.mask is None else self.mask.dtype
+        self.added = p.mask is not None and p.mask.dtype.kind != "b"
+        if self.added:
+            self.mask = _as(self.mask, space.compute)
+        self.zero, self.one = (self.xp.full((), value, space.compute) for value in (0.0, 1.0))
+        self.infinity = self.xp.full((), float("inf"), space.compute)
+        root = abs(p.scale) ** 0.5
+        self.roots = -root if p.scale < 0 else root, root
+        self.query, self.key = (_as(given[role], space.compute) * r for role, r in zip(("query", "key"), self.roots, strict=True))
+        self.value = _as(given["value"], space.compute)
+        self.taken = self._taken()
+        self.weights = self._softmax()
+        self.kept = space.kept(tuple(self.weights.shape)) if p.dropout > 0 else None
+        self.used = self.weights if self.kept is None else self.weights * self.kept
+
+    def _taken(self) -> Array | None:
+        if self.mask is not None:
+            return self.mask != -float("inf") if self.added else self.mask
+        if self.p.is_causal:
+            return self.xp.tri(*self.p.lengths[:2], 0, dtype=self.space.flag)
+        return None
+
+    def _softmax(self) -> Array:
+        xp, least = self.xp, -self.infinity
+        scores = self._rows(self.query, self.key, turned=True)
+        if self.mask is not None and self.added:
+            scores = scores + self.mask
+        if self.taken is not None:
+            scores = xp.where(self.taken, scores, least)
+        most = xp.max(scores, axis=-1, keepdims=True)
+        weights = xp.exp(scores - xp.where(most == least, self.zero, most))
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        weights = weights / xp.where(total == self.zero, self.one, total)  # no key takes part: zeros
+        return self._where_taken(weights)
+
+    def _where_taken(self, values: Array) -> Array:
+        return values if self.taken is None else self.xp.where(self.taken, values, self.zero)
+
+    # --- products ---------------------------------------------------------------------------------------------------------
+
+    def _shared(self, of: Array) -> int:
+        """How many query heads share one of a key or value."""
+        heads = of.shape[-3] if of.ndim > 2 else 1
+        return self.p.heads[0] // heads if self.p.enable_gqa else 1
+
+    @staticmethod
+    def _folded(array: Array, each: int) -> Array:
+        """Rows of all the query heads that share one of a key or value, one after the other."""
+        if each == 1:
+            return array
+        *batch, heads, rows, columns = array.shape
+        return array.reshape(*batch, heads // each, each * rows, columns)
+
+    @staticmethod
+    def _unfolded(array: Array, each: int) -> Array:
+        if each == 1:
+            return array
+        *batch, heads, rows, columns = array.shape
+        return array.reshape(*batch, heads * each, rows // each, columns)
+
+    def _rows(self, left: Array, of: Array, turned: bool = False) -> Array:
+        """The rows of every query head times the matrix of a key or value."""
+        each = self._shared(of)
+        right = of.swapaxes(-1, -2) if turned else of
+        return self._unfolded(self.space.multiply(self._folded(left, each), right), each)
+
+    def _back(self, weights: Array, rows: Array, of: Array) -> Array:
+        """For each key, the rows times its weights, added up over all queries and all heads that share it."""
+        each = self._shared(of)
+        return self.space.multiply(self._folded(weights, each).swapaxes(-1, -2), self._folded(rows, each))
+
+    def _careful(self, product: Callable[[Array, Array], Array], left: Array, right: Array) -> Array:
+        """A product in which what is not finite on the right counts only where a key takes part."""
+        if self.taken is None:
+            return product(left, right)
+        xp, infinity = self.xp, self.infinity
+        unknown, up, down = xp.isnan(right), right == infinity, right == -infinity
+        found = product(left, xp.where(up | down | unknown, self.zero, right))
+        flags = xp.concatenate([up | unknown, down | unknown], axis=-1).astype(self.space.compute)
+        shape = (*self._lead(self.taken), *self.p.lengths[:2])
+        counts = product(xp.broadcast_to(self.taken, shape).astype(self.space.compute), flags)
+        columns = right.shape[-1]
+        found = xp.where(counts[..., :columns] > self.zero, found + infinity, found)
+        return xp.where(counts[..., columns:] > self.zero, found - infinity, found)  # both: NaN
+
+    def _lead(self, taken: Array) -> tuple[int, ...]:
+        """Batch and heads over which a mask is spread: with shared heads, those of the query."""
+        lead = tuple(taken.shape[:-2])
+        if not self.p.enable_gqa or max(map(len, self.p.shapes)) < 3:
+            return lead
+        return (*lead[:-1], self.p.heads[0])
+
+    # --- results ----------------------------------------------------------------------------------------------------------
+
+    def result(self) -> Array:
+        """What the operation returns."""
+        return _as(self._careful(self._rows, self.used, self.value), self.dtype)
+
+    def gradients(self, grad: Array) -> AttentionGrads:
+        """With respect to query, key, value and, where it is added, the mask."""
+        grad = _as(grad, self.space.compute)
+        changed = self._where_taken(self._rows(grad, self.value, turned=True))
+        changed = changed if self.kept is None else changed * self.kept
+        weighted = changed * self.weights
+        scores = self._where_taken(weighted - self.weights * self.xp.sum(weighted, axis=-1, keepdims=True))
+        query = self._careful(self._rows, scores, self.key) * self.roots[0]
+        key = self._careful(lambda left, rows: self._back(left, rows, self.key), scores, self.query) * self.roots[1]
+        value = self._careful(lambda left, rows: self._back(left, rows, self.value), self.used, grad)
+        found = [_as(self._summed(x, of), self.dtype) for x, of in zip((query, key, value), self.p.shapes, strict=True)]
+        mask = None
+        if self.mask is not None and self.added:
+            mask = _as(self._summed(scores, tuple(self.mask.shape)), self.mask_dtype)
+        return AttentionGrads(found[0], found[1], found[2], mask)
+
+    def _summed(self, array: Array, shape: tuple[int, ...]) -> Array:
+        """Added up over the axes along which an operand of that shape was broadcast."""
+        extra = array.ndim - len(shape)
+        if extra:
+            array = self.xp.sum(array, axis=tuple(range(extra)))
+        axes = tuple(axis for axis, (n, m) in enumerate(zip(shape, array.shape, strict=True)) if n == 1 != m)
+        return self.xp.sum(array, axis=axes, keepdims=True) if axes else array
+
+
+def _as(array: Array, dtype: Any) -> Array:
+    """The array in a dtype: itself where it has it."""
+    return array if array.dtype == dtype else array.astype(dtype)

@@ -1,0 +1,186 @@
+"""SciPy's own Fourier transforms: DUCC in newer releases, pocketfft in older ones, driven below `scipy.fft`.
+
+Nothing of SciPy is imported before a transform runs on it. The compiled module is called itself: `scipy.fft` would ask which
+backend is set, and that may be Backline.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...problems import Problem
+from ...problems.fft_problem import FftProblem
+from ..base import Algorithm, Library, Refusal
+from ..fft_steps import IN_DOUBLE
+from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
+
+__all__ = ["SciPy"]
+
+Array = Any
+# Folder of scipy.fft -> the compiled module in it, and what it is.
+KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocketfft")}
+
+
+class SciPy(Library):
+    """scipy.fft without its front door."""
+
+    name = "scipy"
+    title = "SciPy"
+    how_to_get = "pip install scipy"
+    families = ("fft",)
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._version: str | None = None
+        self.folder = self.path = ""
+
+    def reason(self) -> str:
+        if self._reason is None:
+            self._reason = self._find()
+        return self._reason
+
+    def _find(self) -> str:
+        from importlib.util import find_spec
+
+        try:
+            spec = find_spec("scipy")
+        except (ImportError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        if spec is None or not spec.submodule_search_locations:
+            return f"SciPy is not installed ({self.how_to_get})"
+        for root in spec.submodule_search_locations:
+            for folder, (_, kind) in KINDS.items():
+                path = os.path.join(root, "fft", folder)
+                if os.path.isdir(path):
+                    self.path, self.folder, self.title = path, folder, f"SciPy ({kind})"
+                    return ""
+        return f"the SciPy in {', '.join(spec.submodule_search_locations)} has neither {' nor '.join(KINDS)}"
+
+    def version(self) -> str | None:
+        if self._version is None and self.available():
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                self._version = version("scipy")
+            except PackageNotFoundError:  # without its metadata, as some bundles are
+                from importlib import import_module
+
+                self._version = str(import_module("scipy").__version__)
+        return self._version
+
+    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        if not isinstance(problem, FftProblem):
+            yield Refusal(self.name, "", f"SciPy is used for Fourier transforms only, not for {problem.op}")
+            return
+        name = problem.op.removeprefix("fft.")
+        # One line is always transformed by one thread; with more, each line as it would be alone.
+        precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
+        yield Algorithm(self.name, name, 1, False, precision, "threads", "construction", "", note)
+        if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty:
+            yield Algorithm(self.name, name, threads, True, precision, "run", "measured", "scipy", note)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+        assert isinstance(problem, FftProblem)
+        function = _in_double if problem.needs_double else _function
+        return FftPlan(problem, function(problem, self.module(), algorithm.threads))
+
+    def module(self) -> Any:
+        """The compiled module."""
+        from importlib import import_module
+
+        self.reason()
+        return import_module(f"scipy.fft.{self.folder}.{KINDS[self.folder][0]}")
+
+    def report(self) -> dict[str, Any]:
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        if reason:
+            return {**facts, "how to get": self.how_to_get}
+        return {**facts, "version": self.version(), "path": self.path, "found by": "imported", "pool": "scipy"}
+
+
+def _function(p: FftProblem, module: Any, threads: int) -> Callable[[Array, Array | None], Array]:
+    """The transform of the first array into the second, or into a new one."""
+    transform = _transform(p, module, threads)
+    dtype, exact = p.result_dtype, p.normalisation is not None
+    direct = all(o.aligned for o in p.operands)
+    ready = direct and fits(p) and not (p.op == "fft.c2r" and p.dtype.kind != "c")
+    destroys = bool(p.parameter("overwrite")) and p.op in ("fft.c2c", "fft.r2r")
+
+    def run(x: Array, out: Array | None) -> Array:
+        if out is not None:
+            apart(out, x)
+        if ready:
+            into = out if out is not None else x if destroys and x.dtype == dtype else None
+            y = transform(x, into)
+            return y if exact else scaled(p, y)
+        if p.empty:
+            return np.empty(p.result, dtype) if out is None else out
+        made = fitted(p, x)
+        if p.op == "fft.c2r" and made.dtype.kind != "c":
+            made = made.astype(p.complex)
+        own = made.base is None and made is not x and made.dtype == dtype and made.shape == p.result
+        y = scaled(p, transform(made, out if direct and out is not None else made if own else None))
+        if out is not None and y is not out:
+            out[...] = y
+            return out
+        return y
+
+    return run
+
+
+def _in_double(p: FftProblem, module: Any, threads: int) -> Callable[[Array, Array | None], Array]:
+    """The transform computed in float64 and rounded once."""
+    x = next(o for o in p.operands if o.role == "input")
+    wide = np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    compute = _function(replace(p, operands=(replace(x, dtype=wide, aligned=True),)), module, threads)
+
+    def run(x: Array, out: Array | None) -> Array:
+        if out is not None:
+            apart(out, x)
+        y = compute(x.astype(wide), None)
+        if out is None:
+            return y.astype(p.result_dtype)
+        out[...] = y
+        return out
+
+    return run
+
+
+def _transform(p: FftProblem, module: Any, threads: int) -> Callable[[Array, Array | None], Array]:
+    axes, forward, norm = p.axes, p.sign < 0, p.normalisation or 0
+    if not axes:
+        return lambda x, out: _copied(x.astype(p.complex), out)
+    if p.op == "fft.c2c":
+        call = module.c2c
+        return lambda x, out: call(x, axes, forward, norm, out, threads)
+    if p.op == "fft.r2c":
+        call = module.r2c
+        return lambda x, out: call(x, axes, forward, norm, out, threads)
+    if p.op == "fft.c2r":
+        call, last = module.c2r, p.lengths[-1]
+        return lambda x, out: call(x, axes, last, forward, norm, out, threads)
+    kind, ortho = str(p.parameter("kind")), bool(p.parameter("ortho"))
+    call, number = getattr(module, kind[:3]), int(kind[3])
+    if p.dtype.kind != "c":
+        return lambda x, out: call(x, number, axes, norm, out, threads, ortho)
+
+    def parts(x: Array, out: Array | None) -> Array:
+        y = np.empty(p.result, p.complex) if out is None else out
+        call(x.real, number, axes, norm, y.real, threads, ortho)
+        call(x.imag, number, axes, norm, y.imag, threads, ortho)
+        return y
+
+    return parts
+
+
+def _copied(x: Array, out: Array | None) -> Array:
+    if out is None:
+        return x
+    out[...] = x
+    return out

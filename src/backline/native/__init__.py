@@ -1,0 +1,1 @@
+"""The process and the machine: files, mapped libraries, processor, threads. No library is named here."""

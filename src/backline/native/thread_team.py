@@ -1,0 +1,177 @@
+"""The one thread team of this process, and what forking does to it.
+
+Every library that lets itself be told runs on libgomp's team: MKL through its GNU layer, BLIS as built, OpenBLAS through its
+thread callback. Two pools that alternate would each wait spinning while the other wants the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from .. import _core
+from . import loading
+
+__all__ = [
+    "address", "bind", "forget_counts", "forked", "items_run", "items_threads", "limit_items", "name", "path", "thread_guard",
+    "watch_forks",
+]
+
+LOCAL, PROCESS, PROCESS64 = 0, 1, 2
+
+#: Files of libraries whose threads are the team's, though they have a pool of their own too.
+driven: set[str] = set()
+
+_runtime: Any = None
+_searched = False
+_guards: dict[tuple[int, int], tuple[Any, int]] = {}  # by kind and the address of the function that sets the count
+_forked = False
+
+
+def bind() -> bool:
+    """Find libgomp (the copy that is mapped already, else the system's) and run jobs on it. False where there is none."""
+    global _searched
+    if not _searched:
+        with loading.lock():
+            if not _searched:
+                _bind()
+                _searched = True  # last: another thread that sees it finds the team bound
+    return _runtime is not None
+
+
+def _bind() -> None:
+    global _runtime
+    file = _libgomp()
+    if file:
+        try:
+            _runtime = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError:
+            return
+        _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
+        # Threads that the user has bound, or asked not to bind, stay where they are.
+        _core.team_keep_apart(not any(os.environ.get(name) for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")))
+        watch_forks()
+
+
+def _libgomp() -> str:
+    """The file: the copy that is in the process, whoever brought it, else the system's.
+
+    Never by its bare name: the loader would look for that in every entry of LD_LIBRARY_PATH, and an empty or a relative one
+    means the working directory.
+    """
+    from .library_search import LibrarySpec, search
+
+    files = ("libgomp.so.1",)
+    wanted = LibrarySpec("libgomp", prefix_globs=files, system_names=files, needs=("GOMP_parallel", "omp_get_thread_num"))
+    return search(wanted).path or ""
+
+
+def path() -> str:
+    """The file of the runtime that the team runs on; "" where there is none."""
+    return str(_runtime._name) if bind() else ""
+
+
+def address(symbol: str) -> int:
+    """Address of a function of the runtime that the team runs on; 0 where there is none."""
+    return _address(symbol) if bind() else 0
+
+
+def _address(symbol: str) -> int:
+    return ctypes.cast(getattr(_runtime, symbol), ctypes.c_void_p).value or 0
+
+
+def name() -> str:
+    """Name of the pool that the team is: "gomp", or "" where there is no OpenMP runtime."""
+    return "gomp" if bind() else ""
+
+
+_items_limit = 0  # 0: as many as a call may use
+_items_ran = False
+
+
+def items_threads(threads: int) -> int:
+    """Threads among which the items of a batch are divided, where a call may use `threads`."""
+    return min(threads, _items_limit) if _items_limit else threads
+
+
+def items_run() -> None:
+    """Note that a batch is about to be divided: from now on the limit stays."""
+    global _items_ran
+    _items_ran = True
+
+
+def limit_items(limit: int) -> bool:
+    """Set the limit of `items_threads`; False if it was set before or a batch was divided already."""
+    global _items_limit
+    if _items_limit or _items_ran:
+        return False
+    _items_limit = limit
+    _core.memo_clear()
+    return True
+
+
+def thread_guard(address: int, kind: int, *, whole: int = 0, get: int = 0) -> Any:
+    """Returns the ThreadCountGuard of a library's function that sets its number of threads: one for each function.
+
+    A file is mapped once however often it is opened, so its function has one address. With a second guard on it, calls under one
+    of them would change the count under the calls of the other.
+
+    `whole` is the address of a function that sets them for the process, where `address` sets those of one thread only; `get`
+    that of a function that tells the count of one thread, where `address` does not return the former one.
+    """
+    watch_forks()
+    with loading.lock():
+        made = _guards.get((kind, address))
+        if made is None:
+            made = _guards[kind, address] = (_core.ThreadCountGuard(address, kind, get), whole)
+    return made[0]
+
+
+def forget_counts() -> None:
+    """Makes every library's next call set its number of threads anew, because another program may have set it."""
+    for each, _ in list(_guards.values()):
+        each.forget()
+
+
+def forked() -> bool:
+    """Whether this is a forked child of a process that had the team; then everything runs on one thread."""
+    return _forked
+
+
+_watching = False
+
+
+def watch_forks() -> None:
+    """Makes a fork wait for guarded calls, and the child run on one thread. Called before the first thread starts."""
+    global _watching
+    with loading.lock():
+        if not _watching:
+            _watching = True
+            loading.around_fork(_before_fork, _after_fork_in_parent, _after_fork)
+
+
+def _before_fork() -> None:
+    # A lock inside a library that another thread holds now would stay locked in the child.
+    for each, _ in _guards.values():
+        each.hold()
+
+
+def _after_fork_in_parent() -> None:
+    for each, _ in _guards.values():
+        each.release()
+
+
+def _after_fork() -> None:
+    # libgomp has no handler for fork: in the child its team is a list of threads that do not exist, and the first
+    # parallel region would wait for them for ever. One thread needs no team.
+    global _forked
+    _forked = True
+    _core.set_team_limit(1)
+    for each, whole in _guards.values():
+        each.forked()
+        # Small calls are not guarded: without this they would run with the count that the parent left.
+        if whole:
+            ctypes.CFUNCTYPE(None, ctypes.c_int)(whole)(1)
+        each.leave(each.enter(1))
+    _core.memo_clear()

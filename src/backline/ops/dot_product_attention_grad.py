@@ -1,0 +1,85 @@
+"""Gradients of scaled dot product attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems import operand
+from ..problems.attention_problem import AttentionGrads, AttentionProblem
+from .dot_product_attention import Array, attention_call, result_shape
+from .operation import check_array, operation
+
+__all__ = ["AttentionGrads", "scaled_dot_product_attention_backward"]
+
+WHERE = "scaled_dot_product_attention_backward"
+
+
+@operation(WHERE, module="backline.nn.grad", family="attention")
+def scaled_dot_product_attention_backward(
+    query: Array,
+    key: Array,
+    value: Array,
+    grad_output: Array,
+    attn_mask: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    seed: int | None = None,
+) -> AttentionProblem:
+    """Gradients of `scaled_dot_product_attention` with respect to its arrays.
+
+    Parameters
+    ----------
+    query, key, value
+        What the operation was given.
+    grad_output
+        Array of the result's shape and dtype.
+    attn_mask, dropout_p, is_causal, scale, enable_gqa, seed
+        As for the operation; the same seed leaves out the same weights.
+
+    Returns
+    -------
+    AttentionGrads
+        `query`, `key`, `value`: as what they belong to. `attn_mask`: as a mask that is added; None without one.
+
+    Raises
+    ------
+    BadValue, BadType
+        As the operation; `grad_output` of another shape or dtype.
+    NoKernel
+        The kernel "math" is switched off: no other has gradients on the CPU.
+
+    Notes
+    -----
+    "math" computes the weights again and holds all of them; it alone has the gradient of a mask. "flash", "efficient" and cuDNN's
+    kernel, on CUDA, hold none. A key that takes no part has no share in any gradient.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> q, k, v = np.zeros((1, 2)), np.zeros((2, 2)), np.array([[1.0], [3.0]])
+    >>> backline.nn.grad.scaled_dot_product_attention_backward(q, k, v, np.ones((1, 1))).value
+    array([[0.5],
+           [0.5]])
+    """
+    check_array(grad_output, f"{WHERE}: grad_output")
+    problem = attention_call(WHERE, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, seed)
+    shape = result_shape(problem)
+    if grad_output.shape != shape:
+        raise BadValue(f"{WHERE}: grad_output has shape {grad_output.shape}, the result has {shape}")
+    if grad_output.dtype != problem.dtype:
+        raise BadType(
+            f"{WHERE}: grad_output has dtype {grad_output.dtype}, the query {problem.dtype}",
+            remedy=f"grad_output.astype(np.{problem.dtype.name})",
+        )
+    operands = (*problem.operands[:3], operand("grad", np.asarray(grad_output)), *problem.operands[3:])
+    parameters = {**dict(problem.parameters), "needs_grad": True}
+    return replace(
+        problem, op=f"nn.grad.{WHERE}", operands=operands, parameters=tuple(sorted(parameters.items())),
+        mask_needs_grad=problem.mask is not None and problem.mask.dtype.kind != "b",
+    )  # fmt: skip

@@ -1,0 +1,254 @@
+"""Eigenvalues and singular values; names, parameters and results as in torch.linalg."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems.linalg_problem import LinalgProblem
+from . import device_dispatch
+from .linalg_checks import Array, flag, matrix, problem, word
+from .operation import operation
+
+__all__ = ["eig", "eigh", "eigvals", "eigvalsh", "svd", "svdvals"]
+
+SVD_DRIVERS = ("gesdd", "gesvd")
+
+
+
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(dtype.char.lower())
+
+
+@operation("eigh", module="backline.linalg")
+def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
+    """Eigenvalues and eigenvectors of a symmetric or Hermitian matrix.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n); only one triangle is read.
+    UPLO
+        Which: "L" or "U".
+    out
+        Arrays for the values (real) and vectors.
+
+    Returns
+    -------
+    Eigh
+        `eigenvalues` (..., n), ascending; `eigenvectors` (..., n, n), as columns, each up to a factor of modulus 1.
+
+    Raises
+    ------
+    LinAlgError
+        Not finite, or no convergence.
+
+    Notes
+    -----
+    LAPACK `?syevd` or `?heevd`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.eigh(np.diag([2.0, 1.0])).eigenvalues
+    array([1., 2.])
+    """
+    return _symmetric("eigh", A, UPLO, True, out)
+
+
+@operation("eigvalsh", module="backline.linalg")
+def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgProblem:
+    """Eigenvalues of a symmetric or Hermitian matrix.
+
+    Parameters
+    ----------
+    A, UPLO
+        As for `eigh`.
+    out
+        Array for the values (real).
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n), ascending.
+
+    Raises
+    ------
+    LinAlgError
+        Not finite, or no convergence.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.eigvalsh(np.diag([2.0, 1.0]))
+    array([1., 2.])
+    """
+    return _symmetric("eigvalsh", A, UPLO, False, out)
+
+
+def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> LinalgProblem:
+    a = matrix(where, "A", A, square=True)
+    n = a.shape[-1]
+    if not isinstance(UPLO, str):
+        raise BadType(f"{where}: UPLO is a str, not {type(UPLO).__name__}")
+    half = UPLO.upper()
+    if half not in ("L", "U"):
+        raise BadValue(f"{where}: Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    results: tuple[Any, ...] = (((n,), _real(a.dtype)),)
+    if vectors:
+        results += (((n, n), a.dtype),)
+    return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
+
+
+@operation("eig", module="backline.linalg")
+def eig(A: Array) -> LinalgProblem:
+    """Eigenvalues and right eigenvectors of a square matrix.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n).
+
+    Returns
+    -------
+    Eig
+        `eigenvalues` (..., n) and `eigenvectors` (..., n, n), complex, in LAPACK's order.
+
+    Raises
+    ------
+    LinAlgError
+        Not finite, or no convergence.
+
+    Notes
+    -----
+    LAPACK `?geev`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.eig(np.diag([1.0, 2.0])).eigenvalues
+    array([1.+0.j, 2.+0.j])
+    """
+    a = matrix("eig", "A", A, square=True)
+    n = a.shape[-1]
+    return problem("linalg.eig", {"a": a}, a.shape[:-2], (n, n, 0), {})
+
+
+@operation("eigvals", module="backline.linalg")
+def eigvals(A: Array) -> LinalgProblem:
+    """Eigenvalues of a square matrix.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n).
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n), complex.
+
+    Raises
+    ------
+    LinAlgError
+        Not finite, or no convergence.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.eigvals(np.diag([1.0, 2.0]))
+    array([1.+0.j, 2.+0.j])
+    """
+    a = matrix("eigvals", "A", A, square=True)
+    n = a.shape[-1]
+    return problem("linalg.eigvals", {"a": a}, a.shape[:-2], (n, n, 0), {})
+
+
+@operation("svd", module="backline.linalg")
+def svd(
+    A: Array, full_matrices: bool = True, *, driver: str | None = None, out: tuple[Array, Array, Array] | None = None
+) -> LinalgProblem:
+    """Singular value decomposition, A = U diag(S) Vh.
+
+    Parameters
+    ----------
+    A
+        Shape (..., m, n).
+    full_matrices
+        U (m, m) and Vh (n, n); else U (m, k) and Vh (k, n), k = min(m, n).
+    driver
+        "gesdd" (divide and conquer) or "gesvd" (QR iterations). None: the fastest; where gesdd does not converge, gesvd is
+        tried. gesvdj and gesvda exist on CUDA only.
+    out
+        Arrays for U, S and Vh.
+
+    Returns
+    -------
+    SVD
+        `U`, `S` (descending, real), `Vh`.
+
+    Raises
+    ------
+    LinAlgError
+        Not finite, or no convergence.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.svd(np.diag([1.0, 2.0])).S
+    array([2., 1.])
+    """
+    a = matrix("svd", "A", A)
+    m, n = a.shape[-2:]
+    full = flag("svd", "full_matrices", full_matrices)
+    k = min(m, n)
+    results = (((m, m if full else k), a.dtype), ((k,), _real(a.dtype)), ((n if full else k, n), a.dtype))
+    parameters = {"full_matrices": full, "driver": _svd_driver("svd", driver)}
+    return problem("linalg.svd", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, results)
+
+
+@operation("svdvals", module="backline.linalg")
+def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) -> LinalgProblem:
+    """Singular values.
+
+    Parameters
+    ----------
+    A
+        Shape (..., m, n).
+    driver
+        As for `svd`.
+    out
+        Array for the values.
+
+    Returns
+    -------
+    ndarray
+        Shape (..., min(m, n)), descending, real.
+
+    Raises
+    ------
+    LinAlgError
+        Not finite, or no convergence.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.svdvals(np.diag([1.0, 2.0]))
+    array([2., 1.])
+    """
+    a = matrix("svdvals", "A", A)
+    m, n = a.shape[-2:]
+    parameters = {"driver": _svd_driver("svdvals", driver)}
+    return problem("linalg.svdvals", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, (((min(m, n),), _real(a.dtype)),))
+
+
+def _svd_driver(where: str, driver: Any) -> str | None:
+    if driver is None:
+        return None
+    if isinstance(driver, str) and driver in ("gesvdj", "gesvda"):
+        if device_dispatch.device().startswith("cuda"):
+            return str(driver)
+        raise BadValue(f"{where}: driver={driver!r}", cause="cuSOLVER has it, on CUDA arrays only", remedy="gesdd, gesvd or None")
+    return word(where, "driver", driver, SVD_DRIVERS)

@@ -1,0 +1,1 @@
+"""Einstein sums: planning, running and explaining them."""

@@ -1,0 +1,90 @@
+"""The order of a contraction: which operands are multiplied first.
+
+With three operands or more the order decides how much work a contraction is. `backends.opt_einsum` says who looks for it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import cast
+
+from ... import switches
+
+__all__ = ["Path", "contraction_path"]
+
+Path = tuple[tuple[int, ...], ...]
+"""Positions of the operands of each step; a result is put at the end of those that are left."""
+
+
+def contraction_path(equation: str, shapes: tuple[tuple[int, ...], ...], memory_limit: int | None = None) -> Path:
+    """Return the order in which to contract operands of these shapes, under the switches that hold here.
+
+    Parameters
+    ----------
+    equation
+        Explicit, with an arrow and without an ellipsis: ``"ij,jk,kl->il"``.
+    shapes
+        Shape of each operand; axes of one label are equal or 1.
+    memory_limit
+        Most elements that a result on the way may have. Operands that cannot keep to it two by two are contracted at once.
+
+    Notes
+    -----
+    From left to right for fewer than three operands, or while opt_einsum is not enabled; else opt_einsum searches, as
+    ``opt_einsum.strategy`` says. What was found is kept.
+
+    Examples
+    --------
+    >>> shapes = ((2, 1000), (1000, 2), (2, 1000))
+    >>> contraction_path("ij,jk,kl->il", shapes)
+    ((0, 1), (0, 1))
+    >>> contraction_path("ij,jk,kl->il", ((1000, 2), (2, 1000), (1000, 2)))
+    ((1, 2), (0, 1))
+    >>> from backline.backends import opt_einsum
+    >>> with opt_einsum.flags(enabled=False):
+    ...     contraction_path("ij,jk,kl->il", ((1000, 2), (2, 1000), (1000, 2)))
+    ((0, 1), (1, 0))
+    """
+    if len(shapes) < 3 or not switches.get("opt_einsum.enabled"):
+        path = _left_to_right(len(shapes))
+        return path if memory_limit is None else _within(path, equation, shapes, memory_limit)
+    return _searched(equation, shapes, cast(str, switches.get("opt_einsum.strategy")), memory_limit)
+
+
+def _left_to_right(count: int) -> Path:
+    if count == 1:
+        return ((0,),)
+    # The result goes to the end: it is the last, and the next operand the first, of those that are left.
+    return ((0, 1), *((left - 1, 0) for left in range(count - 1, 1, -1)))
+
+
+def _within(path: Path, equation: str, shapes: tuple[tuple[int, ...], ...], limit: int) -> Path:
+    """The path as far as its results keep to the limit; what is left then is one step."""
+    inputs, _, output = equation.partition("->")
+    terms = [set(term) for term in inputs.split(",")]
+    sizes: dict[str, int] = {}
+    for term, shape in zip(inputs.split(","), shapes, strict=True):
+        for label, n in zip(term, shape, strict=True):
+            sizes[label] = max(n, sizes.get(label, 1))
+    for at, step in enumerate(path[:-1]):
+        left = [term for i, term in enumerate(terms) if i not in step]
+        made = set().union(*(terms[i] for i in step)) & set(output).union(*left)
+        if prod(sizes[label] for label in made) > limit:
+            return (*path[:at], tuple(range(len(terms))))
+        terms = [*left, made]
+    return path
+
+
+@lru_cache(maxsize=512)
+def _searched(equation: str, shapes: tuple[tuple[int, ...], ...], strategy: str, memory_limit: int | None) -> Path:
+    import random
+
+    import opt_einsum
+
+    state = random.getstate()  # strategies that draw numbers seed the generator of the whole program
+    try:
+        path, _ = opt_einsum.contract_path(equation, *shapes, optimize=strategy, memory_limit=memory_limit, shapes=True)
+    finally:
+        random.setstate(state)
+    return tuple(tuple(step) for step in path)

@@ -1,0 +1,283 @@
+"""einsum on arrays that are not NumPy's: its steps are products of the device's library, sums and products of elements.
+
+The steps are found from shapes and strides alone, in the order that opt_einsum gives. What a step makes is dense; an operand is
+copied, on its device, where its axes lie too far apart for a product to take them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...engine.explanation import problem_builders
+from ...errors import NoKernel
+from ...problems import Operand, Problem
+from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ..composite import cast, functions, into
+from .contraction_path import contraction_path
+from .steps import Step
+
+__all__ = ["DeviceContraction"]
+
+Array = Any
+Run = Callable[..., Array]
+HALVES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class _Term:
+    """An array on the way: the labels, sizes and strides of its axes; sizes of 1 are left out."""
+
+    labels: tuple[str, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def steps(self) -> dict[str, tuple[int, int]]:
+        return {label: (n, s) for label, n, s in zip(self.labels, self.shape, self.strides, strict=True)}
+
+
+def _dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    found = []
+    for n in reversed(shape):
+        found.append(item)
+        item *= n
+    return tuple(reversed(found))
+
+
+class DeviceContraction:
+    """Finds the steps of an einsum on a device.
+
+    Parameters
+    ----------
+    problem
+        What is asked.
+    make
+        What gives the Plan of a step's Problem, or something that has its Choice.
+
+    Attributes
+    ----------
+    path, steps
+        As an `EinsumChoice` shows them.
+    home
+        The library that makes views.
+    """
+
+    direct: Any = None
+
+    def __init__(self, problem: EinsumProblem, make: Callable[[Problem], Any]) -> None:
+        self.problem, self.make = problem, make
+        self.home = "mlx" if problem.device == "mps" else "cupy"
+        self.path: tuple[tuple[int, ...], ...] = ()
+        self.steps: list[Step] = []
+        self.program: list[tuple[Run, tuple[int, ...]]] = []
+        self.sizes = {label: n for label, n in problem.sizes.items() if n != 1}
+        self.output = tuple(label for label in problem.output if label in self.sizes)
+        self.dtype = problem.dtype
+        self.result = -1
+        if not problem.empty:
+            self._find()
+
+    def _find(self) -> None:
+        p = self.problem
+        work = [self._operand(i, term, o) for i, (term, o) in enumerate(zip(p.terms, p.inputs, strict=True))]
+        if len(work) > 1:
+            equation = f"{','.join(''.join(t.labels) for _, t in work)}->{''.join(self.output)}"
+            self.path = contraction_path(equation, tuple(t.shape for _, t in work), p.parameter("memory_limit"))
+        summed = any(sum(label in t.labels for _, t in work) == 1 and label not in self.output for label in self.sizes)
+        if p.dtype.name in HALVES and (len(self.path) > 1 or summed):
+            self.dtype = np.dtype(np.float32)  # every step in float32, and one rounding at the end
+            work = [(self._add(_widened, slot), self._made(t.labels)) for slot, t in work]
+        for chosen in self.path:
+            now = [work[i] for i in sorted(chosen)]
+            work = [w for i, w in enumerate(work) if i not in chosen]
+            if len(now) > 2:
+                raise NoKernel(
+                    f"einsum: memory_limit={p.parameter('memory_limit')} leaves {len(now)} operands to be contracted at once",
+                    cause=f"on {p.device} each step takes two", remedy="a larger memory_limit, or None",
+                )  # fmt: skip
+            kept = frozenset(self.output).union(*(t.labels for _, t in work))
+            work.append(self._pair(now[0], now[1], kept) if len(now) == 2 else now[0])
+        slot, term = self._summed(*work[0], frozenset(self.output))
+        self._finish(slot, term)
+
+    # writing steps down ---------------------------------------------------------------------------------------------
+
+    def _add(self, function: Run, *sources: int) -> int:
+        self.program.append((function, sources))
+        return len(self.problem.inputs) + len(self.program) - 1
+
+    def _made(self, labels: tuple[str, ...]) -> _Term:
+        shape = tuple(self.sizes[label] for label in labels)
+        return _Term(labels, shape, _dense(shape, self.dtype.itemsize))
+
+    def _note(self, kind: str, made: Any, terms: tuple[_Term, ...], to: tuple[str, ...]) -> None:
+        labels = {label: self.sizes[label] for t in terms for label in t.labels}
+        flops = contraction_flops(labels, len(terms), len(labels) > len(to), self.dtype.kind == "c") if made is not None else 0.0
+        equation = f"{','.join(''.join(t.labels) for t in terms)}->{''.join(to)}"
+        size = prod(self.sizes[label] for label in to)
+        self.steps.append(Step(equation, kind, None if made is None else made.choice, flops, size))
+
+    # steps ----------------------------------------------------------------------------------------------------------
+
+    def _operand(self, slot: int, labels: str, o: Operand) -> tuple[int, _Term]:
+        """An operand without its axes of size 1, and with the diagonals that repeated labels take."""
+        axes = [(label, n, s) for label, n, s in zip(labels, o.shape, o.strides, strict=True) if n != 1]
+        if len(axes) < len(labels):
+            shape = tuple(n for _, n, _ in axes)
+            slot = self._add(lambda x: x.reshape(shape), slot)
+        while True:
+            names = [label for label, _, _ in axes]
+            twice = next((label for label in names if names.count(label) > 1), None)
+            if twice is None:
+                break
+            i = names.index(twice)
+            j = names.index(twice, i + 1)
+            slot = self._add(lambda x, i=i, j=j: functions(x).diagonal(x, 0, i, j), slot)
+            joined = (twice, axes[i][1], axes[i][2] + axes[j][2])
+            axes = [a for at, a in enumerate(axes) if at not in (i, j)] + [joined]
+        term = _Term(tuple(a[0] for a in axes), tuple(a[1] for a in axes), tuple(a[2] for a in axes))
+        return slot, self._made(term.labels) if self.home == "mlx" else term
+
+    def _summed(self, slot: int, term: _Term, kept: frozenset[str]) -> tuple[int, _Term]:
+        """Add up what is in no other operand and not kept."""
+        left = tuple(label for label in term.labels if label in kept)
+        if left == term.labels:
+            return slot, term
+        made = self._by_elements((term,), left)
+        self._note("sum", made, (term,), left)
+        return self._add(made, slot), self._made(left)
+
+    def _by_elements(self, terms: tuple[_Term, ...], to: tuple[str, ...]) -> Any:
+        operands = tuple(Operand(f"in{i}", self.dtype, t.shape, t.strides) for i, t in enumerate(terms))
+        equation = f"{','.join(''.join(t.labels) for t in terms)}->{''.join(to)}"
+        return self.make(EinsumProblem("einsum", operands, (("equation", equation),), "einsum", device=self.problem.device))
+
+    def _pair(self, left: tuple[int, _Term], right: tuple[int, _Term], kept: frozenset[str]) -> tuple[int, _Term]:
+        left = self._summed(*left, kept.union(right[1].labels))
+        right = self._summed(*right, kept.union(left[1].labels))
+        x, y = left[1], right[1]
+        both = [label for label in x.labels if label in y.labels]
+        batch, inner = [n for n in both if n in kept], [n for n in both if n not in kept]
+        rows, columns = [n for n in x.labels if n not in both], [n for n in y.labels if n not in both]
+        if not inner and (not rows or not columns):  # one element of each for one of the result
+            to = x.labels if not columns else y.labels
+            made = self._by_elements((x, y), to)
+            self._note("multiply", made, (x, y), to)
+            return self._add(made, left[0], right[0]), self._made(to)
+        wanted = {label: at for at, label in enumerate(self.output)}
+        batch.sort(key=lambda label: (wanted.get(label, len(wanted)), x.labels.index(label)))
+        if self.output == (*batch, *columns, *rows):  # the result comes out in the order that is wanted
+            left, right, x, y, rows, columns = right, left, y, x, columns, rows
+        inner.sort(key=lambda label: -dict(zip(x.labels, x.strides, strict=True))[label])
+        first, a = self._matrices(left[0], x, batch, rows, inner)
+        second, b = self._matrices(right[0], y, batch, inner, columns)
+        made = self.make(self._product(a, b))
+        to = (*batch, *rows, *columns)
+        self._note("product", made, (x, y), to)
+        term = self._made(to)
+        slot = self._add(made, first, second)
+        return self._add(lambda z, shape=term.shape: z.reshape(shape), slot), term
+
+    def _product(self, a: _Term, b: _Term) -> Problem:
+        """The Problem of a product of matrices, or batches of them."""
+        memory = np.empty(1, self.dtype)
+        seen = [np.lib.stride_tricks.as_strided(memory, t.shape, t.strides, writeable=False) for t in (a, b)]
+        return replace(problem_builders["matmul"](*seen), device=self.problem.device)
+
+    def _matrices(self, slot: int, term: _Term, *groups: list[str]) -> tuple[int, _Term]:
+        """An operand with each group of axes as one; the batch is left out where there is none."""
+        used = [group for at, group in enumerate(groups) if group or at]
+        order = tuple(term.labels.index(label) for group in used for label in group)
+        steps, item = term.steps(), self.dtype.itemsize
+        shape = tuple(prod(steps[label][0] for label in group) for group in used)
+        merged = [_merged([steps[label] for label in group], item) for group in used]
+        moved = order != tuple(range(len(order)))
+        strides: tuple[int, ...]
+        if self.home == "mlx" or any(step is None for step in merged):
+            strides = _dense(shape, item)
+            self._note("copy", None, (term,), tuple(label for group in used for label in group))
+            slot = self._add(lambda x: functions(x).ascontiguousarray(x.transpose(order) if moved else x).reshape(shape), slot)
+        else:
+            strides = tuple(step or item for step in merged)
+            slot = self._add(lambda x: (x.transpose(order) if moved else x).reshape(shape), slot)
+        return slot, _Term(("",) * len(shape), shape, strides)
+
+    def _finish(self, slot: int, term: _Term) -> None:
+        p = self.problem
+        order = tuple(term.labels.index(label) for label in self.output)
+        moved, rounded, shape, dtype = order != tuple(range(len(order))), self.dtype != p.dtype, p.result, p.dtype
+        alone = len(p.inputs) == 1 and not any(s.choice for s in self.steps)
+        if alone:
+            self._note("view", None, (term,), self.output)
+        elif moved:
+            self._note("copy", None, (term,), self.output)
+
+        def last(x: Array) -> Array:
+            x = x.transpose(order) if moved else x
+            x = x if alone or not moved else functions(x).ascontiguousarray(x)
+            return (cast(x, dtype) if rounded else x).reshape(shape)
+
+        self.result = self._add(last, slot)
+
+    def plan(self) -> Any:
+        """The Plan: a function of the operands."""
+        from .contraction_choice import choice_of
+
+        return _Plan(self, choice_of(self))
+
+
+def _widened(x: Array) -> Array:
+    return functions(x).ascontiguousarray(cast(x, np.float32))
+
+
+def _merged(axes: list[tuple[int, int]], item: int) -> int | None:
+    """The stride of axes as one, or None where they are none in memory."""
+    for (_, outer), (n, inner) in pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else item
+
+
+class _Plan:
+    """Runs the steps. It keeps no array."""
+
+    __slots__ = ("choice", "contraction", "device")
+
+    def __init__(self, contraction: DeviceContraction, choice: Any) -> None:
+        self.contraction, self.choice = contraction, choice
+        device = contraction.problem.device
+        self.device = int(device.removeprefix("cuda:")) if device.startswith("cuda:") else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step's plan is not to be used again."""
+        return any(getattr(step, "failed", False) for step, _ in self.contraction.program)
+
+    def __call__(self, *arrays: Any) -> Any:
+        if self.device is None:
+            return self._run(arrays)
+        cuda = functions(arrays[0]).cuda
+        if cuda.runtime.getDevice() == self.device:
+            return self._run(arrays)
+        with cuda.Device(self.device):
+            return self._run(arrays)
+
+    def _run(self, arrays: tuple[Any, ...]) -> Any:
+        c, count = self.contraction, len(self.contraction.problem.inputs)
+        if c.problem.empty:
+            result = functions(arrays[0]).zeros(c.problem.result, dtype=arrays[0].dtype)
+        else:
+            last = {slot: at for at, (_, sources) in enumerate(c.program) for slot in sources}
+            slots: list[Any] = list(arrays[:count])
+            for at, (function, sources) in enumerate(c.program):
+                slots.append(function(*(slots[i] for i in sources)))
+                for slot in sources:
+                    if last[slot] == at:
+                        slots[slot] = None
+            result = slots[c.result]
+        return into(arrays[count] if len(arrays) > count else None, "einsum", result)

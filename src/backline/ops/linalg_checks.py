@@ -1,0 +1,161 @@
+"""What the operations of linear algebra check, and the Problem they make."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue, TooLarge
+from ..problems import Operand, operand
+from ..problems.linalg_problem import LinalgProblem
+from ..switches.switch import show
+from . import device_dispatch
+from .operation import check_array, check_out
+
+__all__ = [
+    "FLOATS",
+    "Array",
+    "dtype_given",
+    "enough_memory",
+    "flag",
+    "matrix",
+    "no_check",
+    "not_square",
+    "number",
+    "problem",
+    "same_dtype",
+    "whole",
+    "word",
+]
+
+Array = np.ndarray[Any, Any]
+FLOATS = ("float32", "float64", "complex64", "complex128")
+PROBED = 1 << 30  # bytes from which it is worth asking whether there is as much memory
+
+
+def matrix(where: str, name: str, value: Any, *, square: bool = False, rank: int = 2) -> Array:
+    array = check_array(value, f"{where}: {name}")
+    if array.dtype.name not in FLOATS:
+        raise BadType(
+            f"{where}: {name} has dtype {array.dtype}",
+            cause=f"Expected a floating point or complex tensor as input: linear algebra takes {', '.join(FLOATS)}",
+            remedy="x.astype(np.float64)",
+        )
+    if array.ndim < rank:
+        raise BadValue(
+            f"{where}: {name} must have at least {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}"
+        )
+    if square and array.shape[-1] != array.shape[-2]:
+        raise not_square(where, name, array.shape)
+    return array
+
+
+def not_square(where: str, name: str, shape: tuple[int, ...]) -> BadValue:
+    """The error for matrices that are not square."""
+    return BadValue(
+        f"{where}: {name} must be a square matrix or a batch of them, it has shape {shape}",
+        cause=f"{name} must be batches of square matrices, but they are {shape[-2]} by {shape[-1]} matrices",
+    )
+
+
+def same_dtype(where: str, a: Array, b: Array) -> None:
+    if a.dtype != b.dtype:
+        raise BadType(
+            f"{where}: Expected A and B to have the same dtype, but dtypes {a.dtype} and {b.dtype} differ",
+            remedy=f"b.astype(np.{a.dtype.name})",
+        )
+
+
+def whole(where: str, name: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise BadType(f"{where}: {name} is an int, not {show(value)}")
+    return int(value)
+
+
+def flag(where: str, name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise BadType(f"{where}: {name} is True or False, not {show(value)}")
+    return bool(value)
+
+
+def dtype_given(where: str, value: Any, legal: tuple[str, ...]) -> np.dtype[Any]:
+    """The dtype that a call names, as NumPy takes them, if it is one of those that are legal by name."""
+    try:
+        if value is None or isinstance(value, np.ndarray):
+            raise TypeError
+        dtype: np.dtype[Any] = np.dtype(value).newbyteorder("=")
+    except TypeError:
+        raise BadType(f"{where}: dtype is {value!r}", remedy=f"one of: {', '.join(legal)}") from None
+    if dtype.name not in legal:
+        wrong = f"{where} requires a floating point or complex dtype, not" if dtype.kind in "biu" else f"{where}: dtype is"
+        raise BadType(f"{wrong} {dtype}", remedy=f"one of: {', '.join(legal)}")
+    return dtype
+
+
+def word(where: str, name: str, value: Any, legal: tuple[str, ...], cause: str = "") -> str:
+    if not isinstance(value, str):
+        raise BadType(f"{where}: {name} is a str, not {type(value).__name__}")
+    if value not in legal:
+        raise BadValue(f"{where}: {name}={value!r}", cause=cause, remedy=f"one of: {', '.join(map(repr, legal))}")
+    return value
+
+
+def number(where: str, name: str, value: Any) -> float:
+    """A real number, as a float."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise BadType(f"{where}: {name} is a number, not {show(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadValue(
+            f"{where}: {name} is an int of {int(value).bit_length()} bits", cause="a float holds at most 1.8e308"
+        ) from None
+
+
+def enough_memory(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], given: str = "this") -> None:
+    """Refuse a result that cannot be allocated, before a library plans it; `given` names the arguments that ask for it."""
+    nbytes = dtype.itemsize * prod(n for n in shape if n)
+    if nbytes < PROBED or (device_dispatch.device() != "cpu" and nbytes < 2**62):  # a device has memory of its own
+        return
+    try:
+        np.empty(shape, dtype)
+    except (MemoryError, ValueError, OverflowError):
+        size = f"{nbytes / 2**30:.3g} GiB" if nbytes < 2**1000 else f"2**{nbytes.bit_length() - 1} bytes"
+        raise TooLarge(
+            f"{where}: {given} gives a result of shape {shape}, {size}", cause="so much memory cannot be had",
+            remedy="a smaller size, a smaller dtype, or the computation in parts",
+        ) from None  # fmt: skip
+
+
+def problem(
+    op: str,
+    arrays: dict[str, Array],
+    batch: tuple[int, ...],
+    sizes: tuple[int, int, int],
+    parameters: dict[str, Any],
+    out: Any = None,
+    results: tuple[tuple[tuple[int, ...], Any], ...] = (),
+) -> LinalgProblem:
+    """The Problem; `results` are core shape and dtype of each result, against which `out` is checked."""
+    where = op.removeprefix("linalg.")
+    operands: list[Operand] = [operand(role, a) for role, a in arrays.items()]
+    if out is not None:
+        many = len(results) > 1
+        given = out if many else (out,)
+        if many and (not isinstance(out, tuple) or len(out) != len(results)):
+            raise BadType(f"{where}: out is a tuple of {len(results)} arrays")
+        for i, (array, (core, dtype)) in enumerate(zip(given, results, strict=True)):
+            check_out(array, f"{where}: out" + (f"[{i}]" if many else ""), (*batch, *core), np.dtype(dtype))
+            operands.append(operand(f"out{i}", array))
+    kept = tuple(sorted((k, v) for k, v in parameters.items()))
+    m, n, k = sizes
+    return LinalgProblem(op, tuple(operands), kept, "linalg", m=m, n=n, k=k, batch=batch)
+
+
+def no_check(where: str, check_errors: Any) -> None:
+    if flag(where, "check_errors", check_errors):
+        raise BadValue(
+            f"{where}: check_errors=True", cause="info would always be 0", remedy=f"{where.removesuffix('_ex')}, which raises"
+        )

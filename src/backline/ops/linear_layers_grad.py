@@ -1,0 +1,134 @@
+"""Gradients of linear layers. `grad_output` is the gradient with respect to the layer's result; products are as in `matmul`."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..errors import BadValue
+from .activations_grad import GRAD
+from .composite import cast, like, natively, on_its_device, space_of
+from .layer_checks import Array, as_input
+from .linear_layers import _same_dtype
+from .matrix_products import matmul
+from .operation import composed_of
+
+__all__ = ["linear_bias", "linear_input", "linear_weight"]
+
+
+@composed_of("matmul", module=GRAD)
+@on_its_device
+@natively
+def linear_input(weight: Array, grad_output: Array) -> Array:
+    """Gradient of `linear` with respect to its input: ``grad_output @ weight``.
+
+    Parameters
+    ----------
+    weight
+        Shape (out, in).
+    grad_output
+        Shape (..., out).
+
+    Returns
+    -------
+    ndarray
+        Shape (..., in).
+
+    Raises
+    ------
+    BadType, BadValue
+        Not arrays of one dtype; shapes that do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.grad.linear_input(np.array([[1.0, 2.0]]), np.array([[3.0]]))
+    array([[3., 6.]])
+    """
+    _same_dtype("linear_input", weight=weight, grad_output=grad_output)
+    if weight.ndim != 2 or grad_output.ndim < 1 or grad_output.shape[-1] != weight.shape[0]:
+        raise BadValue(
+            f"linear_input: weight of shape {weight.shape} and grad_output of shape {grad_output.shape} do not fit",
+            cause="they are (out, in) and (..., out)",
+        )
+    rows = grad_output.reshape(prod(grad_output.shape[:-1]), grad_output.shape[-1])
+    result: Array = matmul(rows, weight).reshape(*grad_output.shape[:-1], weight.shape[1])
+    return result
+
+
+@composed_of("matmul", module=GRAD)
+@on_its_device
+@natively
+def linear_weight(input: Array, grad_output: Array) -> Array:
+    """Gradient of `linear` with respect to its weight: the sum of all ``outer(grad_output, input)``.
+
+    Parameters
+    ----------
+    input
+        Shape (..., in).
+    grad_output
+        Shape (..., out).
+
+    Returns
+    -------
+    ndarray
+        Shape (out, in).
+
+    Raises
+    ------
+    BadType, BadValue
+        Not arrays of one dtype; shapes that do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.grad.linear_weight(np.array([[1.0, 2.0]]), np.array([[3.0]]))
+    array([[3., 6.]])
+    """
+    _same_dtype("linear_weight", input=input, grad_output=grad_output)
+    if input.ndim < 1 or grad_output.ndim < 1 or input.shape[:-1] != grad_output.shape[:-1]:
+        raise BadValue(
+            f"linear_weight: input has shape {input.shape}, grad_output {grad_output.shape}",
+            cause="all but the last axis must agree",
+        )
+    rows = prod(input.shape[:-1])
+    result: Array = matmul(grad_output.reshape(rows, grad_output.shape[-1]).T, input.reshape(rows, input.shape[-1]))
+    return result
+
+
+@on_its_device
+@natively
+def linear_bias(grad_output: Array) -> Array:
+    """Gradient of `linear` with respect to its bias: the sum of `grad_output` over all axes but the last.
+
+    Parameters
+    ----------
+    grad_output
+        Floating-point array of shape (..., out).
+
+    Returns
+    -------
+    ndarray
+        Shape (out,).
+
+    Raises
+    ------
+    BadType, BadValue
+        Not an array of floating-point numbers with an axis.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.grad.linear_bias(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([4., 6.])
+    """
+    dtype = as_input("linear_bias", "grad_output", like(grad_output), rank=1).dtype
+    axes = tuple(range(grad_output.ndim - 1))
+    with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
+        total = space_of(grad_output).total(grad_output, axes)
+        rounded: Array = cast(cast(total, np.float32) if dtype.itemsize == 2 else total, dtype)
+        return rounded
+
+
+linear_bias.__module__ = GRAD

@@ -1,0 +1,469 @@
+"""Inverses and solutions of linear systems; names, parameters and results as in torch.linalg."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems.linalg_problem import LinalgProblem
+from ..problems.memory_layout import broadcast_batch
+from .linalg_checks import Array, flag, matrix, no_check, number, problem, same_dtype, word
+from .operation import check_array, operation
+
+__all__ = ["cholesky_inverse", "cholesky_solve", "inv", "inv_ex", "lstsq", "lu_solve", "solve", "solve_ex", "solve_triangular"]
+
+LSTSQ_DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
+
+
+def _inv(where: str, A: Any, check: bool, out: Any) -> LinalgProblem:
+    a = matrix(where, "A", A, square=True)
+    n = a.shape[-1]
+    results: tuple[Any, ...] = (((n, n), a.dtype),)
+    if not check:
+        results += (((), np.int32),)
+    return problem("linalg.inv", {"a": a}, a.shape[:-2], (n, n, 0), {"check": check}, out, results)
+
+
+@operation("inv", module="backline.linalg")
+def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
+    """Inverse of a square matrix.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n).
+    out
+        Array for the inverse.
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n, n).
+
+    Raises
+    ------
+    LinAlgError
+        A pivot is zero. NaN does not raise; it spreads. Neither does infinity: what comes of it, zeros or NaN, depends on the
+        order in which a library eliminates.
+
+    Notes
+    -----
+    LAPACK `?getrf` and `?getri`, or `?gesv` against the identity. To solve, use `solve`: it is faster and more accurate.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.inv(np.array([[2.0, 1.0], [1.0, 1.0]]))
+    array([[ 1., -1.],
+           [-1.,  2.]])
+    """
+    return _inv("inv", A, True, out)
+
+
+@operation("inv_ex", module="backline.linalg")
+def inv_ex(A: Array, *, check_errors: bool = False, out: tuple[Array, Array] | None = None) -> LinalgProblem:
+    """`inv` that reports a zero pivot in `info` instead of raising.
+
+    Parameters
+    ----------
+    A
+        As for `inv`.
+    check_errors
+        Must be False.
+    out
+        Arrays for the inverse and info (int32).
+
+    Returns
+    -------
+    InvEx
+        `inverse` (of no meaning where info is not 0) and `info`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> int(backline.linalg.inv_ex(np.zeros((2, 2))).info)
+    1
+    """
+    no_check("inv_ex", check_errors)
+    return _inv("inv_ex", A, False, out)
+
+
+def _right_sides(where: str, a: Array, B: Any, left: bool) -> tuple[Array, bool, tuple[int, ...], int]:
+    """The right-hand sides: array, whether they are vectors, batch shape, how many."""
+    b = matrix(where, "B", B, rank=1)
+    same_dtype(where, a, b)
+    n = a.shape[-1]
+    # torch's rule: B is a vector, or a batch of vectors where its shape is that of A without the last axis.
+    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+    if vector:
+        if not left:
+            raise BadValue(
+                f"{where}: left=False with vectors of shape {b.shape}",
+                cause=_equation(a, b, False, vector),
+                remedy="B[..., None, :] for row vectors",
+            )
+        if b.shape[-1] != n:
+            raise BadValue(f"{where}: A is {n} x {n}, B has length {b.shape[-1]}", cause=_equation(a, b, left, vector))
+        batch = broadcast_batch(a.shape[:-2], b.shape[:-1])
+        k = 1
+    else:
+        if b.ndim < 2 or b.shape[-2 if left else -1] != n:
+            raise BadValue(f"{where}: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
+        batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
+        k = b.shape[-1 if left else -2]
+    if batch is None:
+        raise BadValue(f"{where}: batches of A {a.shape} and B {b.shape} do not broadcast")
+    return b, vector, batch, k
+
+
+def _equation(a: Array, b: Array, left: bool, vector: bool = False) -> str:
+    """Says in torch's words which sizes do not fit, for either value of `left`."""
+    sizes = f"{a.shape[-2]}x{a.shape[-1]} and {b.shape[-1] if vector else b.shape[-2]}x{1 if vector else b.shape[-1]}"
+    return f"left={left}. Incompatible shapes of A and B for the equation {'AX' if left else 'XA'} = B ({sizes})"
+
+
+def _solve(where: str, A: Any, B: Any, left: Any, check: bool, out: Any) -> LinalgProblem:
+    a = matrix(where, "A", A, square=True)
+    left = flag(where, "left", left)
+    b, vector, batch, k = _right_sides(where, a, B, left)
+    n = a.shape[-1]
+    core = (n,) if vector else (n, k) if left else (k, n)
+    results: tuple[Any, ...] = ((core, a.dtype),)
+    if not check:
+        results += (((), np.int32),)
+    parameters = {"left": left, "vector": vector, "check": check}
+    return problem("linalg.solve", {"a": a, "b": b}, batch, (n, n, k), parameters, out, results)
+
+
+@operation("solve", module="backline.linalg")
+def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) -> LinalgProblem:
+    """Solution X of A X = B, or of X A = B.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n).
+    B
+        Shape (..., n, k), or (..., k, n) where `left` is False; or a vector (n,), or a batch of vectors (..., n) whose shape is
+        that of A without its last axis. Of A's dtype.
+    left
+        Which side A stands on.
+    out
+        Array for the solution.
+
+    Returns
+    -------
+    ndarray
+        Of B's shape, its batch broadcast.
+
+    Raises
+    ------
+    LinAlgError
+        A is singular.
+
+    Notes
+    -----
+    LAPACK `?getrf` and `?getrs`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.solve(np.diag([2.0, 4.0]), np.array([1.0, 1.0]))
+    array([0.5 , 0.25])
+    """
+    return _solve("solve", A, B, left, True, out)
+
+
+@operation("solve_ex", module="backline.linalg")
+def solve_ex(
+    A: Array, B: Array, *, left: bool = True, check_errors: bool = False, out: tuple[Array, Array] | None = None
+) -> LinalgProblem:
+    """`solve` that reports a zero pivot in `info` instead of raising.
+
+    Parameters
+    ----------
+    A, B, left
+        As for `solve`.
+    check_errors
+        Must be False.
+    out
+        Arrays for the solution and info (int32).
+
+    Returns
+    -------
+    SolveEx
+        `result` and `info`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> int(backline.linalg.solve_ex(np.zeros((2, 2)), np.ones(2)).info)
+    1
+    """
+    no_check("solve_ex", check_errors)
+    return _solve("solve_ex", A, B, left, False, out)
+
+
+@operation("lu_solve", module="backline.linalg")
+def lu_solve(
+    LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False, out: Array | None = None
+) -> LinalgProblem:
+    """Solution by factors that `lu_factor` made.
+
+    Parameters
+    ----------
+    LU, pivots
+        As `lu_factor` returns them: (..., n, n) and (..., n) of int32.
+    B
+        Shape (..., n, k), or (..., k, n) where `left` is False.
+    left
+        Which side A stands on.
+    adjoint
+        Solve with the adjoint of A.
+    out
+        Array for the solution.
+
+    Returns
+    -------
+    ndarray
+        Of B's shape, its batch broadcast.
+
+    Raises
+    ------
+    BadValue
+        Pivots out of range, or shapes that do not fit.
+
+    Notes
+    -----
+    LAPACK `?getrs`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> lu, pivots = backline.linalg.lu_factor(np.diag([2.0, 4.0]))
+    >>> backline.linalg.lu_solve(lu, pivots, np.ones((2, 1))).ravel()
+    array([0.5 , 0.25])
+    """
+    a = matrix("lu_solve", "LU", LU, square=True)
+    p = check_array(pivots, "lu_solve: pivots")
+    n = a.shape[-1]
+    if p.dtype != np.int32:
+        raise BadType(
+            f"lu_solve: pivots should be a Tensor of scalar type int32, they have dtype {p.dtype}",
+            remedy="int32, as lu_factor returns them",
+        )
+    if p.shape != a.shape[:-1]:
+        raise BadValue(
+            f"lu_solve: pivots of shape {p.shape} for LU of shape {a.shape}",
+            cause="Number of pivots per batch should be same as the dimension of the matrix",
+        )
+    left = flag("lu_solve", "left", left)
+    b = matrix("lu_solve", "B", B)
+    same_dtype("lu_solve", a, b)
+    if b.shape[-2 if left else -1] != n:
+        raise BadValue(f"lu_solve: LU of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
+    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
+    if batch is None:
+        raise BadValue(f"lu_solve: batches of LU {a.shape} and B {b.shape} do not broadcast")
+    k = b.shape[-1 if left else -2]
+    parameters = {"left": left, "adjoint": flag("lu_solve", "adjoint", adjoint)}
+    return problem(
+        "linalg.lu_solve", {"a": a, "p": p, "b": b}, batch, (n, n, k), parameters, out, ((b.shape[-2:], a.dtype),)
+    )  # fmt: skip
+
+
+@operation("solve_triangular", module="backline.linalg")
+def solve_triangular(
+    A: Array, B: Array, *, upper: bool, left: bool = True, unitriangular: bool = False, out: Array | None = None
+) -> LinalgProblem:
+    """Solution X of A X = B (or X A = B) with a triangular A.
+
+    Parameters
+    ----------
+    A
+        Shape (..., n, n); the other triangle is not read.
+    B
+        Shape (..., n, k), or (..., k, n) where `left` is False.
+    upper
+        Which triangle A is.
+    left
+        Which side A stands on.
+    unitriangular
+        Take the diagonal as ones without reading it.
+    out
+        Array for the solution.
+
+    Returns
+    -------
+    ndarray
+        Of B's shape, its batch broadcast. A zero on the diagonal gives infinities or NaN, not an error.
+
+    Notes
+    -----
+    BLAS `?trsm`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.solve_triangular(np.array([[2.0, 0.0], [1.0, 1.0]]), np.ones((2, 1)), upper=False).ravel()
+    array([0.5, 0.5])
+    """
+    a = matrix("solve_triangular", "A", A, square=True)
+    b = matrix("solve_triangular", "B", B)
+    same_dtype("solve_triangular", a, b)
+    left = flag("solve_triangular", "left", left)
+    n = a.shape[-1]
+    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
+    if b.shape[-2 if left else -1] != n or batch is None:
+        raise BadValue(f"solve_triangular: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
+    parameters = {
+        "upper": flag("solve_triangular", "upper", upper), "left": left,
+        "unitriangular": flag("solve_triangular", "unitriangular", unitriangular),
+    }  # fmt: skip
+    k = b.shape[-1 if left else -2]
+    return problem(
+        "linalg.solve_triangular", {"a": a, "b": b}, batch, (n, n, k), parameters, out, ((b.shape[-2:], a.dtype),)
+    )  # fmt: skip
+
+
+@operation("cholesky_solve", family="linalg")
+def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
+    """Solution of A X = B by the Cholesky factor of A.
+
+    Parameters
+    ----------
+    B
+        Shape (..., n, k).
+    L
+        Factor of shape (..., n, n), as `linalg.cholesky` returns it.
+    upper
+        Whether it is the upper one.
+    out
+        Array for the solution.
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n, k).
+
+    Notes
+    -----
+    LAPACK `?potrs`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.cholesky_solve(np.ones((2, 1)), np.diag([2.0, 1.0])).ravel()
+    array([0.25, 1.  ])
+    """
+    a = matrix("cholesky_solve", "L", L, square=True)
+    b = matrix("cholesky_solve", "B", B)
+    same_dtype("cholesky_solve", a, b)
+    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
+    if b.shape[-2] != a.shape[-1] or batch is None:
+        sizes = f"each A matrix is {a.shape[-2]} by {a.shape[-1]} but each b matrix is {b.shape[-2]} by {b.shape[-1]}"
+        raise BadValue(
+            f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit",
+            cause=f"Incompatible matrix sizes for cholesky_solve: {sizes}",
+        )
+    n, k = b.shape[-2:]
+    parameters = {"upper": flag("cholesky_solve", "upper", upper)}
+    return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
+
+
+@operation("cholesky_inverse", family="linalg")
+def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
+    """Inverse of A by its Cholesky factor.
+
+    Parameters
+    ----------
+    L
+        Factor of shape (..., n, n).
+    upper
+        Whether it is the upper one.
+    out
+        Array for the inverse.
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n, n), both triangles.
+
+    Raises
+    ------
+    LinAlgError
+        A zero on the diagonal.
+
+    Notes
+    -----
+    LAPACK `?potri`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
+    array([[ 0.5, -0.5],
+           [-0.5,  1. ]])
+    """
+    a = matrix("cholesky_inverse", "L", L, square=True)
+    n = a.shape[-1]
+    parameters = {"upper": flag("cholesky_inverse", "upper", upper)}
+    return problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
+
+
+@operation("lstsq", module="backline.linalg")
+def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> LinalgProblem:
+    """Least-squares solution of A X = B.
+
+    Parameters
+    ----------
+    A
+        Shape (..., m, n).
+    B
+        Shape (..., m, k); or a vector (m,), or a batch of vectors of A's shape without its last axis.
+    rcond
+        Singular values below rcond times the largest count as zero. Default: machine epsilon times max(m, n).
+    driver
+        "gelsy" (QR with pivoting, the default), "gels" (QR, A of full rank), "gelsd" or "gelss" (SVD).
+
+    Returns
+    -------
+    Lstsq
+        `solution`; `residuals`, squared, of shape (..., k) with k = 1 for vectors, where m > n, A has full rank and the driver is
+        not gelsy; `rank` unless the driver is gels; `singular_values` for gelsd and gelss. What is not computed is empty.
+
+    Raises
+    ------
+    LinAlgError
+        No full rank under "gels"; A or B not finite; no convergence.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).solution
+    array([2.])
+    """
+    a = matrix("lstsq", "A", A)
+    b = matrix("lstsq", "B", B, rank=1)
+    same_dtype("lstsq", a, b)
+    if rcond is None:
+        rcond = float(np.finfo(a.dtype).eps) * max(a.shape[-2:])
+    else:
+        rcond = number("lstsq", "rcond", rcond)
+    if driver is not None:
+        word("lstsq", "driver", driver, LSTSQ_DRIVERS, "parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
+    m, n = a.shape[-2:]
+    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
+    batch = broadcast_batch(a.shape[:-2], b.shape[:-1] if vector else b.shape[:-2])
+    if batch is None or b.shape[-1 if vector else -2] != m:
+        last = -1 if vector else -2
+        fits = b.shape[last] == m
+        raise BadValue(
+            f"lstsq: A of shape {a.shape} and B of shape {b.shape} do not fit",
+            cause="batches do not broadcast" if fits else f"input.size(-2) should match other.size({last})",
+        )
+    k = 1 if vector else b.shape[-1]
+    parameters = {"rcond": rcond, "driver": driver, "vector": vector}
+    return problem("linalg.lstsq", {"a": a, "b": b}, batch, (m, n, k), parameters)

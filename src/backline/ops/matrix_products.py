@@ -1,0 +1,472 @@
+"""Products of matrices and vectors: matmul, mm, bmm, mv, dot, vdot, outer, addmm, baddbmm.
+
+Names, parameters and rules are those of torch; operands are NumPy arrays of one dtype. float16 and bfloat16 (of ml_dtypes)
+accumulate in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadType, BadValue
+from ..problems import Operand
+from ..problems.matmul_problem import MatmulProblem
+from ..problems.memory_layout import broadcast_batch
+from .linalg_checks import number
+from .operation import check_array, check_out, operation
+
+__all__ = ["addmm", "baddbmm", "bmm", "dot", "matmul", "mm", "mv", "outer", "vdot"]
+
+Array = np.ndarray[Any, Any]
+
+
+def _as_matrix(role: str, array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
+    return Operand(role, array.dtype, shape, strides, array.flags.aligned)
+
+
+def _product(
+    where: str,
+    a: Array,
+    b: Array,
+    out: Array | None,
+    *,
+    c: Array | None = None,
+    alpha: Any = 1,
+    beta: Any = 0,
+    conj: bool = False,
+) -> MatmulProblem:
+    """The Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
+    if a.dtype != b.dtype:
+        raise BadType(
+            f"{where}: operands have dtypes {a.dtype} and {b.dtype}, expected m1 and m2 to have the same dtype",
+            cause="a product runs in one dtype, and converting behind your back could cost more than the product",
+            remedy=f"a.astype(np.{b.dtype.name}) or the other way round",
+        )
+    left, right = a.ndim == 1, b.ndim == 1
+    a_shape, a_strides = ((1, *a.shape), (0, *a.strides)) if left else (a.shape, a.strides)
+    b_shape, b_strides = ((*b.shape, 1), (*b.strides, 0)) if right else (b.shape, b.strides)
+    if a_shape[-1] != b_shape[-2]:
+        raise BadValue(
+            f"{where}: shapes {a.shape} and {b.shape} do not fit",
+            cause=f"{_in_torch(where, a, b)}: {a_shape[-1]} columns on the left, {b_shape[-2]} rows on the right",
+        )
+    batch = broadcast_batch(a_shape[:-2], b_shape[:-2])
+    if batch is None:
+        raise BadValue(
+            f"{where}: batch shapes {a_shape[:-2]} and {b_shape[:-2]} do not broadcast",
+            cause=_first_clash(a_shape[:-2], b_shape[:-2]),
+        )
+    m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
+    result = (*batch, *([] if left else [m]), *([] if right else [n]))
+    operands = [_as_matrix("a", a, a_shape, a_strides), _as_matrix("b", b, b_shape, b_strides)]
+    parameters: list[tuple[str, Any]] = []
+    if c is not None:
+        if c.dtype != a.dtype:
+            raise BadType(f"{where}: input has dtype {c.dtype}, the matrices have {a.dtype}")
+        try:
+            spread = np.broadcast_to(c, result)
+        except ValueError:
+            raise BadValue(f"{where}: input of shape {c.shape} does not broadcast to {result}") from None
+        operands.insert(0, _as_matrix("c", c, spread.shape, spread.strides))
+        if a.dtype.kind != "c" and (isinstance(alpha, complex) or isinstance(beta, complex)):
+            raise BadType(f"{where}: alpha and beta must be real for {a.dtype}")
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if a.dtype.kind in "biu" and value != int(value.real):
+                raise BadType(
+                    f"{where}: {name} = {value} for {a.dtype}",
+                    cause="integers would cut it off",
+                    remedy="an integer, or x.astype(np.float64)",
+                )
+        parameters = [("alpha", alpha), ("beta", beta)]
+    if conj:
+        parameters.append(("conj", True))
+    if out is not None:
+        check_out(out, f"{where}: out", result, a.dtype)
+        o_shape, o_strides = list(out.shape), list(out.strides)
+        if left:
+            o_shape.insert(len(batch), 1)
+            o_strides.insert(len(batch), 0)
+        if right:
+            o_shape.append(1)
+            o_strides.append(0)
+        operands.append(_as_matrix("out", out, tuple(o_shape), tuple(o_strides)))
+    return MatmulProblem(
+        "matmul", tuple(operands), tuple(parameters), "matmul", m=m, n=n, k=k, batch=batch, result=result
+    )  # fmt: skip
+
+
+def _in_torch(where: str, a: Array, b: Array) -> str:
+    """The words of torch's error for shapes that do not fit: programs look for them."""
+    if a.ndim == b.ndim == 1:
+        sizes = f"{list(a.shape)} and src {list(b.shape)}"
+        return f"inconsistent tensor size, expected tensor {sizes} to have the same number of elements"
+    if b.ndim == 1:
+        return "size mismatch"
+    if where in ("bmm", "baddbmm"):
+        sizes = f"{[a.shape[0], a.shape[-1]]} but got: {list(b.shape[:2])}"
+        return f"Expected size for first two dimensions of batch2 tensor to be: {sizes}"
+    sizes = f"{'x'.join(map(str, a.shape))} and {'x'.join(map(str, b.shape))}"
+    return f"mat1 and mat2 shapes cannot be multiplied ({sizes})"
+
+
+def _first_clash(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """The last axis in which batches do not broadcast, in torch's words."""
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    axis, m, n = [(i, m, n) for i, (m, n) in enumerate(pairs) if m != n and 1 not in (m, n)][-1]
+    return f"The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {axis}"
+
+
+_MUST_BE = {1: "1D tensors expected", 2: "{name} must be a matrix", 3: "{name} must be a 3D tensor"}
+
+
+def _arrays(where: str, **arrays: Any) -> None:
+    for name, value in arrays.items():
+        check_array(value, f"{where}: {name}")
+
+
+def _rank(where: str, name: str, array: Array, rank: int) -> None:
+    if array.ndim != rank:
+        raise BadValue(
+            f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}",
+            cause=f"{_MUST_BE[rank].format(name=name)}, but got {array.ndim}D",
+        )
+
+
+@operation("matmul")
+def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Matrix product, batched and broadcast.
+
+    Parameters
+    ----------
+    input, other
+        Arrays of shape (..., m, k) and (..., k, n), of one dtype: float16, bfloat16, float32, float64, complex64, complex128,
+        or integers (by NumPy). A vector counts as one row on the left, one column on the right, and its axis is removed
+        from the result.
+    out
+        Array of the result's shape and dtype, any strides; must not overlap the operands.
+
+    Returns
+    -------
+    ndarray
+        Shape (..., m, n). A product of two vectors is a scalar.
+
+    Raises
+    ------
+    BadValue
+        Shapes that do not fit, an unfit or overlapping `out`.
+    BadType
+        Not arrays, or of different dtypes.
+
+    Notes
+    -----
+    Runs `?gemm`, `?gemv`, `?dot` or a batched or compiled form of a BLAS library, or NumPy. Half precisions accumulate in
+    float32 and round once.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
+    array([[11.]])
+    """
+    _arrays("matmul", input=input, other=other)
+    for name, value in (("input", input), ("other", other)):
+        if value.ndim == 0:
+            cause = f"both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D"
+            raise BadValue(f"matmul: {name} is a scalar", cause=cause, remedy="use * to scale")
+    return _product("matmul", input, other, out)
+
+
+@operation("mm")
+def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Product of two matrices, without broadcasting.
+
+    Parameters
+    ----------
+    input, mat2
+        Shapes (m, k) and (k, n), one dtype.
+    out
+        Array of shape (m, n).
+
+    Returns
+    -------
+    ndarray
+        Shape (m, n).
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.mm(np.eye(2), np.ones((2, 3))).shape
+    (2, 3)
+    """
+    _arrays("mm", input=input, mat2=mat2)
+    _rank("mm", "input", input, 2)
+    _rank("mm", "mat2", mat2, 2)
+    return _product("mm", input, mat2, out)
+
+
+@operation("bmm")
+def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Products of the matrices of two stacks of equal length.
+
+    Parameters
+    ----------
+    input, mat2
+        Shapes (b, m, k) and (b, k, n), one dtype.
+    out
+        Array of shape (b, m, n).
+
+    Returns
+    -------
+    ndarray
+        Shape (b, m, n).
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.bmm(np.ones((5, 2, 3)), np.ones((5, 3, 4))).shape
+    (5, 2, 4)
+    """
+    _arrays("bmm", input=input, mat2=mat2)
+    _rank("bmm", "input", input, 3)
+    _rank("bmm", "mat2", mat2, 3)
+    if input.shape[0] != mat2.shape[0]:
+        raise BadValue(f"bmm: stacks of {input.shape[0]} and {mat2.shape[0]} matrices", cause=_in_torch("bmm", input, mat2))
+    return _product("bmm", input, mat2, out)
+
+
+@operation("mv")
+def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Product of a matrix and a vector.
+
+    Parameters
+    ----------
+    input, vec
+        Shapes (m, n) and (n,), one dtype.
+    out
+        Array of shape (m,).
+
+    Returns
+    -------
+    ndarray
+        Shape (m,).
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.mv(np.eye(2), np.array([3.0, 4.0]))
+    array([3., 4.])
+    """
+    _arrays("mv", input=input, vec=vec)
+    _rank("mv", "input", input, 2)
+    _rank("mv", "vec", vec, 1)
+    return _product("mv", input, vec, out)
+
+
+@operation("dot")
+def dot(input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Sum of the products of two vectors; complex ones are not conjugated.
+
+    Parameters
+    ----------
+    input, tensor
+        Vectors of equal length and dtype.
+    out
+        Array of shape ().
+
+    Returns
+    -------
+    scalar
+        Of the vectors' dtype.
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> float(backline.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
+    11.0
+    """
+    _arrays("dot", input=input, tensor=tensor)
+    _rank("dot", "input", input, 1)
+    _rank("dot", "tensor", tensor, 1)
+    return _product("dot", input, tensor, out)
+
+
+@operation("vdot")
+def vdot(input: Array, other: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Sum of the products of two vectors, the first one conjugated.
+
+    Parameters
+    ----------
+    input, other
+        Vectors of equal length and dtype.
+    out
+        Array of shape ().
+
+    Returns
+    -------
+    scalar
+        Of the vectors' dtype.
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> complex(backline.vdot(np.array([1j]), np.array([1j])))
+    (1+0j)
+    """
+    _arrays("vdot", input=input, other=other)
+    _rank("vdot", "input", input, 1)
+    _rank("vdot", "other", other, 1)
+    return _product("vdot", input, other, out, conj=input.dtype.kind == "c")
+
+
+@operation("outer")
+def outer(input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProblem:
+    """Every product of an element of one vector and an element of another.
+
+    Parameters
+    ----------
+    input, vec2
+        Vectors of lengths m and n, one dtype.
+    out
+        Array of shape (m, n).
+
+    Returns
+    -------
+    ndarray
+        Shape (m, n).
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    array([[3., 4.],
+           [6., 8.]])
+    """
+    _arrays("outer", input=input, vec2=vec2)
+    _rank("outer", "input", input, 1)
+    _rank("outer", "vec2", vec2, 1)
+    return _product("outer", input[:, None], vec2[None, :], out)
+
+
+@operation("addmm")
+def addmm(
+    input: Array, mat1: Array, mat2: Array, *, beta: complex = 1, alpha: complex = 1, out: Array | None = None
+) -> MatmulProblem:
+    """``beta * input + alpha * mat1 @ mat2``.
+
+    Parameters
+    ----------
+    input
+        Array that broadcasts to (m, n). Where beta is 0 it is ignored, NaN and infinity included.
+    mat1, mat2
+        Shapes (m, k) and (k, n).
+    beta, alpha
+        Numbers; real for real dtypes.
+    out
+        Array of shape (m, n); may be `input` itself.
+
+    Returns
+    -------
+    ndarray
+        Shape (m, n).
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.addmm(np.array([1.0, 2.0]), np.eye(2), np.eye(2), alpha=3)
+    array([[4., 2.],
+           [1., 5.]])
+    """
+    _arrays("addmm", input=input, mat1=mat1, mat2=mat2)
+    _rank("addmm", "mat1", mat1, 2)
+    _rank("addmm", "mat2", mat2, 2)
+    return _product("addmm", mat1, mat2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
+
+
+@operation("baddbmm")
+def baddbmm(
+    input: Array, batch1: Array, batch2: Array, *, beta: complex = 1, alpha: complex = 1, out: Array | None = None
+) -> MatmulProblem:
+    """``beta * input + alpha * batch1 @ batch2`` for stacks of matrices.
+
+    Parameters
+    ----------
+    input
+        Array that broadcasts to (b, m, n). Where beta is 0 it is ignored.
+    batch1, batch2
+        Shapes (b, m, k) and (b, k, n).
+    beta, alpha
+        Numbers; real for real dtypes.
+    out
+        Array of shape (b, m, n); may be `input` itself.
+
+    Returns
+    -------
+    ndarray
+        Shape (b, m, n).
+
+    Raises
+    ------
+    BadValue, BadType
+        As `matmul`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.baddbmm(np.zeros(1), np.ones((4, 2, 3)), np.ones((4, 3, 2))).max().item()
+    3.0
+    """
+    _arrays("baddbmm", input=input, batch1=batch1, batch2=batch2)
+    _rank("baddbmm", "batch1", batch1, 3)
+    _rank("baddbmm", "batch2", batch2, 3)
+    if batch1.shape[0] != batch2.shape[0]:
+        cause = _in_torch("baddbmm", batch1, batch2)
+        raise BadValue(f"baddbmm: stacks of {batch1.shape[0]} and {batch2.shape[0]} matrices", cause=cause)
+    return _product("baddbmm", batch1, batch2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
+
+
+def _factor(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
+        raise BadType(f"alpha and beta are numbers, not {type(value).__name__}")
+    if isinstance(value, int):
+        number("addmm", "alpha or beta", value)
+    return value

@@ -1,0 +1,233 @@
+"""Normalisation: layer_norm, and batch_norm for inference and for training.
+
+Names and parameters are those of torch.nn.functional; dtypes and layouts as in `ops.activations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine.explanation import operation_families, problem_builders
+from ..errors import BadType, BadValue
+from ..libraries.array_kinds import kind_of
+from ..problems import Problem
+from ..problems.neural_problem import NeuralProblem
+from .composite import like, on_its_device, one_kind
+from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem
+from .linalg_checks import flag, whole
+from .operation import operation
+from .promote import accepted, names_of
+
+__all__ = ["batch_norm", "layer_norm", "normalised_axes"]
+
+
+def normalised_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
+    """The normalised shape as a tuple, once it is known to be that of the input's last axes."""
+    given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(whole(where, "each number of normalized_shape", n) for n in given)
+    if not shape or input.shape[-len(shape) :] != shape:
+        raise BadValue(
+            f"{where}: normalized_shape={shape} for input of shape {input.shape}",
+            cause=f"it is the shape of the last axes: expected input with shape [*, {', '.join(map(str, shape))}]"
+            if shape
+            else "Expected normalized_shape to be at least 1-dimensional",
+        )
+    return shape
+
+
+@operation("layer_norm", module=MODULE, family="neural")
+def layer_norm(
+    input: Array,
+    normalized_shape: int | Sequence[int],
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+) -> NeuralProblem:
+    """Bring the last axes to mean 0 and variance 1, then scale and shift them.
+
+    Parameters
+    ----------
+    input
+        Floating-point array.
+    normalized_shape
+        Shape of the last axes; an int where it is one.
+    weight, bias
+        Arrays of shape `normalized_shape` to multiply by and to add, or None. Of the input's dtype, or float32 beside a half.
+    eps
+        Added to the variance, which is the biased one.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        Not arrays of floating-point numbers, shapes or dtypes that do not fit, a negative `eps`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.nn.functional.layer_norm(np.array([[1.0, 3.0], [5.0, 5.0]]), 2, eps=0)
+    array([[-1.,  1.],
+           [nan, nan]])
+    """
+    array = as_input("layer_norm", "input", input, rank=1)
+    shape = normalised_axes("layer_norm", array, normalized_shape)
+    arrays = {
+        "input": array,
+        "weight": parameter("layer_norm", "weight", weight, shape, array),
+        "bias": parameter("layer_norm", "bias", bias, shape, array),
+    }
+    return problem("layer_norm", arrays, array.shape, axes=len(shape), eps=positive("layer_norm", "eps", eps))
+
+
+@operation("batch_norm_inference", module=MODULE, family="neural")
+def _inference(
+    input: Array,
+    running_mean: Array,
+    running_var: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    eps: float = 1e-5,
+) -> NeuralProblem:
+    """`batch_norm` by given statistics."""
+    array, given = _checked("batch_norm", input, running_mean, running_var, weight, bias)
+    for name in ("mean", "variance"):
+        if given[name] is None:
+            raise BadValue(
+                f"batch_norm: no running_{'mean' if name == 'mean' else 'var'}",
+                cause=f"running_{'mean' if name == 'mean' else 'var'} must be defined in evaluation mode",
+                remedy="give both, or training=True",
+            )
+    return problem("batch_norm", {"input": array, **given}, array.shape, eps=positive("batch_norm", "eps", eps))
+
+
+@operation("batch_norm_train", module=MODULE, family="neural")
+def _training(input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
+    """`batch_norm` by the statistics of the batch, which are returned too: mean and biased variance of every channel."""
+    array, given = _checked("batch_norm", input, None, None, weight, bias)
+    if array.shape[1] and array.size == array.shape[1]:
+        raise BadValue(
+            f"batch_norm: input of shape {array.shape} has one value for each channel",
+            cause="Expected more than 1 value per channel when training: a variance needs two",
+            remedy="a larger batch, or training=False",
+        )
+    arrays = {"input": array, "weight": given["weight"], "bias": given["bias"]}
+    return problem("batch_norm_train", arrays, array.shape, eps=positive("batch_norm", "eps", eps))
+
+
+def _checked(
+    where: str, input: Any, mean: Any, variance: Any, weight: Any, bias: Any
+) -> tuple[Array, dict[str, Array | None]]:
+    array = as_input(where, "input", input)
+    shape = (channels(where, array),)
+    given = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
+    checked = [parameter(where, name, value, shape, array) for name, value in given.items()]
+    return array, dict(zip(("mean", "variance", "weight", "bias"), checked, strict=True))
+
+
+@on_its_device
+def batch_norm(
+    input: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Array:
+    """Bring every channel to mean 0 and variance 1, then scale and shift it.
+
+    Parameters
+    ----------
+    input
+        Floating-point array of shape (N, C, ...).
+    running_mean, running_var
+        Arrays of shape (C,). Without training, the statistics to normalise by. In training they may be None; else they are
+        updated in place: the new value is ``(1 - momentum) * old + momentum * batch``, with the unbiased variance.
+    weight, bias
+        Arrays of shape (C,) to multiply by and to add, or None. All four of the input's dtype, or float32 beside a half.
+    training
+        Whether the batch's own mean and biased variance are what the input is normalised by.
+    momentum
+        From 0 to 1.
+    eps
+        Added to the variance.
+
+    Returns
+    -------
+    ndarray
+        As `input`.
+
+    Raises
+    ------
+    BadType, BadValue
+        Not arrays of floating-point numbers, shapes or dtypes that do not fit; read-only running arrays, or one value for each
+        channel, in training. Then nothing is updated.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> mean, variance = np.zeros(1), np.ones(1)
+    >>> x = np.array([[1.0], [3.0]])
+    >>> backline.nn.functional.batch_norm(x, mean, variance, training=True, eps=0)
+    array([[-1.],
+           [ 1.]])
+    >>> mean, variance
+    (array([0.2]), array([1.1]))
+    """
+    if not flag("batch_norm", "training", training):
+        positive("batch_norm", "momentum", momentum, most=1.0)
+        result: Array = _inference(input, running_mean, running_var, weight, bias, eps)
+        return result
+    share = positive("batch_norm", "momentum", momentum, most=1.0)
+    one_kind("batch_norm", input=input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    array, _ = _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
+    for name, running in (("running_mean", running_mean), ("running_var", running_var)):
+        kind = kind_of(running)
+        if kind is not None and kind.package == "mlx":
+            raise BadType(
+                f"batch_norm: {name} is an array of MLX", cause="training updates it, and nothing is written to arrays of MLX",
+                remedy="None; and running statistics kept by the program, of mx.mean and mx.var",
+            )  # fmt: skip
+        if isinstance(running, np.ndarray) and not running.flags.writeable:
+            raise BadValue(f"batch_norm: {name} is read-only", cause="training updates it", remedy="a writeable array, or None")
+    result, mean, variance = _training(input, weight, bias, eps)
+    count = array.size // max(array.shape[1], 1)
+    if count:
+        _update(running_mean, mean, share)
+        _update(running_var, variance, share, count / (count - 1))
+    return result
+
+
+def _update(running: Array | None, new: Array, share: float, scale: float = 1.0) -> None:
+    if running is not None:
+        with np.errstate(all="ignore"):  # overflow and NaN show in the array
+            running[...] = (1 - share) * running.astype(np.float64) + share * (new.astype(np.float64) * scale)
+
+
+def _problem(
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: Any = False,
+    momentum: Any = 0.1, eps: Any = 1e-5,
+) -> Problem:  # fmt: skip
+    """What `explain` is to look at: the Problem inside a call of `batch_norm`."""
+    positive("batch_norm", "momentum", momentum, most=1.0)
+    if flag("batch_norm", "training", training):
+        _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
+        return _training_problem(input, weight, bias, eps)
+    return _inference_problem(input, running_mean, running_var, weight, bias, eps)
+
+
+batch_norm.__module__ = MODULE
+_training_problem = problem_builders.pop("nn.functional.batch_norm_train")
+_inference_problem = problem_builders.pop("nn.functional.batch_norm_inference")
+_NAMES = names_of(batch_norm)
+problem_builders["nn.functional.batch_norm"] = lambda *args, **kwargs: accepted(_problem, _NAMES, args, kwargs)
+for _name in ("batch_norm_train", "batch_norm_inference"):
+    operation_families["nn.functional.batch_norm"] = operation_families.pop(f"nn.functional.{_name}")

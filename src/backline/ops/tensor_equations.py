@@ -1,0 +1,126 @@
+"""Inverses of, and solutions with, arrays that stand for linear maps between arrays: tensorinv, tensorsolve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import BadType, BadValue
+from ..switches.switch import show
+from .axes import axes_of
+from .composite import dtype_of, functions, given, into, on_its_device
+from .linalg_checks import FLOATS, Array, whole
+from .linear_systems import inv, solve
+from .operation import composed_of
+from .vectors import pair
+
+__all__ = ["tensorinv", "tensorsolve"]
+
+
+def _square(where: str, a: Any, axes: str, shape: tuple[int, ...], split: int) -> int:
+    """The size of the matrix that the array is when its axes before and after `split` are taken together."""
+    dtype = dtype_of(a)
+    if dtype.name not in FLOATS:
+        raise BadType(f"{where}: A has dtype {dtype}", cause=f"linear algebra takes {', '.join(FLOATS)}")
+    rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
+    if rows != columns:
+        raise BadValue(
+            f"{where}: Expected self to satisfy the requirement prod(self.shape[{axes}:]) == prod(self.shape[:{axes}]), "
+            f"but got {columns} != {rows}",
+            cause=f"A has shape {shape}, and must be square when its first {split} axes are taken together, and the others",
+        )  # fmt: skip
+    return rows
+
+
+@composed_of("linalg.inv")
+@on_its_device
+def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
+    """Inverse of `tensordot` with an array: ``tensordot(tensorinv(A, ind), A, ind)`` is an identity.
+
+    Parameters
+    ----------
+    A
+        Array whose first `ind` axes have as many elements as the others.
+    ind
+        How many axes come first, 1 or more.
+    out
+        Array for the inverse.
+
+    Returns
+    -------
+    ndarray
+        Shape ``A.shape[ind:] + A.shape[:ind]``.
+
+    Raises
+    ------
+    LinAlgError
+        A is singular.
+    BadValue
+        A is not square in that sense.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.tensorinv(np.eye(6).reshape(2, 3, 6)).shape
+    (6, 2, 3)
+    """
+    a = given(A, "tensorinv: A")
+    first = whole("tensorinv", "ind", ind)
+    if not 0 < first <= a.ndim:
+        if first > 0:
+            raise BadValue(f"tensorinv: A has {a.ndim} dimensions, and ind={first}")
+        raise BadValue(f"tensorinv: Expected a strictly positive integer for 'ind', but got {first}")
+    shape = tuple(a.shape)
+    size = _square("tensorinv", a, "ind", shape, first)
+    result: Array = into(out, "tensorinv", inv(a.reshape(size, size)).reshape(shape[first:] + shape[:first]))
+    return result
+
+
+@composed_of("linalg.solve")
+@on_its_device
+def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: Array | None = None) -> Array:
+    """Solution X of ``tensordot(A, X, X.ndim) == B``.
+
+    Parameters
+    ----------
+    A
+        Array whose first ``B.ndim`` axes have as many elements as the others.
+    B
+        Array of A's dtype.
+    dims
+        Axes of A that are moved behind the others first.
+    out
+        Array for the solution.
+
+    Returns
+    -------
+    ndarray
+        The shape of A's other axes.
+
+    Raises
+    ------
+    LinAlgError
+        A is singular.
+    BadValue
+        A is not square in that sense, or an axis is not there.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.linalg.tensorsolve(np.eye(6).reshape(2, 3, 6), np.ones((2, 3))).shape
+    (6,)
+    """
+    a, b = pair("tensorsolve", ("A", "B"), A, B, out)
+    if dims is not None:
+        if not isinstance(dims, (tuple, list)):
+            raise BadType(f"tensorsolve: dims is a tuple of ints or None, not {show(dims)}")
+        moved = axes_of("tensorsolve", "dims", tuple(dims), tuple(a.shape), "A")
+        a = functions(a).moveaxis(a, moved, tuple(range(a.ndim - len(moved), a.ndim)))
+    shape = tuple(a.shape)
+    size = _square("tensorsolve", a, "other.ndim", shape, b.ndim)
+    if math.prod(b.shape) != size:
+        elements = math.prod(b.shape)
+        raise BadValue(f"tensorsolve: B of shape {tuple(b.shape)} has {elements} elements, A of shape {shape} takes {size}")
+    result: Array = into(out, "tensorsolve", solve(a.reshape(size, size), b.reshape(size)).reshape(shape[b.ndim :]))
+    return result

@@ -1,0 +1,80 @@
+"""The Problem of a linear layer that does more than a product and a bias: those alone are a `MatmulProblem`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from . import Operand, Problem
+from .matmul_problem import MatmulProblem
+
+__all__ = ["LinearProblem"]
+
+
+@dataclass(frozen=True)
+class LinearProblem(Problem):
+    """``activation(A @ B + bias + residual)``; A is the input, B the transposed weights.
+
+    Roles: ``a``, ``b``, ``bias``, ``residual``, ``out``, each as matrices or a batch of them, as in `MatmulProblem`; bias is
+    repeated by strides of 0. Parameters: ``activation`` ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"), or none.
+
+    Parameters
+    ----------
+    m, n, k, batch, result
+        As in `MatmulProblem`.
+    """
+
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: tuple[int, ...] = ()
+    result: tuple[int, ...] = ()
+
+    @cached_property
+    def product(self) -> MatmulProblem:
+        """The product inside: to the residual if there is one, else to the bias. Halves are float32 there, in dense copies."""
+        added = "bias" if self.get("residual") is None else "residual"
+        roles = {"a": "a", "b": "b", added: "c"} | ({} if self.halves else {"out": "out"})
+        operands = [replace(o, role=roles[o.role]) for o in self.operands if o.role in roles]
+        if self.halves:
+            operands = [_widened(o) for o in operands]
+        has = any(o.role == "c" for o in operands)
+        parameters = (("alpha", 1), ("beta", 1)) if has else ()
+        kept: Any = [(k, v) for k, v in self.parameters if k == "precision"]
+        return MatmulProblem(
+            "matmul", tuple(operands), (*parameters, *kept), "matmul", m=self.m, n=self.n, k=self.k, batch=self.batch,
+            result=self.result, device=self.device,
+        )  # fmt: skip
+
+    @property
+    def added(self) -> str:
+        """Role of the operand that the product starts from; empty where there is none."""
+        return "residual" if self.get("residual") else "bias" if self.get("bias") else ""
+
+    @property
+    def halves(self) -> bool:
+        return self.dtype.name in ("float16", "bfloat16")
+
+    @cached_property
+    def flops(self) -> float:
+        return self.product.flops
+
+    @property
+    def items(self) -> int:
+        return self.product.items
+
+    @property
+    def empty(self) -> bool:
+        return self.product.empty
+
+
+def _widened(o: Operand) -> Operand:
+    """A dense float32 copy of an operand, rows first."""
+    dtype, strides, step = np.dtype(np.float32), [], 4
+    for n in reversed(o.shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return Operand(o.role, dtype, o.shape, tuple(reversed(strides)))

@@ -1,0 +1,82 @@
+"""The Problem of the matrix product and its relatives.
+
+All of matmul, mm, bmm, mv, dot, vdot, outer, addmm and baddbmm are ``beta * C + alpha * op(A) @ B`` over a batch,
+with vectors as matrices of one row or column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from . import Problem
+from .memory_layout import batch_offsets, matrix_layout
+
+__all__ = ["MatmulProblem", "View"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One operand as a batch of matrices: which array of the call, rows, columns, strides in bytes, where items lie."""
+
+    argument: int
+    rows: int
+    cols: int
+    stride0: int
+    stride1: int
+    items: int | tuple[int, ...]
+    layout: str  # C, F or X
+    ld: int
+
+
+@dataclass(frozen=True)
+class MatmulProblem(Problem):
+    """``beta * C + alpha * A @ B``.
+
+    ``m``, ``n``, ``k`` are the sizes, ``batch`` the broadcast batch shape, ``result`` the shape of the result. Operands
+    are matrices or batches of them here: the operation has put axes of size 1 where the caller gave vectors.
+    Parameters: ``alpha``, ``beta`` (numbers; beta 0 where there is no C) and ``conj`` (A is conjugated: vdot).
+    """
+
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: tuple[int, ...] = ()
+    result: tuple[int, ...] = ()
+
+    @cached_property
+    def items(self) -> int:
+        n = 1
+        for size in self.batch:
+            n *= size
+        return n
+
+    @cached_property
+    def flops(self) -> float:
+        real = 8.0 if self.dtype.kind == "c" else 2.0
+        return real * self.m * self.n * self.k * self.items
+
+    @cached_property
+    def empty(self) -> bool:
+        return 0 in (self.m, self.n, self.k, self.items)
+
+    @property
+    def alpha(self) -> Any:
+        return self.parameter("alpha", 1)
+
+    @property
+    def beta(self) -> Any:
+        return self.parameter("beta", 0)
+
+    def view(self, role: str) -> View | None:
+        """The operand with this role as a batch of matrices; C is broadcast to the result's shape."""
+        i = self.index(role)
+        if i is None:
+            return None
+        o = self.operands[i]
+        rows, cols = {"a": (self.m, self.k), "b": (self.k, self.n)}.get(role, (self.m, self.n))
+        s0 = 0 if o.shape[-2] == 1 else o.strides[-2]
+        s1 = 0 if o.shape[-1] == 1 else o.strides[-1]
+        layout, ld = matrix_layout((rows, cols), (s0, s1), o.dtype.itemsize, o.aligned)
+        return View(i, rows, cols, s0, s1, batch_offsets(self.batch, o.shape[:-2], o.strides[:-2]), layout, ld)
