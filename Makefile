@@ -1,4 +1,4 @@
-# make demo      the example, tuned on this machine       make lint           ruff
+# make demo      the example, tuned on this machine       make lint           ruff, and the layers of the package
 # make test      the tests                                make types          mypy
 # make bench     the benchmarks                           make clean          removes what these made
 # make ranking   the shipped ranking, measured anew       make demo-cnn       a network is trained, a photograph filtered
@@ -89,6 +89,7 @@ storm: $(VENV)/test $(VENV)/mkl
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(VENV)/dev $(VENV)/test
 	$(BIN)/mypy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib.metadata
 import os
@@ -188,6 +189,25 @@ def test_the_installed_package_has_its_data_and_not_its_sources() -> None:
     assert (folder / "py.typed").is_file() and (folder / "_core.pyi").is_file() and (folder / "_kernels.pyi").is_file() and (folder / "engine/ranking.json").is_file()
     if not editable:
         assert not [name for name in names if name.endswith((".cpp", ".hpp"))]
+
+
+def test_the_package_itself_is_imported_for_its_compiled_parts_alone() -> None:
+    """The linter of layers passes over imports of the package itself, such as ``from .. import _core``: they name nothing else."""
+    package = Path(backline.__file__).parent
+    above = {"__main__.py", "__config__.py", "ops/problem_text.py"} | {f"cli/{f.name}" for f in (package / "cli").glob("*.py")}
+    taken: dict[str, set[str]] = {}
+    for file in package.rglob("*.py"):
+        depth = len(file.relative_to(package).parts)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and ((node.level == depth and not node.module) or node.module == "backline"):
+                taken.setdefault(file.relative_to(package).as_posix(), set()).update(alias.name for alias in node.names)
+            elif isinstance(node, ast.Import) and "backline" in {alias.name for alias in node.names}:
+                taken.setdefault(file.relative_to(package).as_posix(), set()).add("backline")
+    modules = {path.stem for path in package.iterdir() if path.suffix in (".py", "") and not path.stem.startswith("__")}
+    assert taken and not {
+        file: names - modules for file, names in taken.items()
+        if file not in above and file != "__init__.py" and names - modules - {"_core", "_kernels"}
+    }  # fmt: skip
 
 
 def test_the_core_was_compiled_without_unsafe_arithmetic() -> None:

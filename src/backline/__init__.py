@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import backends, errors, interop
+from ._version import __version__ as __version__
 from .determinism import (
     are_deterministic_algorithms_enabled,
     empty,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from .ops.exponential import matrix_exp
     from .ops.linear_systems import cholesky_inverse, cholesky_solve
     from .ops.symmetric_indefinite import orgqr
-
-__version__ = "0.1.0"
 
 __all__ = [
     "addbmm", "addmm", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "cdist", "chain_matmul",

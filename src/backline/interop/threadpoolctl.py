@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import settings, switches
+from .._version import __version__
 from ..errors import Frozen
 
 __all__ = ["register"]
@@ -70,9 +71,7 @@ def _controller(base: Any) -> Any:
             _set(int(num_threads))
 
         def get_version(self) -> str:
-            import backline
-
-            return backline.__version__
+            return __version__
 
     return BacklineController
 

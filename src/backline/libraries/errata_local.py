@@ -83,7 +83,7 @@ def _identity(version: str, file: str) -> str:
             digest.update(stream.read(HEAD))
             digest.update(str(os.fstat(stream.fileno()).st_size).encode())
     except OSError:
-        from backline import __version__  # a library without a file is a part of Backline
+        from .._version import __version__  # a library without a file is a part of Backline
 
         digest.update(__version__.encode())
     return digest.hexdigest()[:32]

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ... import _core, libraries
+from ..._version import __version__
 from ...errors import DeviceLost
 from ...libraries import array_kinds
 from ...libraries.base import Algorithm
@@ -410,16 +411,10 @@ class _Run:
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             versions={name: libraries.get(name).version() or "" for name in sorted(used)},
             machine=machine.fingerprint(),
-            backline=_version(),
+            backline=__version__,
         )
         return replace(made, winner=record_store.winner(made, self.algorithms))
 
 
 def _line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split()).encode("ascii", "replace").decode()[:300]
-
-
-def _version() -> str:
-    import backline
-
-    return backline.__version__

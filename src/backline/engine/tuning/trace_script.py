@@ -1,7 +1,7 @@
 """Runs a script and writes down every Problem it has solved: the child process of `backline tune`.
 
-Called as ``python recorder.py OUTPUT PARENT SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it ends,
-however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when the process
+Called as ``python trace_script.py OUTPUT PARENT SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it
+ends, however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when the process
 PARENT ends.
 """
 
@@ -16,11 +16,11 @@ if __name__ == "__main__" and sys.path and sys.path[0] == os.path.dirname(os.pat
 import json
 import time
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from backline import _core
+from backline import _core, switches
 from backline.engine.tuning import machine_load
 from backline.problems import Operand, Problem
 
@@ -141,10 +141,8 @@ def _end_with(parent: int) -> None:
 
 def _disturbed(before: machine_load.Reading) -> str:
     """Describes other load on the machine. Threads of the script's own libraries interrupt each other, which tells nothing."""
-    import backline
-
     after = replace(machine_load.read(), switches=None)
-    return machine_load.between(before, after, backline.get_num_threads()).disturbed
+    return machine_load.between(before, after, cast(int, switches.get("num_threads"))).disturbed
 
 
 def main(output: str, parent: int, script: str, arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ... import libraries
+from ..._version import __version__
 from ...native import machine
 from . import record_store
 from .record import TuningRecord, parse
@@ -52,16 +53,10 @@ def keep(library: str, key: str, plan: str, seconds: float, searched: int) -> No
         covered=(algorithm,), under={LIMIT: str(searched)},
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         versions={library: libraries.get(library).version() or ""},
-        machine=machine.fingerprint(), backline=_version(),
+        machine=machine.fingerprint(), backline=__version__,
     )  # fmt: skip
     try:
         parse(record.line())
     except ValueError:
         return
     record_store.keep_all([record], choices=False)
-
-
-def _version() -> str:
-    import backline
-
-    return backline.__version__

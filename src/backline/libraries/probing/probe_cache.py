@@ -148,7 +148,7 @@ def prove_by_class(name: str, path: str, threads: int) -> Proof:
 
 def _settings(subject: str, changes: dict[str, str]) -> int:
     """A number for everything but the file that an answer depends on."""
-    from ... import __version__
+    from ..._version import __version__
 
     variables = {**probe_process.environment(), **changes}
     own = sorted(f"{k}={v}" for k, v in variables.items() if k.startswith(PREFIXES))
