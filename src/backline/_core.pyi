@@ -1,6 +1,6 @@
 """The compiled core: what it exports to Python. The sources are in ``_core/``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Self, TypedDict, final
 
@@ -36,6 +36,7 @@ __all__ = [
     "team_check",
     "team_keep_apart",
     "team_moves",
+    "wait_for_ended_threads",
 ]
 
 # The compiler and the flags this was compiled with, for reports; empty in a build by hand.
@@ -190,6 +191,7 @@ def team_keep_apart(on: bool, /) -> None:
 def team_moves() -> int:
     """How often the team's threads were given other processors."""
 
+def wait_for_ended_threads(running: Container[int], seconds: float, /) -> int: ...
 def team_bound() -> bool: ...
 def flush_denormal(on: bool, threads: int, /) -> bool:
     """Take subnormal numbers for zero in this thread and so many of the team's; False where the processor cannot."""

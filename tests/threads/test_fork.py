@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from stand_ins import compiled
 from support import need, python
 
 HEAD = """
@@ -130,5 +133,58 @@ if __name__ == "__main__":
         assert work(0)
         with multiprocessing.get_context("fork").Pool(3) as pool:
             assert pool.map_async(work, range(9)).get(timeout=50) == [True] * 9
+"""
+    )
+
+
+SLOW_TO_END = """
+#include <pthread.h>
+#include <unistd.h>
+/* As libraries that keep memory for each thread: when a thread ends they free it, under a lock. */
+static pthread_key_t key;
+static volatile int locked;
+static void freed(void *unused) { (void)unused; locked = 1; usleep(300000); locked = 0; }
+int keep(void) { return pthread_key_create(&key, freed) || pthread_setspecific(key, &key); }
+int is_locked(void) { return locked; }
+"""
+
+
+def test_a_fork_waits_for_threads_that_are_ending(tmp_path: Path) -> None:
+    """`join` returns before the system's thread has ended; what libraries do then may be under a lock, which the child would keep."""
+    library = compiled(tmp_path, "slow_to_end.so", SLOW_TO_END)
+    python(
+        HEAD
+        + f"""
+import ctypes
+slow = ctypes.CDLL({str(library)!r})
+def work():
+    backline.mm(small, small)
+    assert slow.keep() == 0
+backline.mm(small, small)  # forks are watched from here on
+for _ in range(2):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    status = run_child(lambda: slow.is_locked() == 0 and right())
+    assert status == 0, status
+"""
+    )
+
+
+@pytest.mark.parametrize("library", ["mkl", "openblas", "blis", "onednn"])
+def test_a_library_that_a_child_loads_runs_on_one_thread_there(library: str) -> None:
+    """The parent's thread team exists in the child by name only: a library that starts on all cores would wait for it for ever."""
+    need(library)
+    python(
+        HEAD
+        + f"""
+with backline.use("openblas" if {library!r} != "openblas" else "blis"), backline.num_threads(2):
+    assert right()  # there is a team
+def loads():
+    assert not backline.libraries.get({library!r}).loaded()
+    with backline.use({library!r}):
+        return right()
+import backline.libraries
+assert run_child(loads) == 0
 """
     )

@@ -51,5 +51,6 @@ int add_memo(PyObject *module);
 int add_array_types(PyObject *module);
 int add_pool(PyObject *module);
 int add_services(PyObject *module);
+int add_ended_threads(PyObject *module);
 
 }  // namespace backline

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "boundary.hpp"
+#include "ended_threads.hpp"
 #include "pool.hpp"
 
 namespace backline {
@@ -228,6 +229,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     size_t n = buffers.size();
     const size_t copies = size_t(plan->copies);
     if (plan->most_threads > 1) require_threads(plan->most_threads);
+    note_thread();
     for (size_t i = 0; i < n; ++i) {
         const Buffer &b = buffers[i];
         run.step_per_thread[i] = 0;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from typing import Any
 
 from .. import _core
@@ -125,6 +126,8 @@ def thread_guard(address: int, kind: int, *, whole: int = 0, get: int = 0) -> An
         made = _guards.get((kind, address))
         if made is None:
             made = _guards[kind, address] = (_core.ThreadCountGuard(address, kind, get), whole)
+            if _forked:
+                _keep_on_one_thread(*made)
     return made[0]
 
 
@@ -152,7 +155,9 @@ def watch_forks() -> None:
 
 
 def _before_fork() -> None:
-    # A lock inside a library that another thread holds now would stay locked in the child.
+    # A lock inside a library that another thread holds now would stay locked in the child. Threads that Python has let go of may
+    # hold one while they end; a second is far more than that takes.
+    _core.wait_for_ended_threads(sys._current_frames(), 1.0)
     for each, _ in _guards.values():
         each.hold()
 
@@ -168,10 +173,14 @@ def _after_fork() -> None:
     global _forked
     _forked = True
     _core.set_team_limit(1)
-    for each, whole in _guards.values():
-        each.forked()
-        # Small calls are not guarded: without this they would run with the count that the parent left.
-        if whole:
-            ctypes.CFUNCTYPE(None, ctypes.c_int)(whole)(1)
-        each.leave(each.enter(1))
+    for guard, whole in _guards.values():
+        _keep_on_one_thread(guard, whole)
     _core.memo_clear()
+
+
+def _keep_on_one_thread(guard: Any, whole: int) -> None:
+    """Sets the thread count of a library in a forked child, for calls that are not guarded as well."""
+    guard.forked()
+    if whole:
+        ctypes.CFUNCTYPE(None, ctypes.c_int)(whole)(1)
+    guard.leave(guard.enter(1))
