@@ -41,7 +41,8 @@ def picture() -> str:
             shade = "#eef3f8" if index % 2 else "#ffffff"
             lines.append(f'<rect x="10" y="{y}" width="{WIDTH - 20}" height="{height}" fill="{shade}" stroke="#8aa0b4"/>')
             last = index
-        text = "Compiled: what runs on every call, and numeric loops that no vendor library has." if "," in name else sentence(name)
+        compiled = "Compiled: what runs on every call, and numeric loops that no vendor library has."
+        text = compiled if "," in name else sentence(name)
         lines.append(f'<text x="24" y="{y + 22}" font-weight="bold">{escape(name)}</text>')
         lines.append(f'<text x="{LEFT}" y="{y + 22}">{escape(text)}</text>')
         y += ROW
