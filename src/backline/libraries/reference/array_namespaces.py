@@ -13,18 +13,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NUMPY", "PIECES", "Space", "mlx_space", "working"]
+__all__ = ["NUMPY", "PIECES", "Space", "mlx_space"]
 
 Array = Any
-
-
-def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that devices compute an operation on this one in: halves in float32.
-
-    >>> working(np.dtype("float16")).name, working(np.dtype("float64")).name
-    ('float32', 'float64')
-    """
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
 # Elementwise parts of the formulas, which a library may have a kernel for. Arrays broadcast.

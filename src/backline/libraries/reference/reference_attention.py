@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import switches
 from ...problems.attention_problem import AttentionGrads, AttentionProblem
+from ...problems.dtypes import HALVES, compute_dtype
 from ...switches.definitions import KERNELS
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, Refusal
@@ -20,7 +21,6 @@ from ..base import Algorithm, Refusal
 __all__ = ["HALF", "algorithms", "plan"]
 
 Array = np.ndarray[Any, Any]
-HALVES = ("float16", "bfloat16")
 HALF = "math_half"
 
 
@@ -80,7 +80,7 @@ class _Formula:
 
     def __init__(self, problem: AttentionProblem, query: Array, key: Array, value: Array, mask: Array | None, half: bool) -> None:
         self.problem, self.mask = problem, mask
-        compute = np.dtype(np.float32) if problem.dtype.name in HALVES and not half else problem.dtype
+        compute = problem.dtype if half else compute_dtype(problem.dtype)
         self.zero = compute.type(0)
         root = np.sqrt(np.longdouble(abs(problem.scale)))  # rounded once, to the precision that is computed in
         self.roots = compute.type(-root if problem.scale < 0 else root), compute.type(root)

@@ -60,8 +60,8 @@ def prepare(p: NeuralProblem, algorithm: Algorithm) -> Any:
     return prepare_compiled(p, algorithm) if algorithm.name == COMPILED else PythonPlan(plan(p))
 
 
-def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that an operation on this one is computed in."""
+def reference_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the dtype that references are computed in: float32 for 16-bit floats, otherwise float64."""
     return np.dtype(np.float32 if dtype.itemsize == 2 else np.float64)
 
 
@@ -137,7 +137,7 @@ def activate(name: str, x: Array, out: Array) -> Array:
     x, out
         Arrays of one of DTYPES.
     """
-    function, dtype = ACTIVATIONS[name], x.dtype if name == "relu" else working(x.dtype)
+    function, dtype = ACTIVATIONS[name], x.dtype if name == "relu" else reference_dtype(x.dtype)
     for part in blocks(x.shape):
         out[part] = function(x[part].astype(dtype, copy=False))
     return out
@@ -183,7 +183,7 @@ def _sloped(slope: Callable[[Array], Array]) -> Callable[..., Array]:
     """The gradient of an activation, from its slope."""
 
     def compute(p: NeuralProblem, input: Array, grad: Array) -> Array:
-        result, dtype = _new(input), working(input.dtype)
+        result, dtype = _new(input), reference_dtype(input.dtype)
         for part in blocks(input.shape):
             result[part] = (slope(input[part].astype(dtype, copy=False)) * grad[part]).astype(dtype, copy=False)
         return result
@@ -210,7 +210,7 @@ def _along(compute: Callable[..., Array]) -> Callable[..., Array]:
 
     def run(p: NeuralProblem, **given: Array) -> Array:
         arrays = [given[role] for role in ("input", "result", "grad") if role in given]
-        result, dtype, axis = _new(arrays[0]), working(arrays[0].dtype), p.parameter("axis")
+        result, dtype, axis = _new(arrays[0]), reference_dtype(arrays[0].dtype), p.parameter("axis")
         made, *arrays = (x if x.ndim else x.reshape(1) for x in (result, *arrays))
         if made.size:
             for part in blocks(made.shape, (axis,)):
@@ -241,7 +241,7 @@ def _last(p: NeuralProblem, x: Array) -> tuple[int, ...]:
 
 
 def layer_norm(p: NeuralProblem, input: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
-    result, dtype, axes = _new(input), working(input.dtype), _last(p, input)
+    result, dtype, axes = _new(input), reference_dtype(input.dtype), _last(p, input)
     if input.size == 0:
         return result
     for part in blocks(input.shape, axes):
@@ -266,7 +266,7 @@ def batch_norm(
     centre, spread, weight, bias = (_over_channels(v, input.ndim) for v in (mean, variance, weight, bias))
     assert centre is not None and spread is not None
     inverse = 1 / np.sqrt(spread + p.parameter("eps"))
-    result, dtype = _new(input), working(input.dtype)
+    result, dtype = _new(input), reference_dtype(input.dtype)
     for part in blocks(input.shape, (1,)):
         y = (input[part].astype(dtype, copy=False) - centre) * inverse
         result[part] = _scaled(y, weight, bias).astype(dtype, copy=False)
@@ -329,7 +329,7 @@ def _norm_grad(
         moved, more_weight, more_bias = formulas.norm_grad(NUMPY, x, g, scale, axes, summed, p.parameter("eps"))
         by_weight[here] += more_weight
         by_bias[here] += more_bias
-        result[part] = moved.astype(working(input.dtype), copy=False)
+        result[part] = moved.astype(reference_dtype(input.dtype), copy=False)
     return result, by_weight.reshape(shape).astype(input.dtype), by_bias.reshape(shape).astype(input.dtype)
 
 
