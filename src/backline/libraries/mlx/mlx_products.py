@@ -11,7 +11,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import contiguous_strides
 from ..reference import reference_einsum
-from .mlx_layers import ACTIVATIONS, EXPONENTIAL, IMPRECISE
+from .mlx_layers import EXPONENTIAL, IMPRECISE, activate
 
 __all__ = ["DTYPES", "as_operand", "elements", "elements_refusal", "linear", "matmul", "note", "refusal"]
 
@@ -103,7 +103,7 @@ def linear(p: LinearProblem, mx: Any, metal: bool) -> Run:
             if role in given:
                 x = x + given[role]
         name = p.parameter("activation")
-        x = x if name is None else ACTIVATIONS[name](x, mx)
+        x = x if name is None else activate(name, x, mx)
         return x.astype(dtype).reshape(p.result)
 
     return run

@@ -77,8 +77,8 @@ def _pool(compute: Run) -> Run:
 
 
 def _max_pool(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Array:
-    # Windows of one element are the input itself, or a view of it.
-    return formulas.max_pool(f, p, x["input"].copy() if math.prod(p.parameter("kernel")) == 1 else x["input"])
+    # Windows of one element are the input itself, or a view of it, which a caller could write to.
+    return formulas.max_pool(f, p, x["input"].copy() if f.writes and math.prod(p.parameter("kernel")) == 1 else x["input"])
 
 
 FORMULAS: dict[str, Run] = {
