@@ -44,7 +44,7 @@ PIECES: dict[str, Callable[..., Array]] = {
 
 @dataclass(frozen=True)
 class Space:
-    """What formulas compute with.
+    """An array namespace, and the functions that differ between namespaces.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Space:
 
     @property
     def writes(self) -> bool:
-        """Whether its functions may write to an array that is given."""
+        """True where functions may write to an array that is given."""
         return self.new is not None
 
     def piece(self, name: str, *arrays: Array) -> Array:

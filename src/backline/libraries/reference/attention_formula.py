@@ -135,7 +135,7 @@ class _Formula:
     # --- products ---------------------------------------------------------------------------------------------------------
 
     def _shared(self, of: Array) -> int:
-        """How many query heads share one of a key or value."""
+        """Returns the number of query heads that share one of a key or value."""
         heads = of.shape[-3] if of.ndim > 2 else 1
         return self.p.heads[0] // heads if self.p.enable_gqa else 1
 
@@ -204,7 +204,7 @@ class _Formula:
     # --- results ----------------------------------------------------------------------------------------------------------
 
     def result(self) -> Array:
-        """What the operation returns."""
+        """Returns the attention."""
         return _as(self._careful(self._rows, self.used, self.value), self.dtype)
 
     def gradients(self, grad: Array) -> AttentionGrads:

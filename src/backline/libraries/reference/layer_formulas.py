@@ -113,7 +113,7 @@ def function(p: NeuralProblem, f: Space) -> Run:
 
 
 def empty(p: NeuralProblem, f: Space) -> Run:
-    """Where there is no element to compute: zeros of the shapes."""
+    """Returns the function for arrays without elements: zeros of the shapes."""
     shapes = [p.result]
     if p.op == "layer_norm_grad":
         shapes += [p.result[len(p.result) - p.parameter("axes") :]] * 2

@@ -51,7 +51,7 @@ def scores_of(p: AttentionProblem, dtype: np.dtype[Any]) -> MatmulProblem:
 
 
 def _inner(p: AttentionProblem, half: bool) -> np.dtype[Any]:
-    """What the products are computed in."""
+    """Returns the dtype that the products are computed in."""
     return p.dtype if half else compute_dtype(p.dtype)
 
 
@@ -63,7 +63,7 @@ class Products:
     device
         Where they run: "cuda:0".
     dtype
-        What they are computed in.
+        Their dtype.
     """
 
     def __init__(self, device: str, dtype: np.dtype[Any]) -> None:
@@ -107,7 +107,7 @@ class _Run:
 
 
 def algorithms(library: str, p: AttentionProblem) -> Iterator[Algorithm | Refusal]:
-    """What there is for a Problem, as a library's own."""
+    """Lists the algorithms for a Problem under a library's name."""
     reason = refusal("math", p, Facts())
     if not reason and p.dtype.name not in COMPUTED:
         reason = f"attention on CUDA is for {', '.join(COMPUTED)}, not {p.dtype.name}"
