@@ -14,6 +14,7 @@ from backline.engine.tuning import record_store
 from backline.engine.tuning.record import parse
 from backline.errors import BadValue, LibraryFailed, NoKernel
 from backline.libraries.cuda.cudnn import graph_cache, graphs
+from backline.native.bounded_cache import BoundedCache
 from backline.nn import functional, grad
 from fakes.cupy_standin import ndarray
 from fakes.graphs import Plan
@@ -226,7 +227,7 @@ class Made:
 
 
 def test_kept_plans_are_bounded_and_the_least_used_goes_first() -> None:
-    kept = graph_cache.Kept(2)
+    kept = BoundedCache(2, once=True)
     made = {key: kept.get(key, Made) for key in "ab"}
     assert kept.get("a", Made) is made["a"]
     kept.get("c", Made)
@@ -243,7 +244,7 @@ def test_the_environment_bounds_them_as_pytorch_has_it(
     monkeypatch: pytest.MonkeyPatch, word: str, size: int, again: bool
 ) -> None:
     monkeypatch.setenv("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", word)
-    kept = graph_cache.Kept()
+    kept = graph_cache.new_cache()
     made = [kept.get(key, Made) for key in range(5)]
     assert kept.size == size and (kept.get(4, Made) is made[4]) is again
     assert graph_cache.most() == {"": 10_000, "many": 10_000}.get(word, int(word) if word[-1:].isdecimal() else 0)

@@ -556,7 +556,7 @@ def test_streams_that_come_and_go_are_forgotten(machine: Machine) -> None:
     for _ in range(40):
         with machine.cupy.cuda.stream(machine.cupy.cuda.Stream()):
             backline.fft.fft(x)
-    (plan,) = cufft_plans(0)._plans.values()
+    (plan,) = cufft_plans(0).contents().values()
     assert len(plan._events) <= transform_plans.MOST_STREAMS
 
 
@@ -610,7 +610,7 @@ def test_a_plan_shared_by_threads_is_set_and_run_in_one_go(machine: Machine) -> 
 
 def test_a_forked_child_destroys_nothing_of_its_parents(machine: Machine) -> None:
     backline.fft.fft(machine.array(8))
-    (plan,) = cufft_plans(0)._plans.values()
+    (plan,) = cufft_plans(0).contents().values()
     plan._process = os.getpid() + 1  # as a child sees it
     del plan
     cufft_plans(0).clear()

@@ -86,7 +86,7 @@ def test_lowering_the_bound_drops_the_least_recently_used_at_once():
     cache = filled(5)
     cache.get(0, object)  # the most recently used now
     cache.max_size = 2
-    assert list(cache._plans) == [4, 0] and cache.size == 2
+    assert list(cache.contents()) == [4, 0] and cache.size == 2
 
 
 def test_a_bound_of_zero_makes_a_plan_for_each_call():
@@ -206,7 +206,7 @@ def test_it_does_what_a_simple_model_does(actions):
             model.clear()
         while len(model) > bound:
             model.popitem(last=False)
-        assert (list(cache._plans), cache.max_size) == (list(model), bound)
+        assert (list(cache.contents()), cache.max_size) == (list(model), bound)
 
 
 def test_it_says_what_it_is():

@@ -144,7 +144,7 @@ class TestCache:
             t.start()
         for t in threads:
             t.join()
-        assert not wrong and cache.misses <= 6 * rounds and set(cache._entries) == set(cache._plans)
+        assert not wrong and cache.misses <= 6 * rounds
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

@@ -31,7 +31,7 @@ ctxt 1
 
 def injected(monkeypatch: pytest.MonkeyPatch, stat: str, load: str, cpus: tuple[int, ...] = (0, 1)) -> Reading:
     files = {"/proc/stat": stat, "/proc/loadavg": load}
-    monkeypatch.setattr(machine_load, "_text", lambda path: files[path])
+    monkeypatch.setattr(machine_load, "read_text", lambda path: files[path])
     monkeypatch.setattr(machine_load, "usable_cpus", lambda: cpus)
     monkeypatch.setattr(machine_load, "_tick", lambda: 0.01)
     return read()

@@ -116,7 +116,7 @@ def test_the_least_recently_used_goes_first(row: Any, xp: Any, cache: Any) -> No
         cache = cufft_plans(0)
         for n in (64, 72, 80, 64):  # 72 is now the one that was not used for longest
             transformed(xp, 4, n)
-        kept = {key.sizes[0]: plan._handle for key, plan in cache._plans.items()}
+        kept = {key.sizes[0]: plan._handle for key, plan in cache.contents().items()}
         xp.cuda.get_current_stream().synchronize()
         with cuda.cufft_plan_cache.flags(max_size=2):
             assert cache.size == 2
@@ -124,11 +124,11 @@ def test_the_least_recently_used_goes_first(row: Any, xp: Any, cache: Any) -> No
             transform_plans.destroy_unused()
             destroyed = [each["plan"] for each in calls.of("destroy")]
             row.observe(f"max_size 2 of 3 plans: {[n for n, handle in kept.items() if handle in destroyed]} destroyed")
-            assert destroyed == [kept[72]] and [key.sizes[0] for key in cache._plans] == [80, 64]
+            assert destroyed == [kept[72]] and [key.sizes[0] for key in cache.contents()] == [80, 64]
             made = len(calls.of("create"))
             assert transformed(xp, 4, 80) < FINE["complex64"] and len(calls.of("create")) == made
             assert transformed(xp, 4, 72) < FINE["complex64"] and len(calls.of("create")) == made + 1
-            assert [key.sizes[0] for key in cache._plans] == [80, 72]
+            assert [key.sizes[0] for key in cache.contents()] == [80, 72]
         with cuda.cufft_plan_cache.flags(max_size=0):
             made = len(calls.of("create"))
             found = [transformed(xp, 4, 64) for _ in range(3)]
@@ -170,7 +170,7 @@ def test_work_areas_are_of_the_pool(row: Any, xp: Any, size: Size, cache: Any) -
             result = backline.fft.fft(there)
         stream.synchronize()
         names = calls.names()
-        (plan,) = cufft_plans(0)._plans.values()
+        (plan,) = cufft_plans(0).contents().values()
         area = calls.of("set_work_area")[-1]["work_area"]
         on = calls.of("set_stream")[-1]["stream"]
         off = calls.of("set_auto_allocation")

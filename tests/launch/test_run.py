@@ -18,7 +18,7 @@ import pytest
 from backline.errors import BackendUnavailable, BadValue, UnknownName
 from backline.launch import counts, launcher
 from backline.launch.topology import CPUInfo
-from backline.native.machine import cpu_quota
+from backline.processors import cpu_quota
 from processes import started
 
 REPORT = """

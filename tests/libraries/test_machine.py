@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backline import processors
 from backline.native import machine
 from backline.native.machine import CpuInfo
 
@@ -65,8 +66,8 @@ def test_others() -> None:
 def test_any_text_is_understood_somehow(text: str) -> None:
     machine.parse_cpuinfo(text)
     machine.parse_size(text)
-    machine.quota_of(text, {}.get)
-    machine.memory_of(text, text, {}.get)
+    processors.quota_of(text, {}.get)
+    processors.memory_of(text, text, {}.get)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +92,9 @@ def test_capability(flags: str, architecture: str, vector: int | None, word: str
 
 
 def test_cpu_lists() -> None:
-    assert machine.parse_cpu_list("0-3,8,10-11\n") == (0, 1, 2, 3, 8, 10, 11)
-    assert machine.parse_cpu_list("") == ()
-    assert machine.parse_cpu_list("x,1-,2-y,5") == (5,)
+    assert processors.parse_cpu_list("0-3,8,10-11\n") == (0, 1, 2, 3, 8, 10, 11)
+    assert processors.parse_cpu_list("") == ()
+    assert processors.parse_cpu_list("x,1-,2-y,5") == (5,)
 
 
 def test_sizes() -> None:
@@ -108,15 +109,15 @@ def topology(lists: dict[int, str], name: str = "core_cpus_list") -> dict[str, s
 
 def test_hardware_threads_count_once() -> None:
     files = topology({0: "0,4\n", 1: "1,5\n", 4: "0,4\n", 5: "1,5\n"})
-    assert machine.count_cores([0, 1, 4, 5], files.get) == 2
-    assert machine.count_cores([4, 5], files.get) == 2
-    assert machine.count_cores([0, 4], files.get) == 1
-    assert machine.count_cores([0, 4], topology({0: "0-4", 4: "0-4"}, "thread_siblings_list").get) == 1
+    assert processors.count_cores([0, 1, 4, 5], files.get) == 2
+    assert processors.count_cores([4, 5], files.get) == 2
+    assert processors.count_cores([0, 4], files.get) == 1
+    assert processors.count_cores([0, 4], topology({0: "0-4", 4: "0-4"}, "thread_siblings_list").get) == 1
 
 
 def test_cores_without_topology() -> None:
-    assert machine.count_cores([0, 1, 2], {}.get) == 3
-    assert machine.count_cores([0, 1], topology({0: "rubbish", 1: "7"}).get) == 2
+    assert processors.count_cores([0, 1, 2], {}.get) == 3
+    assert processors.count_cores([0, 1], topology({0: "rubbish", 1: "7"}).get) == 2
 
 
 def test_caches() -> None:
@@ -150,18 +151,18 @@ def test_caches() -> None:
     ],
 )  # fmt: skip
 def test_quota(groups: str, files: dict[str, str], quota: float | None) -> None:
-    assert machine.quota_of(groups, files.get) == quota
+    assert processors.quota_of(groups, files.get) == quota
 
 
 def test_memory() -> None:
     info = "MemTotal:       24684092 kB\nMemFree:        1 kB\n"
-    assert machine.memory_of(info, "0::/\n", {}.get) == 24684092 << 10
+    assert processors.memory_of(info, "0::/\n", {}.get) == 24684092 << 10
     limit = {"/sys/fs/cgroup/memory.max": "1000000\n"}
-    assert machine.memory_of(info, "0::/job\n", limit.get) == 1000000
-    assert machine.memory_of(info, "0::/job\n", {"/sys/fs/cgroup/memory.max": "max"}.get) == 24684092 << 10
+    assert processors.memory_of(info, "0::/job\n", limit.get) == 1000000
+    assert processors.memory_of(info, "0::/job\n", {"/sys/fs/cgroup/memory.max": "max"}.get) == 24684092 << 10
     old = {"/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}
-    assert machine.memory_of(info, "4:memory:/\n", old.get) == 24684092 << 10
-    assert machine.memory_of("", "", {}.get) is None
+    assert processors.memory_of(info, "4:memory:/\n", old.get) == 24684092 << 10
+    assert processors.memory_of("", "", {}.get) is None
 
 
 def test_fingerprint_changes_with_what_changes_results() -> None:
@@ -195,10 +196,10 @@ def test_this_machine() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
 def test_affinity_is_read_each_time_and_does_not_change_the_name() -> None:
-    before, name = machine.usable_cpus(), machine.fingerprint()
+    before, name = processors.usable_cpus(), machine.fingerprint()
     os.sched_setaffinity(0, {before[0]})
     try:
-        assert machine.usable_cpus() == (before[0],)
+        assert processors.usable_cpus() == (before[0],)
         assert machine.machine().physical_cores == 1
         machine.fingerprint.cache_clear()
         assert machine.fingerprint() == name
@@ -208,7 +209,8 @@ def test_affinity_is_read_each_time_and_does_not_change_the_name() -> None:
 
 def test_without_any_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a system that is not Linux: what is not known is None, nothing raises."""
-    monkeypatch.setattr(machine, "_read", lambda path: None)
+    for module in (machine, processors):
+        monkeypatch.setattr(module, "read_text", lambda path: "")
     monkeypatch.setattr(sys, "platform", "darwin")
     for cached in (machine.cpu_info, machine.capability, machine.fingerprint):
         cached.cache_clear()

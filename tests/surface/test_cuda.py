@@ -54,7 +54,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     cupy.cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(getDevice=lambda: now[0], is_hip=False))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     for index in (0, 1):
-        cufft_plans(index)._plans.clear()
+        cufft_plans(index).clear()
     return lambda index: now.__setitem__(0, index)
 
 

@@ -14,9 +14,9 @@ import pytest
 from names import DETECTED, SETTINGS, Setting, everything_is_there
 
 import backline
-from backline import backends, switches
+from backline import backends, processors, switches
 from backline.errors import BadType, BadValue
-from backline.switches import default_threads, store
+from backline.switches import store
 from backline.switches.cpu_capability import legal_words
 
 pytestmark = pytest.mark.usefixtures("everything_is_there")
@@ -68,7 +68,7 @@ def legal(name: str) -> list[tuple[Any, Any]]:
 
 
 def start(name: str) -> Any:
-    return {"num_threads": default_threads.usable_cores(), "cpu.capability": switches.cpu_capability.NAMES[legal_words()[-1]]}.get(name, SETTINGS[name].default)
+    return {"num_threads": processors.usable_cores(), "cpu.capability": switches.cpu_capability.NAMES[legal_words()[-1]]}.get(name, SETTINGS[name].default)
 
 
 # --- legal values --------------------------------------------------------------------------------------------------

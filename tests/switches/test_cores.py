@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from backline import processors
 from backline.switches import default_threads
 
 
@@ -14,8 +15,8 @@ def machine(monkeypatch):
     """Pretend to be another machine: `files` by path, and the CPUs this process may use."""
 
     def pretend(files: dict[str, str], cpus: list[int]) -> None:
-        monkeypatch.setattr(default_threads, "_read", lambda path: files.get(path.replace("//", "/"), ""))
-        monkeypatch.setattr(default_threads, "_allowed_cpus", lambda: cpus)
+        monkeypatch.setattr(processors, "read_text", lambda path: files.get(path.replace("//", "/"), ""))
+        monkeypatch.setattr(processors, "usable_cpus", lambda: cpus)
 
     return pretend
 
@@ -33,7 +34,7 @@ def siblings(groups: list[str]) -> dict[str, str]:
 )
 def test_two_threads_of_a_core_count_once_and_only_what_is_allowed_counts(machine, cpus, count):
     machine(siblings(["0,2", "1,3"]), cpus)
-    assert default_threads.usable_cores() == count
+    assert processors.usable_cores() == count
 
 
 def test_cpuinfo_answers_where_sys_does_not(machine):
@@ -41,12 +42,12 @@ def test_cpuinfo_answers_where_sys_does_not(machine):
         f"processor\t: {cpu}\nphysical id\t: {cpu // 4}\ncore id\t\t: {cpu % 4 // 2}" for cpu in range(8)
     ]
     machine({"/proc/cpuinfo": "\n\n".join(blocks)}, [0, 1, 2, 4, 5])
-    assert default_threads.usable_cores() == 3
+    assert processors.usable_cores() == 3
 
 
 def test_without_any_topology_every_cpu_counts(machine):
     machine({}, [0, 1, 2])
-    assert default_threads.usable_cores() == 3
+    assert processors.usable_cores() == 3
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_without_any_topology_every_cpu_counts(machine):
 )
 def test_a_quota_lowers_the_count_but_not_below_one(machine, files, count):
     machine({**siblings(["0", "1", "2", "3"]), **files}, [0, 1, 2, 3])
-    assert default_threads.usable_cores() == count
+    assert processors.usable_cores() == count
 
 
 @pytest.mark.parametrize(
@@ -114,9 +115,9 @@ def test_the_larger_variable_wins_and_bad_ones_do_not_count(machine, monkeypatch
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks on this system")
 def test_this_machine():
     allowed = os.sched_getaffinity(0)
-    assert 1 <= default_threads.usable_cores() <= len(allowed)
+    assert 1 <= processors.usable_cores() <= len(allowed)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        assert default_threads.usable_cores() == 1
+        assert processors.usable_cores() == 1
     finally:
         os.sched_setaffinity(0, allowed)

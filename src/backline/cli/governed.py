@@ -1,4 +1,4 @@
-"""What a switch has a say in: operations by family, the libraries that have them, and what this build lacks.
+"""The scope of each switch: operations by family, the libraries that have them, and what this build lacks.
 
 An operation belongs to the family that its Problem says. To learn it, a small Problem of the operation is made, without data.
 """
@@ -121,7 +121,7 @@ def library_of(switch: switches.Switch) -> str:
 
 
 def waiting(switch: switches.Switch) -> str:
-    """Why a switch has nothing to act on in this build yet, or an empty string.
+    """Returns the reason that a switch has no effect in this build yet, or an empty string.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the commands print: aligned columns, coloured on a terminal, plain text into a pipe; JSON where it is asked for.
+"""Printing for the commands: aligned columns, coloured on a terminal, plain text into a pipe; JSON where it is asked for.
 
 On a terminal no line is longer than the terminal is wide. Into a pipe or a file each row is one line, however long: other
 programs read those.

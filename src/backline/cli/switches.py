@@ -111,7 +111,7 @@ def _content(switch: Any) -> dict[str, Any]:
 
 
 def _deciding(switch: Any) -> Any:
-    """What decides how a switch reads: the strongest thing said of it, of a node above it, or of one that it is a view of."""
+    """Returns the setting that decides a switch's value: its own, a node's above it, or one that it derives from."""
     from .. import switches as store
 
     return store.deciding(switch.name, lambda node: store.history(node)[0])
@@ -138,7 +138,7 @@ def _in_full(switch: Any) -> dict[str, Any]:
 
 
 def _note(switch: Any, value: Any) -> str:
-    """Why a switch reads otherwise than what decides it was set to."""
+    """Returns the reason that a switch's value is not what the setting that decides it says."""
     from .. import switches as store
     from ..switches.precision_tree import CUDA
     from .docs import value_text
@@ -163,7 +163,7 @@ def _said(said: Any, holds: bool, decides: str) -> dict[str, Any]:
 
 
 def _nodes(switch: Any) -> list[str]:
-    """Where the value of a switch is looked for: its own place, then those above it; for a view, its nodes' places."""
+    """Returns the places of a switch's value by precedence: its own, those above it; of a derived switch, its nodes'."""
     from .. import switches as store
     from ..switches.precision_tree import PARENT
 

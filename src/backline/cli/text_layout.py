@@ -109,7 +109,7 @@ def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> st
 
 
 def _kept(widths: Sequence[int], width: int) -> int:
-    """How many columns stay columns: as many as leave room for the others, or else as many as fit."""
+    """Returns the number of columns that stay columns: as many as leave room for the others, or else as many as fit."""
     fitting = max((n for n in range(len(widths)) if _sum(widths[:n]) <= width), default=0)
     while fitting > 1 and widths[fitting - 1] > SHORT and width - _sum(widths[:fitting]) - len(GAP) < NARROWEST:
         fitting -= 1

@@ -46,7 +46,7 @@ class Candidate:
 
 @dataclass(slots=True, repr=False)
 class Choice:
-    """What will run, and why.
+    """The algorithm that runs, and the reasons.
 
     It prints as a table and shows as one in a notebook; its repr is one line.
 
@@ -94,19 +94,19 @@ class Choice:
 
     @property
     def requested_precision(self) -> str:
-        """What the switches ask for, where they have a say; else the dtype."""
+        """The precision that the switches ask for, where they govern it; else the dtype."""
         return self.requested if self.requested in ("tf32", "bf16") else short(self.problem.dtype)
 
     @property
     def effective_precision(self) -> str:
-        """What it is computed in."""
+        """The precision that it is computed in."""
         if self.effective not in ("", "ieee"):
             return self.effective
         return short(self.problem.dtype)
 
     @property
     def emulated(self) -> bool:
-        """Whether reduced precision is imitated by rounding the inputs."""
+        """True where reduced precision is emulated by rounding the inputs."""
         return self.chosen is not None and "emulated" in self.chosen.traits
 
     def lines(self) -> list[tuple[str, str]]:

@@ -432,7 +432,7 @@ def _chosen_for_step(problem: Problem) -> Choice:
     return choose(problem, measure=False)
 
 
-def _cufft_plans(device: int) -> plan_caches.PlanCache:
+def _cufft_plans(device: int) -> kept.Plans:
     from .cufft_plan_caches import cufft_plans
 
     return cufft_plans(device)

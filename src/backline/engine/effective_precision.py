@@ -40,7 +40,7 @@ def node(problem: Problem) -> str:
 
 
 def requested(problem: Problem, snapshot: switches.Snapshot) -> str:
-    """What the switches ask for: "none", "ieee", "tf32" or "bf16"; empty where no switch has a say."""
+    """Returns the precision that the switches ask for: "none", "ieee", "tf32" or "bf16"; empty where no switch governs it."""
     name = node(problem)
     return str(snapshot.resolved(name)) if name else ""
 

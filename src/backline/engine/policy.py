@@ -99,7 +99,7 @@ def device_of(switch: Any) -> str:
 
 
 def forbids(algorithm: Algorithm, snapshot: Any) -> tuple[str, str]:
-    """Why a switch forbids an algorithm, and which; two empty strings if none does."""
+    """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
     gate = GATES.get(algorithm.library, "")
     if gate and not snapshot[gate]:
         return f"{gate} is off, which is about it too", gate
@@ -127,7 +127,7 @@ def determinism(algorithm: Algorithm, problem: Problem, level: str, snapshot: An
 
 
 def benchmarks(problem: Problem, snapshot: Any) -> tuple[bool, int]:
-    """Whether candidates are timed, and how many at most (0: all). What a library times within itself is its own business."""
+    """Tells if candidates are timed, and how many at most (0: all). What a library times within itself does not count."""
     if _kind(problem) == "mps":  # operands that are made for a measurement are not MLX's, which would be lazy too
         return False, 0
     return (True, snapshot["benchmark_limit"]) if snapshot["benchmark"] else (False, 0)

@@ -41,7 +41,7 @@ def data() -> dict[str, Any]:
 
 
 def shape_class(problem: Problem) -> str:
-    """What distinguishes Problems of one operation beyond their size: vectors, batches, thin matrices, kernels of one point."""
+    """Returns the class of a Problem beyond its size: vectors, batches, thin matrices, kernels of one point."""
     describe = CLASSES.get(type(problem).__name__)
     return describe(problem) if describe else "batch" if getattr(problem, "items", 1) > 1 else ""
 
@@ -157,12 +157,12 @@ def _intel() -> bool:
 
 
 def _compiles(problem: Problem) -> bool:
-    """Whether MKL may have a kernel compiled for the shape: the only reason to load it for small products."""
+    """Tells if MKL may compile a kernel for the shape: the only reason to load it for small products."""
     return problem.op == "matmul" and max(getattr(problem, side) for side in "mnk") <= 64 and _intel()
 
 
 def describe(problem: Problem) -> str:
-    """Where the order comes from, in words."""
+    """Returns the origin of the order, in words."""
     entry = _find(problem)
     if entry is None:
         return "order of the libraries (the shipped ranking has no entry for this operation)"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import BackendUnavailable
-from ..native.machine import parse_cpu_list
+from ..processors import parse_cpu_list
 from .counts import Note, ranges
 
 __all__ = ["Binder", "choose", "memory_nodes"]
@@ -32,7 +32,7 @@ class Binder:
     memory: frozenset[int] | None = None
 
     def command(self, cpus: Iterable[int], nodes: Iterable[int]) -> list[str]:
-        """What to put in front of a program that shall run on `cpus` of `nodes`.
+        """Returns the words to put in front of a program that shall run on `cpus` of `nodes`.
 
         Examples
         --------
@@ -94,7 +94,7 @@ def _probed(nodes: Sequence[int], memory: frozenset[int] | None) -> list[int]:
 
 
 def _refusal(command: list[str]) -> str:
-    """Why a binding command does not work, or ""."""
+    """Returns the reason that a binding command does not work, or ""."""
     import subprocess
 
     if shutil.which(command[0]) is None:

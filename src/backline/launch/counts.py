@@ -1,4 +1,4 @@
-"""Which cores each instance gets. Nothing here asks the machine: everything is a function of lists of CPU numbers."""
+"""The distribution of cores to instances: functions of lists of CPU numbers, which read nothing of the machine."""
 
 from __future__ import annotations
 

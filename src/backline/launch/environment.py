@@ -125,7 +125,7 @@ def _loadable(entry: str) -> bool:
 
 
 def _is(name: str, path: str) -> bool:
-    """Whether a file bears the name of a library, with or without a version."""
+    """Tells if a file has the name of a library, with or without a version."""
     return any(re.fullmatch(rf"{re.escape(stem)}\.so(\.[0-9]+)*", os.path.basename(path)) for stem in FILES[name][0])
 
 

@@ -35,7 +35,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 
 @dataclass(frozen=True)
 class Job:
-    """What one instance runs.
+    """The command of one instance.
 
     Attributes
     ----------

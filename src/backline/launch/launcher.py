@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import BackendUnavailable, BacklineError, BadType, BadValue
-from ..native.machine import cpu_quota
+from ..processors import cpu_quota
 from . import arguments, binding, counts, environment, instances, messages
 from .counts import Note
 from .topology import CPUInfo
@@ -20,7 +20,7 @@ __all__ = ["Instance", "command", "main", "place"]
 
 
 class Instance(NamedTuple):
-    """Where one instance runs."""
+    """The cores and nodes of one instance."""
 
     number: int
     cpus: list[int]
@@ -224,7 +224,7 @@ def _listed(args: argparse.Namespace, info: CPUInfo, quota: float | None) -> tup
 
 
 def _local(environ: Mapping[str, str]) -> tuple[int, int]:
-    """How many processes share each instance's cores, and which of them this is."""
+    """Returns the number of processes that share each instance's cores, and the rank of this one."""
     values = []
     for name, default in (("LOCAL_WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
         text = environ.get(name, default).strip()

@@ -1,4 +1,4 @@
-"""What the launcher says, all of it on stderr: stdout belongs to the programs it starts. Colour on a terminal only."""
+"""The launcher's messages, all on stderr: stdout belongs to the programs it starts. Colour on a terminal only."""
 
 from __future__ import annotations
 

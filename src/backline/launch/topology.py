@@ -1,4 +1,4 @@
-"""Which processors there are: CPUs, the cores they are threads of, sockets and NUMA nodes.
+"""Processors: CPUs, the cores they are threads of, sockets and NUMA nodes.
 
 A core is told by its socket and its number, and stands for the lowest CPU of it that may be used. Only CPUs that this
 process may use count: those of its affinity mask, which the kernel keeps within the cpuset.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..errors import BadValue
-from ..native.machine import parse_cpu_list, usable_cpus
+from ..processors import parse_cpu_list, read_text, siblings, usable_cpus
 from .counts import ranges
 
 __all__ = ["CPUInfo", "Cpu", "parse_lscpu", "read_lscpu", "read_system"]
@@ -32,7 +32,7 @@ class Cpu(NamedTuple):
 
 
 def parse_lscpu(text: str) -> list[Cpu]:
-    """Understand what ``lscpu --parse=CPU,Core,Socket,Node`` prints; columns after these are passed over.
+    """Parses what ``lscpu --parse=CPU,Core,Socket,Node`` prints; columns after these are passed over.
 
     A blank node or socket is 0, a blank core is a core of its own.
 
@@ -68,7 +68,7 @@ def parse_lscpu(text: str) -> list[Cpu]:
 
 
 def read_lscpu() -> list[Cpu]:
-    """Ask lscpu; [] where it is missing, fails, or says what is not understood."""
+    """Runs lscpu; [] where it is missing, fails, or says what is not understood."""
     import subprocess
 
     command = ["lscpu", f"--parse={COLUMNS}"]
@@ -83,7 +83,7 @@ def read_lscpu() -> list[Cpu]:
 
 
 def read_system(root: str = "/sys/devices/system") -> list[Cpu]:
-    """Read the kernel's folders of CPUs and nodes; [] where there are none.
+    """Reads the kernel's folders of CPUs and nodes; [] where there are none.
 
     Parameters
     ----------
@@ -102,12 +102,9 @@ def read_system(root: str = "/sys/devices/system") -> list[Cpu]:
             continue
         topology = f"{folder}/topology"
         # Core numbers may repeat in the dies of one socket; who shares a core with whom never misleads.
-        siblings = parse_cpu_list(_text(f"{topology}/core_cpus_list") or _text(f"{topology}/thread_siblings_list"))
+        threads = siblings(cpu, read_text, f"{root}/cpu")
         number = _text(f"{topology}/core_id")
-        if cpu in siblings:
-            core = min(siblings)
-        else:
-            core = int(number) if number.isdecimal() else -1 - cpu
+        core = min(threads) if threads else int(number) if number.isdecimal() else -1 - cpu
         socket = _text(f"{topology}/physical_package_id")
         found.append(Cpu(cpu, core, int(socket) if socket.isdecimal() else 0, node_of.get(cpu, 0)))
     return found
@@ -123,11 +120,7 @@ def _numbered(folder: str, prefix: str) -> list[int]:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return read_text(path).strip()
 
 
 class CPUInfo:

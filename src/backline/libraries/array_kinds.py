@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..problems.memory_layout import contiguous_strides
 
 __all__ = [
     "ArrayKind", "Described", "arrays_in", "describe", "kind_of", "learn", "likeness", "measured_by", "register", "unregister",
@@ -86,14 +87,6 @@ def _wait_for_cuda(device: str) -> None:
     sys.modules["cupy"].cuda.Device(int(device.partition(":")[2] or 0)).synchronize()
 
 
-def _row_major(array: Any) -> tuple[int, ...]:
-    steps, step = [], int(array.itemsize)
-    for n in reversed(array.shape):
-        steps.append(step)
-        step *= max(int(n), 1)
-    return tuple(reversed(steps))
-
-
 def _mlx_dtype(array: Any) -> np.dtype[Any]:
     name = str(array.dtype).rpartition(".")[2]
     if name == "bfloat16":
@@ -112,7 +105,7 @@ _KINDS: dict[str, ArrayKind] = {
             "cuda", _to_cupy, lambda a: a.get(), _wait_for_cuda, ("dtype", "shape", "strides", "data.device_id"),
         ),
         # MLX has no strides to show: its arrays are values, row by row for whoever looks.
-        ArrayKind("MLX", "mlx", "array", _mlx_dtype, _row_major, lambda a: "mps"),
+        ArrayKind("MLX", "mlx", "array", _mlx_dtype, lambda a: contiguous_strides(a.shape, int(a.itemsize)), lambda a: "mps"),
     )
 }
 

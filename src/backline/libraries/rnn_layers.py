@@ -99,32 +99,16 @@ def layer_problem(p: RnnProblem, features: int) -> Problem:
     """
     width = p.gates * p.hidden
     x = (p.batch, p.steps) if p.batch_first else (p.steps, p.batch)
-    found = [_dense("x", p, *x, features)]
-    found += [_dense(role, p, p.directions, p.batch, p.hidden) for role in ("hc" if p.mode == "lstm" else "h")]
+    shapes: dict[str, tuple[int, ...]] = {"x": (*x, features)}
+    shapes |= dict.fromkeys("hc" if p.mode == "lstm" else "h", (p.directions, p.batch, p.hidden))
     for d in range(p.directions):
-        found += [_dense(f"w_ih{d}", p, width, features), _dense(f"w_hh{d}", p, width, p.hidden)]
+        shapes |= {f"w_ih{d}": (width, features), f"w_hh{d}": (width, p.hidden)}
         if p.biases:
-            found += [_dense(f"b_ih{d}", p, width), _dense(f"b_hh{d}", p, width)]
+            shapes |= {f"b_ih{d}": (width,), f"b_hh{d}": (width,)}
+    operands = [Operand.contiguous(role, p.dtype, shape) for role, shape in shapes.items()]
     if p.get("lengths") is not None:
-        found.append(Operand("lengths", np.dtype(np.int64), (p.batch,), (8,)))
-    return Problem("rnn layer", tuple(found))
-
-
-def _dense(role: str, p: RnnProblem, *shape: int) -> Operand:
-    strides, step = [], p.dtype.itemsize
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return Operand(role, p.dtype, shape, tuple(reversed(strides)))
-
-
-def _is_dense(o: Operand) -> bool:
-    step = o.dtype.itemsize
-    for n, stride in zip(reversed(o.shape), reversed(o.strides), strict=True):
-        if n != 1 and stride != step:
-            return False
-        step *= n
-    return o.aligned
+        operands.append(Operand.contiguous("lengths", np.dtype(np.int64), (p.batch,)))
+    return Problem("rnn layer", tuple(operands))
 
 
 def by_layer(p: RnnProblem, make: Callable[[int], Any]) -> Any:
@@ -134,7 +118,7 @@ def by_layer(p: RnnProblem, make: Callable[[int], Any]) -> Any:
     """
     later = {p.directions * p.hidden} if p.layers > 1 else set()
     plans = {features: make(features) for features in {p.features, *later}}
-    strange = [i for i, o in enumerate(p.operands) if o.role != "lengths" and not _is_dense(o)]
+    strange = [i for i, o in enumerate(p.operands) if o.role != "lengths" and not o.is_contiguous()]
     in_order = ["input", "h0", *(["c0"] if p.mode == "lstm" else []), *(f"p{i}" for i in range(p.directions * p.per_cell))]
     if p.layers == 1 and not strange and [o.role for o in p.operands] == in_order:
         return plans[p.features]

@@ -163,7 +163,7 @@ class Capture:
 
 
 def _is_descriptor(stream: Any) -> bool:
-    """Whether what is printed to a stream comes out at descriptor 1, as far as one can tell."""
+    """Tells if a stream writes to descriptor 1, as far as that can be known."""
     if stream is None:
         return True
     try:

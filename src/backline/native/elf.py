@@ -1,4 +1,4 @@
-"""Read what a shared library says about itself, before the loader is asked to open it.
+"""Reads the headers of a shared library before the loader is asked to open it.
 
 The loader's own refusals are late and terse, and a truncated file can end the process with SIGBUS when a page
 behind its end is touched. So a candidate is looked at first: is it a whole ELF shared object for this
@@ -52,7 +52,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What a shared library says about itself.
+    """The headers of a shared library.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Elf:
 
 
 def supported() -> bool:
-    """Whether files can be checked here: ELF is what Linux and the BSDs use; macOS and Windows do not."""
+    """Tells if files can be checked here: ELF is what Linux and the BSDs use; macOS and Windows do not."""
     return sys.platform.startswith(("linux", "freebsd", "netbsd", "openbsd"))
 
 
@@ -232,7 +232,7 @@ class _Object:
         self.symbols = self._offset(self.tags[_DT_SYMTAB], "the symbols")
 
     def _offset(self, address: int, what: str) -> int:
-        """Where in the file the byte lies that will be at this address."""
+        """Returns the offset in the file of the byte that will be at this address."""
         for start, offset, size in self.loads:
             if start <= address < start + size:
                 return offset + address - start
@@ -245,7 +245,7 @@ class _Object:
         return text.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _defined(self, index: int, name: bytes) -> bool:
-        """Whether the symbol at this index bears the name and can be looked up by the loader."""
+        """Tells if the symbol at this index has the name and can be looked up by the loader."""
         entry = self.file.read(self.symbols + index * _SYM_SIZE, _SYM_SIZE, f"symbol {index}")
         at, info, other, section = struct.unpack_from(self.order + "IBBH", entry)
         if section == _SHN_UNDEF or info >> 4 not in (_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE):
@@ -255,7 +255,7 @@ class _Object:
         return self.file.read_up_to(self.strings + at, len(name) + 1) == name + b"\0"
 
     def exports(self, name: str) -> bool:
-        """Whether the loader would find this function or variable here."""
+        """Tells if the loader would find this function or variable here."""
         wanted = name.encode()
         if _DT_GNU_HASH in self.tags:
             return self._find_gnu(wanted)
@@ -354,7 +354,7 @@ def inspect(path: str, needs: Iterable[str] = ()) -> Elf:
 
 
 def exports(path: str, names: Iterable[str]) -> frozenset[str]:
-    """Which of these names a library exports; raises `Refused` as `inspect` does."""
+    """Returns those of these names that a library exports; raises `Refused` as `inspect` does."""
     with _File(path) as file:
         library = _Object(file)
         return frozenset(name for name in names if library.exports(name))

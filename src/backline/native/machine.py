@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..processors import SYSTEM_CPUS, count_cores, cpu_quota, memory, parse_cpu_list, physical_cores, read_text, usable_cpus
 from ..switches import cpu_capability as words
-from .cgroups import memory_of, quota_of
 
-__all__ = ["CpuInfo", "Machine", "capability", "cpu_quota", "fingerprint", "machine", "usable_cpus"]
+__all__ = ["CpuInfo", "Machine", "capability", "fingerprint", "machine"]
 
-_SYSTEM_CPUS = "/sys/devices/system/cpu"
-
-#: Who designed an Arm core, by the number the core reports.
+#: Designers of Arm cores, by the number the core reports.
 _ARM = {
     0x41: "Arm", 0x42: "Broadcom", 0x43: "Cavium", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA",
     0x51: "Qualcomm", 0x61: "Apple", 0x6D: "Microsoft", 0xC0: "Ampere",
@@ -36,7 +33,7 @@ _ARITHMETIC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """What `/proc/cpuinfo` says about the first processor.
+    """The first processor as `/proc/cpuinfo` describes it.
 
     Attributes
     ----------
@@ -93,20 +90,11 @@ class Machine:
     libc: str
 
 
-def _read(path: str) -> str | None:
-    """The text of a small file; None if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
 # --- texts understood ---------------------------------------------------------------------------------------
 
 
 def parse_cpuinfo(text: str) -> CpuInfo:
-    """Understand the text of `/proc/cpuinfo`, of any architecture.
+    """Parses the text of `/proc/cpuinfo`, of any architecture.
 
     Examples
     --------
@@ -136,7 +124,7 @@ def parse_cpuinfo(text: str) -> CpuInfo:
 
 
 def capability_of(flags: Iterable[str], architecture: str, sve_bytes: int | None = None) -> str:
-    """The capability word: which class of vector instructions there is.
+    """Returns the capability word: which class of vector instructions there is.
 
     Parameters
     ----------
@@ -155,24 +143,8 @@ def capability_of(flags: Iterable[str], architecture: str, sve_bytes: int | None
     return words.NAMES[words.word_of(flags, architecture, sve_bytes)]
 
 
-def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Understand a list of processors as the kernel writes it.
-
-    Examples
-    --------
-    >>> parse_cpu_list("0-2,8\\n")
-    (0, 1, 2, 8)
-    """
-    cpus: list[int] = []
-    for part in text.strip().split(","):
-        first, dash, last = part.strip().partition("-")
-        if first.isdecimal() and (last.isdecimal() if dash else True):
-            cpus += range(int(first), int(last if dash else first) + 1)
-    return tuple(cpus)
-
-
 def parse_size(text: str) -> int | None:
-    """Bytes in a size as the kernel writes it: "1024K", "32M", "2097152"; None for anything else.
+    """Returns the bytes in a size as the kernel writes it: "1024K", "32M", "2097152"; None for anything else.
 
     Examples
     --------
@@ -183,22 +155,10 @@ def parse_size(text: str) -> int | None:
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2].upper()] if match else None
 
 
-def count_cores(cpus: Iterable[int], read: Callable[[str], str | None]) -> int:
-    """Physical cores among these processors; each processor counts as one where siblings are not told."""
-    cores = set()
-    for cpu in cpus:
-        siblings = None
-        for name in ("core_cpus_list", "thread_siblings_list"):
-            siblings = siblings or read(f"{_SYSTEM_CPUS}/cpu{cpu}/topology/{name}")
-        members = parse_cpu_list(siblings or "")
-        cores.add(min(members) if cpu in members else cpu)
-    return len(cores)
-
-
 def cache_size(level: int, cpu: int, read: Callable[[str], str | None]) -> int | None:
-    """Bytes of one data or unified cache of this level, as seen from a processor."""
+    """Returns the bytes of one data or unified cache of this level, as seen from a processor."""
     for index in range(8):
-        folder = f"{_SYSTEM_CPUS}/cpu{cpu}/cache/index{index}"
+        folder = f"{SYSTEM_CPUS}/cpu{cpu}/cache/index{index}"
         here, kind, size = ((read(f"{folder}/{name}") or "").strip() for name in ("level", "type", "size"))
         if here == str(level) and kind != "Instruction":
             return parse_size(size)
@@ -206,7 +166,7 @@ def cache_size(level: int, cpu: int, read: Callable[[str], str | None]) -> int |
 
 
 def fingerprint_of(cpu: CpuInfo, architecture: str, cores: int) -> str:
-    """A short name for machines whose measurements are comparable.
+    """Returns a short name for machines whose measurements are comparable.
 
     Examples
     --------
@@ -228,9 +188,9 @@ def fingerprint_of(cpu: CpuInfo, architecture: str, cores: int) -> str:
 
 @lru_cache(maxsize=1)
 def cpu_info() -> CpuInfo:
-    """The processor; read once."""
-    text = _read("/proc/cpuinfo")
-    if text is not None:
+    """Returns the processor; read once."""
+    text = read_text("/proc/cpuinfo")
+    if text:
         return parse_cpuinfo(text)
     import platform
 
@@ -246,30 +206,17 @@ def _architecture() -> str:
 
 @lru_cache(maxsize=1)
 def capability() -> str:
-    """The capability word of this processor."""
+    """Returns the capability word of this processor."""
     return words.NAMES[words.detected()]
 
 
-def usable_cpus() -> tuple[int, ...]:
-    """Processors this process may run on now: its affinity, else all there are."""
-    if sys.platform.startswith("linux"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
-def cpu_quota() -> float | None:
-    """Processors' worth of time the container grants; None without a limit."""
-    groups = _read("/proc/self/cgroup")
-    return quota_of(groups, _read) if groups is not None else None
-
-
 def _all_cpus() -> tuple[int, ...]:
-    return parse_cpu_list(_read(f"{_SYSTEM_CPUS}/online") or "") or tuple(range(os.cpu_count() or 1))
+    return parse_cpu_list(read_text(f"{SYSTEM_CPUS}/online")) or tuple(range(os.cpu_count() or 1))
 
 
 @lru_cache(maxsize=1)
 def fingerprint() -> str:
-    """A short, stable name of this machine for tuning records.
+    """Returns a short, stable name of this machine for tuning records.
 
     It is made of the processor's model, its arithmetic instructions and the number of physical cores of the
     machine. Affinity and quotas are left out: thread counts are part of a record's own key.
@@ -279,11 +226,11 @@ def fingerprint() -> str:
     >>> fingerprint() == fingerprint()
     True
     """
-    return fingerprint_of(cpu_info(), _architecture(), count_cores(_all_cpus(), _read))
+    return fingerprint_of(cpu_info(), _architecture(), count_cores(_all_cpus(), read_text))
 
 
 def _system() -> str:
-    for line in (_read("/etc/os-release") or "").splitlines():
+    for line in read_text("/etc/os-release").splitlines():
         key, _, value = line.partition("=")
         if key == "PRETTY_NAME" and value:
             return value.strip().strip("\"'")
@@ -303,7 +250,7 @@ def _libc() -> str:
 
 
 def machine() -> Machine:
-    """What there is to know about this machine, read now.
+    """Returns the facts about this machine, read now.
 
     Returns
     -------
@@ -316,17 +263,16 @@ def machine() -> Machine:
     True
     """
     cpus = usable_cpus()
-    groups = _read("/proc/self/cgroup") or ""
     return Machine(
         architecture=_architecture(),
         cpu=cpu_info(),
         capability=capability(),
         usable_cpus=cpus,
-        physical_cores=count_cores(cpus, _read),
-        quota=quota_of(groups, _read),
-        l2=cache_size(2, cpus[0], _read),
-        l3=cache_size(3, cpus[0], _read),
-        memory=memory_of(_read("/proc/meminfo") or "", groups, _read),
+        physical_cores=physical_cores(),
+        quota=cpu_quota(),
+        l2=cache_size(2, cpus[0], read_text),
+        l3=cache_size(3, cpus[0], read_text),
+        memory=memory(),
         system=_system(),
         libc=_libc(),
     )

@@ -197,7 +197,7 @@ class Builder:
         self.steps, self.first_steps = self.first_steps, self.steps
 
     def info(self, count: int) -> Pointer:
-        """Where LAPACK puts its info, one per item."""
+        """Returns the memory for LAPACK's info, one per item."""
         if self.info_buffer is None:
             at = self._add(("work", self.int_size * max(count, 1)))
             self.info_buffer = (at, self.int_size, count)
@@ -242,7 +242,7 @@ class Builder:
 
 
 def same_place(a: Operand, b: Operand) -> bool:
-    """Whether two operands at the same address are the same elements."""
+    """Tells if two operands at the same address are the same elements."""
     # The stride of an axis of one element says nothing: broadcasting writes 0 there.
     steps = all(s == t or n == 1 for n, s, t in zip(a.shape, a.strides, b.strides, strict=False))
     return a.shape == b.shape and steps and a.dtype == b.dtype

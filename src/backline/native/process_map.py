@@ -1,4 +1,4 @@
-"""Which shared libraries are mapped into this process: the list kept by the kernel.
+"""The shared libraries that are mapped into this process: the list kept by the kernel.
 
 Reading is separate from parsing, so that recorded lists can be tested. Away from Linux there is no such list
 and the answer is empty.

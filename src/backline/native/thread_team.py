@@ -138,7 +138,7 @@ def forget_counts() -> None:
 
 
 def forked() -> bool:
-    """Whether this is a forked child of a process that had the team; then everything runs on one thread."""
+    """Tells if this is a forked child of a process that had the team; then everything runs on one thread."""
     return _forked
 
 

@@ -1,4 +1,4 @@
-"""Which attention kernels may run, and in which order they are tried."""
+"""The attention kernels that may run, and the order in which they are tried."""
 
 from __future__ import annotations
 

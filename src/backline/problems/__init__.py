@@ -7,11 +7,14 @@ which library will run it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 
 __all__ = ["SHORT", "Operand", "Problem", "operand", "short"]
 
@@ -44,6 +47,15 @@ class Operand:
     strides: tuple[int, ...]
     aligned: bool = True
 
+    @classmethod
+    def contiguous(cls, role: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
+        """Returns the operand that a new array in C order is."""
+        return cls(role, dtype, shape, contiguous_strides(shape, dtype.itemsize))
+
+    def is_contiguous(self, order: Sequence[int] | None = None) -> bool:
+        """Tells if the array is aligned, and contiguous with its axes in this order, the outermost in memory first; C without."""
+        return self.aligned and is_contiguous(self.shape, self.strides, self.dtype.itemsize, order)
+
     @property
     def nbytes(self) -> int:
         size = self.dtype.itemsize
@@ -68,8 +80,6 @@ class Operand:
         """
         if len(self.shape) < 2:
             return "C" if not self.shape or self.strides[0] == self.dtype.itemsize or self.shape[0] == 1 else "X"
-        from .memory_layout import matrix_layout
-
         return matrix_layout(self.shape[-2:], self.strides[-2:], self.dtype.itemsize, self.aligned)[0]
 
     def text(self) -> str:

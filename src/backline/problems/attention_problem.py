@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from . import Operand, Problem
+from .memory_layout import contiguous_strides
 
 __all__ = ["AttentionGrads", "AttentionProblem", "attention_problem", "wrong"]
 
@@ -253,7 +254,7 @@ def _describe(role: str, array: Any) -> tuple[Operand, str, int]:
     if callable(getattr(array, "stride", None)):  # PyTorch counts elements
         strides = tuple(int(step) * dtype.itemsize for step in array.stride())
     if strides is None:  # MLX does not tell; its kernels take any
-        strides = _contiguous(shape, dtype.itemsize)
+        strides = contiguous_strides(shape, dtype.itemsize)
     return Operand(role, dtype, shape, tuple(strides)), _device(array, kind), _address(array)
 
 
@@ -263,14 +264,6 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
         return _BFLOAT16 if name == "bfloat16" else np.dtype(name)
     except TypeError:
         raise BadType(f"attention: {name!r} is no dtype that is known here") from None
-
-
-def _contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    for n in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= n
-    return tuple(reversed(strides))
 
 
 def _device(array: Any, kind: str) -> str:

@@ -24,20 +24,9 @@ def channels_last(o: Operand) -> bool | None:
     >>> channels_last(operand("input", images.transpose(0, 3, 1, 2))), channels_last(operand("input", images))
     (True, False)
     """
-    if not o.aligned:
-        return None
     first = tuple(range(len(o.shape)))
     last = (0, *first[2:], 1)
-    return next((kind for kind, order in ((False, first), (True, last)) if _dense(o, order)), None)
-
-
-def _dense(o: Operand, order: tuple[int, ...]) -> bool:
-    step = o.dtype.itemsize
-    for axis in reversed(order):
-        if o.shape[axis] != 1 and o.strides[axis] != step:
-            return False
-        step *= o.shape[axis]
-    return True
+    return next((kind for kind, order in ((False, first), (True, last)) if o.is_contiguous(order)), None)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class LinearProblem(Problem):
         roles = {"a": "a", "b": "b", added: "c"} | ({} if self.halves else {"out": "out"})
         operands = [replace(o, role=roles[o.role]) for o in self.operands if o.role in roles]
         if self.halves:
-            operands = [_widened(o) for o in operands]
+            operands = [Operand.contiguous(o.role, np.dtype(np.float32), o.shape) for o in operands]
         has = any(o.role == "c" for o in operands)
         parameters = (("alpha", 1), ("beta", 1)) if has else ()
         kept: Any = [(k, v) for k, v in self.parameters if k == "precision"]
@@ -69,12 +69,3 @@ class LinearProblem(Problem):
     @property
     def empty(self) -> bool:
         return self.product.empty
-
-
-def _widened(o: Operand) -> Operand:
-    """A dense float32 copy of an operand, rows first."""
-    dtype, strides, step = np.dtype(np.float32), [], 4
-    for n in reversed(o.shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return Operand(o.role, dtype, o.shape, tuple(reversed(strides)))

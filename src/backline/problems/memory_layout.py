@@ -1,15 +1,51 @@
-"""How a matrix lies in memory, as BLAS and LAPACK see it."""
+"""Memory layouts: strides of contiguous arrays, and matrices and batches as BLAS and LAPACK address them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-__all__ = ["batch_offsets", "broadcast_batch", "matrix_layout"]
+__all__ = ["batch_offsets", "broadcast_batch", "contiguous_strides", "is_contiguous", "matrix_layout"]
+
+
+def contiguous_strides(shape: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Returns the strides of a contiguous array.
+
+    Parameters
+    ----------
+    shape
+        Elements along each axis.
+    itemsize
+        Bytes of an element; 1 for strides in elements.
+    order
+        The axes from the outermost in memory to the innermost; in order (C) without it.
+
+    Examples
+    --------
+    >>> contiguous_strides((2, 3, 4), 8), contiguous_strides((2, 3, 4), 1, (0, 2, 1))
+    ((96, 32, 8), (12, 1, 3))
+    """
+    strides, step = [0] * len(shape), itemsize
+    for axis in reversed(range(len(shape)) if order is None else order):
+        strides[axis] = step
+        step *= max(int(shape[axis]), 1)
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> bool:
+    """Tells if an array has these strides when it is contiguous with its axes in `order`; axes of size 1 may have any.
+
+    Examples
+    --------
+    >>> is_contiguous((2, 1, 4), (32, 5, 8), 8), is_contiguous((2, 3), (8, 16), 8), is_contiguous((2, 3), (8, 16), 8, (1, 0))
+    (True, False, True)
+    """
+    expected = contiguous_strides(shape, itemsize, order)
+    return all(n == 1 or s == e for n, s, e in zip(shape, strides, expected, strict=True))
 
 
 def matrix_layout(shape: Sequence[int], strides: Sequence[int], itemsize: int, aligned: bool = True) -> tuple[str, int]:
-    """Class and leading dimension of a matrix: ("C", ld), ("F", ld), or ("X", 0) where BLAS would need a copy.
+    """Returns class and leading dimension of a matrix: ("C", ld), ("F", ld), or ("X", 0) where BLAS would need a copy.
 
     Parameters
     ----------
@@ -47,7 +83,7 @@ def matrix_layout(shape: Sequence[int], strides: Sequence[int], itemsize: int, a
 
 
 def broadcast_batch(*shapes: Sequence[int]) -> tuple[int, ...] | None:
-    """The batch shape that all of these broadcast to, or None."""
+    """Returns the batch shape that all of these broadcast to, or None."""
     longest = max((len(s) for s in shapes), default=0)
     result = []
     for axis in range(-longest, 0):
@@ -59,7 +95,7 @@ def broadcast_batch(*shapes: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def batch_offsets(batch: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> int | tuple[int, ...]:
-    """Where the items of a batch lie: one stride in bytes if it is uniform, else every offset.
+    """Returns the offsets of a batch's items: one stride in bytes if it is uniform, else every offset.
 
     ``shape`` and ``strides`` are the operand's own batch dimensions; missing ones and those of size 1 are repeated.
 

@@ -30,10 +30,6 @@ __all__: list[str] = []
 F32, I32, I8 = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int8)
 
 
-def _dense(role: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
-    return Operand(role, dtype, shape, tuple(dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape))))
-
-
 def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
     """Dtype of the input that two plain arrays stand for."""
     for name, array in (("x", x), ("weight", weight)):
@@ -52,17 +48,18 @@ def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
 
 def _of_shapes(op: str, dtype: np.dtype[Any], x: Any, weight: Any, result: tuple[int, ...], **words: Any) -> QuantizedProblem:
     enough_memory(op, result, dtype)
-    operands = [_dense("input", dtype, x.shape), _dense("weight", I8, weight.shape)]
+    operands = [Operand.contiguous("input", dtype, x.shape), Operand.contiguous("weight", I8, weight.shape)]
     numbers_of = [("input_scale", F32), ("input_zero", I32), ("weight_scale", F32)]
     if op != "linear_dynamic":
         numbers_of += [("result_scale", F32), ("result_zero", I32)]
-    operands += [_dense(role, of, (1,)) for role, of in numbers_of]
+    operands += [Operand.contiguous(role, of, (1,)) for role, of in numbers_of]
     words["engine"] = scheme(words["engine"]).engine
     problem = QuantizedProblem(f"quantized.{op}", tuple(operands), tuple(sorted(words.items())), "quantized", result=result)
     wanted = quantized_engines.packing(problem)
     if wanted is None:
         return problem
-    return replace(problem, operands=(*operands[:2], _dense("form", np.dtype(np.uint8), (wanted.nbytes,)), *operands[2:]))
+    form = Operand.contiguous("form", np.dtype(np.uint8), (wanted.nbytes,))
+    return replace(problem, operands=(*operands[:2], form, *operands[2:]))
 
 
 def _linear_of_shapes(op: str, x: Any, weight: Any, engine: Any = None) -> QuantizedProblem:

@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def path() -> str:
-    """Where the records are kept; an empty string where they are not.
+    """Returns the path of the records; an empty string where none are kept.
 
     >>> path() == "" or os.path.isabs(path())
     True
@@ -57,7 +57,7 @@ def connect(where: str, *, create: bool = False) -> Any:
 
 
 def _foreign(connection: Any) -> str:
-    """Why a database is not ours, or an empty string."""
+    """Returns the reason that a database is not one of ours, or an empty string."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     content = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 2").fetchall()

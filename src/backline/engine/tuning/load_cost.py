@@ -1,4 +1,4 @@
-"""Which libraries a script is worth loading: what one saves over the others must be more than it takes to load it."""
+"""The libraries that are worth loading for a script: one must save more time than it takes to load."""
 
 from __future__ import annotations
 

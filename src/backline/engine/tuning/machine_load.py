@@ -1,4 +1,4 @@
-"""How quiet the machine was while something was timed, from the counters that the system keeps.
+"""The load of the machine while something was timed, from the counters that the system keeps.
 
 Times taken beside other programs' work say nothing about an algorithm, and those of two algorithms taken at different load say
 nothing about which of them is faster. The counters are read before and after; a measurement that was disturbed is made again,
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
-from ...native.machine import usable_cpus
+from ...processors import read_text, usable_cpus
 
 __all__ = ["Quietness", "Reading", "between", "in_turn", "read", "spread"]
 
@@ -54,7 +54,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Quietness:
-    """How quiet the machine was during one measurement; None for what is not known.
+    """The load of the machine during one measurement; None for what is not known.
 
     Attributes
     ----------
@@ -118,8 +118,8 @@ def _processors(count: int) -> str:
 def read() -> Reading:
     """Returns the counters as they are now."""
     ended = os.times()
-    busy, stolen = _of_processors(_text("/proc/stat"), usable_cpus())
-    load = _text("/proc/loadavg").partition(" ")[0]
+    busy, stolen = _of_processors(read_text("/proc/stat"), usable_cpus())
+    load = read_text("/proc/loadavg").partition(" ")[0]
     return Reading(
         time.perf_counter(), time.process_time() + ended.children_user + ended.children_system, busy, stolen, _switches(),
         float(load) if load else None,
@@ -193,14 +193,6 @@ def in_turn(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            return stream.read(1 << 20)
-    except OSError:
-        return ""
 
 
 @lru_cache(maxsize=1)

@@ -97,7 +97,7 @@ class TuningRecord:
         return self.errors.get(algorithm)
 
     def describe(self) -> str:
-        """Where an order that rests on this comes from, in words."""
+        """Returns the origin of an order that rests on this, in words."""
         count = len(self.medians)
         busy = ", timed on a busy machine" if self.disturbed else ""
         return f"tuning record of {self.created[:10]}, {count} algorithm{'' if count == 1 else 's'}{busy}"

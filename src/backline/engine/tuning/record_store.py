@@ -38,7 +38,7 @@ Key = tuple[str, int]
 
 
 class _Store:
-    """What this process knows of the file."""
+    """The contents of the tuning file, as read by this process."""
 
     def __init__(self) -> None:
         self.records: dict[Key, TuningRecord] | None = None

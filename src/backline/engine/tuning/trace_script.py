@@ -99,7 +99,7 @@ class Recorder:
         entry[4] += nanoseconds
 
     def entries(self) -> list[dict[str, Any]]:
-        """What was seen: one entry for each Problem, algorithm and number of threads."""
+        """The operations that ran: one entry for each Problem, algorithm and number of threads."""
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         parts = [part for seen in self.seen.values() for part in _steps(*seen[1:])]
         for choice, op, count, nanoseconds in parts:
@@ -118,7 +118,7 @@ class Recorder:
 
 
 def _steps(choice: Any, op: str, count: int, nanoseconds: float) -> list[tuple[Any, str, int, float]]:
-    """What ran as it can be measured: the steps of a contraction, each with its share of the time by its operations."""
+    """Returns what ran as it can be measured: the steps of a contraction, each with its share of the time by its operations."""
     inner = [step.choice for step in getattr(choice, "steps", ()) if step.choice is not None and step.choice.chosen is not None]
     if not inner:
         return [(choice, op, count, nanoseconds)]

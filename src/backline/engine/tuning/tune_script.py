@@ -110,7 +110,7 @@ class Row:
 
 @dataclass(slots=True)
 class TuneReport:
-    """What tuning a script found; the figures of the command line's tables.
+    """The result of tuning a script; the figures of the command line's tables.
 
     Attributes
     ----------
@@ -174,11 +174,11 @@ class TuneReport:
         return next((run.disturbed for run in (self.tuned, self.untuned, self.numpy) if run.disturbed), "")
 
     def faster(self, before: float | None, after: float | None) -> float | None:
-        """How many times faster one run is than another; None where they cannot be compared."""
+        """Returns the speed-up of one run over another; None where they cannot be compared."""
         return before / after if before and after and not self.busy() else None
 
     def in_operations(self) -> float | None:
-        """How many times faster all operations are, tuned, than on NumPy; None where that is not known."""
+        """Returns the speed-up of all operations, tuned, over NumPy; None where that is not known."""
         if not self.busy():
             return self.faster(self.numpy.in_operations, self.tuned.in_operations)
         pairs = [(r.count * r.alone[0], r.count * r.alone[1]) for r in self.rows() if r.alone[0] and r.alone[1]]

@@ -21,7 +21,7 @@ from ...native.plan_builder import Builder, Pointer, shift
 from ...native.shared_library import double_bits, float_bits
 from ...problems import Operand
 from ...problems.conv_problem import ConvProblem, channels_last
-from ...problems.memory_layout import batch_offsets
+from ...problems.memory_layout import batch_offsets, contiguous_strides
 from .. import capability
 from ..base import Algorithm, Refusal
 from ..reference.reference_conv import result_order
@@ -116,16 +116,6 @@ def _three(values: Sequence[int], missing: int) -> tuple[int, ...]:
     return (*[missing] * (3 - len(values)), *values)
 
 
-def _dense(o: Operand, order: Sequence[int]) -> bool:
-    """Whether an operand is dense, its axes in this order from the outermost in memory."""
-    step = o.dtype.itemsize
-    for axis in reversed(order):
-        if o.shape[axis] != 1 and o.strides[axis] != step:
-            return False
-        step *= o.shape[axis]
-    return o.aligned
-
-
 class _Steps:
     """Writes the steps of one convolution down; `result` is what is returned."""
 
@@ -136,14 +126,11 @@ class _Steps:
         self.taps = prod(p.kernel)
         order = result_order(p)
         self.last = order[-1] != len(order) - 1
-        steps = [self.item] * len(order)
-        for inner, outer in zip(order[:0:-1], order[-2::-1], strict=True):
-            steps[outer] = steps[inner] * p.result[inner]
-        self.steps = tuple(steps)  # of the result, dense in its order
+        self.steps = contiguous_strides(p.result, self.item, order)
         self.out = out = p.get("out")
         self.result: Pointer = b.result(p.dtype, p.result, self.steps) if out is None else b.argument("out")
         # Where the product is written: the result, or workspace of its layout.
-        self.direct = out is None or _dense(out, order)
+        self.direct = out is None or out.is_contiguous(order)
         self.target = self.result if self.direct else b.work(prod(p.result) * self.item, shared=True)
 
     # copies before and after ------------------------------------------------------------------------------------------
@@ -188,19 +175,14 @@ class _Steps:
         step = columns * self.item if rows == 1 else w.strides[0]
         inside = Operand("row", w.dtype, (1, *w.shape[1:]), w.strides, w.aligned)
         most = self.blas.native.max_integer * self.item
-        if _dense(inside, (0, *order)) and step % self.item == 0 and columns * self.item <= step <= most:
+        if inside.is_contiguous((0, *order)) and step % self.item == 0 and columns * self.item <= step <= most:
             return pointer, step // self.item
         return self.copied(w, pointer, (0, *order)), columns
 
     def copied(self, o: Operand, source: Pointer, order: Sequence[int]) -> Pointer:
         """A dense copy of an operand, its axes in this order in memory, in workspace that all threads share."""
         copy = self.b.work(o.nbytes, shared=True)
-        to = [0] * len(o.shape)
-        size = self.item
-        for axis in reversed(order):
-            to[axis] = size
-            size *= o.shape[axis]
-        self.move(o.shape, source, o.strides, copy, to)
+        self.move(o.shape, source, o.strides, copy, contiguous_strides(o.shape, self.item, order))
         return copy
 
     def matrices(self, role: str) -> tuple[Pointer, tuple[int, int], bool]:

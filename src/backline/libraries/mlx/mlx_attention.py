@@ -1,4 +1,4 @@
-"""Attention of MLX's arrays: its fused kernel on Metal, and the formula written down.
+"""Attention of MLX's arrays: its fused kernel on Metal, and the formula.
 
 In the formula a key that a mask leaves out takes no part at all: NaN or infinity in it go nowhere. The fused kernel multiplies it
 by zero, and has no gradients: these are the formula's.
@@ -15,7 +15,7 @@ from ...problems.attention_problem import AttentionProblem
 from ...switches.definitions import KERNELS
 from ..attention_constraints import facts_of, refusal
 from ..base import Refusal
-from ..reference.attention_formula import Space, run
+from ..reference.attention_formula import Space, kept_weights, run
 
 __all__ = ["flash", "flash_note", "flash_refusal", "math", "math_refusal", "others", "unfused"]
 
@@ -27,7 +27,7 @@ GRADIENT = "MLX's fused kernel has no gradients; those of the formula are there"
 
 
 def others(library: str, p: AttentionProblem) -> Iterator[Refusal]:
-    """Why the kernels that MLX does not have are none here."""
+    """Refuses the kernels that MLX does not have."""
     for kernel in KERNELS:
         if kernel == "overrideable":
             yield Refusal(library, kernel, "no extension has registered one")
@@ -45,12 +45,12 @@ def _unfit(kernel: str, p: AttentionProblem) -> str:
 
 
 def math_refusal(p: AttentionProblem) -> str:
-    """Why the formula does not take a Problem; empty where it does."""
+    """Returns the reason that the formula does not take a Problem; empty where it does."""
     return _unfit("math", p)
 
 
 def flash_refusal(p: AttentionProblem) -> str:
-    """Why MLX's fused kernel is not to be asked; empty where it is."""
+    """Returns the reason that MLX's fused kernel does not take a Problem; empty where it does."""
     reason = _unfit("flash_attention", p)
     if reason:
         return reason
@@ -70,7 +70,7 @@ def flash_refusal(p: AttentionProblem) -> str:
 
 
 def flash_note(p: AttentionProblem) -> str:
-    """What else a user should know."""
+    """Returns the note that a user sees."""
     if p.mask is None and not p.is_causal:
         return ""
     return "NaN or infinity in a value spread even where a mask leaves its key out"
@@ -95,7 +95,7 @@ def _four(x: Array) -> Array:
 
 
 def unfused(p: AttentionProblem, mx: Any) -> str:
-    """Why MLX has no fused kernel for a Problem, by its own word; empty where it has. Nothing is computed."""
+    """Returns MLX's own reason to have no fused kernel for a Problem; empty where it has. Nothing is computed."""
     dtype = getattr(mx, p.dtype.name)
     given = {o.role: mx.zeros(o.shape, mx.bool_ if o.dtype.kind == "b" else dtype) for o in p.operands}
     try:
@@ -136,9 +136,7 @@ def math(p: AttentionProblem, mx: Any) -> Run:
     roles = [o.role for o in p.operands]
 
     def kept(shape: tuple[int, ...]) -> Array:
-        """What dropout multiplies the weights with; the same numbers as for arrays of NumPy."""
-        drawn = np.random.default_rng(p.parameter("seed")).random(shape) >= p.dropout
-        return mx.array(drawn * np.float32(1 / (1 - p.dropout) if p.dropout < 1 else 0))
+        return mx.array(kept_weights(p, shape, np.dtype(np.float32)))
 
     def multiply(left: Array, right: Array) -> Array:
         if left.shape[-1]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...problems.conv_problem import ConvProblem
-from .mlx_layers import ACTIVATIONS
+from .mlx_layers import activate
 
 __all__ = ["function", "note", "refusal"]
 
@@ -66,7 +66,7 @@ def function(p: ConvProblem, mx: Any, metal: bool) -> Run:
         if "residual" in given:
             result = result + given["residual"]
         name = p.parameter("activation")
-        result = result if name is None else ACTIVATIONS[name](result, mx)
+        result = result if name is None else activate(name, result, mx)
         return result.astype(dtype)
 
     return run

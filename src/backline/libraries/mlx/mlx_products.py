@@ -9,8 +9,9 @@ from ...problems import Operand
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
+from ...problems.memory_layout import contiguous_strides
 from ..reference import reference_einsum
-from .mlx_layers import ACTIVATIONS, EXPONENTIAL, IMPRECISE
+from .mlx_layers import EXPONENTIAL, IMPRECISE, activate
 
 __all__ = ["DTYPES", "as_operand", "elements", "elements_refusal", "linear", "matmul", "note", "refusal"]
 
@@ -37,14 +38,6 @@ def note(p: LinearProblem) -> str:
     return "on Metal halves are rounded after the product too" if p.halves else ""
 
 
-def _dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    for n in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= max(n, 1)
-    return tuple(reversed(strides))
-
-
 def as_operand(array: Array, o: Operand) -> Array:
     """An array of the call as the matrix, or batch of matrices, that its operand describes.
 
@@ -53,8 +46,8 @@ def as_operand(array: Array, o: Operand) -> Array:
     shape, size = tuple(array.shape), o.dtype.itemsize
     if o.role in ("c", "bias"):
         return array  # broadcast by what is done with it
-    turned = len(shape) == 2 and o.shape == shape[::-1] and o.strides == _dense(shape, size)[::-1]
-    if turned and o.strides != _dense(o.shape, size):
+    turned = len(shape) == 2 and o.shape == shape[::-1] and o.strides == contiguous_strides(shape, size)[::-1]
+    if turned and o.strides != contiguous_strides(o.shape, size):
         return array.T
     return array if o.shape == shape else array.reshape(o.shape)
 
@@ -110,7 +103,7 @@ def linear(p: LinearProblem, mx: Any, metal: bool) -> Run:
             if role in given:
                 x = x + given[role]
         name = p.parameter("activation")
-        x = x if name is None else ACTIVATIONS[name](x, mx)
+        x = x if name is None else activate(name, x, mx)
         return x.astype(dtype).reshape(p.result)
 
     return run

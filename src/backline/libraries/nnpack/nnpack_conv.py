@@ -25,7 +25,7 @@ from ...native.plan_builder import Builder, Pointer
 from ...native.shared_library import NativeLibrary
 from ...problems import Operand, Problem
 from ...problems.conv_problem import ConvProblem
-from ...problems.memory_layout import batch_offsets
+from ...problems.memory_layout import batch_offsets, contiguous_strides, is_contiguous
 from ..base import Algorithm, Refusal, failure
 from ..pthreadpool import Pools
 from ..reference import reference_conv
@@ -252,15 +252,15 @@ class _Steps:
         # A residual is added in the end, and out may be the residual: then the convolution has a place of its own.
         apart = out is not None and residual is not None
         given = None if apart else out
-        lies = self._strides(p.result, reference_conv.result_order(p)) if given is None else given.strides
+        lies = contiguous_strides(p.result, 4, reference_conv.result_order(p)) if given is None else given.strides
         final = b.result(F32, p.result, lies) if given is None else b.argument("out")
-        direct = _lies(p.result, lies) and (given is None or given.aligned)
+        direct = is_contiguous(p.result, lies, 4) and (given is None or given.aligned)
         target = final if direct else b.work(4 * prod(p.result), shared=True)
         self._calls(source, weight, bias, target, strategy)
         b.finite((1, prod(p.result)), (0, 4), F32, target, (self.info[0], 4 * self.items, 0), NOT_FINITE)
         b.each()
         if not direct:
-            self._copy(p.result, target, self._strides(p.result), final, lies)
+            self._copy(p.result, target, contiguous_strides(p.result, 4), final, lies)
         results = [final]
         if residual is not None:
             results.append(b.argument("residual"))
@@ -317,23 +317,15 @@ class _Steps:
 
     # where things lie
 
-    def _strides(self, shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Strides in bytes of an array of float32 without gaps, its axes in an order."""
-        strides, step = [0] * len(shape), 4
-        for axis in reversed(order if order is not None else range(len(shape))):
-            strides[axis] = step
-            step *= shape[axis]
-        return tuple(strides)
-
     def _dense(self, role: str) -> Pointer:
         """An operand without gaps, its axes in order: where it is, or copied."""
         o = self.p.get(role)
         assert o is not None
         pointer = self.b.argument(role)
-        if o.aligned and _lies(o.shape, o.strides):
+        if o.is_contiguous():
             return pointer
         target = self.b.work(o.nbytes, shared=True)
-        self._copy(o.shape, pointer, o.strides, target, self._strides(o.shape))
+        self._copy(o.shape, pointer, o.strides, target, contiguous_strides(o.shape, 4))
         return target
 
     def _bias(self) -> Pointer:
@@ -380,16 +372,6 @@ class _Steps:
             return y if after is None else after(*results)
 
         return on_info
-
-
-def _lies(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether an array of float32 has no gaps and its axes in order."""
-    step = 4
-    for n, s in zip(reversed(shape), reversed(strides), strict=True):
-        if n != 1 and s != step:
-            return False
-        step *= n
-    return True
 
 
 def _after(relu: bool, residual: bool, apart: bool) -> Callable[..., Any] | None:

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import LibraryFailed, OutOfMemory
 from ...native.plan_builder import Builder, Pointer
 from ...problems import Operand, Problem
-from ...problems.memory_layout import batch_offsets
+from ...problems.memory_layout import batch_offsets, contiguous_strides
 from ..base import failure
 from . import abi
 from .primitives import Desc, Engine, PrimitiveDesc
@@ -50,11 +50,7 @@ def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> t
     >>> dense_strides((2, 3, 4)), dense_strides((2, 3, 4), (0, 2, 1))
     ((12, 4, 1), (12, 1, 3))
     """
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order if order is not None else range(len(shape))):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
+    return contiguous_strides(shape, 1, order)
 
 
 def image_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:

@@ -13,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NUMPY", "PIECES", "Space", "mlx_space", "working"]
+from .error_function import erfc
+
+__all__ = ["NUMPY", "PIECES", "Space", "mlx_space"]
 
 Array = Any
 
 
-def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that devices compute an operation on this one in: halves in float32.
-
-    >>> working(np.dtype("float16")).name, working(np.dtype("float64")).name
-    ('float32', 'float64')
-    """
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+def _sigmoid(xp: Any, x: Array) -> Array:
+    e = xp.exp(-xp.abs(x))  # never above 1: nothing overflows
+    return xp.where(x >= 0, 1, e) / (1 + e)
 
 
 # Elementwise parts of the formulas, which a library may have a kernel for. Arrays broadcast.
 PIECES: dict[str, Callable[..., Array]] = {
+    "sigmoid": lambda xp, x: _sigmoid(xp, x),
+    "erfc": lambda xp, x: erfc(x).astype(x.dtype, copy=False),
     "shifted_exp": lambda xp, x, m: xp.exp(x - m),
     "divided": lambda xp, x, s: x / s,
     "less": lambda xp, x, m, s: x - m - s,
@@ -44,7 +44,7 @@ PIECES: dict[str, Callable[..., Array]] = {
 
 @dataclass(frozen=True)
 class Space:
-    """What formulas compute with.
+    """An array namespace, and the functions that differ between namespaces.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Space:
 
     @property
     def writes(self) -> bool:
-        """Whether its functions may write to an array that is given."""
+        """True where functions may write to an array that is given."""
         return self.new is not None
 
     def piece(self, name: str, *arrays: Array) -> Array:
@@ -154,7 +154,8 @@ NUMPY = Space(np, np.dtype(np.float64), new=lambda like, shape, dtype: np.empty_
 def mlx_space(mx: Any) -> Space:
     """The Space of ``mlx.core``, which has no sums in float64 on Metal; its arrays have no order of axes in memory."""
     names = {"bool": "bool_"}
-    return Space(mx, None, lambda dtype: getattr(mx, names.get(dtype.name, dtype.name)))
+    kernels = {"sigmoid": mx.sigmoid, "erfc": lambda x: 1 - mx.erf(x)}
+    return Space(mx, None, lambda dtype: getattr(mx, names.get(dtype.name, dtype.name)), kernels)
 
 
 def count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:

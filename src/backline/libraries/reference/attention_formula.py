@@ -1,8 +1,9 @@
-"""Attention as it is written down, in terms of an array namespace: for CuPy's arrays, and for the gradients of MLX's.
+"""The formula of attention over an array namespace, for NumPy, CuPy and MLX.
 
 A product, softmax, a product; and the gradients. All scores are held at once, queries x keys for every head. A key that takes no
-part does not count at all: NaN or infinity in it, or in its value, go nowhere. Nothing is read back from the device for that:
-where something is left out, one more product counts for every element of the result the infinities that it has a share in.
+part does not count at all: NaN or infinity in it, or in its value, go nowhere. That holds for masks of bool, for minus infinity
+in masks that are added, and for causal ones. Nothing is read back from a device for that: where something is left out, one more
+product counts for every element of the result the infinities that it has a share in.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from ...problems.attention_problem import AttentionGrads, AttentionProblem
 
-__all__ = ["Space", "run"]
+__all__ = ["Space", "kept_weights", "run"]
 
 Array = Any
 
@@ -34,6 +35,10 @@ class Space:
         The product of two batches of matrices; either may be another one with its last axes exchanged.
     kept
         Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
+    scalar
+        Makes a number that arrays of the dtype `compute` can be multiplied with, of one in extended precision.
+    values_known
+        Whether values can be read without waiting for a device.
     """
 
     xp: Any
@@ -41,10 +46,18 @@ class Space:
     flag: Any
     multiply: Callable[[Array, Array], Array]
     kept: Callable[[tuple[int, ...]], Array]
+    scalar: Callable[[Any], Any] = float
+    values_known: bool = False
+
+
+def kept_weights(p: AttentionProblem, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Returns what dropout multiplies the weights with, by NumPy's generator."""
+    kept = np.random.default_rng(p.parameter("seed")).random(shape) >= p.dropout
+    return np.asarray(kept * dtype.type(1 / (1 - p.dropout) if p.dropout < 1 else 0))
 
 
 def run(p: AttentionProblem, space: Space, given: dict[str, Array]) -> Any:
-    """Attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype."""
+    """Computes attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype."""
     queries, keys, _ = p.lengths
     leads = [shape[:-2] for shape in p.shapes]
     if p.enable_gqa:
@@ -87,8 +100,8 @@ class _Formula:
             self.mask = _as(self.mask, space.compute)
         self.zero, self.one = (self.xp.full((), value, space.compute) for value in (0.0, 1.0))
         self.infinity = self.xp.full((), float("inf"), space.compute)
-        root = abs(p.scale) ** 0.5
-        self.roots = -root if p.scale < 0 else root, root
+        root = np.sqrt(np.longdouble(abs(p.scale)))  # rounded once, to the precision that is computed in
+        self.roots = space.scalar(-root if p.scale < 0 else root), space.scalar(root)
         self.query, self.key = (_as(given[role], space.compute) * r for role, r in zip(("query", "key"), self.roots, strict=True))
         self.value = _as(given["value"], space.compute)
         self.taken = self._taken()
@@ -122,7 +135,7 @@ class _Formula:
     # --- products ---------------------------------------------------------------------------------------------------------
 
     def _shared(self, of: Array) -> int:
-        """How many query heads share one of a key or value."""
+        """Returns the number of query heads that share one of a key or value."""
         heads = of.shape[-3] if of.ndim > 2 else 1
         return self.p.heads[0] // heads if self.p.enable_gqa else 1
 
@@ -153,15 +166,30 @@ class _Formula:
         return self.space.multiply(self._folded(weights, each).swapaxes(-1, -2), self._folded(rows, each))
 
     def _careful(self, product: Callable[[Array, Array], Array], left: Array, right: Array) -> Array:
-        """A product in which what is not finite on the right counts only where a key takes part."""
-        if self.taken is None:
-            return product(left, right)
+        """A product in which what is not finite on the right counts only where a key takes part.
+
+        Weights are never negative, so on devices an infinity counts with its own sign. Where values can be read this happens
+        only if something is not finite, so there is time for the signs on the left, and for zeros: these make a NaN.
+        """
         xp, infinity = self.xp, self.infinity
+        if self.taken is None or (self.space.values_known and xp.isfinite(right).all()):
+            return product(left, right)
         unknown, up, down = xp.isnan(right), right == infinity, right == -infinity
-        found = product(left, xp.where(up | down | unknown, self.zero, right))
-        flags = xp.concatenate([up | unknown, down | unknown], axis=-1).astype(self.space.compute)
-        shape = (*self._lead(self.taken), *self.p.lengths[:2])
-        counts = product(xp.broadcast_to(self.taken, shape).astype(self.space.compute), flags)
+        strange = up | down | unknown
+        found = product(left, xp.where(strange, self.zero, right))
+        taken = xp.broadcast_to(self.taken, (*self._lead(self.taken), *self.p.lengths[:2]))
+        shares = [(taken, up | unknown, down | unknown)]  # where a weight is taken, with what gives infinity, and what minus it
+        if self.space.values_known:
+            above, below = left > self.zero, left < self.zero
+            shares = [
+                (taken & above, up | unknown, down | unknown),
+                (taken & below, down | unknown, up | unknown),
+                (taken & ~(above | below), strange, strange),
+            ]
+        counts = self.zero
+        for where, plus, minus in shares:
+            flags = xp.concatenate([plus, minus], axis=-1).astype(self.space.compute)
+            counts = counts + product(where.astype(self.space.compute), flags)
         columns = right.shape[-1]
         found = xp.where(counts[..., :columns] > self.zero, found + infinity, found)
         return xp.where(counts[..., columns:] > self.zero, found - infinity, found)  # both: NaN
@@ -176,7 +204,7 @@ class _Formula:
     # --- results ----------------------------------------------------------------------------------------------------------
 
     def result(self) -> Array:
-        """What the operation returns."""
+        """Returns the attention."""
         return _as(self._careful(self._rows, self.used, self.value), self.dtype)
 
     def gradients(self, grad: Array) -> AttentionGrads:

@@ -107,7 +107,7 @@ def _padded(f: Space, x: Array, axis: int, padding: tuple[int, int], value: floa
 
 
 def _joined(f: Space, function: Any, windows: Iterator[Array]) -> Array:
-    """What a function of two makes of several, without more memory than for the result where arrays can be written to."""
+    """Reduces several arrays by a function of two, without more memory than for the result where arrays can be written to."""
     made, own = next(windows), False
     for x in windows:
         made = function(made, x, out=made) if own and f.writes else function(made, x)
@@ -160,7 +160,7 @@ def _reached(offset: int, dim: tuple[int, int, int, int, tuple[int, int]], size:
 
 
 def divisors(p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...]) -> Any:
-    """What the sum of every window is divided by: an int, or a NumPy array that broadcasts over the images."""
+    """Returns the divisors of the sums of all windows: an int, or a NumPy array that broadcasts over the images."""
     given = p.parameter("divisor")
     if given is not None:
         return given
@@ -178,7 +178,7 @@ def divisors(p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...]) 
 
 
 def _divisor(f: Space, p: NeuralProblem, image: tuple[int, ...], points: tuple[int, ...], dtype: Any) -> Any:
-    """What `divisors` gives, for arrays of a dtype of the Space: a number where all of it is one."""
+    """Returns the `divisors` for arrays of a dtype of the Space: a number where all are equal."""
     by = np.asarray(divisors(p, image, points))
     if by.size == 0 or (by == by.flat[0]).all():
         return float(by.flat[0]) if by.size else 1.0

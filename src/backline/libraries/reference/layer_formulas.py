@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ...problems.dtypes import compute_dtype
 from ...problems.neural_problem import NeuralProblem
 from . import formulas
-from .array_namespaces import Space, working
+from .array_namespaces import Space
 
 __all__ = ["FORMULAS", "SHAPED", "empty", "function"]
 
@@ -76,8 +77,8 @@ def _pool(compute: Run) -> Run:
 
 
 def _max_pool(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Array:
-    # Windows of one element are the input itself, or a view of it.
-    return formulas.max_pool(f, p, x["input"].copy() if math.prod(p.parameter("kernel")) == 1 else x["input"])
+    # Windows of one element are the input itself, or a view of it, which a caller could write to.
+    return formulas.max_pool(f, p, x["input"].copy() if f.writes and math.prod(p.parameter("kernel")) == 1 else x["input"])
 
 
 FORMULAS: dict[str, Run] = {
@@ -93,7 +94,7 @@ SHAPED = ("layer_norm_grad", "batch_norm_train_grad")  # their parameters' gradi
 
 def function(p: NeuralProblem, f: Space) -> Run:
     """The function of the arrays of a call that runs a formula in a Space, for arrays of any kind."""
-    compute, roles, wide = FORMULAS[p.op], [o.role for o in p.operands], working(p.dtype)
+    compute, roles, wide = FORMULAS[p.op], [o.role for o in p.operands], compute_dtype(p.dtype)
     like = next(i for i, role in enumerate(roles) if role in ("input", "result", "grad"))
     if f.kept is not None and p.op.startswith("avg_pool"):
         formulas.keep_divisor(f, p, f.dtypes(wide))
@@ -112,13 +113,13 @@ def function(p: NeuralProblem, f: Space) -> Run:
 
 
 def empty(p: NeuralProblem, f: Space) -> Run:
-    """Where there is no element to compute: zeros of the shapes."""
+    """Returns the function for arrays without elements: zeros of the shapes."""
     shapes = [p.result]
     if p.op == "layer_norm_grad":
         shapes += [p.result[len(p.result) - p.parameter("axes") :]] * 2
     elif p.op in ("batch_norm_train", "batch_norm_train_grad"):
         shapes += [p.result[1:2]] * 2
-    rest = p.dtype if p.op in SHAPED else working(p.dtype)
+    rest = p.dtype if p.op in SHAPED else compute_dtype(p.dtype)
 
     def run(*arrays: Array) -> Any:
         made = tuple(f.zeros(shape, rest if i else p.dtype) for i, shape in enumerate(shapes))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...problems.conv_problem import ConvProblem
+from ...problems.dtypes import HALVES, compute_dtype
 from ..base import Algorithm, Refusal
 from ..numpy import numpy_threads
 
@@ -22,7 +23,6 @@ __all__ = ["algorithms", "function", "new_result", "result_order"]
 Array = Any
 
 BLAS = ("float32", "float64", "complex64", "complex128", "float16", "bfloat16")
-HALVES = ("float16", "bfloat16")
 CHUNK = 32 << 20  # bytes of windows that are copied at a time
 
 
@@ -55,13 +55,13 @@ def new_result(p: ConvProblem) -> Array:
 def function(p: ConvProblem, *, loops: bool = False) -> Callable[..., Array]:
     """The convolution as a function of the arrays of the call; with `loops` no BLAS takes part."""
     index = {o.role: i for i, o in enumerate(p.operands)}
-    working = np.dtype(np.float32) if p.dtype.name in HALVES else p.dtype
+    dtype = compute_dtype(p.dtype)
     times = _loops if loops else np.matmul
     compute = {"conv_grad_weight": _weight, "conv_grad_input": _scattered, "conv_transpose": _scattered}.get(p.op, _gathered)
 
     def run(*arrays: Array) -> Array:
-        given = {role: arrays[i].astype(working, copy=False) for role, i in index.items() if role != "out"}
-        result = np.zeros(p.result, working)
+        given = {role: arrays[i].astype(dtype, copy=False) for role, i in index.items() if role != "out"}
+        result = np.zeros(p.result, dtype)
         if not p.empty:
             compute(p, given, result, times)
         if "bias" in given:

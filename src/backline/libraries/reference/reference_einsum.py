@@ -37,7 +37,7 @@ def _kind(p: EinsumProblem) -> str:
 
 
 def view(term: str, shape: tuple[int, ...], output: str) -> Callable[[Array], Array]:
-    """What makes an array with the labels of `term` one that broadcasts against the axes of `output`.
+    """Returns the function that makes an array with the labels of `term` one that broadcasts against the axes of `output`.
 
     Labels of `term` that the output has not are of size 1, or come after its axes in the view.
     """

@@ -36,7 +36,7 @@ def apart(out: Array, x: Array) -> None:
 
 
 def fits(p: FftProblem) -> bool:
-    """Whether the input is what is transformed: neither cut nor filled up, neither converted nor aligned first."""
+    """Tells if the input itself is transformed: neither cut nor filled up, neither converted nor aligned first."""
     o = p.get("input")
     assert o is not None
     whole = tuple(o.shape[axis] for axis in p.axes) == p.taken and not p.empty

@@ -75,7 +75,7 @@ def _factor(a: Array, hermitian: bool) -> tuple[Array, Array, int]:
 
 
 def _pivot(rest: Array, k: int) -> tuple[int, int]:
-    """How many rows the next block has, and the row that is interchanged with its last one; a row too far where all is zero."""
+    """Returns the rows of the next block, and the row that is interchanged with its last one; a row too far where all is zero."""
     n = rest.shape[0]
     here = _size(rest[k, k])
     column = _size(rest[k + 1 :, k])

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import BadValue, LinAlgError
 from ...problems.linalg_problem import LinalgProblem, singular
+from ...processors import usable_cpus
 
 Array = Any
 
@@ -25,7 +26,7 @@ def blas_threads() -> int:
         value = os.environ.get(name, "")
         if value.isdigit() and int(value) > 0:
             return int(value)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(usable_cpus())
 
 
 def _batched(p: LinalgProblem, array: Array, core: int = 2) -> Array:
@@ -102,7 +103,7 @@ def _lu(a: Array) -> tuple[Array, Array, int]:
 
 
 def _zero_pivot(a: Array) -> int:
-    """Why NumPy called a matrix singular; 0 where that was NaN or infinity, which spread."""
+    """Returns the position at which NumPy found a matrix singular; 0 where that was NaN or infinity, which spread."""
     return (_lu(a)[2] or len(a)) if np.isfinite(a).all() else 0
 
 

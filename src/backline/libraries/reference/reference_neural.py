@@ -16,9 +16,8 @@ import numpy as np
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, PythonPlan, Refusal
 from ..blas.compiled_loops import COMPILED, compiled_algorithms, prepare_compiled
-from . import formulas, reference_pooling
+from . import activation_formulas, formulas, reference_pooling
 from .array_namespaces import NUMPY
-from .error_function import erfc
 
 __all__ = ["DTYPES", "activate", "algorithms", "blocks", "plan", "prepare"]
 
@@ -27,8 +26,6 @@ Array = Any
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("relu", "max_pool", "max_pool_indices")  # have these as well
 BLOCK = 1 << 15  # elements at a time
-ROOT_HALF, ROOT_2_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
-TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715  # of Hendrycks and Gimpel, arXiv:1606.08415
 
 
 def algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -60,8 +57,8 @@ def prepare(p: NeuralProblem, algorithm: Algorithm) -> Any:
     return prepare_compiled(p, algorithm) if algorithm.name == COMPILED else PythonPlan(plan(p))
 
 
-def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that an operation on this one is computed in."""
+def reference_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the dtype that references are computed in: float32 for 16-bit floats, otherwise float64."""
     return np.dtype(np.float32 if dtype.itemsize == 2 else np.float64)
 
 
@@ -99,106 +96,31 @@ def _sum(x: Array, axes: tuple[int, ...]) -> Array:
 # Activations ---------------------------------------------------------------------------------------------------------
 
 
-def _sigmoid(x: Array) -> Array:
-    e = np.exp(-np.abs(x))  # never above 1: nothing overflows
-    return np.where(x >= 0, x.dtype.type(1), e) / (1 + e)
-
-
-def _gelu(x: Array) -> Array:
-    # erfc of the negative: 1 + erf would cancel where x is negative.
-    return x * (0.5 * erfc(-ROOT_HALF * x)).astype(x.dtype, copy=False)
-
-
-def _gelu_tanh(x: Array) -> Array:
-    # (1 + tanh u) / 2 is the sigmoid of 2 u, without the cancellation.
-    return x * _sigmoid(2 * TANH_SCALE * (x + TANH_CUBIC * x * x * x))
-
-
-def _silu(x: Array) -> Array:
-    return x * _sigmoid(x)
-
-
-def _relu(x: Array) -> Array:
-    return np.maximum(x, x.dtype.type(0))
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, "tanh": np.tanh, "sigmoid": _sigmoid,
-}  # fmt: skip
-
-
 def activate(name: str, x: Array, out: Array) -> Array:
-    """Write an activation of an array to another one of the same shape, or to the array itself; returns that.
+    """Writes an activation of an array to another one of the same shape, or to the array itself; returns that.
 
     Parameters
     ----------
     name
-        A key of ACTIVATIONS.
+        A key of `activation_formulas.ACTIVATIONS`.
     x, out
         Arrays of one of DTYPES.
     """
-    function, dtype = ACTIVATIONS[name], x.dtype if name == "relu" else working(x.dtype)
+    function, dtype = activation_formulas.ACTIVATIONS[name], x.dtype if name == "relu" else reference_dtype(x.dtype)
     for part in blocks(x.shape):
-        out[part] = function(x[part].astype(dtype, copy=False))
+        out[part] = function(NUMPY, x[part].astype(dtype, copy=False))
     return out
 
 
-def _named(name: str) -> Callable[..., Array]:
-    def compute(p: NeuralProblem, input: Array) -> Array:
-        return activate(name, input, _new(input))
-
-    return compute
+def activation(p: NeuralProblem, input: Array) -> Array:
+    return activate("gelu_tanh" if p.parameter("approximate") == "tanh" else p.op, input, _new(input))
 
 
-def gelu(p: NeuralProblem, input: Array) -> Array:
-    return activate("gelu_tanh" if p.parameter("approximate") == "tanh" else "gelu", input, _new(input))
-
-
-def _gelu_slope(x: Array) -> Array:
-    near = np.clip(x, -100, 100)  # beyond, the density is 0, and 0 times infinity is not meant
-    return 0.5 * erfc(-ROOT_HALF * x) + near * np.exp(-0.5 * near * near) / ROOT_2_PI
-
-
-def _gelu_tanh_slope(x: Array) -> Array:
-    near = np.clip(x, -100, 100)
-    u = 2 * TANH_SCALE * (near + TANH_CUBIC * near**3)
-    rise = 2 * TANH_SCALE * (1 + 3 * TANH_CUBIC * near * near)
-    return _sigmoid(u) + near * _sigmoid(u) * _sigmoid(-u) * rise
-
-
-def _silu_slope(x: Array) -> Array:
-    near = np.clip(x, -1000, 1000)  # beyond, the slope is 0 or 1, and 0 times infinity is not meant
-    return _sigmoid(near) * (1 + near * _sigmoid(-near))
-
-
-def _tanh_slope(x: Array) -> Array:
-    return 4 * _sigmoid(2 * x) * _sigmoid(-2 * x)  # 1 - tanh(x) ** 2, without the cancellation
-
-
-def _sigmoid_slope(x: Array) -> Array:
-    return _sigmoid(x) * _sigmoid(-x)
-
-
-def _sloped(slope: Callable[[Array], Array]) -> Callable[..., Array]:
-    """The gradient of an activation, from its slope."""
-
-    def compute(p: NeuralProblem, input: Array, grad: Array) -> Array:
-        result, dtype = _new(input), working(input.dtype)
-        for part in blocks(input.shape):
-            result[part] = (slope(input[part].astype(dtype, copy=False)) * grad[part]).astype(dtype, copy=False)
-        return result
-
-    return compute
-
-
-def gelu_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
-    slope = _gelu_tanh_slope if p.parameter("approximate") == "tanh" else _gelu_slope
-    return _sloped(slope)(p, input, grad)
-
-
-def relu_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
-    result = _new(input)
-    result[...] = np.where(input <= 0, result.dtype.type(0), grad)  # a NaN lets the gradient through, as in torch
+def activation_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
+    result, dtype = _new(input), input.dtype if p.op == "relu_grad" else reference_dtype(input.dtype)
+    for part in blocks(input.shape):
+        x, g = (a[part].astype(dtype, copy=False) for a in (input, grad))
+        result[part] = activation_formulas.gradient(NUMPY, p, x, g)
     return result
 
 
@@ -210,7 +132,7 @@ def _along(compute: Callable[..., Array]) -> Callable[..., Array]:
 
     def run(p: NeuralProblem, **given: Array) -> Array:
         arrays = [given[role] for role in ("input", "result", "grad") if role in given]
-        result, dtype, axis = _new(arrays[0]), working(arrays[0].dtype), p.parameter("axis")
+        result, dtype, axis = _new(arrays[0]), reference_dtype(arrays[0].dtype), p.parameter("axis")
         made, *arrays = (x if x.ndim else x.reshape(1) for x in (result, *arrays))
         if made.size:
             for part in blocks(made.shape, (axis,)):
@@ -227,33 +149,21 @@ softmax_grad, log_softmax_grad = _along(formulas.softmax_grad), _along(formulas.
 # Normalisation -------------------------------------------------------------------------------------------------------
 
 
-def _normalised(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array]:
-    """(x - mean) / sqrt(variance + eps) in float64, and what was divided by, inverted."""
-    count = math.prod(x.shape[i] for i in axes)
-    centred = x - _sum(x, axes) / count
-    inverse = 1 / np.sqrt(_sum(centred * centred, axes) / count + eps)
-    centred *= inverse
-    return centred, inverse
-
-
 def _last(p: NeuralProblem, x: Array) -> tuple[int, ...]:
     return tuple(range(x.ndim - p.parameter("axes"), x.ndim))
 
 
 def layer_norm(p: NeuralProblem, input: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
-    result, dtype, axes = _new(input), working(input.dtype), _last(p, input)
+    result, axes = _new(input), _last(p, input)
     if input.size == 0:
         return result
+    weight, bias = (None if v is None else v.astype(np.float64, copy=False) for v in (weight, bias))
     for part in blocks(input.shape, axes):
-        y, _ = _normalised(input[part].astype(dtype, copy=False), axes, p.parameter("eps"))
-        result[part] = _scaled(y, weight, bias).astype(dtype, copy=False)
+        x = input[part].astype(np.float64, copy=False)
+        mean, variance = formulas.moments(NUMPY, x, axes)
+        y = formulas.normalised(NUMPY, x, mean, 1 / np.sqrt(variance + p.parameter("eps")), weight, bias)
+        result[part] = y.astype(reference_dtype(input.dtype), copy=False)
     return result
-
-
-def _scaled(y: Array, weight: Array | None, bias: Array | None) -> Array:
-    if weight is not None:
-        y = y * weight.astype(np.float64, copy=False)
-    return y if bias is None else y + bias.astype(np.float64, copy=False)
 
 
 def _over_channels(vector: Array | None, ndim: int) -> Array | None:
@@ -266,10 +176,10 @@ def batch_norm(
     centre, spread, weight, bias = (_over_channels(v, input.ndim) for v in (mean, variance, weight, bias))
     assert centre is not None and spread is not None
     inverse = 1 / np.sqrt(spread + p.parameter("eps"))
-    result, dtype = _new(input), working(input.dtype)
+    result, dtype = _new(input), reference_dtype(input.dtype)
     for part in blocks(input.shape, (1,)):
-        y = (input[part].astype(dtype, copy=False) - centre) * inverse
-        result[part] = _scaled(y, weight, bias).astype(dtype, copy=False)
+        y = formulas.normalised(NUMPY, input[part].astype(dtype, copy=False), centre, inverse, weight, bias)
+        result[part] = y.astype(dtype, copy=False)
     return result
 
 
@@ -329,15 +239,15 @@ def _norm_grad(
         moved, more_weight, more_bias = formulas.norm_grad(NUMPY, x, g, scale, axes, summed, p.parameter("eps"))
         by_weight[here] += more_weight
         by_bias[here] += more_bias
-        result[part] = moved.astype(working(input.dtype), copy=False)
+        result[part] = moved.astype(reference_dtype(input.dtype), copy=False)
     return result, by_weight.reshape(shape).astype(input.dtype), by_bias.reshape(shape).astype(input.dtype)
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{name: _named(name) for name in ("relu", "silu", "tanh", "sigmoid")},
-    "gelu": gelu, "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "batch_norm": batch_norm,
-    "batch_norm_train": batch_norm_train, "relu_grad": relu_grad, "gelu_grad": gelu_grad, "silu_grad": _sloped(_silu_slope),
-    "tanh_grad": _sloped(_tanh_slope), "sigmoid_grad": _sloped(_sigmoid_slope), "softmax_grad": softmax_grad,
-    "log_softmax_grad": log_softmax_grad, "layer_norm_grad": layer_norm_grad, "batch_norm_train_grad": batch_norm_train_grad,
+    **dict.fromkeys(("relu", "gelu", "silu", "tanh", "sigmoid"), activation),
+    **dict.fromkeys(("relu_grad", "gelu_grad", "silu_grad", "tanh_grad", "sigmoid_grad"), activation_grad),
+    "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "batch_norm": batch_norm,
+    "batch_norm_train": batch_norm_train, "softmax_grad": softmax_grad, "log_softmax_grad": log_softmax_grad,
+    "layer_norm_grad": layer_norm_grad, "batch_norm_train_grad": batch_norm_train_grad,
     **{name: getattr(reference_pooling, name) for name in reference_pooling.__all__},
 }  # fmt: skip

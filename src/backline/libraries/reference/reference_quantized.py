@@ -92,15 +92,6 @@ def _rows(n: Numbers, rows: Array, result: Array, working: np.dtype[Any], step: 
         result[...] = n.rescale(sums, result.dtype)
 
 
-def _dense(role: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Operand:
-    strides: list[int] = []
-    step = dtype.itemsize
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step *= max(size, 1)
-    return Operand(role, dtype, shape, tuple(strides))
-
-
 def _images(p: QuantizedProblem) -> Array:
     """A new result, its channels where the input has them."""
     if not p.last:
@@ -114,7 +105,7 @@ def _conv2d(p: QuantizedProblem, working: np.dtype[Any], loops: bool) -> Callabl
     image, weight = p.shape("input")[1:], p.shape("weight")
     around: Any = p.parameter("padding")
     inner = ConvProblem(
-        "conv", (_dense("input", (1, *image), working), _dense("weight", weight, working)), (), "conv",
+        "conv", (Operand.contiguous("input", working, (1, *image)), Operand.contiguous("weight", working, weight)), (), "conv",
         stride=p.parameter("stride"), padding=tuple((size, size) for size in around), dilation=p.parameter("dilation"),
         groups=p.parameter("groups"), output_padding=(0, 0), batch=1, channels=image[0], features=weight[0], image=image[1:],
         kernel=weight[2:], result=(1, *p.result[1:]),

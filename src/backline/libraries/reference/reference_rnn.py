@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, Refusal
 from ..numpy import numpy_threads
@@ -22,7 +23,6 @@ __all__ = ["algorithms", "plan"]
 Array = Any
 Times = Callable[[Array, Array], Array]
 
-HALVES = ("float16", "bfloat16")
 
 
 def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -42,10 +42,10 @@ def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
 def plan(p: RnnProblem, *, loops: bool = False) -> Callable[..., tuple[Array, ...]]:
     """The function of the arrays of a call; with `loops` no BLAS takes part."""
     times: Times = _loops if loops else np.matmul
-    working = np.dtype(np.float32) if p.dtype.name in HALVES else p.dtype
+    dtype = compute_dtype(p.dtype)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        given = [a if o.role == "lengths" else a.astype(working, copy=False) for o, a in zip(p.operands, arrays, strict=True)]
+        given = [a if o.role == "lengths" else a.astype(dtype, copy=False) for o, a in zip(p.operands, arrays, strict=True)]
         with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
             if p.is_gradient:
                 return gradients(p, given, times)

@@ -112,7 +112,7 @@ def _cell(mode: str) -> Any:
 
 
 class _Step(NamedTuple):
-    """What one step of one direction leaves behind; only the sequences that are `there` at it."""
+    """Intermediate results of one step of one direction; only of the sequences that are `there` at it."""
 
     there: Any
     h: Array

@@ -316,12 +316,7 @@ class _Product(_Call):
     @staticmethod
     def _dense(o: Operand, shape: tuple[int, int]) -> bool:
         """Whether an operand is one matrix without gaps."""
-        step = o.dtype.itemsize
-        for n, s in zip(reversed(o.shape), reversed(o.strides), strict=True):
-            if n != 1 and s != step:
-                return False
-            step *= n
-        return o.aligned and step == shape[0] * shape[1] * o.dtype.itemsize
+        return o.is_contiguous() and o.nbytes == shape[0] * shape[1] * o.dtype.itemsize
 
     def create(self, weight: Any, bias: Any) -> Operator:
         if not self.plain:

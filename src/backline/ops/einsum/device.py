@@ -17,7 +17,9 @@ import numpy as np
 from ...engine.explanation import problem_builders
 from ...errors import NoKernel
 from ...problems import Operand, Problem
+from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ...problems.memory_layout import contiguous_strides
 from ..composite import cast, functions, into
 from .contraction_path import contraction_path
 from .steps import Step
@@ -26,7 +28,6 @@ __all__ = ["DeviceContraction"]
 
 Array = Any
 Run = Callable[..., Array]
-HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,6 @@ class _Term:
 
     def steps(self) -> dict[str, tuple[int, int]]:
         return {label: (n, s) for label, n, s in zip(self.labels, self.shape, self.strides, strict=True)}
-
-
-def _dense(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    found = []
-    for n in reversed(shape):
-        found.append(item)
-        item *= n
-    return tuple(reversed(found))
 
 
 class DeviceContraction:
@@ -113,7 +106,7 @@ class DeviceContraction:
 
     def _made(self, labels: tuple[str, ...]) -> _Term:
         shape = tuple(self.sizes[label] for label in labels)
-        return _Term(labels, shape, _dense(shape, self.dtype.itemsize))
+        return _Term(labels, shape, contiguous_strides(shape, self.dtype.itemsize))
 
     def _note(self, kind: str, made: Any, terms: tuple[_Term, ...], to: tuple[str, ...]) -> None:
         labels = {label: self.sizes[label] for t in terms for label in t.labels}
@@ -199,7 +192,7 @@ class DeviceContraction:
         moved = order != tuple(range(len(order)))
         strides: tuple[int, ...]
         if self.home == "mlx" or any(step is None for step in merged):
-            strides = _dense(shape, item)
+            strides = contiguous_strides(shape, item)
             self._note("copy", None, (term,), tuple(label for group in used for label in group))
             slot = self._add(lambda x: functions(x).ascontiguousarray(x.transpose(order) if moved else x).reshape(shape), slot)
         else:

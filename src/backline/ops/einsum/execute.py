@@ -15,7 +15,7 @@ from ...native.plan_builder import ELEMENT
 from ...problems.einsum_problem import EinsumProblem
 from .layout import Steps, two_dimensions
 
-__all__ = ["EinsumPlan", "maker", "mover", "narrowed", "packed", "viewer", "written"]
+__all__ = ["EinsumPlan", "maker", "mover", "narrowed", "viewer", "written"]
 
 Array = np.ndarray[Any, Any]
 Instruction = tuple[Any, tuple[int, ...], tuple[int, ...]]
@@ -66,15 +66,6 @@ class EinsumPlan:
             for i in done:
                 slots[i] = None
         return slots[self._result]
-
-
-def packed(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Strides of a new array."""
-    found = []
-    for n in reversed(shape):
-        found.append(item)
-        item *= n
-    return tuple(reversed(found))
 
 
 def written(out: Array, values: Any) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...problems import Operand
 from ...problems.matmul_problem import MatmulProblem
-from ...problems.memory_layout import matrix_layout
+from ...problems.memory_layout import contiguous_strides, is_contiguous, matrix_layout
 
 __all__ = ["Axis", "Pair", "Term", "axes_in_order", "dense", "merged", "pair", "two_dimensions"]
 
@@ -65,11 +65,7 @@ class Axis(NamedTuple):
 
 def dense(order: tuple[str, ...], sizes: dict[str, int], item: int) -> Steps:
     """Strides of a new array with these axes."""
-    found: Steps = {}
-    for label in reversed(order):
-        found[label] = item
-        item *= sizes[label]
-    return {label: found[label] for label in order}
+    return dict(zip(order, contiguous_strides([sizes[label] for label in order], item), strict=True))
 
 
 def axes_in_order(labels: tuple[str, ...], steps: Steps) -> tuple[str, ...]:
@@ -144,12 +140,7 @@ class Pair:
         steps = [strides[2] for _, strides in self.batch]
 
         def is_dense(*axes: tuple[int, int]) -> bool:
-            expected = item
-            for size, step in reversed([*zip(sizes, steps, strict=True), *axes]):
-                if size != 1 and step != expected:
-                    return False
-                expected *= size
-            return True
+            return is_contiguous([*sizes, *(n for n, _ in axes)], [*steps, *(s for _, s in axes)], item)
 
         rows, columns = (self.m[0], self.m[2]), (self.n[0], self.n[2])
         return "left right" if is_dense(rows, columns) else "right left" if is_dense(columns, rows) else ""

@@ -18,9 +18,11 @@ from ...engine.choice import Choice
 from ...errors import NoKernel
 from ...libraries.base import PythonPlan
 from ...problems import Operand, Problem
+from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ...problems.memory_layout import contiguous_strides
 from .contraction_path import contraction_path
-from .execute import EinsumPlan, maker, mover, narrowed, packed, viewer, written
+from .execute import EinsumPlan, maker, mover, narrowed, viewer, written
 from .layout import Pair, Steps, Term, axes_in_order, dense, pair
 from .steps import Step, cost_later, kept_labels, looping
 
@@ -29,7 +31,6 @@ __all__ = ["Contraction"]
 Array = np.ndarray[Any, Any]
 
 PRODUCTS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # what BLAS has, or takes by way of float32
-HALVES = ("float16", "bfloat16")
 
 
 class _Several(Exception):
@@ -75,7 +76,10 @@ class Contraction:
         terms = [self._term(label, o) for label, o in zip(p.terms, p.inputs, strict=True)]
         work: list[tuple[int, Term]] = list(enumerate(terms))
         if p.dtype != dtype:
-            work = [(self._convert(i, dtype), replace(t, aligned=True, strides=packed(t.shape, self.item))) for i, t in work]
+            strides = [contiguous_strides(t.shape, self.item) for _, t in work]
+            work = [
+                (self._convert(i, dtype), replace(t, aligned=True, strides=s)) for (i, t), s in zip(work, strides, strict=True)
+            ]
         self._contract(work)
 
     def _term(self, labels: str, o: Operand) -> Term:

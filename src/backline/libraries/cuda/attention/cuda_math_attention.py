@@ -14,7 +14,9 @@ import numpy as np
 from ....errors import BacklineError
 from ....problems import Operand
 from ....problems.attention_problem import AttentionProblem
+from ....problems.dtypes import HALVES, compute_dtype
 from ....problems.matmul_problem import MatmulProblem
+from ....problems.memory_layout import contiguous_strides
 from ... import steps
 from ...attention_constraints import Facts, refusal
 from ...base import Algorithm, Refusal
@@ -24,7 +26,6 @@ from .philox import kept
 
 __all__ = ["Products", "algorithms", "function", "product_of", "scores_of"]
 
-HALVES = ("float16", "bfloat16")
 COMPUTED = (*HALVES, "float32", "float64")
 WAYS = {"math_half": ("math", "half math"), "math": ("math",)}
 """Name -> traits. What a switch has to permit comes first: permitting it is asking for it."""
@@ -44,22 +45,14 @@ def scores_of(p: AttentionProblem, dtype: np.dtype[Any]) -> MatmulProblem:
     query, key, _ = p.shapes
     if p.enable_gqa and len(key) > 2 and key[-3] != query[-3]:
         query = (*query[:-3], key[-3], query[-3] // key[-3] * query[-2], query[-1])
-    size, strides = dtype.itemsize, _dense(key, dtype.itemsize)
+    size, strides = dtype.itemsize, contiguous_strides(key, dtype.itemsize)
     turned = Operand("b", dtype, (*key[:-2], key[-1], key[-2]), (*strides[:-2], strides[-1], strides[-2]))
-    return product_of(Operand("a", dtype, query, _dense(query, size)), turned, p.device)
-
-
-def _dense(shape: tuple[int, ...], step: int) -> tuple[int, ...]:
-    steps = []
-    for n in reversed(shape):
-        steps.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(steps))
+    return product_of(Operand("a", dtype, query, contiguous_strides(query, size)), turned, p.device)
 
 
 def _inner(p: AttentionProblem, half: bool) -> np.dtype[Any]:
-    """What the products are computed in."""
-    return np.dtype(np.float32) if p.dtype.name in HALVES and not half else p.dtype
+    """Returns the dtype that the products are computed in."""
+    return p.dtype if half else compute_dtype(p.dtype)
 
 
 class Products:
@@ -70,7 +63,7 @@ class Products:
     device
         Where they run: "cuda:0".
     dtype
-        What they are computed in.
+        Their dtype.
     """
 
     def __init__(self, device: str, dtype: np.dtype[Any]) -> None:
@@ -99,7 +92,7 @@ class _Run:
 
     def __init__(self, p: AttentionProblem, half: bool) -> None:
         self.p, self.roles = p, [o.role for o in p.operands]
-        self.compute = np.dtype(np.float32) if p.dtype.name in HALVES else p.dtype
+        self.compute = compute_dtype(p.dtype)
         self.multiply = Products(p.device, _inner(p, half))
         self.multiply.plan(scores_of(p, self.multiply.dtype))
 
@@ -114,7 +107,7 @@ class _Run:
 
 
 def algorithms(library: str, p: AttentionProblem) -> Iterator[Algorithm | Refusal]:
-    """What there is for a Problem, as a library's own."""
+    """Lists the algorithms for a Problem under a library's name."""
     reason = refusal("math", p, Facts())
     if not reason and p.dtype.name not in COMPUTED:
         reason = f"attention on CUDA is for {', '.join(COMPUTED)}, not {p.dtype.name}"

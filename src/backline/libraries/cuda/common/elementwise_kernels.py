@@ -1,7 +1,7 @@
 """Elementwise work on CuPy's arrays in one pass each: C++ that CuPy compiles, when it is first needed, into a kernel.
 
 Values are computed in float32, those of float64 in float64; halves are widened when they are read and rounded when they are
-written. The parts of formulas that are no activations have the names and the meaning of `spaces.PIECES`.
+written. The parts of formulas that are no activations have the names and the meaning of `array_namespaces.PIECES`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ KERNELS: dict[str, Kernel] = {
         f"{name}_grad": Kernel("T x, T g", "T y", f"{_WIDE}S v = S(x); {text} y = T(d * S(g));") for name, text in SLOPES.items()
     },
     "relu_grad": Kernel("T x, T g", "T y", f"{_WIDE}S v = S(x); y = v <= S(0) ? T(0.0f) : g;"),  # a NaN lets the gradient through
+    "erfc": Kernel("T x", "T y", "y = erfc(x);"),
     "shifted_exp": Kernel("T x, T m", "T y", "y = exp(x - m);"),
     "divided": Kernel("T x, T s", "T y", "y = x / s;"),
     "less": Kernel("T x, T m, T s", "T y", "y = x - m - s;"),

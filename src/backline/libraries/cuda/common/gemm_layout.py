@@ -163,7 +163,7 @@ def gemm_of(problem: Problem, rows_first: bool = False) -> Gemm:
 
     left = side("a", a, a_dense, (a.layout == "C") == direct, m, p.k)
     right = side("b", b, b_dense, (b.layout == "C") == direct, p.k, p.n)
-    whole = p.get("out") or _dense("out", p, (*p.batch, p.m, p.n))
+    whole = p.get("out") or Operand.contiguous("out", p.dtype, (*p.batch, p.m, p.n))
     stored = (m, p.n) if direct else (p.n, m)
     target = Target(whole, out_dense, *stored, out.ld, out.items if batch > 1 else 0)
     if direct:
@@ -181,7 +181,7 @@ def _side(p: MatmulProblem, role: str) -> tuple[View, Operand | None]:
     assert o is not None
     # A matrix that repeats along the batch is copied once.
     shape = tuple(1 if s == 0 else n for n, s in zip(o.shape[:-2], o.strides[:-2], strict=True)) + o.shape[-2:]
-    dense = _dense(role, p, shape)
+    dense = Operand.contiguous(role, p.dtype, shape)
     view = replace(p, operands=tuple(dense if each.role == role else each for each in p.operands)).view(role)
     assert view is not None
     return view, dense
@@ -189,7 +189,7 @@ def _side(p: MatmulProblem, role: str) -> tuple[View, Operand | None]:
 
 def _target(p: MatmulProblem, rows_first: bool) -> tuple[View, Operand | None]:
     shape = (*p.batch, p.m, p.n)
-    whole = _dense("out", p, shape)
+    whole = Operand.contiguous("out", p.dtype, shape)
     given = p.get("out")
     with_out = p if given is not None else replace(p, operands=(*p.operands, whole))
     view = with_out.view("out")
@@ -199,14 +199,6 @@ def _target(p: MatmulProblem, rows_first: bool) -> tuple[View, Operand | None]:
         assert view is not None
         return view, whole
     return view, None
-
-
-def _dense(role: str, p: MatmulProblem, shape: tuple[int, ...]) -> Operand:
-    strides, step = [], p.dtype.itemsize
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return Operand(role, p.dtype, shape, tuple(reversed(strides)))
 
 
 class Product:
@@ -225,7 +217,7 @@ class Product:
         self.kind = problem.dtype  # of a result that is made here
         product = product_of(problem)
         self.out = problem.index("out")
-        self.whole = problem.get("out") or _dense("out", product, (*problem.batch, problem.m, problem.n))
+        self.whole = problem.get("out") or Operand.contiguous("out", product.dtype, (*problem.batch, problem.m, problem.n))
         role = "residual" if isinstance(problem, LinearProblem) else "c"
         added = problem.index(role)
         self.added = added if product.beta != 0 else None

@@ -13,10 +13,9 @@ from itertools import product as every
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ....problems import Operand
 from ....problems.conv_problem import ConvProblem
+from ....problems.dtypes import compute_dtype
 from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Refusal
 from ..common import bindings
@@ -24,20 +23,11 @@ from ..common.device_plan import refuse_overlaps
 from ..cudnn.conv_graphs import depthwise_half
 from . import direct_depthwise
 
-__all__ = ["Block", "DirectConv", "blocks", "direct_algorithms", "working"]
+__all__ = ["Block", "DirectConv", "blocks", "direct_algorithms"]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 COLUMNS = 256 << 20  # bytes of columns at a time, at most, unless those of one row of points are more
 Array = Any
-
-
-def working(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that sums are in.
-
-    >>> working(np.dtype(np.float16)).name, working(np.dtype(np.float64)).name
-    ('float32', 'float64')
-    """
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
 def by_channel(p: ConvProblem) -> bool:
@@ -127,7 +117,7 @@ class DirectConv:
 
     def __init__(self, problem: ConvProblem, name: str, multiply: Any) -> None:
         p = self.p = problem
-        self.work = working(p.dtype)
+        self.work = compute_dtype(p.dtype)
         self.taps = prod(p.kernel)
         self.depthwise = name == "depthwise"
         self.products: dict[Block, Any] = {}
@@ -159,7 +149,7 @@ class DirectConv:
 
     def _product(self, a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...], turned: str = "") -> MatmulProblem:
         """A product of dense batches of matrices; an operand that is `turned` is transposed by its strides."""
-        first, second, out = self._dense("a", a), self._dense("b", b), self._dense("out", c)
+        first, second, out = (Operand.contiguous(role, self.work, shape) for role, shape in (("a", a), ("b", b), ("out", c)))
         if turned == "a":
             first = _turned(first)
         elif turned == "b":
@@ -168,13 +158,6 @@ class DirectConv:
         return MatmulProblem(
             "matmul", (first, second, out), (), "matmul", m=m, n=c[-1], k=k, batch=c[:-2], result=c, device=self.p.device
         )  # fmt: skip
-
-    def _dense(self, role: str, shape: tuple[int, ...]) -> Operand:
-        steps, step = [], self.work.itemsize
-        for n in reversed(shape):
-            steps.append(step)
-            step *= n
-        return Operand(role, self.work, shape, tuple(reversed(steps)))
 
     def __call__(self, *arrays: Array) -> Array:
         p, cupy = self.p, bindings.cupy()

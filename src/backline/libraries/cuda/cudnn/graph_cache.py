@@ -8,18 +8,18 @@ what is read has a say, and nothing that is read is handed to cuDNN.
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ....errors import LibraryFailed
+from ....native.bounded_cache import BoundedCache
 from ..common import kept as by_engine
 from ..common.device_facts import DeviceInfo
 from .conv_graphs import Graph, Search
 from .graphs import Plans, handle_for
 
-__all__ = ["Kept", "kept", "key_of", "named_in", "run", "written"]
+__all__ = ["kept", "key_of", "named_in", "new_cache", "run", "written"]
 
 VARIABLE, MOST = "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", 10_000
 
@@ -36,56 +36,17 @@ def most() -> int:
         return MOST
 
 
-class Kept:
-    """Plans by what they are for: one for the whole process, the least recently used go first. Thread-safe.
+def new_cache() -> BoundedCache:
+    """Returns an empty cache of plans by what they are for; threads that ask for the same ones wait for them."""
 
-    Examples
-    --------
-    >>> kept = Kept(1)
-    >>> class Made: failed = False
-    >>> [kept.get(key, Made) is kept.get(key, Made) for key in "ab"], kept.size
-    ([True, True], 1)
-    """
+    def bound() -> int:
+        limit = most()
+        return 0 if limit < 0 else limit or sys.maxsize
 
-    def __init__(self, bound: int | None = None) -> None:
-        self._bound = bound
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @property
-    def size(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What is kept for a key, made if it is not there or failed. Threads that ask for the same one wait for it."""
-        bound = most() if self._bound is None else self._bound
-        if bound < 0:
-            return make()
-        with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            dropped = [self._entries.popitem(last=False) for _ in range(len(self._entries) - bound if bound else 0)]
-        del dropped  # freed without the lock
-        with entry.lock:
-            if entry.made is None or entry.made.failed:
-                entry.made = make()
-            return entry.made
-
-    def clear(self) -> None:
-        """Drop everything."""
-        with self._lock:
-            entries, self._entries = self._entries, OrderedDict()
-        del entries
+    return BoundedCache(bound, once=True)
 
 
-class _Entry:
-    __slots__ = ("lock", "made")
-
-    def __init__(self) -> None:
-        self.lock, self.made = threading.Lock(), None  # type: Any, Any
-
-
-_kept = Kept()
+_kept = new_cache()
 _failed: set[tuple[str, str]] = set()  # keys and plans that were read and did not run
 
 
@@ -208,9 +169,9 @@ def _run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceI
 
 
 def _forget() -> None:
-    # Locks do not live on in a forked child.
+    # CUDA does not live on in a forked child.
     global _kept
-    _kept = Kept()
+    _kept = new_cache()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ....problems import Operand, Problem
 from ....problems.attention_problem import AttentionProblem
+from ....problems.memory_layout import contiguous_strides
 from ... import attention_constraints
 from ...base import Algorithm, Refusal
 from .conv_graphs import ALIGNMENT, TYPES, Dropout, Feed, Graph, Tensor, modes
@@ -96,8 +97,8 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
         feeds.append(Feed(o.role, uid, not _lies(o)))
         qkv[letter] = Tensor(o.role, uid, o.shape, _strides(o), kind)
     result = (batch, heads, queries, problem.dims[2])
-    out = Tensor("o", OUT, result, _dense(result), kind)
-    stats = Tensor("stats", STATS, (batch, heads, queries, 1), _dense((batch, heads, queries, 1)), FLOAT)
+    out = Tensor("o", OUT, result, contiguous_strides(result, 1), kind)
+    stats = Tensor("stats", STATS, (batch, heads, queries, 1), contiguous_strides((batch, heads, queries, 1), 1), FLOAT)
     shared: list[tuple[str, Tensor]] = []
     mask, bias = "", tuple[int, ...]()
     if problem.mask is not None:
@@ -105,7 +106,7 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
         lead = problem.mask.shape[:-2] or (1, 1)
         bias = (*lead, queries, keys)
         wide = FLOAT if problem.mask.dtype.name == "float32" else kind
-        shared.append(("bias", Tensor("bias", BIAS, bias, _dense(bias), wide)))
+        shared.append(("bias", Tensor("bias", BIAS, bias, contiguous_strides(bias, 1), wide)))
     dropout = None
     if problem.dropout:
         one = (1, 1, 1, 1)
@@ -124,7 +125,7 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
         feeds.append(Feed("grad", GRAD, not _lies(grad)))
         taken = (*qkv.items(), ("o", out), ("dO", Tensor("grad", GRAD, result, _strides(grad), kind)), ("stats", stats))
         given = tuple(
-            Tensor(f"grad_{each.role}", uid, each.shape, _dense(each.shape), kind)
+            Tensor(f"grad_{each.role}", uid, each.shape, contiguous_strides(each.shape, 1), kind)
             for each, uid in zip(problem.qkv, (GRAD_QUERY, GRAD_KEY, GRAD_VALUE), strict=True)
         )
         steady = (("use_deterministic_algorithm", name.endswith("_steady")),)
@@ -142,16 +143,8 @@ def _lies(o: Operand) -> bool:
 
 def _strides(o: Operand) -> tuple[int, ...]:
     """Strides in elements that the graph is told: those of a dense copy where one is made, and where an axis has size 1."""
-    dense = _dense(o.shape)
+    dense = contiguous_strides(o.shape, 1)
     if not _lies(o):
         return dense
     size = o.dtype.itemsize
     return tuple(own if n == 1 else step // size for n, step, own in zip(o.shape, o.strides, dense, strict=True))
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    steps, step = [], 1
-    for n in reversed(shape):
-        steps.append(step)
-        step *= n
-    return tuple(reversed(steps))
