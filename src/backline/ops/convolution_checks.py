@@ -1,4 +1,4 @@
-"""What convolutions and their gradients check, and the Problem they make."""
+"""Argument checks of convolutions and their gradients, and the Problems that they build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..switches.switch import show
 from .linalg_checks import enough_memory, word
 from .operation import check_array, check_out
 
-__all__ = ["Array", "Sizes", "conv_problem", "grad_problem", "transpose_problem"]
+__all__ = ["Array", "Sizes", "conv_problem", "grad_problem", "grad_shape", "transpose_problem"]
 
 Array = np.ndarray[Any, Any]
 Sizes = int | Sequence[int]
@@ -46,7 +46,7 @@ _TOO_SMALL = {
 
 
 def numbers(where: str, name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
-    """An int, or one for each dimension; a tuple of one stands for all."""
+    """Returns an int for each dimension, from one int, one for each, or a tuple of one that stands for all."""
     wanted = "an int" if rank == 1 else f"an int or a tuple of {rank} ints"
     given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
     if any(isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)) for n in given):
@@ -78,7 +78,7 @@ def number_of_groups(where: str, value: Any) -> int:
 
 
 def padding_pairs(where: str, padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Pairs:
-    """Zeros before and after each dimension, from numbers or from a word."""
+    """Returns the zeros before and after each dimension, from numbers or from a word."""
     if not isinstance(padding, str):
         return tuple((n, n) for n in numbers(where, "padding", padding, len(kernel), 0))
     if word(where, "padding", padding, ("valid", "same"), f"Invalid padding string: {padding!r}") == "valid":
@@ -90,11 +90,11 @@ def padding_pairs(where: str, padding: Any, kernel: tuple[int, ...], stride: tup
             remedy="numbers for padding",
         )
     total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    return tuple((n // 2, n - n // 2) for n in total)  # the odd one goes behind
+    return tuple((n // 2, n - n // 2) for n in total)  # an odd number has the last one at the end
 
 
 def arrays(where: str, given: dict[str, Any]) -> None:
-    """All are arrays of one dtype that convolutions take; there may be no bias and no residual, and out is not looked at."""
+    """Refuses what is not arrays of one dtype that convolutions take; bias and residual may be None, and out is not checked."""
     optional = [name for name in ("bias", "residual") if given.get(name) is None]
     present = {name: check_array(a, f"{where}: {name}") for name, a in given.items() if name not in (*optional, "out")}
     first, array = next(iter(present.items()))
@@ -127,7 +127,7 @@ def kernel_of(where: str, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def grouped(where: str, groups: int, weight: str, shape: tuple[int, ...], channels: int, of: str) -> None:
-    """Whether plain weights (O, C / groups, ...) go with that many channels."""
+    """Refuses weights (O, C / groups, ...) that do not fit that many channels."""
     if shape[1] * groups != channels:
         raise BadValue(
             f"{where}: {of} has {channels} channels, {weight} of shape {shape} with groups={groups} takes {shape[1] * groups}",
@@ -149,7 +149,7 @@ def points_of(
     padding: Pairs,
     dilation: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Sizes of the images that come out."""
+    """Returns the sizes of the resulting images."""
     found = []
     for n, k, s, (before, after), d in zip(image, kernel, stride, padding, dilation, strict=True):
         room, span = n + before + after, d * (k - 1) + 1
@@ -181,7 +181,7 @@ def _batched(where: str, input: Array, rank: int) -> Array:
 def _finished(
     where: str, op: str, result: tuple[int, ...], given: dict[str, Any], activation: Any, single: bool, **sizes: Any
 ) -> ConvProblem:
-    """The Problem, once bias, residual, activation and out have been checked against the result."""
+    """Returns the Problem, once bias, residual, activation and out have been checked against the result."""
     enough_memory(where, result, given["input"].dtype)
     shape = result[1:] if single else result
     input, bias, residual, out = given["input"], given["bias"], given["residual"], given["out"]
@@ -218,7 +218,7 @@ def conv_problem(
     *,
     of_any_size: bool = False,
 ) -> ConvProblem:
-    """Of a convolution; `given` holds the arrays of the call by role. With `of_any_size` the images are still to come."""
+    """Returns the Problem of a convolution; `given` holds its arrays by role. With `of_any_size` the images are not known yet."""
     arrays(where, given)
     weight, input = given["weight"], _batched(where, given["input"], rank)
     rank_of(where, "weight", weight.shape, rank, dims("O, C / groups", rank))
@@ -239,7 +239,7 @@ def transpose_problem(
     where: str, rank: int, given: dict[str, Any], stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any,
     activation: Any, *, of_any_size: bool = False,
 ) -> ConvProblem:  # fmt: skip
-    """Of a transposed convolution; parameters as `conv_problem`."""
+    """Returns the Problem of a transposed convolution; parameters as `conv_problem`."""
     arrays(where, given)
     weight, input = given["weight"], _batched(where, given["input"], rank)
     rank_of(where, "weight", weight.shape, rank, dims("C, O / groups", rank))
@@ -287,24 +287,30 @@ def transpose_problem(
     )  # fmt: skip
 
 
-def grad_problem(
-    where: str, rank: int, op: str, given: dict[str, Any], size: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> ConvProblem:
-    """Of a gradient: by the input, whose size is given beside the weights, or by the weights."""
-    name = "input_size" if op == "conv_grad_input" else "weight_size"
-    names = {"grad": "grad_output"}
-    arrays(where, {names.get(role, role): a for role, a in given.items()})
+def grad_shape(where: str, rank: int, given: dict[str, Any], name: str, size: Any) -> tuple[int, ...]:
+    """Returns the shape that a gradient is to have, given by the argument `name`, once the arrays are known to fit together."""
+    arrays(where, {"grad_output" if role == "grad" else role: a for role, a in given.items()})
     if not isinstance(size, (tuple, list)):
         raise BadType(f"{where}: {name}={size!r} is not a tuple of {rank + 2} ints")
     if len(size) != rank + 2:
         raise BadValue(f"{where}: {name}={size!r} has {len(size)} numbers, there are {rank + 2} dimensions")
-    size = numbers(where, name, size, rank + 2, 0)
+    shape = numbers(where, name, size, rank + 2, 0)
+    role, input_shape = (name, shape) if name == "input_size" else ("input", given["input"].shape)
+    rank_of(where, role, input_shape, rank, dims("N, C", rank))
+    return shape
+
+
+def grad_problem(
+    where: str, rank: int, op: str, given: dict[str, Any], size: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> ConvProblem:
+    """Returns the Problem of a gradient: by the input, whose size is given beside the weights, or by the weights."""
+    name = "input_size" if op == "conv_grad_input" else "weight_size"
+    size = grad_shape(where, rank, given, name, size)
     grad = given["grad"]
     if op == "conv_grad_input":
         input_shape, weight_shape, shown = size, given["weight"].shape, (name, "weight")
     else:
         input_shape, weight_shape, shown = given["input"].shape, size, ("input", name)
-    rank_of(where, shown[0], input_shape, rank, dims("N, C", rank))
     rank_of(where, shown[1], weight_shape, rank, dims("O, C / groups", rank))
     rank_of(where, "grad_output", grad.shape, rank, dims("N, O", rank))
     kernel = kernel_of(where, shown[1], weight_shape)
