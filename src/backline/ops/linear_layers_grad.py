@@ -125,7 +125,7 @@ def linear_bias(grad_output: Array) -> Array:
     """
     dtype = as_input("linear_bias", "grad_output", like(grad_output), rank=1).dtype
     axes = tuple(range(grad_output.ndim - 1))
-    with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
+    with np.errstate(all="ignore"):  # as compiled libraries: infinity and NaN show in the result
         total = space_of(grad_output).total(grad_output, axes)
         rounded: Array = cast(cast(total, np.float32) if dtype.itemsize == 2 else total, dtype)
         return rounded

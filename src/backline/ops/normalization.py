@@ -1,4 +1,4 @@
-"""Normalisation: layer_norm, and batch_norm for inference and for training.
+"""Normalization: layer_norm, and batch_norm for inference and for training.
 
 Names and parameters are those of torch.nn.functional; dtypes and layouts as in `ops.activations`.
 """
@@ -21,11 +21,11 @@ from .linalg_checks import flag, whole
 from .operation import operation
 from .promote import accepted, names_of
 
-__all__ = ["batch_norm", "layer_norm", "normalised_axes"]
+__all__ = ["batch_norm", "layer_norm", "normalized_axes"]
 
 
-def normalised_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
-    """The normalised shape as a tuple, once it is known to be that of the input's last axes."""
+def normalized_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
+    """Returns the normalized shape as a tuple; refuses one that is not that of the input's last axes."""
     given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     shape = tuple(whole(where, "each number of normalized_shape", n) for n in given)
     if not shape or input.shape[-len(shape) :] != shape:
@@ -46,7 +46,7 @@ def layer_norm(
     bias: Array | None = None,
     eps: float = 1e-5,
 ) -> NeuralProblem:
-    """Bring the last axes to mean 0 and variance 1, then scale and shift them.
+    """Normalizes the last axes to mean 0 and variance 1, then scales and shifts them.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ def layer_norm(
     normalized_shape
         Shape of the last axes; an int where it is one.
     weight, bias
-        Arrays of shape `normalized_shape` to multiply by and to add, or None. Of the input's dtype, or float32 beside a half.
+        Arrays of shape `normalized_shape` to multiply by and to add, or None. Of the input's dtype, or float32 beside a 16-bit
+        float.
     eps
         Added to the variance, which is the biased one.
 
@@ -77,7 +78,7 @@ def layer_norm(
            [nan, nan]])
     """
     array = as_input("layer_norm", "input", input, rank=1)
-    shape = normalised_axes("layer_norm", array, normalized_shape)
+    shape = normalized_axes("layer_norm", array, normalized_shape)
     arrays = {
         "input": array,
         "weight": parameter("layer_norm", "weight", weight, shape, array),
@@ -95,7 +96,7 @@ def _inference(
     bias: Array | None = None,
     eps: float = 1e-5,
 ) -> NeuralProblem:
-    """`batch_norm` by given statistics."""
+    """Builds the Problem of `batch_norm` with given statistics."""
     array, given = _checked("batch_norm", input, running_mean, running_var, weight, bias)
     for name in ("mean", "variance"):
         if given[name] is None:
@@ -109,7 +110,7 @@ def _inference(
 
 @operation("batch_norm_train", module=MODULE, family="neural")
 def _training(input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
-    """`batch_norm` by the statistics of the batch, which are returned too: mean and biased variance of every channel."""
+    """Builds the Problem of `batch_norm` in training, which returns mean and biased variance of every channel as well."""
     array, given = _checked("batch_norm", input, None, None, weight, bias)
     if array.shape[1] and array.size == array.shape[1]:
         raise BadValue(
@@ -142,19 +143,19 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Array:
-    """Bring every channel to mean 0 and variance 1, then scale and shift it.
+    """Normalizes every channel to mean 0 and variance 1, then scales and shifts it.
 
     Parameters
     ----------
     input
         Floating-point array of shape (N, C, ...).
     running_mean, running_var
-        Arrays of shape (C,). Without training, the statistics to normalise by. In training they may be None; else they are
+        Arrays of shape (C,). Without training, the statistics to normalize by. In training they may be None; else they are
         updated in place: the new value is ``(1 - momentum) * old + momentum * batch``, with the unbiased variance.
     weight, bias
-        Arrays of shape (C,) to multiply by and to add, or None. All four of the input's dtype, or float32 beside a half.
+        Arrays of shape (C,) to multiply by and to add, or None. All four of the input's dtype, or float32 beside a 16-bit float.
     training
-        Whether the batch's own mean and biased variance are what the input is normalised by.
+        Whether to normalize by the mean and the biased variance of the batch itself.
     momentum
         From 0 to 1.
     eps
@@ -216,7 +217,7 @@ def _problem(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: Any = False,
     momentum: Any = 0.1, eps: Any = 1e-5,
 ) -> Problem:  # fmt: skip
-    """What `explain` is to look at: the Problem inside a call of `batch_norm`."""
+    """Returns the Problem inside a call of `batch_norm`, for `explain`."""
     positive("batch_norm", "momentum", momentum, most=1.0)
     if flag("batch_norm", "training", training):
         _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))

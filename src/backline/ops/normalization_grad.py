@@ -1,4 +1,4 @@
-"""Gradients of normalisations, with respect to input, weight and bias together.
+"""Gradients of normalizations, with respect to input, weight and bias together.
 
 Sums are as in the gradients of activations.
 """
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from ..problems.neural_problem import NeuralProblem
 from .activations_grad import GRAD, pair
 from .layer_checks import Array, channels, parameter, positive, problem
-from .normalization import normalised_axes
+from .normalization import normalized_axes
 from .operation import operation
 
 __all__ = ["NormGrads", "batch_norm_backward", "layer_norm_backward"]
 
 
 class NormGrads(NamedTuple):
-    """Gradients of a normalisation with respect to its input, weight and bias."""
+    """Gradients of a normalization with respect to its input, weight and bias."""
 
     input: Array
     weight: Array
@@ -31,7 +31,7 @@ def _layer_norm(
 ) -> NeuralProblem:
     where = "layer_norm_backward"
     array, grad = pair(where, "input", input, grad_output)
-    shape = normalised_axes(where, array, normalized_shape)
+    shape = normalized_axes(where, array, normalized_shape)
     arrays = {"input": array, "grad": grad, "weight": parameter(where, "weight", weight, shape, array)}
     return problem("layer_norm_grad", arrays, array.shape, axes=len(shape), eps=positive(where, "eps", eps))
 
@@ -44,7 +44,7 @@ def layer_norm_backward(
     Parameters
     ----------
     input
-        What `layer_norm` was given.
+        Input of `layer_norm`.
     grad_output
         Array of the same shape and dtype.
     normalized_shape, weight, eps
@@ -85,7 +85,7 @@ def batch_norm_backward(input: Array, grad_output: Array, weight: Array | None =
     Parameters
     ----------
     input
-        What `batch_norm` was given, of shape (N, C, ...).
+        Input of `batch_norm`, of shape (N, C, ...).
     grad_output
         Array of the same shape and dtype.
     weight, eps
