@@ -1,4 +1,4 @@
-"""What `explain`, and problems as text, ask of operations on int8: their Problems, of real operands or of shapes alone.
+"""Problems of operations on int8 for `explain` and for problems as text, built from real operands or from shapes alone.
 
 A plain array stands for a quantized one of its shape: on the command line there are no others. Real numbers become uint8 then, as
 they would be quantized; weights are int8 with one scale.
@@ -35,7 +35,7 @@ def _dense(role: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Operand:
 
 
 def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
-    """Dtype of the input that two plain arrays stand for."""
+    """Returns the dtype of the input that two plain arrays stand for."""
     for name, array in (("x", x), ("weight", weight)):
         check_array(array, f"{where}: {name}")
     if weight.ndim != rank:
