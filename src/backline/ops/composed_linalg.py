@@ -31,7 +31,7 @@ def _diagonal_and_parity(A: Array) -> tuple[Array, Array]:
 
 @composed_of("linalg.lu_factor")
 @on_its_device
-def det(A: Array, *, out: Array | None = None) -> Any:
+def det(A: Array, *, out: Array | None = None) -> Array:
     """Determinant.
 
     Parameters
@@ -193,7 +193,7 @@ def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Ar
 @on_its_device
 def matrix_rank(
     A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None
-) -> Any:
+) -> Array:
     """Number of singular values above max(atol, rtol * largest).
 
     Parameters

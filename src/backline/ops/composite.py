@@ -36,7 +36,7 @@ __all__ = [
     "space_of",
 ]
 
-Array = Any
+Array = np.ndarray[Any, Any]  # or one of CuPy or MLX, which type checkers have no type for
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -79,7 +79,8 @@ def cast(array: Array, dtype: Any) -> Array:
     """An array of any kind in a dtype of NumPy's."""
     kind = kind_of(array)
     if kind is not None and kind.package == "mlx":
-        return functions(array).astype(array, dtype)
+        converted: Array = functions(array).astype(array, dtype)
+        return converted
     return array.astype(dtype)
 
 
@@ -155,12 +156,13 @@ def matrices(where: str, A: Any, *, square: bool = False) -> Array:
     return array
 
 
-def plain(result: Any) -> Any:
+def plain(result: Any) -> Array:
     """A result without axes as a scalar, where its kind has those: in NumPy."""
-    return result[()] if isinstance(result, np.ndarray) else result
+    value: Array = result[()] if isinstance(result, np.ndarray) else result
+    return value
 
 
-def into(out: Any, where: str, result: Any) -> Any:
+def into(out: Any, where: str, result: Any) -> Array:
     """The result, in the array that the caller gives for it if there is one.
 
     Raises
@@ -169,7 +171,8 @@ def into(out: Any, where: str, result: Any) -> Any:
         An array of another kind, shape or dtype, or of a kind that nothing is written to.
     """
     if out is None:
-        return result
+        value: Array = result
+        return value
     kind = kind_of(result)
     if kind is None and kind_of(out) is None:
         check_out(out, f"{where}: out", np.shape(result), np.asarray(result).dtype)
@@ -184,7 +187,8 @@ def into(out: Any, where: str, result: Any) -> Any:
         if dtype_of(out) != dtype_of(result):
             raise BadType(f"{where}: out has dtype {dtype_of(out)}, the result has dtype {dtype_of(result)}")
     out[...] = result
-    return out
+    written: Array = out
+    return written
 
 
 def natively(function: F) -> F:

@@ -24,7 +24,7 @@ __all__ = [
     "conv_transpose3d_input", "conv_transpose3d_weight",
 ]  # fmt: skip
 
-Array = Any
+Array = np.ndarray[Any, Any]
 MODULE = "backline.nn.grad"
 PLAIN = (convolution.conv1d, convolution.conv2d, convolution.conv3d)
 BY_WEIGHT = (convolution_grad.conv1d_weight, convolution_grad.conv2d_weight, convolution_grad.conv3d_weight)
@@ -59,7 +59,8 @@ def _problem(where: str, rank: int, given: dict[str, Any], size: Any, **numbers_
 
 
 def _nothing(array: Array, shape: tuple[int, ...]) -> Array:
-    return functions(array).zeros(shape, dtype=dtype_of(array).newbyteorder("="))
+    zeros: Array = functions(array).zeros(shape, dtype=dtype_of(array).newbyteorder("="))
+    return zeros
 
 
 def _further(p: Any) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ __all__ = ["AttentionGrads", "scaled_dot_product_attention_backward"]
 WHERE = "scaled_dot_product_attention_backward"
 
 
-@operation(WHERE, module="backline.nn.grad", family="attention")
+@operation(WHERE, module="backline.nn.grad", family="attention", results=AttentionGrads)
 def scaled_dot_product_attention_backward(
     query: Array,
     key: Array,

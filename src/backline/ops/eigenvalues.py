@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
+from ..problems.result_tuples import SVD, Eig, Eigh
 from . import device_dispatch
 from .linalg_checks import Array, flag, matrix, problem, word
 from .operation import operation
@@ -22,7 +23,7 @@ def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.char.lower())
 
 
-@operation("eigh", module="backline.linalg")
+@operation("eigh", module="backline.linalg", results=Eigh)
 def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """Eigenvalues and eigenvectors of a symmetric or Hermitian matrix.
 
@@ -102,7 +103,7 @@ def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> Linalg
     return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
 
 
-@operation("eig", module="backline.linalg")
+@operation("eig", module="backline.linalg", results=Eig)
 def eig(A: Array) -> LinalgProblem:
     """Eigenvalues and right eigenvectors of a square matrix.
 
@@ -166,7 +167,7 @@ def eigvals(A: Array) -> LinalgProblem:
     return problem("linalg.eigvals", {"a": a}, a.shape[:-2], (n, n, 0), {})
 
 
-@operation("svd", module="backline.linalg")
+@operation("svd", module="backline.linalg", results=SVD)
 def svd(
     A: Array, full_matrices: bool = True, *, driver: str | None = None, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:

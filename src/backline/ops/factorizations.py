@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..problems.linalg_problem import LinalgProblem
+from ..problems.result_tuples import QR, CholeskyEx, LUFactor, LUFactorEx
 from .linalg_checks import Array, flag, matrix, no_check, problem, word
 from .operation import operation
 
@@ -64,7 +65,7 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     return _cholesky("cholesky", A, upper, True, out)
 
 
-@operation("cholesky_ex", module="backline.linalg")
+@operation("cholesky_ex", module="backline.linalg", results=CholeskyEx)
 def cholesky_ex(
     A: Array, *, upper: bool = False, check_errors: bool = False, out: tuple[Array, Array] | None = None
 ) -> LinalgProblem:
@@ -105,7 +106,7 @@ def _lu_factor(where: str, A: Any, pivot: Any, check: bool, out: Any) -> LinalgP
     return problem("linalg.lu_factor", {"a": a}, a.shape[:-2], (m, n, 0), {"check": check}, out, results)
 
 
-@operation("lu_factor", module="backline.linalg")
+@operation("lu_factor", module="backline.linalg", results=LUFactor)
 def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """LU factors with partial pivoting, both in one matrix.
 
@@ -141,7 +142,7 @@ def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None =
     return _lu_factor("lu_factor", A, pivot, True, out)
 
 
-@operation("lu_factor_ex", module="backline.linalg")
+@operation("lu_factor_ex", module="backline.linalg", results=LUFactorEx)
 def lu_factor_ex(
     A: Array, *, pivot: bool = True, check_errors: bool = False, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:
@@ -171,7 +172,7 @@ def lu_factor_ex(
     return _lu_factor("lu_factor_ex", A, pivot, False, out)
 
 
-@operation("qr", module="backline.linalg")
+@operation("qr", module="backline.linalg", results=QR)
 def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """QR factors.
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
+from ..problems.result_tuples import InvEx, Lstsq, SolveEx
 from .linalg_checks import Array, flag, matrix, no_check, number, problem, same_dtype, word
 from .operation import check_array, operation
 
@@ -62,7 +63,7 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     return _inv("inv", A, True, out)
 
 
-@operation("inv_ex", module="backline.linalg")
+@operation("inv_ex", module="backline.linalg", results=InvEx)
 def inv_ex(A: Array, *, check_errors: bool = False, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """`inv` that reports a zero pivot in `info` instead of raising.
 
@@ -176,7 +177,7 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
     return _solve("solve", A, B, left, True, out)
 
 
-@operation("solve_ex", module="backline.linalg")
+@operation("solve_ex", module="backline.linalg", results=SolveEx)
 def solve_ex(
     A: Array, B: Array, *, left: bool = True, check_errors: bool = False, out: tuple[Array, Array] | None = None
 ) -> LinalgProblem:
@@ -413,7 +414,7 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     return problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
 
 
-@operation("lstsq", module="backline.linalg")
+@operation("lstsq", module="backline.linalg", results=Lstsq)
 def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> LinalgProblem:
     """Least-squares solution of A X = B.
 

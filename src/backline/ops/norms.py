@@ -29,7 +29,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 def vector_norm(
     x: Array, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None,
     out: Array | None = None,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Norm of the elements along axes, as if they were one vector.
 
     Parameters
@@ -207,7 +207,7 @@ _ORDERS = "one of: 'fro', 'nuc', 2, -2, 1, -1, inf, -inf"
 def matrix_norm(
     A: Array, ord: float | str = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None,
     out: Array | None = None,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Norm of matrices.
 
     Parameters
@@ -287,7 +287,7 @@ def matrix_norm(
 @on_its_device
 def norm(
     A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: Array | None = None
-) -> Any:
+) -> Array:
     """`vector_norm` or `matrix_norm`, as torch.linalg.norm decides.
 
     Parameters
@@ -346,7 +346,7 @@ def norm(
 
 @composed_of("linalg.svdvals", "linalg.inv")
 @on_its_device
-def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Any:
+def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Array:
     """Condition number for inversion.
 
     Parameters

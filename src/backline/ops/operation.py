@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -20,21 +20,49 @@ from ..switches.config import steps_out
 from . import device_dispatch, promote
 from .seeds import is_drawn
 
-__all__ = ["check_array", "check_out", "composed_of", "operation", "unconverted"]
+__all__ = ["check_array", "check_out", "composed_of", "operation", "published", "unconverted"]
+
+Array = np.ndarray[Any, Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 # As `problem_builders`, where operands must not be converted: those of an object that packs them.
 unconverted: dict[str, Callable[..., Problem]] = {}
 
 
+@overload
 def operation(
-    name: str, *, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
+    name: str, *, results: type[R], module: str = ..., family: str = ..., lists: tuple[str, ...] = ...,
+    deprecated: Callable[..., str] | None = ...,
+) -> Callable[[Callable[P, Problem]], Callable[P, R]]: ...  # fmt: skip
+@overload
+def operation(
+    name: str, *, module: str = ..., family: str = ..., lists: tuple[str, ...] = ..., deprecated: Callable[..., str] | None = ...
+) -> Callable[[Callable[P, Problem]], Callable[P, Array]]: ...
+def operation(
+    name: str, *, results: Any = None, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
     deprecated: Callable[..., str] | None = None,
-) -> Callable[[Callable[..., Problem]], Any]:  # fmt: skip
+) -> Any:  # fmt: skip
     """Decorator: the function's signature and docstring become those of a compiled Operation.
 
-    The function takes the arguments and returns the Problem, its operands in the order of the signature. `family` is that of the
-    Problem; products and linear algebra need not name theirs. `lists` are parameters whose tuples of arrays may be lists as well.
-    `deprecated` takes the arguments, too, and returns a warning for a way to call that is to go; every such call gives it.
+    The function takes the arguments and returns the Problem, its operands in the order of the signature. For type checkers the
+    operation has the function's parameters and returns `results`, or an array where none is named.
+
+    Parameters
+    ----------
+    name
+        Name of the operation in its module.
+    results
+        Class of the result where it is not one array: a named tuple.
+    module
+        Public module of the operation.
+    family
+        Family of the Problem; products and linear algebra need not name theirs.
+    lists
+        Parameters whose tuples of arrays may be lists as well.
+    deprecated
+        Takes the arguments, too, and returns the text of a warning for a deprecated form of the call, else an empty one.
     """
     promotes = family not in ("quantized", "sparse")  # what is packed has its dtype, and integers are meant
 
@@ -73,11 +101,8 @@ def operation(
                 return device_dispatch.call(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
-        op = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
-        op.__doc__ = function.__doc__
-        op.__module__ = module
-        op.__qualname__ = name.rpartition(".")[2]
-        op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
+        op: Any = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
+        published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
         problem_builders[full], unconverted[full] = problem, as_given
         operation_families[full] = family or ("linalg" if module == "backline.linalg" else "matmul")
@@ -86,10 +111,20 @@ def operation(
     return make
 
 
-def composed_of(*parts: str, module: str = "backline.linalg") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def published(op: Any, function: Callable[P, Problem], module: str, signature: inspect.Signature) -> Callable[P, Array]:
+    """Gives a compiled operation the name, documentation and parameters of the function that makes its Problems."""
+    op.__doc__ = function.__doc__
+    op.__module__ = module
+    op.__qualname__ = op.__name__
+    op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
+    typed: Callable[P, Array] = op
+    return typed
+
+
+def composed_of(*parts: str, module: str = "backline.linalg") -> Callable[[F], F]:
     """Decorator: an operation made of others, named so that `explain` can say so."""
 
-    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+    def mark(function: F) -> F:
         function.__module__ = module  # the name that users know it by, as operations have it
         composites[f"{module}.{function.__qualname__}".removeprefix("backline.")] = parts
         return function

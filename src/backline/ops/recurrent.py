@@ -20,7 +20,7 @@ __all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
 MODULE = "backline.nn"
 
 
-@operation("lstm", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("lstm", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array, Array])
 def lstm(
     input: Array,
     hx: tuple[Array, Array],
@@ -101,7 +101,7 @@ def lstm(
     )  # fmt: skip
 
 
-@operation("gru", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("gru", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
 def gru(
     input: Array,
     hx: Array,
@@ -151,7 +151,7 @@ def gru(
     return rnn_call("gru", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed)
 
 
-@operation("rnn_tanh", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("rnn_tanh", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
 def rnn_tanh(
     input: Array,
     hx: Array,
@@ -199,7 +199,7 @@ def rnn_tanh(
     )  # fmt: skip
 
 
-@operation("rnn_relu", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("rnn_relu", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
 def rnn_relu(
     input: Array,
     hx: Array,

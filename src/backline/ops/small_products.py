@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 @composed_of("matmul", module="backline")
 @on_its_device
-def inner(input: Array, other: Array, *, out: Array | None = None) -> Any:
+def inner(input: Array, other: Array, *, out: Array | None = None) -> Array:
     """Sums of products along the last axes of two arrays; where one is a scalar, the product.
 
     Parameters
@@ -128,7 +128,7 @@ def addbmm(
 
 
 @on_its_device
-def kron(input: Array, other: Array, *, out: Array | None = None) -> Any:
+def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
     """Kronecker product: every element of one array times the whole of the other.
 
     Parameters
@@ -219,6 +219,10 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     return diagonal_of("diagonal", "input", given(input, "diagonal: input"), offset, (dim1, dim2))
 
 
+@overload
+def trace() -> events.Trace: ...
+@overload
+def trace(input: Array) -> Array: ...
 @on_its_device
 def trace(input: Any = None) -> Any:
     """Sum of a matrix's main diagonal; without a matrix, a scope that collects an Event for every operation run inside it.

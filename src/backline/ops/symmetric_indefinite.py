@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
+from ..problems.result_tuples import LDLFactor, LDLFactorEx
 from .linalg_checks import Array, flag, matrix, no_check, problem, same_dtype
 from .operation import check_array, operation
 
@@ -28,7 +29,7 @@ def _ldl_factor(where: str, A: Any, hermitian: Any, check: bool, out: Any) -> Li
     return problem("linalg.ldl_factor", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
 
 
-@operation("ldl_factor", module="backline.linalg")
+@operation("ldl_factor", module="backline.linalg", results=LDLFactor)
 def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """LDL factors of a symmetric or Hermitian matrix that need not be definite, both in one matrix.
 
@@ -66,7 +67,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
     return _ldl_factor("ldl_factor", A, hermitian, True, out)
 
 
-@operation("ldl_factor_ex", module="backline.linalg")
+@operation("ldl_factor_ex", module="backline.linalg", results=LDLFactorEx)
 def ldl_factor_ex(
     A: Array, *, hermitian: bool = False, check_errors: bool = False, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:

@@ -49,7 +49,7 @@ def broadcast(where: str, names: tuple[str, str], one: tuple[int, ...], other: t
 
 @composed_of("vdot")
 @on_its_device
-def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Any:
+def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Array:
     """Sums of products along one axis of two arrays that broadcast, the first array conjugated.
 
     Parameters
