@@ -9,13 +9,13 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.result_tuples import LU, Slogdet
-from .composite import cast, dtype_of, functions, given, into, matrices, natively, on_its_device, one_kind, plain
+from .array_arguments import cast, dtype_of, functions, given, into, one_kind, plain
+from .composite import composed_of, natively, on_its_device
 from .eigenvalues import eigh, eigvalsh, svd, svdvals
 from .factorizations import lu_factor_ex
-from .linalg_checks import Array, flag, number
+from .linalg_checks import Array, flag, matrices, number
 from .linear_systems import inv
 from .matrix_products import matmul
-from .operation import composed_of
 
 __all__ = ["det", "lu", "matrix_power", "matrix_rank", "pinv", "slogdet"]
 

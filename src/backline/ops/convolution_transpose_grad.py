@@ -14,10 +14,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from . import convolution, convolution_grad
-from .composite import dtype_of, functions, like, native, on_its_device, one_kind
+from .array_arguments import dtype_of, functions, like, native, one_kind
+from .composite import composed_of, on_its_device
 from .convolution_checks import Sizes, arrays, dims, numbers, rank_of, transpose_problem
 from .linalg_checks import enough_memory
-from .operation import composed_of
 
 __all__ = [
     "conv_transpose1d_input", "conv_transpose1d_weight", "conv_transpose2d_input", "conv_transpose2d_weight",

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import check_array
 from .layer_checks import MODULE
 from .linalg_checks import enough_memory, flag, whole, word
-from .operation import check_array
 
 __all__ = ["ctc_loss"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .composite import cast, dtype_of, functions, given, on_its_device
+from .array_arguments import cast, dtype_of, functions, given
+from .composite import composed_of, on_its_device
 from .linalg_checks import number
 from .matrix_products import matmul
-from .operation import composed_of
 from .vectors import broadcast, pair
 
 __all__ = ["cdist"]

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
-from .composite import cast, dtype_of, functions, given, matrices, on_its_device
+from .array_arguments import cast, dtype_of, functions, given
+from .composite import composed_of, on_its_device
+from .linalg_checks import matrices
 from .matrix_products import matmul
-from .operation import composed_of
 from .vectors import HALVES
 
 __all__ = ["matrix_exp"]

@@ -10,8 +10,9 @@ from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
 from ..problems.result_tuples import InvEx, Lstsq, SolveEx
+from .array_arguments import check_array
 from .linalg_checks import Array, flag, matrix, no_check, number, problem, same_dtype, word
-from .operation import check_array, operation
+from .operation import operation
 
 __all__ = ["cholesky_inverse", "cholesky_solve", "inv", "inv_ex", "lstsq", "lu_solve", "solve", "solve_ex", "solve_triangular"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
 from .axes import axes_of
-from .composite import cast, dtype_of, functions, given, into, natively, on_its_device, one_kind
+from .composite import composed_of, natively, on_its_device
 from .matrix_products import matmul, mm
-from .operation import check_out, composed_of
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
 

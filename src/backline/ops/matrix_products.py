@@ -14,8 +14,9 @@ from ..errors import BadType, BadValue
 from ..problems import Operand
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.memory_layout import broadcast_batch
+from .array_arguments import check_array, check_out
 from .linalg_checks import number
-from .operation import check_array, check_out, operation
+from .operation import operation
 
 __all__ = ["addmm", "baddbmm", "bmm", "dot", "matmul", "mm", "mv", "outer", "vdot"]
 

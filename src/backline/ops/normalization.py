@@ -15,7 +15,8 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.neural_problem import NeuralProblem
-from .composite import like, on_its_device, one_kind
+from .array_arguments import like, one_kind
+from .composite import on_its_device
 from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem
 from .linalg_checks import flag, whole
 from .operation import operation

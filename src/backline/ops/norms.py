@@ -11,12 +11,12 @@ import numpy as np
 from .. import _kernels
 from ..errors import BadAxis, BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import dtype_of, functions, given, into, plain
 from .axes import axes_of
-from .composite import dtype_of, functions, given, into, matrices, on_its_device, plain
+from .composite import composed_of, on_its_device
 from .eigenvalues import svdvals
-from .linalg_checks import FLOATS, Array, dtype_given, flag, number
+from .linalg_checks import FLOATS, Array, dtype_given, flag, matrices, number
 from .linear_systems import inv_ex
-from .operation import composed_of
 from .promote import recast
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]

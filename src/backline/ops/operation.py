@@ -12,15 +12,14 @@ import numpy as np
 
 from .. import _core
 from ..engine import fft_plan_caches
-from ..engine.explanation import composites, operation_families, problem_builders
-from ..errors import BadType, BadValue
-from ..libraries.array_kinds import kind_of
+from ..engine.explanation import operation_families, problem_builders
+from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..switches.config import steps_out
 from . import device_dispatch, promote
 from .seeds import is_drawn
 
-__all__ = ["check_array", "check_out", "composed_of", "operation", "published", "unconverted"]
+__all__ = ["operation", "published", "unconverted"]
 
 Array = np.ndarray[Any, Any]
 P = ParamSpec("P")
@@ -98,7 +97,7 @@ def operation(
                 return op(*keyed[0], **keyed[1])
             if device_dispatch.among(args, kwargs):
                 _know_keywords(op, kwargs)
-                return device_dispatch.call(op, problem, args, kwargs)
+                return _call_on_device(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
         op: Any = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
@@ -121,17 +120,6 @@ def published(op: Any, function: Callable[P, Problem], module: str, signature: i
     return typed
 
 
-def composed_of(*parts: str, module: str = "backline.linalg") -> Callable[[F], F]:
-    """Decorator: an operation made of others, named so that `explain` can say so."""
-
-    def mark(function: F) -> F:
-        function.__module__ = module  # the name that users know it by, as operations have it
-        composites[f"{module}.{function.__qualname__}".removeprefix("backline.")] = parts
-        return function
-
-    return mark
-
-
 def _in_call_order(problem: Problem, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
     """Operands in the order in which the call lists its arrays, which keywords may change."""
     names = [*parameters[: len(args)], *kwargs]
@@ -149,49 +137,6 @@ def _in_call_order(problem: Problem, parameters: tuple[str, ...], args: tuple[An
     if order == sorted(order):
         return problem
     return replace(problem, operands=tuple(problem.operands[i] for i in order))
-
-
-def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    """The value if it is an array that operations take.
-
-    Raises
-    ------
-    BadType
-        For anything else; the message says what to do about it.
-    """
-    if not isinstance(value, np.ndarray):
-        kind = kind_of(value)
-        if kind is not None:
-            raise BadType(
-                f"{where} must be a NumPy array, not one of {kind.title}", cause="this is computed on the host alone",
-                remedy="a copy on the host, which the program makes: nothing is copied behind your back",
-            )  # fmt: skip
-        raise BadType(
-            f"{where} must be a NumPy array, not {type(value).__name__}",
-            remedy="np.asarray(x), or np.from_dlpack(x) without a copy",
-        )
-    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
-        raise BadType(
-            f"{where} is a {type(value).__name__}, which has rules of its own",
-            remedy="x.filled(...) or np.asarray(x)",
-        )
-    if value.dtype.hasobject or value.dtype.names is not None or (value.dtype.kind in "SUMmV" and value.dtype.name != "bfloat16"):
-        raise BadType(f"{where} has dtype {value.dtype}, which is not a number", remedy="x.astype(np.float64)")
-    return value
-
-
-def check_out(out: np.ndarray[Any, Any], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The output array if it can take the result."""
-    check_array(out, where)
-    if out.shape != shape:
-        raise BadValue(f"{where} has shape {out.shape}, the result has shape {shape}")
-    if out.dtype != dtype:
-        raise BadType(f"{where} has dtype {out.dtype}, the result has dtype {dtype}")
-    if not out.flags.writeable:
-        raise BadValue(f"{where} is read-only", remedy="a writeable array: out.copy()")
-    if out.size > 1 and any(s == 0 and n > 1 for s, n in zip(out.strides, out.shape, strict=True)):
-        raise BadValue(f"{where} has elements that share memory (a stride of 0)", remedy="an array of its own: out.copy()")
-    return out
 
 
 def _keyed(
@@ -229,6 +174,14 @@ def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kw
         return out
     arrays = [a for v in (*args, *kwargs.values()) for a in (v if isinstance(v, tuple) else (v,)) if isinstance(a, np.ndarray)]
     return promote.plan_of(made)(*arrays)
+
+
+def _call_on_device(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a call that the Memo has no key for, mostly because it has not seen arrays of this type yet."""
+    found = tuple(arrays_in(iter((*args, *kwargs.values()))))
+    if any(learn(array, kind) for array, kind in found):
+        return op(*args, **kwargs)
+    return _core.run(op.__name__, promote.plan_of(problem(*args, **kwargs)), *(array for array, _ in found))
 
 
 def _know_keywords(op: Any, kwargs: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import short
 from . import matrix_products as products
-from .operation import check_array
+from .array_arguments import check_array
 
 __all__ = ["Packed", "prepack"]
 

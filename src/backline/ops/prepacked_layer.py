@@ -19,10 +19,10 @@ from ..engine.choose import plan_for
 from ..errors import BadType, BadValue
 from ..problems import Problem, short
 from . import linear_layers
-from .composite import native
+from .array_arguments import check_array, native
 from .convolution import _OneImage
 from .convolution_checks import MOST, Array, conv_problem, number_of_groups, transpose_problem
-from .operation import _plain, check_array, unconverted
+from .operation import _plain, unconverted
 
 __all__ = ["MAX_PLANS", "Layer", "PackedLayer"]
 

@@ -10,9 +10,10 @@ from typing import Any
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.rnn_problem import GATES, RnnProblem
+from .array_arguments import check_array
 from .layer_checks import Array, as_input, positive
 from .linalg_checks import flag, whole
-from .operation import check_array, operation
+from .operation import operation
 from .seeds import drawn_seed
 
 __all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]

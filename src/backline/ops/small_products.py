@@ -9,11 +9,11 @@ import numpy as np
 
 from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
+from .array_arguments import cast, dtype_of, functions, given, into, native, plain
 from .axes import axis_of
-from .composite import cast, dtype_of, functions, given, into, native, on_its_device, plain
+from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
-from .operation import composed_of
 from .vectors import HALVES, cross_along, diagonal_of, pair, powers_of
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]

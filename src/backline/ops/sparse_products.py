@@ -10,9 +10,9 @@ from ..engine.explanation import problem_builders
 from ..errors import BadType, BadValue
 from ..problems import Problem, operand, short
 from ..problems.sparse_problem import DTYPES, GROUP, SparseProblem
-from .composite import native
+from .array_arguments import check_array, check_out, native
 from .linalg_checks import flag, whole
-from .operation import check_array, check_out, operation
+from .operation import operation
 
 __all__ = ["CompressedMatrix", "ProductWay", "compress", "matmul", "prune_2_4", "search", "to_sparse_semi_structured"]
 

@@ -13,8 +13,9 @@ from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
 from ..problems.result_tuples import LDLFactor, LDLFactorEx
+from .array_arguments import check_array
 from .linalg_checks import Array, flag, matrix, no_check, problem, same_dtype
-from .operation import check_array, operation
+from .operation import operation
 
 __all__ = ["householder_product", "ldl_factor", "ldl_factor_ex", "ldl_solve", "orgqr"]
 

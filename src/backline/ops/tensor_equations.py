@@ -8,11 +8,11 @@ from typing import Any
 
 from ..errors import BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import dtype_of, functions, given, into
 from .axes import axes_of
-from .composite import dtype_of, functions, given, into, on_its_device
+from .composite import composed_of, on_its_device
 from .linalg_checks import FLOATS, Array, whole
 from .linear_systems import inv, solve
-from .operation import composed_of
 from .vectors import pair
 
 __all__ = ["tensorinv", "tensorsolve"]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
-from .composite import cast, dtype_of, functions, given, into, native, on_its_device, one_kind, plain
+from .composite import composed_of, on_its_device
 from .linalg_checks import FLOATS, enough_memory, whole
 from .matrix_products import vdot
-from .operation import composed_of
 
 __all__ = [
     "HALVES", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",

@@ -16,8 +16,8 @@ from ...libraries.array_kinds import kind_of, learn
 from ...problems import Operand, Problem
 from ...problems.einsum_problem import EinsumProblem, joined, parse, sublist
 from .. import device_dispatch, promote
-from ..composite import given
-from ..operation import check_array, check_out, published
+from ..array_arguments import check_array, check_out, given
+from ..operation import published
 from . import device
 from .contraction_choice import EinsumChoice, choice_of
 from .plan import Contraction
