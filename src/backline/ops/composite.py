@@ -13,6 +13,7 @@ from ..engine.explanation import composites
 from ..errors import BadType
 from ..libraries.array_kinds import kind_of
 from .array_arguments import native
+from .doc_fragments import filled
 from .promote import again, names_of
 
 __all__ = ["composed_of", "natively", "on_its_device"]
@@ -25,6 +26,7 @@ def composed_of(*parts: str, module: str = "backline.linalg") -> Callable[[F], F
     """Decorator: names the operations that this one is composed of, for `explain`."""
 
     def mark(function: F) -> F:
+        function.__doc__ = filled(function.__doc__)
         function.__module__ = module  # the name that users know it by, as operations have it
         composites[f"{module}.{function.__qualname__}".removeprefix("backline.")] = parts
         return function
@@ -62,6 +64,7 @@ def on_its_device(function: F) -> F:
         except BadType as error:
             return again(function, error, names_of(function), args, kwargs)
 
+    call.__doc__ = filled(function.__doc__)
     return call  # type: ignore[return-value]  # it has the signature of `function`, which `wraps` does not say
 
 

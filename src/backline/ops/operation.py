@@ -17,6 +17,7 @@ from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..switches.config import steps_out
 from . import device_dispatch, promote
+from .doc_fragments import filled
 from .seeds import is_drawn
 
 __all__ = ["operation", "published", "unconverted"]
@@ -112,7 +113,7 @@ def operation(
 
 def published(op: Any, function: Callable[P, Problem], module: str, signature: inspect.Signature) -> Callable[P, Array]:
     """Gives a compiled operation the name, documentation and parameters of the function that makes its Problems."""
-    op.__doc__ = function.__doc__
+    op.__doc__ = filled(function.__doc__)
     op.__module__ = module
     op.__qualname__ = op.__name__
     op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
