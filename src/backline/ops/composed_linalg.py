@@ -36,10 +36,8 @@ def det(A: Array, *, out: Array | None = None) -> Array:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
-    out
-        Array for the result.
+    {square}
+    {out}
 
     Returns
     -------
@@ -68,8 +66,7 @@ def slogdet(A: Array) -> Slogdet:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
 
     Returns
     -------
@@ -101,10 +98,8 @@ def lu(A: Array, *, pivot: bool = True) -> LU:
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
-    pivot
-        Must be True.
+    {rectangular}
+    {pivot}
 
     Returns
     -------
@@ -198,8 +193,7 @@ def matrix_rank(
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     atol, rtol
         Absolute and relative tolerance; by default 0 and epsilon * max(m, n). Arrays broadcast over the batch.
     hermitian
@@ -234,8 +228,7 @@ def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fals
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     atol, rtol
         As for `matrix_rank`: smaller singular values count as zero.
     hermitian

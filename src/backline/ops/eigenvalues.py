@@ -41,10 +41,7 @@ def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -
     Eigh
         `eigenvalues` (..., n), ascending; `eigenvectors` (..., n, n), as columns, each up to a factor of modulus 1.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Notes
     -----
@@ -75,10 +72,7 @@ def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgPr
     ndarray
         Shape (..., n), ascending.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------
@@ -109,18 +103,14 @@ def eig(A: Array) -> LinalgProblem:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
 
     Returns
     -------
     Eig
         `eigenvalues` (..., n) and `eigenvectors` (..., n, n), complex, in LAPACK's order.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Notes
     -----
@@ -143,18 +133,14 @@ def eigvals(A: Array) -> LinalgProblem:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
 
     Returns
     -------
     ndarray
         Shape (..., n), complex.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------
@@ -175,8 +161,7 @@ def svd(
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     full_matrices
         U (m, m) and Vh (n, n); else U (m, k) and Vh (k, n), k = min(m, n).
     driver
@@ -190,10 +175,7 @@ def svd(
     SVD
         `U`, `S` (descending, real), `Vh`.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------
@@ -216,8 +198,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     driver
         As for `svd`.
     out
@@ -228,10 +209,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
     ndarray
         Shape (..., min(m, n)), descending, real.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------

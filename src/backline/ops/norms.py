@@ -40,12 +40,10 @@ def vector_norm(
         2, 1, 0 (number of elements that are not 0), inf, -inf, or any number p: the p-th root of the sum of |x|^p.
     dim
         Axis or axes; None and () take all.
-    keepdim
-        Keep the axes with size 1.
+    {keepdim}
     dtype
         Dtype that `x` is converted to first: of complex numbers for complex `x`, and not a narrower one. The result is real.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -223,8 +221,7 @@ def matrix_norm(
         Keep them with size 1.
     dtype
         As for `vector_norm`.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -298,12 +295,10 @@ def norm(
         None: the 2-norm of all elements (or over `dim`). Otherwise a matrix norm for two axes, a vector norm for one.
     dim
         Axis or two axes; None takes the axes of a 1-D or 2-D array.
-    keepdim
-        Keep the axes with size 1.
+    {keepdim}
     dtype
         As for `vector_norm`.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -355,8 +350,7 @@ def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) ->
         Shape (..., m, n); square unless `p` is None, 2 or -2.
     p
         The norm: None or 2, -2, "fro", "nuc", 1, -1, inf, -inf.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------

@@ -30,8 +30,7 @@ def inner(input: Array, other: Array, *, out: Array | None = None) -> Array:
     ----------
     input, other
         Arrays of one dtype whose last axes are equally long: (..., k) and (..., k).
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -75,14 +74,11 @@ def addbmm(
 
     Parameters
     ----------
-    input
-        Array that broadcasts to (m, n). Where beta is 0 it is ignored, NaN and infinity included.
+    {added_matrix}
     batch1, batch2
         Shapes (b, m, k) and (b, k, n), one dtype.
-    beta, alpha
-        Numbers; real for real dtypes.
-    out
-        Array of shape (m, n); may be `input` itself.
+    {beta_alpha}
+    {out_or_input}
 
     Returns
     -------
@@ -135,8 +131,7 @@ def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
     ----------
     input, other
         Arrays of one dtype; the one of fewer dimensions counts as of size 1 in those before its first.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------

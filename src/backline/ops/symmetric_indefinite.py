@@ -40,8 +40,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
         Shape (..., n, n). Only the lower triangle is read.
     hermitian
         Whether a complex A is Hermitian; else it is symmetric.
-    out
-        Arrays for the factors and the pivots (int32).
+    {out_factors}
 
     Returns
     -------
@@ -78,10 +77,8 @@ def ldl_factor_ex(
     ----------
     A, hermitian
         As for `ldl_factor`.
-    check_errors
-        Must be False.
-    out
-        Arrays for the factors, the pivots and info (int32).
+    {check_errors}
+    {out_factors_info}
 
     Returns
     -------
@@ -110,8 +107,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
         Shape (..., n, k), of LD's dtype.
     hermitian
         What `ldl_factor` was told.
-    out
-        Array for the solution.
+    {out_solution}
 
     Returns
     -------

@@ -58,8 +58,7 @@ def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Ar
         Arrays of one dtype, of real or complex numbers.
     dim
         The axis, of the broadcast arrays.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -134,8 +133,7 @@ def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None
         Arrays of one dtype and as many dimensions, which broadcast.
     dim
         The axis of three elements.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
