@@ -15,13 +15,14 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.neural_problem import NeuralProblem
+from .array_arguments import check_array, functions, like, space_of
 from .axes import axis_of
-from .composite import functions, like, natively, on_its_device, space_of
+from .composite import natively, on_its_device
 from .doc_fragments import filled
 from .families import kinds, operations
 from .layer_checks import FLOATS, MODULE, Array, as_input, positive, problem
 from .linalg_checks import dtype_given, flag, word
-from .operation import check_array, operation
+from .operation import operation
 from .promote import conversion
 from .seeds import drawn_generator
 
@@ -83,7 +84,7 @@ ROW: dict[str, Any] = {"module": MODULE, "family": "neural"}
 _FORMS = "approximate argument must be either none or tanh."
 
 
-def _text(name: str) -> str:
+def _text(name: str) -> str | None:
     return filled(TEXT, name=name, **FACTS[name])
 
 

@@ -86,7 +86,7 @@ FACTS = {
 ROW: dict[str, Any] = {"module": GRAD, "family": "neural"}
 
 
-def _text(op: str) -> str:
+def _text(op: str) -> str | None:
     return filled(TEXT, op=op, **FACTS[op])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -16,11 +16,13 @@ from .. import _core
 from ..libraries.array_kinds import kind_of
 from ..problems.conv_problem import ConvProblem
 from .convolution_checks import Array, Sizes, conv_problem, transpose_problem
-from .doc_fragments import RANKS, filled
-from .families import operations, ranks
-from .operation import operation
+from .doc_fragments import filled
+from .families import RANKS, operations, ranks
+from .operation import operation, published
 
 __all__ = ["UnbatchedPlan", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+P = ParamSpec("P")
 
 
 class UnbatchedPlan:
@@ -39,12 +41,12 @@ class UnbatchedPlan:
         return result[0] if out is None else out
 
 
-def _convolution(name: str) -> Callable[[Callable[..., ConvProblem]], Any]:
+def _convolution(name: str) -> Callable[[Callable[P, ConvProblem]], Callable[P, Array]]:
     """Decorator: an operation that takes one image without a batch as well."""
     rank = int(name[-2])  # of conv2d
 
-    def make(function: Callable[..., ConvProblem]) -> Any:
-        batched = operation(name, module="backline.nn.functional", family="conv")(function)
+    def make(function: Callable[P, ConvProblem]) -> Callable[P, Array]:
+        batched: Any = operation(name, module="backline.nn.functional", family="conv")(function)
         signature = inspect.signature(batched)
 
         def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -65,10 +67,8 @@ def _convolution(name: str) -> Callable[[Callable[..., ConvProblem]], Any]:
             result = op(**given)
             return result[0] if given.get("out") is None else kwargs["out"]
 
-        op = _core.Operation(name, batched.parameters, resolve, general)
-        op.__doc__, op.__module__, op.__qualname__ = function.__doc__, batched.__module__, name
-        op.__signature__ = signature
-        return op
+        op: Any = _core.Operation(name, batched.parameters, resolve, general)
+        return published(op, function, batched.__module__, signature)
 
     return make
 

@@ -11,8 +11,8 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.conv_problem import ConvProblem
 from ..switches.switch import show
+from .array_arguments import check_array, check_out
 from .linalg_checks import enough_memory, word
-from .operation import check_array, check_out
 
 __all__ = ["Array", "Sizes", "conv_problem", "grad_problem", "grad_shape", "transpose_problem"]
 

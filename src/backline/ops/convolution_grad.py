@@ -18,12 +18,12 @@ import numpy as np
 from ..errors import BadValue
 from ..problems.conv_problem import ConvProblem
 from . import convolution
-from .composite import dtype_of, functions, like, native, on_its_device, one_kind
+from .array_arguments import dtype_of, functions, like, native, one_kind
+from .composite import composed_of, on_its_device
 from .convolution_checks import Array, Sizes, grad_problem, grad_shape, transpose_problem
-from .doc_fragments import RANKS, filled
-from .families import operations, plain_functions, ranks
+from .doc_fragments import filled
+from .families import RANKS, operations, plain_functions, ranks
 from .linalg_checks import enough_memory
-from .operation import composed_of
 
 __all__ = [
     "conv1d_input", "conv1d_weight", "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight", "conv_transpose1d_input",
@@ -132,7 +132,7 @@ array([[[[ 8., 12.],
 }
 
 
-def _text(doc: str, facts: dict[str, str], by: str) -> Callable[[int], str]:
+def _text(doc: str, facts: dict[str, str], by: str) -> Callable[[int], str | None]:
     return lambda rank: filled(doc, **RANKS[rank], **facts, example=EXAMPLES[f"{facts['stem']}{rank}d_{by}"])
 
 

@@ -13,16 +13,24 @@ import numpy as np
 
 from .operation import operation
 
-__all__ = ["kinds", "operations", "plain_functions", "ranks"]
+__all__ = ["RANKS", "kinds", "operations", "plain_functions", "ranks"]
 
 Array = np.ndarray[Any, Any]
+# Words of a documentation for images of 1, 2 and 3 dimensions.
+RANKS = {
+    1: {"rank": "1", "images": "signals", "sizes": "width", "kernel": "kernel width", "axes": "L", "s": "", "number": "An int"},
+    2: {"rank": "2", "images": "images", "sizes": "height, width", "kernel": "kernel height, kernel width", "axes": "H, W",
+        "s": "s", "number": "An int, or a tuple of 2"},
+    3: {"rank": "3", "images": "volumes", "sizes": "depth, height, width", "kernel": "kernel depth, kernel height, kernel width",
+        "axes": "D, H, W", "s": "s", "number": "An int, or a tuple of 3"},
+}  # fmt: skip
 P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
 
 def operations(
-    function: Callable[Concatenate[V, P], Any], variants: Mapping[str, V], text: Callable[[V], str], *,
+    function: Callable[Concatenate[V, P], Any], variants: Mapping[str, V], text: Callable[[V], str | None], *,
     make: Callable[..., Any] = operation, **row: Any,
 ) -> tuple[Callable[P, Array], ...]:  # fmt: skip
     """Returns an operation for each name of `variants`, whose Problem is built by the function, called with the variant first.
@@ -34,7 +42,7 @@ def operations(
 
 
 def plain_functions(
-    function: Callable[Concatenate[V, P], R], variants: Mapping[str, V], text: Callable[[V], str], *, module: str,
+    function: Callable[Concatenate[V, P], R], variants: Mapping[str, V], text: Callable[[V], str | None], *, module: str,
     decorate: Callable[[V, Callable[..., R]], Callable[..., R]] = lambda value, variant: variant,
 ) -> tuple[Callable[P, R], ...]:  # fmt: skip
     """Returns a plain function of `module` for each name of `variants`, as `operations` returns operations."""
@@ -59,7 +67,7 @@ def ranks(name: str) -> dict[str, int]:
     return {name.format(rank): rank for rank in (1, 2, 3)}
 
 
-def _variant(function: Callable[..., R], name: str, value: Any, text: str, module: str) -> Callable[..., R]:
+def _variant(function: Callable[..., R], name: str, value: Any, text: str | None, module: str) -> Callable[..., R]:
     """The function with its first argument fixed, under a name and a documentation of its own."""
 
     def variant(*args: Any, **kwargs: Any) -> R:

@@ -11,9 +11,9 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.fft_problem import FftProblem
 from ..switches.switch import show
+from .array_arguments import check_array, check_out
 from .axes import axes_of, axis_of
 from .linalg_checks import enough_memory, flag, whole, word
-from .operation import check_array, check_out
 
 __all__ = ["MODULE", "Array", "Sizes", "as_input", "cosine", "fourier"]
 

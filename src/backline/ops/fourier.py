@@ -93,7 +93,7 @@ KINDS = {
 RANKS = {"": "", "2": " along two axes", "n": " along several axes"}
 
 
-def _text(transform: tuple[str, str]) -> str:
+def _text(transform: tuple[str, str]) -> str | None:
     """The documentation of a transform, given by its kind and the suffix of its rank."""
     kind, rank = KINDS[transform[0]], transform[1]
     one = rank == ""

@@ -11,8 +11,8 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.neural_problem import NeuralProblem
 from . import device_dispatch
+from .array_arguments import check_array
 from .linalg_checks import enough_memory, number
-from .operation import check_array
 
 __all__ = [
     "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape",

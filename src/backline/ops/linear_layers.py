@@ -15,11 +15,12 @@ from ..errors import BadType, BadValue
 from ..problems import Operand
 from ..problems.linear_problem import LinearProblem
 from ..problems.matmul_problem import MatmulProblem
-from .composite import cast, dtype_of, functions, given, natively, on_its_device, one_kind
+from .array_arguments import cast, check_out, dtype_of, functions, given, one_kind
+from .composite import composed_of, natively, on_its_device
 from .layer_checks import FLOATS, MODULE, Array
 from .linalg_checks import word
 from .matrix_products import matmul
-from .operation import check_out, composed_of, operation
+from .operation import operation
 
 __all__ = ["ACTIVATIONS", "bilinear", "linear"]
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..errors import BadValue
 from .activations_grad import GRAD
-from .composite import cast, like, natively, on_its_device, space_of
+from .array_arguments import cast, like, space_of
+from .composite import composed_of, natively, on_its_device
 from .layer_checks import Array, as_input
 from .linear_layers import _same_dtype
 from .matrix_products import matmul
-from .operation import composed_of
 
 __all__ = ["linear_bias", "linear_input", "linear_weight"]
 

@@ -15,7 +15,8 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.neural_problem import NeuralProblem
-from .composite import like, on_its_device, one_kind
+from .array_arguments import like, one_kind
+from .composite import on_its_device
 from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem
 from .linalg_checks import flag, whole
 from .operation import operation
@@ -90,8 +91,8 @@ def layer_norm(
 @operation("batch_norm_inference", module=MODULE, family="neural")
 def _inference(
     input: Array,
-    running_mean: Array,
-    running_var: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
     weight: Array | None = None,
     bias: Array | None = None,
     eps: float = 1e-5,
@@ -108,7 +109,7 @@ def _inference(
     return problem("batch_norm", {"input": array, **given}, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
-@operation("batch_norm_train", module=MODULE, family="neural")
+@operation("batch_norm_train", module=MODULE, family="neural", results=tuple[Array, Array, Array])
 def _training(input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     """Builds the Problem of `batch_norm` in training, which returns mean and biased variance of every channel as well."""
     array, given = _checked("batch_norm", input, None, None, weight, bias)
@@ -185,8 +186,7 @@ def batch_norm(
     """
     if not flag("batch_norm", "training", training):
         positive("batch_norm", "momentum", momentum, most=1.0)
-        result: Array = _inference(input, running_mean, running_var, weight, bias, eps)
-        return result
+        return _inference(input, running_mean, running_var, weight, bias, eps)
     share = positive("batch_norm", "momentum", momentum, most=1.0)
     one_kind("batch_norm", input=input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     array, _ = _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))

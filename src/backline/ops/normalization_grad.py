@@ -25,7 +25,7 @@ class NormGrads(NamedTuple):
     bias: Array
 
 
-@operation("layer_norm_gradients", module=GRAD, family="neural")
+@operation("layer_norm_gradients", module=GRAD, family="neural", results=NormGrads)
 def _layer_norm(
     input: Array, grad_output: Array, normalized_shape: Any, weight: Array | None = None, eps: float = 1e-5
 ) -> NeuralProblem:
@@ -70,7 +70,7 @@ def layer_norm_backward(
     return NormGrads(*_layer_norm(input, grad_output, normalized_shape, weight, eps))
 
 
-@operation("batch_norm_gradients", module=GRAD, family="neural")
+@operation("batch_norm_gradients", module=GRAD, family="neural", results=NormGrads)
 def _batch_norm(input: Array, grad_output: Array, weight: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     where = "batch_norm_backward"
     array, grad = pair(where, "input", input, grad_output)

@@ -13,8 +13,8 @@ from ..errors import BadValue
 from ..problems.neural_problem import NeuralProblem
 from ..switches.switch import show
 from .convolution_checks import MOST, Sizes, numbers
-from .doc_fragments import RANKS, filled
-from .families import operations, ranks
+from .doc_fragments import filled
+from .families import RANKS, operations, ranks
 from .layer_checks import MODULE, Array, as_input, problem
 from .linalg_checks import flag, whole
 
@@ -226,7 +226,7 @@ Examples
 array([{mean}])
 """
 
-EXAMPLES: dict[int, dict[str, Any]] = {
+EXAMPLES: dict[int, dict[str, str]] = {
     1: {"shape": "1, 4, 4", "largest": "[ 1.,  3.,  5.,  7.,  9., 11., 13., 15.]", "mean": " 1.5,  5.5,  9.5, 13.5",
         "places": "[1, 3, 1, 3, 1, 3, 1, 3]", "means": "[ 0.5,  2.5,  4.5,  6.5,  8.5, 10.5, 12.5, 14.5]"},
     2: {"shape": "1, 1, 4, 4", "largest": "[ 5.,  7., 13., 15.]", "mean": "7.5", "places": "[ 5,  7, 13, 15]",
@@ -237,7 +237,7 @@ DIVISOR = "\ndivisor_override\n    Divisor of the sums, instead of the number of
 ROW: dict[str, Any] = {"module": MODULE, "family": "neural"}
 
 
-def _text(doc: str) -> Callable[[int], str]:
+def _text(doc: str) -> Callable[[int], str | None]:
     return lambda rank: filled(doc, **RANKS[rank], **EXAMPLES[rank], divisor=DIVISOR if rank > 1 else "")
 
 

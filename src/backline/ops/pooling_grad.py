@@ -79,10 +79,11 @@ Examples
 array([{mean}])
 """
 
-EXAMPLES: dict[int, dict[str, Any]] = {
-    1: {"points": 2, "shape": "1, 1, 2", "ones": "1, 1, 1", "largest": "0., 1.", "mean": "0.5, 0.5"},
-    2: {"points": 4, "shape": "1, 1, 2, 2", "ones": "1, 1, 1, 1", "largest": "0., 0., 0., 1.", "mean": "0.25, 0.25, 0.25, 0.25"},
-    3: {"points": 8, "shape": "1, 1, 2, 2, 2", "ones": "1, 1, 1, 1, 1", "largest": "0., 0., 0., 0., 0., 0., 0., 1.",
+EXAMPLES: dict[int, dict[str, str]] = {
+    1: {"points": "2", "shape": "1, 1, 2", "ones": "1, 1, 1", "largest": "0., 1.", "mean": "0.5, 0.5"},
+    2: {"points": "4", "shape": "1, 1, 2, 2", "ones": "1, 1, 1, 1", "largest": "0., 0., 0., 1.",
+        "mean": "0.25, 0.25, 0.25, 0.25"},
+    3: {"points": "8", "shape": "1, 1, 2, 2, 2", "ones": "1, 1, 1, 1, 1", "largest": "0., 0., 0., 0., 0., 0., 0., 1.",
         "mean": ", ".join(["0.125"] * 8)},
 }  # fmt: skip
 
@@ -90,8 +91,8 @@ EXAMPLES: dict[int, dict[str, Any]] = {
 ROW: dict[str, Any] = {"module": GRAD, "family": "neural"}
 
 
-def _text(doc: str, **facts: str) -> Callable[[int], str]:
-    return lambda rank: filled(doc, rank=rank, **EXAMPLES[rank], **facts)
+def _text(doc: str, **facts: str) -> Callable[[int], str | None]:
+    return lambda rank: filled(doc, rank=str(rank), **EXAMPLES[rank], **facts)
 
 
 def _fits(where: str, grad: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:

@@ -19,12 +19,12 @@ from ..engine.choose import plan_for
 from ..errors import BadType, BadValue
 from ..problems import Problem, short
 from . import linear_layers
-from .composite import native
+from .array_arguments import check_array, native
 from .convolution import UnbatchedPlan
 from .convolution_checks import MOST, Array, Sizes, conv_problem, number_of_groups, transpose_problem
-from .doc_fragments import RANKS, filled
-from .families import plain_functions, ranks
-from .operation import _plain, check_array, unconverted
+from .doc_fragments import filled
+from .families import RANKS, plain_functions, ranks
+from .operation import _plain, unconverted
 
 __all__ = [
     "PackedLayer", "prepack_conv1d", "prepack_conv2d", "prepack_conv3d", "prepack_conv_transpose1d", "prepack_conv_transpose2d",
@@ -331,7 +331,7 @@ array([[[[6., 4.],
 }
 
 
-def _text(stem: str, kind: str, arrays: str) -> Callable[[int], str]:
+def _text(stem: str, kind: str, arrays: str) -> Callable[[int], str | None]:
     return lambda rank: filled(
         TEXT, **RANKS[rank], name=f"{stem}{rank}d", kind=kind, arrays=arrays, example=EXAMPLES[f"{stem}{rank}d"]
     )

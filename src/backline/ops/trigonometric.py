@@ -71,7 +71,7 @@ EXAMPLES = {
 }
 
 
-def _text(name: str) -> str:
+def _text(name: str) -> str | None:
     """The documentation of a transform."""
     forward, several = name.removeprefix("i"), name.endswith("n")
     kind, is_cosine = forward[:3], forward.startswith("dct")

@@ -10,7 +10,7 @@ from .. import _kernels, switches
 from ..errors import BadType, BadValue
 from ..libraries.reference.reference_requantize import Factor, to_integers
 from ..native import thread_team
-from ..ops.operation import check_array
+from ..ops.array_arguments import check_array
 from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
 __all__ = ["QArray", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..ops import axes
-from ..ops.operation import check_array
+from ..ops.array_arguments import check_array
 
 __all__ = ["LEAST", "MOST", "Array", "axis_of", "check_kind", "integer_dtype", "one_of_each", "scales", "zero_points"]
 

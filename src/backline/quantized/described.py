@@ -17,9 +17,9 @@ from ..engine.explanation import operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..libraries import quantized_engines
 from ..libraries.reference.reference_quantized import MOST_TERMS
+from ..ops.array_arguments import check_array
 from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers, points_of
 from ..ops.linalg_checks import enough_memory
-from ..ops.operation import check_array
 from ..problems import Operand
 from ..problems.quantized_problem import QuantizedProblem
 from . import ops

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..libraries.reference.reference_requantize import FLOAT32, input_integers, input_parameters
-from ..ops.composite import dtype_of
+from ..ops.array_arguments import dtype_of
 from ..ops.convolution_checks import points_of
 from ..ops.linalg_checks import enough_memory
 from ..ops.operation import operation

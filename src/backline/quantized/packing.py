@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries import quantized_engines
 from ..libraries.reference.reference_quantized import ENGINE
+from ..ops.array_arguments import check_array
 from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers
-from ..ops.operation import check_array
 from ..problems.quantized_problem import QuantizedProblem
 from .arrays import QArray, check_quantized
 from .checks import LEAST, MOST, Array

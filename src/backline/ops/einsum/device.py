@@ -18,7 +18,8 @@ from ...engine.explanation import problem_builders
 from ...errors import NoKernel
 from ...problems import Operand, Problem
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
-from ..composite import cast, functions, into
+from ..array_arguments import cast, functions, into
+from .contraction_choice import choice_of
 from .contraction_path import contraction_path
 from .steps import Step
 
@@ -226,8 +227,6 @@ class DeviceContraction:
 
     def plan(self) -> Any:
         """The Plan: a function of the operands."""
-        from .contraction_choice import choice_of
-
         return _Plan(self, choice_of(self))
 
 
