@@ -37,8 +37,7 @@ Parameters
 ----------
 {array}
     {role}
-grad_output
-    Array of the same shape and dtype.
+{grad_output}
 {more}
 Returns
 -------
@@ -56,12 +55,12 @@ Examples
 >>> backline.nn.grad.{op}_input{example}
 """
 SIGMOID = ", with the sigmoid s of x"
-BY_INPUT = {"array": "input", "role": "Input of the operation.", "formula": "", "more": "", "errors": ""}
-BY_RESULT = {"array": "output", "role": "Result of the operation.", "formula": ", from its result", "errors": "; no such axis",
-             "more": "dim\n    As for the operation.\n"}  # fmt: skip
+BY_INPUT = {"array": "input", "role": "Input of `{op}`.", "formula": "", "more": "", "errors": ""}
+BY_RESULT = {"array": "output", "role": "Result of `{op}`.", "formula": ", from its result", "errors": "; no such axis",
+             "more": "dim\n    As for `{op}`.\n"}  # fmt: skip
 FACTS = {
     "relu": BY_INPUT | {
-        "formula": ": `grad_output` where the input is not 0 or below", "role": "Input of the operation, or its result.",
+        "formula": ": `grad_output` where the input is not 0 or below", "role": "Input of `{op}`, or its result.",
         "example": "(np.array([-1.0, 2.0]), np.array([5.0, 5.0]))\narray([0., 5.])",
     },
     "silu": BY_INPUT | {
@@ -77,7 +76,7 @@ FACTS = {
         "example": "(np.array([0.0, 900.0]), np.array([1.0, 1.0]))\narray([0.25, 0.  ])",
     },
     "gelu": BY_INPUT | {
-        "more": "approximate\n    As for the operation.\n", "errors": "; another word for `approximate`",
+        "more": "approximate\n    As for `{op}`.\n", "errors": "; another word for `approximate`",
         "example": "(np.array([0.0, 9.0]), np.array([1.0, 1.0]))\narray([0.5, 1. ])",
     },
     "softmax": BY_RESULT | {"example": "(np.array([0.5, 0.5]), np.array([1.0, 0.0]), dim=0)\narray([ 0.25, -0.25])"},

@@ -95,9 +95,8 @@ ndarray
 Raises
 ------
 BadValue
-    Shapes, groups, stride, padding or dilation that do not fit, a kernel larger than the padded image, an unfit `out`.
-BadType
-    Not arrays, different dtypes, booleans, or numbers that are not ints.
+    {conv_numbers}, a kernel larger than the padded image, an unfit `out`.
+{conv_types}
 
 Notes
 -----
@@ -142,9 +141,8 @@ ndarray
 Raises
 ------
 BadValue
-    Shapes, groups, stride, padding or dilation that do not fit, a padding that cuts everything off, an unfit `out`.
-BadType
-    Not arrays, different dtypes, booleans, or numbers that are not ints.
+    {conv_numbers}, a padding that cuts everything off, an unfit `out`.
+{conv_types}
 
 Examples
 --------

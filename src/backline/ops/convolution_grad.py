@@ -33,68 +33,46 @@ __all__ = [
 
 MODULE = "backline.nn.grad"
 
-BY_INPUT = """Gradient of `{stem}{rank}d` by its input.
+TEXT = """Gradient of `{stem}{rank}d` by its {part}.
 
 Parameters
 ----------
-input_size
-    Shape of the input, (N, C, {sizes}){several}
-weight
-    Weights of the operation, ({weights}, {kernel}).
+{first}
+{second}
 grad_output
-    Gradient by the result of the operation, of its shape.
+    Gradient by the result of `{stem}{rank}d`, of its shape.
 {numbers}
-    As for the operation.
+    As for `{stem}{rank}d`.
 
 Returns
 -------
 ndarray
-    Shape `input_size`; lies in memory as `grad_output` does, channels last or in order.
+    Shape `{by}_size`{layout}.
 
 Raises
 ------
 BadValue
     Shapes or numbers that do not fit; `grad_output` is not of the shape that the operation has as its result.
-BadType
-    Not arrays, different dtypes, booleans, or numbers that are not ints.
+{conv_types}
 
 Examples
 --------
 >>> import numpy as np
->>> from backline.nn.grad import {stem}{rank}d_input
->>> {stem}{rank}d_input{example}
+>>> from backline.nn.grad import {stem}{rank}d_{by}
+>>> {stem}{rank}d_{by}{example}
 """
-BY_WEIGHT = """Gradient of `{stem}{rank}d` by its weights.
-
-Parameters
-----------
-input
-    Input of the operation, (N, C, {sizes}).
-weight_size
-    Shape of the weights, ({weights}, {kernel}).
-grad_output
-    Gradient by the result of the operation, of its shape.
-{numbers}
-    As for the operation.
-
-Returns
--------
-ndarray
-    Shape `weight_size`, in order in memory.
-
-Raises
-------
-BadValue
-    Shapes or numbers that do not fit; `grad_output` is not of the shape that the operation has as its result.
-BadType
-    Not arrays, different dtypes, booleans, or numbers that are not ints.
-
-Examples
---------
->>> import numpy as np
->>> from backline.nn.grad import {stem}{rank}d_weight
->>> {stem}{rank}d_weight{example}
-"""
+BY = {
+    "input": {
+        "by": "input", "part": "input", "layout": "; lies in memory as `grad_output` does, channels last or in order",
+        "first": "input_size\n    Shape of the input, (N, C, {sizes}){several}",
+        "second": "weight\n    Weights of `{stem}{rank}d`, ({weights}, {kernel}).",
+    },
+    "weight": {
+        "by": "weight", "part": "weights", "layout": ", in order in memory",
+        "first": "input\n    Input of `{stem}{rank}d`, (N, C, {sizes}).",
+        "second": "weight_size\n    Shape of the weights, ({weights}, {kernel}).",
+    },
+}  # fmt: skip
 CONV = {
     "stem": "conv", "weights": "O, C / groups", "numbers": "stride, padding, dilation, groups",
     "several": ": several sizes give a result of one size where the stride is not 1.",
@@ -132,8 +110,8 @@ array([[[[ 8., 12.],
 }
 
 
-def _text(doc: str, facts: dict[str, str], by: str) -> Callable[[int], str | None]:
-    return lambda rank: filled(doc, **RANKS[rank], **facts, example=EXAMPLES[f"{facts['stem']}{rank}d_{by}"])
+def _text(facts: dict[str, str], by: str) -> Callable[[int], str | None]:
+    return lambda rank: filled(TEXT, **RANKS[rank], **BY[by], **facts, example=EXAMPLES[f"{facts['stem']}{rank}d_{by}"])
 
 
 def _conv_input(
@@ -153,10 +131,10 @@ def _conv_weight(
 
 
 conv1d_input, conv2d_input, conv3d_input = operations(
-    _conv_input, ranks("conv{}d_input"), _text(BY_INPUT, CONV, "input"), module=MODULE, family="conv"
+    _conv_input, ranks("conv{}d_input"), _text(CONV, "input"), module=MODULE, family="conv"
 )
 conv1d_weight, conv2d_weight, conv3d_weight = operations(
-    _conv_weight, ranks("conv{}d_weight"), _text(BY_WEIGHT, CONV, "weight"), module=MODULE, family="conv"
+    _conv_weight, ranks("conv{}d_weight"), _text(CONV, "weight"), module=MODULE, family="conv"
 )
 
 
@@ -166,7 +144,7 @@ PLAIN = (convolution.conv1d, convolution.conv2d, convolution.conv3d)
 PLAIN_BY_WEIGHT = (conv1d_weight, conv2d_weight, conv3d_weight)
 
 
-def _problem(where: str, rank: int, arrays: dict[str, Any], size: Any, **numbers: Any) -> ConvProblem:
+def _problem(where: str, rank: int, arrays: dict[str, Any], size: Any, numbers: tuple[Any, Any, Any, Any, Any]) -> ConvProblem:
     """Returns the Problem of the transposed convolution, once the gradient is known to be that of its result."""
     one_kind(where, **{"grad_output" if role == "grad" else role: a for role, a in arrays.items()})
     described = {role: like(a) for role, a in arrays.items()}
@@ -175,7 +153,7 @@ def _problem(where: str, rank: int, arrays: dict[str, Any], size: Any, **numbers
     grad = described.pop("grad")
     enough_memory(where, shape, grad.dtype)
     described[role] = np.broadcast_to(np.zeros((), grad.dtype), shape)
-    p = transpose_problem(where, rank, {**described, "bias": None, "residual": None, "out": None}, activation=None, **numbers)
+    p = transpose_problem(where, rank, {**described, "bias": None, "residual": None, "out": None}, *numbers, None)
     if grad.shape != p.result:
         raise BadValue(
             f"{where}: grad_output has shape {grad.shape}, the transposed convolution has a result of shape {p.result}",
@@ -190,8 +168,9 @@ def _overhang(p: ConvProblem) -> tuple[int, ...]:
     return tuple(extra // s for extra, s in zip(p.output_padding, p.stride, strict=True))
 
 
-def _zeros(array: Any, shape: tuple[int, ...]) -> Any:
-    return functions(array).zeros(shape, dtype=dtype_of(array).newbyteorder("="))
+def _zeros(array: Array, shape: tuple[int, ...]) -> Array:
+    zeros: Array = functions(array).zeros(shape, dtype=dtype_of(array).newbyteorder("="))
+    return zeros
 
 
 def _conv_transpose_input(
@@ -199,14 +178,11 @@ def _conv_transpose_input(
     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Array:  # fmt: skip
     weight, grad = native(weight), native(grad_output)
-    p = _problem(
-        f"conv_transpose{rank}d_input", rank, {"weight": weight, "grad": grad}, input_size, stride=stride, padding=padding,
-        output_padding=output_padding, groups=groups, dilation=dilation,
-    )  # fmt: skip
+    name, arrays = f"conv_transpose{rank}d_input", {"weight": weight, "grad": grad}
+    p = _problem(name, rank, arrays, input_size, (stride, padding, output_padding, groups, dilation))
     shape = (p.batch, p.channels, *p.image)
     if 0 in (*shape, *grad.shape):
-        zeros: Array = _zeros(grad, shape)
-        return zeros
+        return _zeros(grad, shape)
     kernel = functions(weight).conj(weight) if dtype_of(weight).kind == "c" else weight
     cut = tuple(before for before, _ in p.padding)
     result = PLAIN[rank - 1](grad, kernel, None, p.stride, cut, p.dilation, p.groups)
@@ -221,14 +197,11 @@ def _conv_transpose_weight(
     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Array:  # fmt: skip
     input, grad = native(input), native(grad_output)
-    p = _problem(
-        f"conv_transpose{rank}d_weight", rank, {"input": input, "grad": grad}, weight_size, stride=stride, padding=padding,
-        output_padding=output_padding, groups=groups, dilation=dilation,
-    )  # fmt: skip
+    name, arrays = f"conv_transpose{rank}d_weight", {"input": input, "grad": grad}
+    p = _problem(name, rank, arrays, weight_size, (stride, padding, output_padding, groups, dilation))
     shape = (p.channels, p.features // p.groups, *p.kernel)
     if 0 in (*shape, *input.shape, *grad.shape):
-        zeros: Array = _zeros(grad, shape)
-        return zeros
+        return _zeros(grad, shape)
     xp, overhang = functions(grad), _overhang(p)
     if any(overhang):  # points of zeros, which add nothing
         input = xp.pad(input, [(0, 0), (0, 0), *((0, n) for n in overhang)])
@@ -242,10 +215,10 @@ def _composed(part: str) -> Callable[[int, Callable[..., Array]], Callable[..., 
 
 
 conv_transpose1d_input, conv_transpose2d_input, conv_transpose3d_input = plain_functions(
-    _conv_transpose_input, ranks("conv_transpose{}d_input"), _text(BY_INPUT, TRANSPOSE, "input"), module=MODULE,
+    _conv_transpose_input, ranks("conv_transpose{}d_input"), _text(TRANSPOSE, "input"), module=MODULE,
     decorate=_composed("nn.functional.conv{}d"),
 )  # fmt: skip
 conv_transpose1d_weight, conv_transpose2d_weight, conv_transpose3d_weight = plain_functions(
-    _conv_transpose_weight, ranks("conv_transpose{}d_weight"), _text(BY_WEIGHT, TRANSPOSE, "weight"), module=MODULE,
+    _conv_transpose_weight, ranks("conv_transpose{}d_weight"), _text(TRANSPOSE, "weight"), module=MODULE,
     decorate=_composed("nn.grad.conv{}d_weight"),
 )  # fmt: skip

@@ -12,6 +12,19 @@ from textwrap import indent
 __all__ = ["FRAGMENTS", "filled"]
 
 FRAGMENTS: dict[str, str] = {
+    "as_input": "Returns\n-------\nndarray\n    As `input`.",
+    "grad_output": "grad_output\n    Array of the same shape and dtype.",
+    "one_dtype": "Raises\n------\nBadType, BadValue\n    Not arrays of one dtype; shapes that do not fit.",
+    "conv_types": "BadType\n    Not arrays, different dtypes, booleans, or numbers that are not ints.",
+    "conv_numbers": "Shapes, groups, stride, padding or dilation that do not fit",
+    "max_plans": """max_plans
+    Most plans that the layer keeps, one for each layout of the input under each set of switches; each may hold the weights
+    once more, as its library wants them.""",
+    "packed_layer": """Returns
+-------
+PackedLayer
+    It owns read-only copies of weight and bias: writing to the arrays given here changes nothing in it, and what it keeps is
+    never out of date. `nbytes` is what it holds.""",
     "overwrite_input": """overwrite_input
     Whether the input may be destroyed, which can save a copy.""",
     "out_apart": """out

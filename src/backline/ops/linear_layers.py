@@ -189,10 +189,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     ndarray
         Shape (..., out).
 
-    Raises
-    ------
-    BadType, BadValue
-        Not arrays of one dtype; shapes that do not fit.
+    {one_dtype}
 
     Notes
     -----

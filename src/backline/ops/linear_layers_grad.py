@@ -35,10 +35,7 @@ def linear_input(weight: Array, grad_output: Array) -> Array:
     ndarray
         Shape (..., in).
 
-    Raises
-    ------
-    BadType, BadValue
-        Not arrays of one dtype; shapes that do not fit.
+    {one_dtype}
 
     Examples
     --------
@@ -75,10 +72,7 @@ def linear_weight(input: Array, grad_output: Array) -> Array:
     ndarray
         Shape (out, in).
 
-    Raises
-    ------
-    BadType, BadValue
-        Not arrays of one dtype; shapes that do not fit.
+    {one_dtype}
 
     Examples
     --------

@@ -61,10 +61,7 @@ def layer_norm(
     eps
         Added to the variance, which is the biased one.
 
-    Returns
-    -------
-    ndarray
-        As `input`.
+    {as_input}
 
     Raises
     ------
@@ -162,10 +159,7 @@ def batch_norm(
     eps
         Added to the variance.
 
-    Returns
-    -------
-    ndarray
-        As `input`.
+    {as_input}
 
     Raises
     ------

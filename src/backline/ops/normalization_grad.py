@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..problems.neural_problem import NeuralProblem
 from .activations_grad import GRAD, pair
+from .doc_fragments import filled
 from .layer_checks import Array, channels, parameter, positive, problem
 from .normalization import normalized_axes
 from .operation import operation
@@ -45,8 +46,7 @@ def layer_norm_backward(
     ----------
     input
         Input of `layer_norm`.
-    grad_output
-        Array of the same shape and dtype.
+    {grad_output}
     normalized_shape, weight, eps
         As for `layer_norm`.
 
@@ -86,8 +86,7 @@ def batch_norm_backward(input: Array, grad_output: Array, weight: Array | None =
     ----------
     input
         Input of `batch_norm`, of shape (N, C, ...).
-    grad_output
-        Array of the same shape and dtype.
+    {grad_output}
     weight, eps
         As for `batch_norm`.
 
@@ -112,4 +111,4 @@ def batch_norm_backward(input: Array, grad_output: Array, weight: Array | None =
 
 
 for _public in (layer_norm_backward, batch_norm_backward):
-    _public.__module__ = GRAD
+    _public.__module__, _public.__doc__ = GRAD, filled(_public.__doc__)

@@ -27,16 +27,13 @@ An element of `grad_output` goes to the first of the largest elements of its win
 Parameters
 ----------
 input
-    Input of the operation.
+    Input of `max_pool{rank}d`.
 grad_output
     Array of the result's shape and the input's dtype.
 kernel_size, stride, padding, dilation, ceil_mode
-    As for the operation.
+    As for `max_pool{rank}d`.
 
-Returns
--------
-ndarray
-    As `input`.
+{as_input}
 
 Raises
 ------
@@ -56,11 +53,11 @@ AVERAGE = """Gradient of `{name}{rank}d` with respect to its input.
 Parameters
 ----------
 input_size
-    Shape of the operation's input.
+    Shape of the input of `{name}{rank}d`.
 grad_output
     Floating-point array of the result's shape.
 {numbers}
-    As for the operation.
+    As for `{name}{rank}d`.
 
 Returns
 -------

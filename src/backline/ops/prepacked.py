@@ -243,15 +243,9 @@ def prepack_linear(
         Array of shape (out,), or None.
     activation
         As `linear`.
-    max_plans
-        Most plans that the layer keeps, one for each layout of the input under each set of switches; each may hold the weights
-        once more, as its library wants them.
+    {max_plans}
 
-    Returns
-    -------
-    PackedLayer
-        It owns read-only copies of weight and bias: writing to the arrays given here changes nothing in it, and what it keeps is
-        never out of date. `nbytes` is what it holds.
+    {packed_layer}
 
     Raises
     ------
@@ -284,14 +278,9 @@ Parameters
 ----------
 {arrays}
 {relu}
-max_plans
-    Most plans that the layer keeps, as for `prepack_linear`.
+{max_plans}
 
-Returns
--------
-PackedLayer
-    It owns read-only copies of weight and bias: writing to the arrays given here changes nothing in it, and what it keeps is
-    never out of date. `nbytes` is what it holds.
+{packed_layer}
 
 Raises
 ------
@@ -353,7 +342,7 @@ def _conv_transpose(
     return PackedLayer(Layer(f"conv_transpose{rank}d", rank, weight, bias, max_plans, settings | {"activation": activation}))
 
 
-prepack_linear.__module__ = MODULE
+prepack_linear.__module__, prepack_linear.__doc__ = MODULE, filled(prepack_linear.__doc__)
 prepack_conv1d, prepack_conv2d, prepack_conv3d = plain_functions(
     _conv, ranks("prepack_conv{}d"), _text("conv", "convolution", "{conv_arrays}"), module=MODULE
 )
