@@ -159,12 +159,12 @@ def _softmax(op: str, input: Array, dim: int | None = None, *, dtype: Any = None
     converted: tuple[str, ...] = ()
     array = as_input(op, "input", input) if dtype is None else check_array(input, f"{op}: input")
     if dtype is not None:
-        wanted = dtype_given(op, dtype, FLOATS)
+        target = dtype_given(op, dtype, FLOATS)
         if array.dtype.kind == "c":
             raise BadType(f"{op}: input has dtype {array.dtype}", cause="the imaginary part would be lost", remedy="x.real")
-        if array.dtype != wanted:
-            converted = (conversion("input", array, wanted),)
-            array = np.empty_like(array, dtype=wanted, subok=False)  # laid out as the converted one
+        if array.dtype != target:
+            converted = (conversion("input", array, target),)
+            array = np.empty_like(array, dtype=target, subok=False)  # laid out as the converted one
     if dim is None:
         dim = 0 if array.ndim in (0, 1, 3) else 1
     axis = axis_of(op, "dim", dim, array.shape or (1,))

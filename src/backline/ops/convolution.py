@@ -50,8 +50,8 @@ def _convolution(name: str) -> Callable[[Callable[P, ConvProblem]], Callable[P, 
         signature = inspect.signature(batched)
 
         def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            given: Any = args[0] if args else kwargs.get("input")
-            return _is_array(given) and given.ndim == rank + 1
+            input: Any = args[0] if args else kwargs.get("input")
+            return _is_array(input) and input.ndim == rank + 1
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             plan = batched.resolve(args, kwargs)
@@ -60,12 +60,12 @@ def _convolution(name: str) -> Callable[[Callable[P, ConvProblem]], Callable[P, 
         def general(*args: Any, **kwargs: Any) -> Any:
             if not single(args, kwargs):
                 return batched(*args, **kwargs)
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
             for role in ("input", "residual", "out"):
-                if _is_array(given.get(role)):
-                    given[role] = given[role][None]
-            result = op(**given)
-            return result[0] if given.get("out") is None else kwargs["out"]
+                if _is_array(arguments.get(role)):
+                    arguments[role] = arguments[role][None]
+            result = op(**arguments)
+            return result[0] if arguments.get("out") is None else kwargs["out"]
 
         op: Any = _core.Operation(name, batched.parameters, resolve, general)
         return published(op, function, batched.__module__, signature)

@@ -77,12 +77,12 @@ def channels(where: str, input: Array) -> int:
 
 def positive(where: str, name: str, value: Any, *, most: float = float("inf")) -> float:
     """Returns a finite number from 0 to `most`."""
-    found = number(where, name, value)
-    if not (0 <= found <= most and found < float("inf")):
+    checked = number(where, name, value)
+    if not (0 <= checked <= most and checked < float("inf")):
         legal = "a finite number, 0 or more" if most == float("inf") else f"a number from 0 to {most:g}"
         dropped = name in ("p", "dropout_p", "dropout")
-        raise BadValue(f"{where}: {name}={found}", cause=_PROBABILITY.format(found) if dropped else "", remedy=legal)
-    return found
+        raise BadValue(f"{where}: {name}={checked}", cause=_PROBABILITY.format(checked) if dropped else "", remedy=legal)
+    return checked
 
 
 _PROBABILITY = "dropout probability has to be between 0 and 1, but got {}"

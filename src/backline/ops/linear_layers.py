@@ -165,8 +165,8 @@ def linear(
     if not extra:
         parameters: tuple[tuple[str, Any], ...] = (("alpha", 1), ("beta", 1)) if bias is not None else ()
         return MatmulProblem("matmul", tuple(operands), parameters, "matmul", m=m, n=n, k=k, batch=batch, result=result)
-    given = () if activation is None else (("activation", activation),)
-    return LinearProblem("linear", tuple(operands), given, "matmul", m=m, n=n, k=k, batch=batch, result=result)
+    parameters = () if activation is None else (("activation", activation),)
+    return LinearProblem("linear", tuple(operands), parameters, "matmul", m=m, n=n, k=k, batch=batch, result=result)
 
 
 @composed_of("matmul", module=MODULE)

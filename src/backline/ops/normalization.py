@@ -27,8 +27,8 @@ __all__ = ["batch_norm", "layer_norm", "normalized_axes"]
 
 def normalized_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
     """Returns the normalized shape as a tuple; refuses one that is not that of the input's last axes."""
-    given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    shape = tuple(whole(where, "each number of normalized_shape", n) for n in given)
+    sizes = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(whole(where, "each number of normalized_shape", n) for n in sizes)
     if not shape or input.shape[-len(shape) :] != shape:
         raise BadValue(
             f"{where}: normalized_shape={shape} for input of shape {input.shape}",
@@ -95,28 +95,28 @@ def _inference(
     eps: float = 1e-5,
 ) -> NeuralProblem:
     """Builds the Problem of `batch_norm` with given statistics."""
-    array, given = _checked("batch_norm", input, running_mean, running_var, weight, bias)
+    array, parameters = _checked("batch_norm", input, running_mean, running_var, weight, bias)
     for name in ("mean", "variance"):
-        if given[name] is None:
+        if parameters[name] is None:
             raise BadValue(
                 f"batch_norm: no running_{'mean' if name == 'mean' else 'var'}",
                 cause=f"running_{'mean' if name == 'mean' else 'var'} must be defined in evaluation mode",
                 remedy="give both, or training=True",
             )
-    return problem("batch_norm", {"input": array, **given}, array.shape, eps=positive("batch_norm", "eps", eps))
+    return problem("batch_norm", {"input": array, **parameters}, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
 @operation("batch_norm_train", module=MODULE, family="neural", results=tuple[Array, Array, Array])
 def _training(input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     """Builds the Problem of `batch_norm` in training, which returns mean and biased variance of every channel as well."""
-    array, given = _checked("batch_norm", input, None, None, weight, bias)
+    array, parameters = _checked("batch_norm", input, None, None, weight, bias)
     if array.shape[1] and array.size == array.shape[1]:
         raise BadValue(
             f"batch_norm: input of shape {array.shape} has one value for each channel",
             cause="Expected more than 1 value per channel when training: a variance needs two",
             remedy="a larger batch, or training=False",
         )
-    arrays = {"input": array, "weight": given["weight"], "bias": given["bias"]}
+    arrays = {"input": array, "weight": parameters["weight"], "bias": parameters["bias"]}
     return problem("batch_norm_train", arrays, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
@@ -125,8 +125,8 @@ def _checked(
 ) -> tuple[Array, dict[str, Array | None]]:
     array = as_input(where, "input", input)
     shape = (channels(where, array),)
-    given = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
-    checked = [parameter(where, name, value, shape, array) for name, value in given.items()]
+    parameters = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
+    checked = [parameter(where, name, value, shape, array) for name, value in parameters.items()]
     return array, dict(zip(("mean", "variance", "weight", "bias"), checked, strict=True))
 
 

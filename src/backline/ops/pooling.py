@@ -112,10 +112,10 @@ def adaptive_parameters(
 ) -> tuple[str, dict[str, Any], tuple[int, ...]]:
     """Returns what `avg_parameters` returns: where sizes divide, this is a plain average pooling."""
     rank = len(image)
-    given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * rank
-    if len(given) == rank:
-        given = tuple(n if wanted is None else wanted for n, wanted in zip(image, given, strict=True))
-    output = numbers(where, "output_size", given, rank, 1)
+    sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * rank
+    if len(sizes) == rank:
+        sizes = tuple(n if wanted is None else wanted for n, wanted in zip(image, sizes, strict=True))
+    output = numbers(where, "output_size", sizes, rank, 1)
     if any(n % points for n, points in zip(image, output, strict=True)):
         return "adaptive_avg_pool", {"output": output}, output
     kernel = tuple(n // points for n, points in zip(image, output, strict=True))

@@ -72,7 +72,7 @@ BadType, BadValue
 Examples
 --------
 >>> import numpy as np, backline
->>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {given}).ravel()
+>>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {argument}).ravel()
 array([{mean}])
 """
 
@@ -151,13 +151,13 @@ def _adaptive_avg_pool(rank: int, input_size: Sequence[int], grad_output: Array,
 
 
 NUMBERS = "kernel_size, stride, padding, ceil_mode, count_include_pad"
-_AVERAGE = _text(AVERAGE, name="avg_pool", given="2", numbers=f"{NUMBERS}, divisor_override")
+_AVERAGE = _text(AVERAGE, name="avg_pool", argument="2", numbers=f"{NUMBERS}, divisor_override")
 max_pool1d_input, max_pool2d_input, max_pool3d_input = operations(_max_pool, ranks("max_pool{}d_input"), _text(MAX), **ROW)
 (avg_pool1d_input,) = operations(
-    _avg_pool1d, {"avg_pool1d_input": 1}, _text(AVERAGE, name="avg_pool", given="2", numbers=NUMBERS), **ROW
+    _avg_pool1d, {"avg_pool1d_input": 1}, _text(AVERAGE, name="avg_pool", argument="2", numbers=NUMBERS), **ROW
 )
 avg_pool2d_input, avg_pool3d_input = operations(_avg_pool, {"avg_pool2d_input": 2, "avg_pool3d_input": 3}, _AVERAGE, **ROW)
 adaptive_avg_pool1d_input, adaptive_avg_pool2d_input, adaptive_avg_pool3d_input = operations(
     _adaptive_avg_pool, ranks("adaptive_avg_pool{}d_input"),
-    _text(AVERAGE, name="adaptive_avg_pool", given="1", numbers="output_size"), **ROW,
+    _text(AVERAGE, name="adaptive_avg_pool", argument="1", numbers="output_size"), **ROW,
 )  # fmt: skip

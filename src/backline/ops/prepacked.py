@@ -162,33 +162,33 @@ class Layer:
         """Returns the Problem, its operands in the order of the plan: weight, bias, then as the call lists them."""
         settings = self.settings
         if self.operation == "linear":
-            given = {"weight": self.weight, **({} if self.bias is None else {"bias": self.bias}), **arrays}
-            problem = unconverted["nn.functional.linear"](**given, **settings)
+            arguments = {"weight": self.weight, **({} if self.bias is None else {"bias": self.bias}), **arrays}
+            problem = unconverted["nn.functional.linear"](**arguments, **settings)
         else:
             rest = {role: None for role in PARAMETERS if role not in arrays}
-            given = {"weight": self.weight, "bias": self.bias, **arrays, **rest}
+            arguments = {"weight": self.weight, "bias": self.bias, **arrays, **rest}
             make = transpose_problem if "transpose" in self.operation else conv_problem
-            problem = make(where, self.rank, given, **settings, of_any_size=of_any_size)
+            problem = make(where, self.rank, arguments, **settings, of_any_size=of_any_size)
         return replace(problem, parameters=(*problem.parameters, ("packed", True)))
 
     def problem(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
-        given = self._named(args, kwargs)
-        return self._problem({name: value for name, value in given.items() if value is not None}, self.operation)
+        arguments = self._named(args, kwargs)
+        return self._problem({name: value for name, value in arguments.items() if value is not None}, self.operation)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments of a call by name, in its order."""
         if len(args) > len(PARAMETERS):
             raise TypeError(f"a packed {self.operation} takes {', '.join(PARAMETERS)}; {len(args)} arguments were given")
-        given = dict(zip(PARAMETERS, args, strict=False))
+        arguments = dict(zip(PARAMETERS, args, strict=False))
         for name, value in kwargs.items():
-            if name in given:
+            if name in arguments:
                 raise TypeError(f"a packed {self.operation} got {name!r} twice")
             if name not in PARAMETERS:
                 raise TypeError(f"a packed {self.operation} takes {', '.join(PARAMETERS)}; it got {name!r}")
-            given[name] = value
-        if given.get("input") is None:
+            arguments[name] = value
+        if arguments.get("input") is None:
             raise BadType(f"a packed {self.operation} takes an input")
-        return given
+        return arguments
 
     def resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = plan_for(self.problem(args, kwargs))
@@ -197,15 +197,16 @@ class Layer:
 
     def general(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a call that cannot be memoised as it is: with plain arrays it can, or building its Problem raises."""
-        given = self._named(args, kwargs)
-        plain = {name: _plain(given[name]) for name in PARAMETERS if name in given}
-        if given.get("out") is not None and not (isinstance(given["out"], np.ndarray) and given["out"].dtype.isnative):
-            plain["out"] = given["out"]  # what is written to is not converted: it is refused
+        arguments = self._named(args, kwargs)
+        plain = {name: _plain(arguments[name]) for name in PARAMETERS if name in arguments}
+        out = arguments.get("out")
+        if out is not None and not (isinstance(out, np.ndarray) and out.dtype.isnative):
+            plain["out"] = out  # an array to write to is not converted: it is refused
         self.problem((), plain)
         owner = self.owner()
         assert owner is not None
         result = owner(**plain)
-        return result if given.get("out") is None else given["out"]
+        return result if out is None else out
 
 
 def _own(array: Array) -> Array:
