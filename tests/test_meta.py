@@ -21,7 +21,7 @@ import pytest
 import backline
 import configurations
 import processes
-from backline import _core, _kernels, linalg
+from backline import _core, _kernels, fft, linalg
 from backline.nn import functional, grad
 
 HERE = Path(__file__).parent
@@ -226,7 +226,7 @@ def test_the_stub_names_what_a_compiled_module_has(module: ModuleType) -> None:
 
 OPERATIONS = {
     f"{module.__name__}.{name}": value
-    for module in (backline, linalg, functional, grad)
+    for module in (backline, fft, linalg, functional, grad)
     for name in module.__all__
     if isinstance(value := getattr(module, name), _core.Operation)
 }

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .ops.distances import cdist
     from .ops.einsum.einsum_operation import einsum
     from .ops.exponential import matrix_exp
-    from .ops.linear_systems import cholesky_inverse, cholesky_solve
+    from .ops.factorizations import cholesky_inverse, cholesky_solve
     from .ops.symmetric_indefinite import orgqr
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
 _LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "quantized", "sparse", "utils"), "")
 later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum.einsum_operation"]
 later += ["backline.quantized", "backline.sparse"]
-_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.linear_systems")
+_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.factorizations")
 _LATER |= {
     "cdist": "ops.distances", "einsum": "ops.einsum.einsum_operation", "matrix_exp": "ops.exponential",
     "orgqr": "ops.symmetric_indefinite",

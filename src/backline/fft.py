@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from .ops.fft1 import fft, hfft, ifft, ihfft, irfft, rfft
-from .ops.fft2 import fft2, hfft2, ifft2, ihfft2, irfft2, rfft2
 from .ops.fft_order import fftfreq, fftshift, ifftshift, rfftfreq
-from .ops.fftn import fftn, hfftn, ifftn, ihfftn, irfftn, rfftn
+from .ops.fourier import (
+    fft,
+    fft2,
+    fftn,
+    hfft,
+    hfft2,
+    hfftn,
+    ifft,
+    ifft2,
+    ifftn,
+    ihfft,
+    ihfft2,
+    ihfftn,
+    irfft,
+    irfft2,
+    irfftn,
+    rfft,
+    rfft2,
+    rfftn,
+)
 from .ops.trigonometric import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 
 __all__ = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from . import _core, switches
 from .errors import BadType
-from .switches import Switch
+from .switches import Scope, Switch
 from .switches.default_threads import MOST_THREADS
 from .switches.switch import Between, show
 
@@ -56,7 +56,7 @@ def set_num_threads(n: int) -> None:
     switches.assign("num_threads", n, depth=2)
 
 
-def num_threads(n: int) -> Any:
+def num_threads(n: int) -> Scope:
     """Return a scope in which library calls use that many threads; also a decorator.
 
     Parameters
@@ -150,7 +150,7 @@ def set_flush_denormal(mode: bool) -> bool:
     return _core.flush_denormal(bool(checked), get_num_threads())
 
 
-def use(*libraries: str, only: bool = False, fallback: str | None = None) -> Any:
+def use(*libraries: str, only: bool = False, fallback: str | None = None) -> Scope:
     """Return a scope that prefers libraries, or allows no others; also a decorator.
 
     Parameters

@@ -18,7 +18,7 @@ from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import array_kinds
 from backline.libraries.array_kinds import ArrayKind
 from backline.libraries.base import Algorithm, Library
-from backline.ops import device_dispatch
+from backline.ops import device_dispatch, operation
 from backline.problems import Problem
 from device_arrays import ndarray
 from support import clean
@@ -91,7 +91,7 @@ def product(**given: Any) -> np.ndarray:
 def test_python_decides_nothing_the_second_time(library: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     product()
     monkeypatch.setattr(device_dispatch, "problem_of", lambda *args: pytest.fail("asked again"))
-    monkeypatch.setattr(device_dispatch, "call", lambda *args: pytest.fail("asked again"))
+    monkeypatch.setattr(operation, "_call_on_device", lambda *args: pytest.fail("asked again"))
     assert np.array_equal(product(), A @ B)
     with backline.trace() as trace:
         product()

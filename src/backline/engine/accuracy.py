@@ -50,10 +50,7 @@ def bound(problem: Problem, precision: str = "") -> float:
         rounding = max(rounding, 2 * unit(precision))
     if precision == "f16 accumulation":
         accumulated = 2.0**-14  # four roundings of a sum for each root of a term, not 64: those would let anything pass
-    length = accuracy_layers.terms(problem)
-    if isinstance(problem, LinalgProblem):
-        length = 16 * max(problem.m, problem.n, 1)
-    return 4 * rounding + 64 * accumulated * math.sqrt(length)
+    return 4 * rounding + 64 * accumulated * math.sqrt(problem.summands)
 
 
 def error(problem: Problem, arrays: list[Array], result: Any) -> float:

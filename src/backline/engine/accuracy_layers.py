@@ -19,13 +19,12 @@ from ..problems.attention_problem import AttentionProblem
 from ..problems.conv_problem import ConvProblem
 from ..problems.fft_problem import FftProblem
 from ..problems.linear_problem import LinearProblem
-from ..problems.multi_head_problem import MultiHeadProblem
 from ..problems.neural_problem import NeuralProblem
 from .accuracy_linalg import relative
 from .accuracy_wide import affordable, float64_results, wide_results
 from .double_double import paired
 
-__all__ = ["Compared", "Part", "parts", "terms"]
+__all__ = ["Compared", "Part", "parts"]
 
 Array = Any
 Index = tuple[slice, ...]
@@ -95,32 +94,6 @@ class Compared:
         return 0.0 if p.coarse and worst < COARSE else worst
 
 
-def terms(p: Problem) -> int:
-    """How many numbers are added up for one element of the result."""
-    if isinstance(p, ConvProblem):
-        if p.op == "conv_grad_weight":
-            return max(p.batch * math.prod(p.points), 1)
-        channels = p.features if p.op == "conv_grad_input" else p.channels
-        return max(channels // p.groups * math.prod(p.kernel), 1)
-    if isinstance(p, AttentionProblem):
-        return max(p.dims[0] + p.lengths[1], 1)
-    if isinstance(p, NeuralProblem):
-        shape = next((o.shape for o in p.operands if o.role in ("input", "result")), p.result)
-        if p.op.startswith("batch_norm") or p.op == "layer_norm_grad":
-            return max(math.prod(shape), 1)
-        if p.parameter("axes"):
-            return max(math.prod(shape[-p.parameter("axes") :]), 1)
-        axis: int | None = p.parameter("axis")
-        kernel: tuple[int, ...] = p.parameter("kernel", (1,))
-        return max(math.prod(kernel) if axis is None else shape[axis], 1)
-    if isinstance(p, FftProblem):
-        return max(math.ceil(math.log2(max(p.points, 2))), 1)
-    if isinstance(p, MultiHeadProblem):
-        return max(p.embedding + p.inner.lengths[1], 1)
-    k: int = getattr(p, "k", 1)
-    return max(k, 1)
-
-
 def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:
     """The parts of a Problem to compare; none where there is nothing to, or nothing that two libraries must agree on."""
     if getattr(p, "empty", False) or 0 in getattr(p, "result", (1,)):
@@ -152,7 +125,7 @@ def _usual(p: Problem, arrays: list[Array], size: int, cut: Callable[[int], Part
 def _least(p: Problem) -> float:
     """Sizes of elements, where operands have variance 1; softmax may have any, and its elements are its own measure."""
     if isinstance(p, (ConvProblem, LinearProblem)):
-        return math.sqrt(terms(p))
+        return math.sqrt(p.summands)
     if isinstance(p, FftProblem):
         return 0.0  # transforms may be scaled by their length
     return 0.0 if p.op.startswith("softmax") else 0.1 if isinstance(p, AttentionProblem) else 1.0

@@ -102,8 +102,6 @@ def _parts(result: Any) -> list[Pair | None]:
 
 
 def _convolution(p: ConvProblem, arrays: list[Array]) -> Pair:
-    from .accuracy_layers import terms  # which imports this module
-
     given = [(o, x) for o, x in zip(p.operands, arrays, strict=True) if o.role in ("input", "weight", "grad")]
     plain = tuple((name, value) for name, value in p.parameters if name != "activation")
 
@@ -111,7 +109,7 @@ def _convolution(p: ConvProblem, arrays: list[Array]) -> Pair:
         operands = tuple(operand(o.role, x) for (o, _), x in zip(given, (one, other), strict=True))
         return computed(replace(p, operands=operands, parameters=plain), [one, other])
 
-    return bilinear(convolve, given[0][1], given[1][1], terms(p))
+    return bilinear(convolve, given[0][1], given[1][1], p.summands)
 
 
 def _finished(p: Any, arrays: list[Array], total: Pair) -> Pair:

@@ -11,8 +11,13 @@ from ..ops.activations_grad import (
     softmax_input,
     tanh_input,
 )
-from ..ops.convolution_grad import conv1d_input, conv1d_weight, conv2d_input, conv2d_weight, conv3d_input, conv3d_weight
-from ..ops.convolution_transpose_grad import (
+from ..ops.convolution_grad import (
+    conv1d_input,
+    conv1d_weight,
+    conv2d_input,
+    conv2d_weight,
+    conv3d_input,
+    conv3d_weight,
     conv_transpose1d_input,
     conv_transpose1d_weight,
     conv_transpose2d_input,

@@ -1,7 +1,7 @@
 """Activations, softmax and dropout: relu, gelu, silu, tanh, sigmoid, softmax, log_softmax, dropout.
 
-Names, parameters and what happens to NaN are those of torch.nn.functional. Arrays are float16, bfloat16, float32 or float64;
-halves are computed in float32 and rounded once. A result has the input's shape, dtype and order of axes in memory.
+Names, parameters and the treatment of NaN are those of torch.nn.functional. Arrays are float16, bfloat16, float32 or float64;
+16-bit floats are computed in float32 and rounded once. A result has the input's shape, dtype and order of axes in memory.
 """
 
 from __future__ import annotations
@@ -15,166 +15,137 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.neural_problem import NeuralProblem
+from .array_arguments import check_array, functions, like, space_of
 from .axes import axis_of
-from .composite import functions, like, natively, on_its_device, space_of
+from .composite import natively, on_its_device
+from .doc_fragments import filled
+from .families import kinds, operations
 from .layer_checks import FLOATS, MODULE, Array, as_input, positive, problem
 from .linalg_checks import dtype_given, flag, word
-from .operation import check_array, operation
+from .operation import operation
 from .promote import conversion
 from .seeds import drawn_generator
 
 __all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
 
 
-def _pointwise(op: str, input: Array, **parameters: Any) -> NeuralProblem:
-    array = as_input(op, "input", input)
-    return problem(op, {"input": array}, array.shape, **parameters)
+# Activations ------------------------------------------------------------------------------------------------------------
 
+TEXT = """{title}
 
-@operation("relu", module=MODULE, family="neural")
-def relu(input: Array) -> NeuralProblem:
-    """The larger of x and 0.
+Parameters
+----------
+input
+    {input}
+{approximate}
+Returns
+-------
+ndarray
+    As `input`{nan}.
 
-    Parameters
-    ----------
-    input
-        Array of any shape, of floating-point numbers or integers.
+Raises
+------
+{raised}
+    {errors}
 
-    Returns
-    -------
-    ndarray
-        As `input`. NaN stays NaN.
-
-    Raises
-    ------
-    BadType
-        No array, or one of bool or complex numbers.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.relu(np.array([-1.0, 2.0]))
-    array([0., 2.])
-    """
-    array = as_input("relu", "input", input, integers=True)
-    return problem("relu", {"input": array}, array.shape)
-
-
+Examples
+--------
+>>> import numpy as np, backline
+>>> backline.nn.functional.{name}{example}
+"""
+FLOATING = {
+    "input": "Floating-point array of any shape.", "approximate": "", "nan": "",
+    "raised": "BadType", "errors": "No array, or not of floating-point numbers.",
+}  # fmt: skip
+FACTS = {
+    "relu": FLOATING | {
+        "title": "The larger of x and 0.", "input": "Array of any shape, of floating-point numbers or integers.",
+        "nan": ". NaN stays NaN", "errors": "No array, or one of bool or complex numbers.",
+        "example": "(np.array([-1.0, 2.0]))\narray([0., 2.])",
+    },
+    "gelu": FLOATING | {
+        "title": "x times the normal distribution function of x.",
+        "approximate": """approximate
+    "none": ``x / 2 * (1 + erf(x / sqrt(2)))``; "tanh": ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``.
+""",
+        "raised": "BadType, BadValue", "errors": "No array, or not of floating-point numbers; another word for `approximate`.",
+        "example": "(np.array([-1.0, 1.0])).round(6)\narray([-0.158655,  0.841345])",
+    },
+    "silu": FLOATING | {
+        "title": "``x / (1 + exp(-x))``, also known as swish.",
+        "example": "(np.array([0.0, 1.0])).round(6)\narray([0.      , 0.731059])",
+    },
+    "tanh": FLOATING | {"title": "Hyperbolic tangent.", "example": "(np.array([0.0, 1000.0]))\narray([0., 1.])"},
+    "sigmoid": FLOATING | {
+        "title": "``1 / (1 + exp(-x))``, without overflow.", "example": "(np.array([0.0, -1000.0]))\narray([0.5, 0. ])",
+    },
+}  # fmt: skip
+ROW: dict[str, Any] = {"module": MODULE, "family": "neural"}
 _FORMS = "approximate argument must be either none or tanh."
 
 
-@operation("gelu", module=MODULE, family="neural")
-def gelu(input: Array, approximate: str = "none") -> NeuralProblem:
-    """x times the normal distribution function of x.
-
-    Parameters
-    ----------
-    input
-        Floating-point array of any shape.
-    approximate
-        "none": ``x / 2 * (1 + erf(x / sqrt(2)))``; "tanh": ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``.
-
-    Returns
-    -------
-    ndarray
-        As `input`.
-
-    Raises
-    ------
-    BadType, BadValue
-        No array, or not of floating-point numbers; another word for `approximate`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.gelu(np.array([-1.0, 1.0])).round(6)
-    array([-0.158655,  0.841345])
-    """
-    return _pointwise("gelu", input, approximate=word("gelu", "approximate", approximate, ("none", "tanh"), _FORMS))
+def _text(name: str) -> str | None:
+    return filled(TEXT, name=name, **FACTS[name])
 
 
-@operation("silu", module=MODULE, family="neural")
-def silu(input: Array) -> NeuralProblem:
-    """``x / (1 + exp(-x))``, also known as swish.
-
-    Parameters
-    ----------
-    input
-        Floating-point array of any shape.
-
-    Returns
-    -------
-    ndarray
-        As `input`.
-
-    Raises
-    ------
-    BadType
-        No array, or not of floating-point numbers.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.silu(np.array([0.0, 1.0])).round(6)
-    array([0.      , 0.731059])
-    """
-    return _pointwise("silu", input)
+def _pointwise(name: str, input: Array) -> NeuralProblem:
+    array = as_input(name, "input", input, integers=name == "relu")
+    return problem(name, {"input": array}, array.shape)
 
 
-@operation("tanh", module=MODULE, family="neural")
-def tanh(input: Array) -> NeuralProblem:
-    """Hyperbolic tangent.
-
-    Parameters
-    ----------
-    input
-        Floating-point array of any shape.
-
-    Returns
-    -------
-    ndarray
-        As `input`.
-
-    Raises
-    ------
-    BadType
-        No array, or not of floating-point numbers.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.tanh(np.array([0.0, 1000.0]))
-    array([0., 1.])
-    """
-    return _pointwise("tanh", input)
+def _gelu(name: str, input: Array, approximate: str = "none") -> NeuralProblem:
+    form = word(name, "approximate", approximate, ("none", "tanh"), _FORMS)
+    array = as_input(name, "input", input)
+    return problem(name, {"input": array}, array.shape, approximate=form)
 
 
-@operation("sigmoid", module=MODULE, family="neural")
-def sigmoid(input: Array) -> NeuralProblem:
-    """``1 / (1 + exp(-x))``, without overflow.
+relu, silu, tanh, sigmoid = operations(_pointwise, kinds("relu", "silu", "tanh", "sigmoid"), _text, **ROW)
+(gelu,) = operations(_gelu, kinds("gelu"), _text, **ROW)
 
-    Parameters
-    ----------
-    input
-        Floating-point array of any shape.
 
-    Returns
-    -------
-    ndarray
-        As `input`.
+# Softmax ----------------------------------------------------------------------------------------------------------------
 
-    Raises
-    ------
-    BadType
-        No array, or not of floating-point numbers.
+SOFTMAX = """{title}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.sigmoid(np.array([0.0, -1000.0]))
-    array([0.5, 0. ])
-    """
-    return _pointwise("sigmoid", input)
+Parameters
+----------
+input
+    Floating-point array, or with `dtype` one of any real numbers. One without axes counts as one element along axis 0.
+dim
+    The axis; counted from the end if negative. None, which torch is giving up and warns about, takes axis 0 of arrays of 0,
+    1 or 3 dimensions, else axis 1.
+dtype
+    float16, bfloat16, float32 or float64: the dtype that `input` is converted to first.
+
+Returns
+-------
+ndarray
+    As `input`, of `dtype` if it is given{sum}. Where the largest element is infinite or NaN, all are NaN.
+
+Raises
+------
+BadType, BadValue
+    No array, or not of floating-point numbers; no such axis; a `dtype` that is not one of those.
+
+Notes
+-----
+The largest element is subtracted first: nothing overflows.
+
+Examples
+--------
+>>> import numpy as np, backline
+>>> backline.nn.functional.{example}
+"""
+SOFTMAX_FACTS = {
+    "softmax": {
+        "title": "Exponentials along an axis, divided by their sum.", "sum": "; adds up to 1 along `dim`",
+        "example": "softmax(np.array([[0.0, 0.0], [1000.0, 0.0]]), dim=1)\narray([[0.5, 0.5],\n       [1. , 0. ]])",
+    },
+    "log_softmax": {
+        "title": "Logarithm of `softmax`, computed without going through it.", "sum": "",
+        "example": "log_softmax(np.array([1000.0, 0.0]), dim=0)\narray([    0., -1000.])",
+    },
+}  # fmt: skip
 
 
 def _without_dim(op: str, input: Any, dim: Any = None, **more: Any) -> str:
@@ -183,90 +154,33 @@ def _without_dim(op: str, input: Any, dim: Any = None, **more: Any) -> str:
     return f"Implicit dimension choice for {op} has been deprecated. Change the call to include dim=X as an argument."
 
 
-def _along(op: str, input: Any, dim: Any, dtype: Any) -> NeuralProblem:
-    """The Problem of a softmax; the input is converted to `dtype` before it runs."""
+def _softmax(op: str, input: Array, dim: int | None = None, *, dtype: Any = None) -> NeuralProblem:
+    """Returns the Problem of a softmax; the input is converted to `dtype` before it runs."""
     converted: tuple[str, ...] = ()
     array = as_input(op, "input", input) if dtype is None else check_array(input, f"{op}: input")
     if dtype is not None:
-        wanted = dtype_given(op, dtype, FLOATS)
+        target = dtype_given(op, dtype, FLOATS)
         if array.dtype.kind == "c":
             raise BadType(f"{op}: input has dtype {array.dtype}", cause="the imaginary part would be lost", remedy="x.real")
-        if array.dtype != wanted:
-            converted = (conversion("input", array, wanted),)
-            array = np.empty_like(array, dtype=wanted, subok=False)  # laid out as the converted one
+        if array.dtype != target:
+            converted = (conversion("input", array, target),)
+            array = np.empty_like(array, dtype=target, subok=False)  # laid out as the converted one
     if dim is None:
         dim = 0 if array.ndim in (0, 1, 3) else 1
     axis = axis_of(op, "dim", dim, array.shape or (1,))
     return replace(problem(op, {"input": array}, array.shape, axis=axis), converted=converted)
 
 
-@operation("softmax", module=MODULE, family="neural", deprecated=partial(_without_dim, "softmax"))
-def softmax(input: Array, dim: int | None = None, *, dtype: Any = None) -> NeuralProblem:
-    """Exponentials along an axis, divided by their sum.
-
-    Parameters
-    ----------
-    input
-        Floating-point array, or with `dtype` one of any real numbers. One without axes counts as one element along axis 0.
-    dim
-        The axis; counted from the end if negative. None, which torch is giving up and warns about, takes axis 0 of arrays of 0,
-        1 or 3 dimensions, else axis 1.
-    dtype
-        float16, bfloat16, float32 or float64: what `input` is converted to first.
-
-    Returns
-    -------
-    ndarray
-        As `input`, of `dtype` if it is given; adds up to 1 along `dim`. Where the largest element is infinite or NaN, all are
-        NaN.
-
-    Raises
-    ------
-    BadType, BadValue
-        No array, or not of floating-point numbers; no such axis; a `dtype` that is not one of those.
-
-    Notes
-    -----
-    The largest element is subtracted first: nothing overflows.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.softmax(np.array([[0.0, 0.0], [1000.0, 0.0]]), dim=1)
-    array([[0.5, 0.5],
-           [1. , 0. ]])
-    """
-    return _along("softmax", input, dim, dtype)
+def _operation(name: str) -> Any:
+    return operation(name, **ROW, deprecated=partial(_without_dim, name))
 
 
-@operation("log_softmax", module=MODULE, family="neural", deprecated=partial(_without_dim, "log_softmax"))
-def log_softmax(input: Array, dim: int | None = None, *, dtype: Any = None) -> NeuralProblem:
-    """Logarithm of `softmax`, computed without going through it.
+softmax, log_softmax = operations(
+    _softmax, kinds("softmax", "log_softmax"), lambda name: filled(SOFTMAX, **SOFTMAX_FACTS[name]), make=_operation
+)
 
-    Parameters
-    ----------
-    input
-        As for `softmax`.
-    dim, dtype
-        As for `softmax`.
 
-    Returns
-    -------
-    ndarray
-        As `input`, of `dtype` if it is given.
-
-    Raises
-    ------
-    BadType, BadValue
-        As `softmax`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.nn.functional.log_softmax(np.array([1000.0, 0.0]), dim=0)
-    array([    0., -1000.])
-    """
-    return _along("log_softmax", input, dim, dtype)
+# Dropout ----------------------------------------------------------------------------------------------------------------
 
 
 @on_its_device
@@ -274,7 +188,7 @@ def log_softmax(input: Array, dim: int | None = None, *, dtype: Any = None) -> N
 def dropout(
     input: Array, p: float = 0.5, training: bool = True, *, seed: int | np.random.Generator | None = None
 ) -> Array:
-    """Set elements to zero at random and scale the others by ``1 / (1 - p)``.
+    """Sets elements to zero at random and scales the others by ``1 / (1 - p)``.
 
     Parameters
     ----------
@@ -300,8 +214,8 @@ def dropout(
 
     Notes
     -----
-    What is dropped depends on the seed and the shape, not on dtype, memory layout, library or number of threads. The numbers
-    are those of ``numpy.random.default_rng(seed).random``, one for each element in C order.
+    Which elements are dropped depends on the seed and the shape, not on dtype, memory layout, library or number of threads.
+    The numbers are those of ``numpy.random.default_rng(seed).random``, one for each element in C order.
 
     Examples
     --------
@@ -326,8 +240,8 @@ def dropout(
     scale = dtype.type(0 if rate == 1 else 1 / (1 - rate))
     kind = kind_of(input)
     if kind is not None and kind.package == "cupy":
-        there: Array = _on_cuda(input, rate, float(scale), seed)
-        return there
+        on_device: Array = _on_cuda(input, rate, float(scale), seed)
+        return on_device
     kept: Any = np.asarray(seed.random(array.shape)) >= rate
     if kind is not None:  # the numbers are drawn here, and the memory is one
         f = space_of(input)
@@ -340,7 +254,7 @@ def dropout(
 
 
 def _copied(input: Array) -> Array:
-    """A copy with the same order of axes in memory."""
+    """Returns a copy with the same order of axes in memory."""
     if isinstance(input, np.ndarray):
         result = np.empty_like(input, order="K", subok=False)
         result[...] = input
@@ -350,7 +264,7 @@ def _copied(input: Array) -> Array:
 
 
 def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generator) -> Any:
-    """Elements dropped by a kernel that computes the generator's numbers; the generator moves on here."""
+    """Drops elements by a kernel that computes the generator's numbers, and advances the generator."""
     from ..libraries.cuda.common.elementwise_kernels import dropped
 
     bits = generator.bit_generator
@@ -369,11 +283,11 @@ def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generat
         bits.state = {**state, "state": bits.state["state"]}
     numbers = [np.uint64((state["state"][name] >> shift) & (2**64 - 1)) for name in ("state", "inc") for shift in (64, 0)]
     # Elements are counted as C order has them.
-    made = dropped()(xp.ascontiguousarray(input).reshape(input.shape), *numbers, rate, scale, xp.empty(input.shape, input.dtype))
+    flat = dropped()(xp.ascontiguousarray(input).reshape(input.shape), *numbers, rate, scale, xp.empty(input.shape, input.dtype))
     if input.flags.c_contiguous:
-        return made
+        return flat
     result = xp.empty_like(input, order="K")
-    result[...] = made
+    result[...] = flat
     return result
 
 

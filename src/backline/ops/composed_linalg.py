@@ -9,13 +9,13 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.result_tuples import LU, Slogdet
-from .composite import cast, dtype_of, functions, given, into, matrices, natively, on_its_device, one_kind, plain
+from .array_arguments import cast, dtype_of, functions, given, into, one_kind, plain
+from .composite import composed_of, natively, on_its_device
 from .eigenvalues import eigh, eigvalsh, svd, svdvals
 from .factorizations import lu_factor_ex
-from .linalg_checks import Array, flag, number
+from .linalg_checks import Array, flag, matrices, number
 from .linear_systems import inv
 from .matrix_products import matmul
-from .operation import composed_of
 
 __all__ = ["det", "lu", "matrix_power", "matrix_rank", "pinv", "slogdet"]
 
@@ -31,15 +31,13 @@ def _diagonal_and_parity(A: Array) -> tuple[Array, Array]:
 
 @composed_of("linalg.lu_factor")
 @on_its_device
-def det(A: Array, *, out: Array | None = None) -> Any:
+def det(A: Array, *, out: Array | None = None) -> Array:
     """Determinant.
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
-    out
-        Array for the result.
+    {square}
+    {out}
 
     Returns
     -------
@@ -68,8 +66,7 @@ def slogdet(A: Array) -> Slogdet:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
 
     Returns
     -------
@@ -101,10 +98,8 @@ def lu(A: Array, *, pivot: bool = True) -> LU:
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
-    pivot
-        Must be True.
+    {rectangular}
+    {pivot}
 
     Returns
     -------
@@ -193,13 +188,12 @@ def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Ar
 @on_its_device
 def matrix_rank(
     A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None
-) -> Any:
+) -> Array:
     """Number of singular values above max(atol, rtol * largest).
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     atol, rtol
         Absolute and relative tolerance; by default 0 and epsilon * max(m, n). Arrays broadcast over the batch.
     hermitian
@@ -234,8 +228,7 @@ def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fals
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     atol, rtol
         As for `matrix_rank`: smaller singular values count as zero.
     hermitian

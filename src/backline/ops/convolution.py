@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -16,12 +16,16 @@ from .. import _core
 from ..libraries.array_kinds import kind_of
 from ..problems.conv_problem import ConvProblem
 from .convolution_checks import Array, Sizes, conv_problem, transpose_problem
-from .operation import operation
+from .doc_fragments import filled
+from .families import RANKS, operations, ranks
+from .operation import operation, published
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+__all__ = ["UnbatchedPlan", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+P = ParamSpec("P")
 
 
-class _OneImage:
+class UnbatchedPlan:
     """The Plan of a call without a batch: that of a batch of one."""
 
     __slots__ = ("choice", "plan", "rank")
@@ -37,35 +41,34 @@ class _OneImage:
         return result[0] if out is None else out
 
 
-def _convolution(name: str, rank: int) -> Callable[[Callable[..., ConvProblem]], Any]:
-    """Decorator: an Operation that takes one image without a batch as well."""
+def _convolution(name: str) -> Callable[[Callable[P, ConvProblem]], Callable[P, Array]]:
+    """Decorator: an operation that takes one image without a batch as well."""
+    rank = int(name[-2])  # of conv2d
 
-    def make(function: Callable[..., ConvProblem]) -> Any:
-        batched = operation(name, module="backline.nn.functional", family="conv")(function)
+    def make(function: Callable[P, ConvProblem]) -> Callable[P, Array]:
+        batched: Any = operation(name, module="backline.nn.functional", family="conv")(function)
         signature = inspect.signature(batched)
 
         def single(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            given: Any = args[0] if args else kwargs.get("input")
-            return _is_array(given) and given.ndim == rank + 1
+            input: Any = args[0] if args else kwargs.get("input")
+            return _is_array(input) and input.ndim == rank + 1
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             plan = batched.resolve(args, kwargs)
-            return _OneImage(plan, rank) if single(args, kwargs) else plan
+            return UnbatchedPlan(plan, rank) if single(args, kwargs) else plan
 
         def general(*args: Any, **kwargs: Any) -> Any:
             if not single(args, kwargs):
                 return batched(*args, **kwargs)
-            given = signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
             for role in ("input", "residual", "out"):
-                if _is_array(given.get(role)):
-                    given[role] = given[role][None]
-            result = op(**given)
-            return result[0] if given.get("out") is None else kwargs["out"]
+                if _is_array(arguments.get(role)):
+                    arguments[role] = arguments[role][None]
+            result = op(**arguments)
+            return result[0] if arguments.get("out") is None else kwargs["out"]
 
-        op = _core.Operation(name, batched.parameters, resolve, general)
-        op.__doc__, op.__module__, op.__qualname__ = function.__doc__, batched.__module__, name
-        op.__signature__ = signature
-        return op
+        op: Any = _core.Operation(name, batched.parameters, resolve, general)
+        return published(op, function, batched.__module__, signature)
 
     return make
 
@@ -74,249 +77,114 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or kind_of(value) is not None
 
 
-def _arrays(input: Any, weight: Any, bias: Any, residual: Any, out: Any) -> dict[str, Any]:
-    return {"input": input, "weight": weight, "bias": bias, "residual": residual, "out": out}
+CONV = """Convolution of {images} (N, C, {sizes}), as networks mean it: a cross-correlation, as in torch.
+
+Parameters
+----------
+{conv_input}
+    With the strides of channels-last memory, a transposed array (N, {sizes}, C), the result has them too.
+{conv_arrays}
+{conv_extras}
+
+Returns
+-------
+ndarray
+    ``activation(convolution + bias + residual)``, of shape (N, O, {sizes}); without N where the input has none.
+    Of no images none come out; of images without channels those of the bias.
+
+Raises
+------
+BadValue
+    {conv_numbers}, a kernel larger than the padded image, an unfit `out`.
+{conv_types}
+
+Notes
+-----
+float16 and bfloat16 accumulate in float32 and round once; integers wrap around as NumPy's do. Where a kernel reaches into the
+padding, libraries differ in whether infinite weights times those zeros give NaN.
+
+Examples
+--------
+>>> import numpy as np
+>>> from backline.nn.functional import conv{rank}d
+{example}
+"""
+CONV_EXAMPLES = {
+    1: """>>> conv1d(np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[-1.0, 1.0]]]))
+array([[[1., 1., 1.]]])""",
+    2: """>>> image = np.arange(9.0).reshape(1, 1, 3, 3)
+>>> conv2d(image, np.ones((1, 1, 2, 2)))
+array([[[[ 8., 12.],
+         [20., 24.]]]])
+>>> conv2d(image, np.ones((2, 1, 3, 3)), np.array([0.0, -40.0]), padding="same", activation="relu")[0, :, 1]
+array([[21., 36., 27.],
+       [ 0.,  0.,  0.]])""",
+    3: """>>> conv3d(np.ones((1, 2, 4, 4, 4)), np.ones((3, 2, 2, 2, 2)), stride=2)[0, :, 0, 0, 0]
+array([16., 16., 16.])""",
+}
+TRANSPOSE = """Transposed convolution of {images} (N, C, {sizes}).
+
+The kernel, times each point, is added where a convolution would read.
+
+Parameters
+----------
+{conv_input}
+{conv_transpose_arrays}
+{conv_extras}
+
+Returns
+-------
+ndarray
+    Shape (N, O, {sizes}), without N where the input has none. A dimension of n points gives
+    ``(n - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + output_padding``.
+
+Raises
+------
+BadValue
+    {conv_numbers}, a padding that cuts everything off, an unfit `out`.
+{conv_types}
+
+Examples
+--------
+>>> import numpy as np
+>>> from backline.nn.functional import conv_transpose{rank}d
+{example}
+"""
+TRANSPOSE_EXAMPLES = {
+    1: """>>> conv_transpose1d(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 10.0]]]), stride=2)
+array([[[ 1., 10.,  2., 20.]]])""",
+    2: """>>> conv_transpose2d(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)))
+array([[[[1., 2., 1.],
+         [2., 4., 2.],
+         [1., 2., 1.]]]])""",
+    3: """>>> conv_transpose3d(np.ones((1, 2, 3, 3, 3)), np.ones((2, 4, 2, 2, 2)), stride=2, output_padding=1).shape
+(1, 4, 7, 7, 7)""",
+}
 
 
-@_convolution("conv1d", 1)
-def conv1d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
+def _conv(
+    rank: int, input: Array, weight: Array, bias: Array | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
+    dilation: Sizes = 1, groups: int = 1, *, activation: str | None = None, residual: Array | None = None,
     out: Array | None = None,
-) -> ConvProblem:
-    """Convolution of signals (N, C, width); parameters, result and errors as `conv2d`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from backline.nn.functional import conv1d
-    >>> conv1d(np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[-1.0, 1.0]]]))
-    array([[[1., 1., 1.]]])
-    """
-    arrays = _arrays(input, weight, bias, residual, out)
-    return conv_problem("conv1d", 1, arrays, stride, padding, dilation, groups, activation)
+) -> ConvProblem:  # fmt: skip
+    arrays = {"input": input, "weight": weight, "bias": bias, "residual": residual, "out": out}
+    return conv_problem(f"conv{rank}d", rank, arrays, stride, padding, dilation, groups, activation)
 
 
-@_convolution("conv2d", 2)
-def conv2d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
-    out: Array | None = None,
-) -> ConvProblem:
-    """Convolution of images (N, C, height, width), as networks mean it: the kernel is not turned round.
-
-    Parameters
-    ----------
-    input
-        Images of shape (N, C, height, width), or one of shape (C, height, width). With the strides of channels-last memory,
-        ``images.transpose(0, 3, 1, 2)`` of (N, height, width, C), the result has them too.
-    weight
-        Shape (O, C / groups, kernel height, kernel width).
-    bias
-        Shape (O,), added to every point.
-    stride, dilation
-        Steps between the places of the kernel, and between its elements; an int or one for each dimension.
-    padding
-        Zeros before and after each dimension, an int or one for each; or "valid" (none), or "same" (the result has the input's
-        size; with an odd number of zeros the last one is behind).
-    groups
-        Parts that channels and features are divided into; part i of the features sees part i of the channels only. With
-        ``groups=C`` the convolution is depthwise.
-    activation
-        "relu", or None.
-    residual
-        Array of the result's shape, added before the activation.
-    out
-        Array of the result's shape and dtype, any strides; must not overlap the operands, but may be `residual` itself.
-
-    Returns
-    -------
-    ndarray
-        ``activation(convolution + bias + residual)``, of shape (N, O, ...); without N where the input has none. Of no images
-        none come out; of images without channels those of the bias.
-
-    Raises
-    ------
-    BadValue
-        Shapes, groups, stride, padding or dilation that do not fit, a kernel larger than the padded image, an unfit `out`.
-    BadType
-        Not arrays, different dtypes, booleans, or numbers that are not ints.
-
-    Notes
-    -----
-    float16 and bfloat16 accumulate in float32 and round once; integers wrap around as NumPy's do. Where a kernel reaches into the
-    padding, libraries differ in whether infinite weights times those zeros give NaN.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from backline.nn.functional import conv2d
-    >>> image = np.arange(9.0).reshape(1, 1, 3, 3)
-    >>> conv2d(image, np.ones((1, 1, 2, 2)))
-    array([[[[ 8., 12.],
-             [20., 24.]]]])
-    >>> conv2d(image, np.ones((2, 1, 3, 3)), np.array([0.0, -40.0]), padding="same", activation="relu")[0, :, 1]
-    array([[21., 36., 27.],
-           [ 0.,  0.,  0.]])
-    """
-    arrays = _arrays(input, weight, bias, residual, out)
-    return conv_problem("conv2d", 2, arrays, stride, padding, dilation, groups, activation)
+def _conv_transpose(
+    rank: int, input: Array, weight: Array, bias: Array | None = None, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, activation: str | None = None,
+    residual: Array | None = None, out: Array | None = None,
+) -> ConvProblem:  # fmt: skip
+    arrays = {"input": input, "weight": weight, "bias": bias, "residual": residual, "out": out}
+    name = f"conv_transpose{rank}d"
+    return transpose_problem(name, rank, arrays, stride, padding, output_padding, groups, dilation, activation)
 
 
-@_convolution("conv3d", 3)
-def conv3d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
-    out: Array | None = None,
-) -> ConvProblem:
-    """Convolution of volumes (N, C, depth, height, width); parameters, result and errors as `conv2d`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from backline.nn.functional import conv3d
-    >>> conv3d(np.ones((1, 2, 4, 4, 4)), np.ones((3, 2, 2, 2, 2)), stride=2)[0, :, 0, 0, 0]
-    array([16., 16., 16.])
-    """
-    arrays = _arrays(input, weight, bias, residual, out)
-    return conv_problem("conv3d", 3, arrays, stride, padding, dilation, groups, activation)
-
-
-@_convolution("conv_transpose1d", 1)
-def conv_transpose1d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
-    out: Array | None = None,
-) -> ConvProblem:
-    """Transposed convolution of signals (N, C, width); parameters, result and errors as `conv_transpose2d`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from backline.nn.functional import conv_transpose1d
-    >>> conv_transpose1d(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 10.0]]]), stride=2)
-    array([[[ 1., 10.,  2., 20.]]])
-    """
-    arrays = _arrays(input, weight, bias, residual, out)
-    return transpose_problem("conv_transpose1d", 1, arrays, stride, padding, output_padding, groups, dilation, activation)
-
-
-@_convolution("conv_transpose2d", 2)
-def conv_transpose2d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
-    out: Array | None = None,
-) -> ConvProblem:
-    """Transposed convolution of images: the kernel, times each point, is added where a convolution would have read.
-
-    Parameters
-    ----------
-    input
-        Images of shape (N, C, height, width), or one of shape (C, height, width).
-    weight
-        Shape (C, O / groups, kernel height, kernel width).
-    bias
-        Shape (O,), added to every point.
-    stride, dilation
-        Steps between the places where the kernel is added, and between its elements; an int or one for each dimension.
-    padding
-        Points that are cut off on both sides of each dimension of the result.
-    output_padding
-        Points that the result has more, behind; smaller than stride or dilation.
-    groups
-        Parts that channels and features are divided into.
-    activation, residual, out
-        As `conv2d`.
-
-    Returns
-    -------
-    ndarray
-        Shape (N, O, ...) with ``(n - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + output_padding`` points in a
-        dimension where the input has n.
-
-    Raises
-    ------
-    BadValue, BadType
-        As `conv2d`; and where padding cuts everything off.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from backline.nn.functional import conv_transpose2d
-    >>> conv_transpose2d(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)))
-    array([[[[1., 2., 1.],
-             [2., 4., 2.],
-             [1., 2., 1.]]]])
-    """
-    arrays = _arrays(input, weight, bias, residual, out)
-    return transpose_problem("conv_transpose2d", 2, arrays, stride, padding, output_padding, groups, dilation, activation)
-
-
-@_convolution("conv_transpose3d", 3)
-def conv_transpose3d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride: Sizes = 1,
-    padding: Sizes = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
-    out: Array | None = None,
-) -> ConvProblem:
-    """Transposed convolution of volumes (N, C, depth, height, width); parameters, result and errors as `conv_transpose2d`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from backline.nn.functional import conv_transpose3d
-    >>> conv_transpose3d(np.ones((1, 2, 3, 3, 3)), np.ones((2, 4, 2, 2, 2)), stride=2, output_padding=1).shape
-    (1, 4, 7, 7, 7)
-    """
-    arrays = _arrays(input, weight, bias, residual, out)
-    return transpose_problem("conv_transpose3d", 3, arrays, stride, padding, output_padding, groups, dilation, activation)
+conv1d, conv2d, conv3d = operations(
+    _conv, ranks("conv{}d"), lambda rank: filled(CONV, **RANKS[rank], example=CONV_EXAMPLES[rank]), make=_convolution
+)
+conv_transpose1d, conv_transpose2d, conv_transpose3d = operations(
+    _conv_transpose, ranks("conv_transpose{}d"),
+    lambda rank: filled(TRANSPOSE, **RANKS[rank], example=TRANSPOSE_EXAMPLES[rank]), make=_convolution,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What convolutions and their gradients check, and the Problem they make."""
+"""Argument checks of convolutions and their gradients, and the Problems that they build."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.conv_problem import ConvProblem
 from ..switches.switch import show
+from .array_arguments import check_array, check_out
 from .linalg_checks import enough_memory, word
-from .operation import check_array, check_out
 
-__all__ = ["Array", "Sizes", "conv_problem", "grad_problem", "transpose_problem"]
+__all__ = ["Array", "Sizes", "conv_problem", "grad_problem", "grad_shape", "transpose_problem"]
 
 Array = np.ndarray[Any, Any]
 Sizes = int | Sequence[int]
@@ -46,27 +46,27 @@ _TOO_SMALL = {
 
 
 def numbers(where: str, name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
-    """An int, or one for each dimension; a tuple of one stands for all."""
+    """Returns an int for each dimension, from one int, one for each, or a tuple of one that stands for all."""
     wanted = "an int" if rank == 1 else f"an int or a tuple of {rank} ints"
-    given = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
-    if any(isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)) for n in given):
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
+    if any(isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)) for n in values):
         raise BadType(f"{where}: {name}={show(value)} is not {wanted}")
-    if len(given) == 1:
-        given *= rank
-    if len(given) != rank:
+    if len(values) == 1:
+        values *= rank
+    if len(values) != rank:
         raise BadValue(
-            f"{where}: {name}={show(value)} has {len(given)} numbers, the images have {rank} dimensions",
+            f"{where}: {name}={show(value)} has {len(values)} numbers, the images have {rank} dimensions",
             cause=_WRONG_NUMBER.get(where.rstrip("123d"), _WRONG_NUMBER[""]).format(
                 where=where, name=name, rank=rank, word={1: "one", 2: "two", 3: "three"}.get(rank, rank)
             ),
         )
-    if min(given) < least or max(given) > MOST:
+    if min(values) < least or max(values) > MOST:
         cause = f"it must be from {least} to {MOST} in each dimension"
-        if min(given) < least:
+        if min(values) < least:
             words = _TOO_SMALL.get("conv" if where.startswith(("conv", "prepack")) else "pool", {}).get(name, "")
             cause = f"{words.format(name=name)}: {cause}" if words else cause
         raise BadValue(f"{where}: {name}={show(value)}", cause=cause)
-    return tuple(map(int, given))
+    return tuple(map(int, values))
 
 
 def number_of_groups(where: str, value: Any) -> int:
@@ -78,7 +78,7 @@ def number_of_groups(where: str, value: Any) -> int:
 
 
 def padding_pairs(where: str, padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> Pairs:
-    """Zeros before and after each dimension, from numbers or from a word."""
+    """Returns the zeros before and after each dimension, from numbers or from a word."""
     if not isinstance(padding, str):
         return tuple((n, n) for n in numbers(where, "padding", padding, len(kernel), 0))
     if word(where, "padding", padding, ("valid", "same"), f"Invalid padding string: {padding!r}") == "valid":
@@ -90,13 +90,13 @@ def padding_pairs(where: str, padding: Any, kernel: tuple[int, ...], stride: tup
             remedy="numbers for padding",
         )
     total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    return tuple((n // 2, n - n // 2) for n in total)  # the odd one goes behind
+    return tuple((n // 2, n - n // 2) for n in total)  # an odd number has the last one at the end
 
 
-def arrays(where: str, given: dict[str, Any]) -> None:
-    """All are arrays of one dtype that convolutions take; there may be no bias and no residual, and out is not looked at."""
-    optional = [name for name in ("bias", "residual") if given.get(name) is None]
-    present = {name: check_array(a, f"{where}: {name}") for name, a in given.items() if name not in (*optional, "out")}
+def check_arrays(where: str, arrays: dict[str, Any]) -> None:
+    """Refuses what is not arrays of one dtype that convolutions take; bias and residual may be None, and out is not checked."""
+    optional = [name for name in ("bias", "residual") if arrays.get(name) is None]
+    present = {name: check_array(a, f"{where}: {name}") for name, a in arrays.items() if name not in (*optional, "out")}
     first, array = next(iter(present.items()))
     if array.dtype.kind not in "iufc" and array.dtype.name != "bfloat16":
         raise BadType(f"{where}: {first} has dtype {array.dtype}", remedy="x.astype(np.float32)")
@@ -127,7 +127,7 @@ def kernel_of(where: str, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def grouped(where: str, groups: int, weight: str, shape: tuple[int, ...], channels: int, of: str) -> None:
-    """Whether plain weights (O, C / groups, ...) go with that many channels."""
+    """Refuses weights (O, C / groups, ...) that do not fit that many channels."""
     if shape[1] * groups != channels:
         raise BadValue(
             f"{where}: {of} has {channels} channels, {weight} of shape {shape} with groups={groups} takes {shape[1] * groups}",
@@ -149,8 +149,8 @@ def points_of(
     padding: Pairs,
     dilation: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Sizes of the images that come out."""
-    found = []
+    """Returns the sizes of the resulting images."""
+    points = []
     for n, k, s, (before, after), d in zip(image, kernel, stride, padding, dilation, strict=True):
         room, span = n + before + after, d * (k - 1) + 1
         if span > room:
@@ -160,8 +160,8 @@ def points_of(
                 cause=f"the kernel spans {span}, there is room for {room}",
                 remedy="more padding, or larger images",
             )
-        found.append((room - span) // s + 1)
-    return tuple(found)
+        points.append((room - span) // s + 1)
+    return tuple(points)
 
 
 # Problems -------------------------------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def _batched(where: str, input: Array, rank: int) -> Array:
 
 
 def _finished(
-    where: str, op: str, result: tuple[int, ...], given: dict[str, Any], activation: Any, single: bool, **sizes: Any
+    where: str, op: str, result: tuple[int, ...], arrays: dict[str, Any], activation: Any, single: bool, **sizes: Any
 ) -> ConvProblem:
-    """The Problem, once bias, residual, activation and out have been checked against the result."""
-    enough_memory(where, result, given["input"].dtype)
+    """Returns the Problem, once bias, residual, activation and out have been checked against the result."""
+    enough_memory(where, result, arrays["input"].dtype)
     shape = result[1:] if single else result
-    input, bias, residual, out = given["input"], given["bias"], given["residual"], given["out"]
+    input, bias, residual, out = arrays["input"], arrays["bias"], arrays["residual"], arrays["out"]
     if bias is not None and bias.shape != (result[1],):
         raise BadValue(
             f"{where}: bias has shape {bias.shape}, the result has {result[1]} channels",
@@ -200,7 +200,7 @@ def _finished(
     if out is not None:
         check_out(out, f"{where}: out", shape, input.dtype)
     operands = []
-    for role, array in given.items():
+    for role, array in arrays.items():
         if array is not None:
             operands.append(operand(role, array[None] if single and role in ("input", "residual", "out") else array))
     return ConvProblem(op, tuple(operands), parameters, "conv", result=result, batch=result[0], features=result[1], **sizes)
@@ -209,7 +209,7 @@ def _finished(
 def conv_problem(
     where: str,
     rank: int,
-    given: dict[str, Any],
+    arrays: dict[str, Any],
     stride: Any,
     padding: Any,
     dilation: Any,
@@ -218,9 +218,9 @@ def conv_problem(
     *,
     of_any_size: bool = False,
 ) -> ConvProblem:
-    """Of a convolution; `given` holds the arrays of the call by role. With `of_any_size` the images are still to come."""
-    arrays(where, given)
-    weight, input = given["weight"], _batched(where, given["input"], rank)
+    """Returns the Problem of a convolution; `arrays` has its arrays by role. With `of_any_size` the images are not known yet."""
+    check_arrays(where, arrays)
+    weight, input = arrays["weight"], _batched(where, arrays["input"], rank)
     rank_of(where, "weight", weight.shape, rank, dims("O, C / groups", rank))
     kernel = kernel_of(where, "weight", weight.shape)
     groups = number_of_groups(where, groups)
@@ -229,19 +229,19 @@ def conv_problem(
     padding = padding_pairs(where, padding, kernel, stride, dilation)
     points = (0,) * rank if of_any_size else points_of(where, input.shape[2:], kernel, stride, padding, dilation)
     return _finished(
-        where, "conv", (input.shape[0], weight.shape[0], *points), given, activation, given["input"].ndim == rank + 1,
+        where, "conv", (input.shape[0], weight.shape[0], *points), arrays, activation, arrays["input"].ndim == rank + 1,
         stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=(0,) * rank, channels=input.shape[1],
         image=input.shape[2:], kernel=kernel,
     )  # fmt: skip
 
 
 def transpose_problem(
-    where: str, rank: int, given: dict[str, Any], stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any,
+    where: str, rank: int, arrays: dict[str, Any], stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any,
     activation: Any, *, of_any_size: bool = False,
 ) -> ConvProblem:  # fmt: skip
-    """Of a transposed convolution; parameters as `conv_problem`."""
-    arrays(where, given)
-    weight, input = given["weight"], _batched(where, given["input"], rank)
+    """Returns the Problem of a transposed convolution; parameters as `conv_problem`."""
+    check_arrays(where, arrays)
+    weight, input = arrays["weight"], _batched(where, arrays["input"], rank)
     rank_of(where, "weight", weight.shape, rank, dims("C, O / groups", rank))
     kernel = kernel_of(where, "weight", weight.shape)
     groups = number_of_groups(where, groups)
@@ -281,46 +281,52 @@ def transpose_problem(
             )
         points.append(0 if of_any_size else size)
     return _finished(
-        where, "conv_transpose", (input.shape[0], weight.shape[1] * groups, *points), given, activation,
-        given["input"].ndim == rank + 1, stride=stride, padding=tuple((p, p) for p in cut), dilation=dilation, groups=groups,
+        where, "conv_transpose", (input.shape[0], weight.shape[1] * groups, *points), arrays, activation,
+        arrays["input"].ndim == rank + 1, stride=stride, padding=tuple((p, p) for p in cut), dilation=dilation, groups=groups,
         output_padding=extra, channels=channels, image=input.shape[2:], kernel=kernel,
     )  # fmt: skip
 
 
-def grad_problem(
-    where: str, rank: int, op: str, given: dict[str, Any], size: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> ConvProblem:
-    """Of a gradient: by the input, whose size is given beside the weights, or by the weights."""
-    name = "input_size" if op == "conv_grad_input" else "weight_size"
-    names = {"grad": "grad_output"}
-    arrays(where, {names.get(role, role): a for role, a in given.items()})
+def grad_shape(where: str, rank: int, arrays: dict[str, Any], name: str, size: Any) -> tuple[int, ...]:
+    """Returns the shape that a gradient is to have, given by the argument `name`, once the arrays are known to fit together."""
+    check_arrays(where, {"grad_output" if role == "grad" else role: a for role, a in arrays.items()})
     if not isinstance(size, (tuple, list)):
         raise BadType(f"{where}: {name}={size!r} is not a tuple of {rank + 2} ints")
     if len(size) != rank + 2:
         raise BadValue(f"{where}: {name}={size!r} has {len(size)} numbers, there are {rank + 2} dimensions")
-    size = numbers(where, name, size, rank + 2, 0)
-    grad = given["grad"]
+    shape = numbers(where, name, size, rank + 2, 0)
+    role, input_shape = (name, shape) if name == "input_size" else ("input", arrays["input"].shape)
+    rank_of(where, role, input_shape, rank, dims("N, C", rank))
+    return shape
+
+
+def grad_problem(
+    where: str, rank: int, op: str, arrays: dict[str, Any], size: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> ConvProblem:
+    """Returns the Problem of a gradient: by the input, whose size is given beside the weights, or by the weights."""
+    name = "input_size" if op == "conv_grad_input" else "weight_size"
+    size = grad_shape(where, rank, arrays, name, size)
+    grad = arrays["grad"]
     if op == "conv_grad_input":
-        input_shape, weight_shape, shown = size, given["weight"].shape, (name, "weight")
+        input_shape, weight_shape, names = size, arrays["weight"].shape, (name, "weight")
     else:
-        input_shape, weight_shape, shown = given["input"].shape, size, ("input", name)
-    rank_of(where, shown[0], input_shape, rank, dims("N, C", rank))
-    rank_of(where, shown[1], weight_shape, rank, dims("O, C / groups", rank))
+        input_shape, weight_shape, names = arrays["input"].shape, size, ("input", name)
+    rank_of(where, names[1], weight_shape, rank, dims("O, C / groups", rank))
     rank_of(where, "grad_output", grad.shape, rank, dims("N, O", rank))
-    kernel = kernel_of(where, shown[1], weight_shape)
+    kernel = kernel_of(where, names[1], weight_shape)
     groups = number_of_groups(where, groups)
-    grouped(where, groups, shown[1], weight_shape, input_shape[1], shown[0])
+    grouped(where, groups, names[1], weight_shape, input_shape[1], names[0])
     stride, dilation = numbers(where, "stride", stride, rank, 1), numbers(where, "dilation", dilation, rank, 1)
     padding = padding_pairs(where, padding, kernel, stride, dilation)
     points = points_of(where, input_shape[2:], kernel, stride, padding, dilation)
-    wanted = (input_shape[0], weight_shape[0], *points)
-    if grad.shape != wanted:
+    result = (input_shape[0], weight_shape[0], *points)
+    if grad.shape != result:
         raise BadValue(
-            f"{where}: grad_output has shape {grad.shape}, the convolution has a result of shape {wanted}",
-            cause=f"{shown[0]} {input_shape}, {shown[1]} {weight_shape}, stride {stride}, padding {padding}, dilation {dilation}",
+            f"{where}: grad_output has shape {grad.shape}, the convolution has a result of shape {result}",
+            cause=f"{names[0]} {input_shape}, {names[1]} {weight_shape}, stride {stride}, padding {padding}, dilation {dilation}",
         )
     enough_memory(where, size, grad.dtype)
-    operands = tuple(operand(role, array) for role, array in given.items())
+    operands = tuple(operand(role, array) for role, array in arrays.items())
     return ConvProblem(
         op, operands, (), "conv", stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=(0,) * rank,
         batch=input_shape[0], channels=input_shape[1], features=weight_shape[0], image=input_shape[2:], kernel=kernel,

@@ -13,13 +13,13 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import check_array
 from .layer_checks import MODULE
 from .linalg_checks import enough_memory, flag, whole, word
-from .operation import check_array
 
 __all__ = ["ctc_loss"]
 
-Array = Any
+Array = np.ndarray[Any, Any]
 LARGEST = 2**62  # beyond any length and any label
 LARGEST_FLOAT = np.float64(2**53)  # up to which a float holds every whole number; of NumPy, as a float16 holds no 2**53
 
@@ -32,7 +32,7 @@ def ctc_loss(
     blank: int = 0,
     reduction: str = "mean",
     zero_infinity: bool = False,
-) -> Any:
+) -> Array:
     """Negative logarithm of the probability of label sequences, summed over all their alignments with the inputs.
 
     Parameters
@@ -90,7 +90,7 @@ def ctc_loss(
     wanted = _lengths("target_lengths", target_lengths, count, None)
     rows = _rows(targets, wanted, count, labels, blank)
     with np.errstate(all="ignore"):
-        losses = _losses(x, rows, inputs, wanted, blank)
+        losses: Any = _losses(x, rows, inputs, wanted, blank)
         if zero:
             losses = np.where(losses == np.inf, 0.0, losses)
         if reduction == "mean":
@@ -99,7 +99,8 @@ def ctc_loss(
             losses = np.sum(losses)
         elif single:
             losses = losses[0]
-        return np.asarray(losses).astype(x.dtype.newbyteorder("="))[()]
+        result: Array = np.asarray(losses).astype(x.dtype.newbyteorder("="))[()]
+    return result
 
 
 def _whole(name: str, value: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Operations on arrays that are not NumPy's: the same operation on their likenesses says what the Problem is.
+"""Builds Problems for CuPy and MLX arrays from their metadata, by calling the NumPy argument checks on data-free stand-ins.
 
 The compiled Memo tells such arrays apart by their type, shape, strides, dtype and device, so a call that is like an earlier one
 comes by here no more; its Plan is given the arrays themselves, in the order of the call.
@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core
 from ..errors import BadType, BadValue
-from ..libraries.array_kinds import arrays_in, describe, kind_of, learn, likeness
+from ..libraries.array_kinds import arrays_in, describe, kind_of, likeness
 from ..problems import Problem
 
-__all__ = ["among", "call", "device", "problem_of"]
+__all__ = ["among", "device", "problem_of"]
 
 _described = threading.local()  # where the arrays are that likenesses stand for, while a Problem is made of them
 
@@ -45,16 +44,6 @@ def problem_of(name: str, problem: Callable[..., Problem], args: tuple[Any, ...]
 def device() -> str:
     """Where the arrays are of which a Problem is being made: for what is legal on some devices only."""
     return getattr(_described, "device", "cpu")
-
-
-def call(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation whose call the Memo has no key for: mostly because it has not seen arrays of this type yet."""
-    from .promote import plan_of
-
-    found = tuple(arrays_in(iter((*args, *kwargs.values()))))
-    if any(learn(array, kind) for array, kind in found):
-        return op(*args, **kwargs)
-    return _core.run(op.__name__, plan_of(problem(*args, **kwargs)), *(array for array, _ in found))
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

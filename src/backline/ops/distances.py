@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from .composite import cast, dtype_of, functions, given, on_its_device
+from .array_arguments import cast, dtype_of, functions, given
+from .composite import composed_of, on_its_device
 from .linalg_checks import number
 from .matrix_products import matmul
-from .operation import composed_of
 from .vectors import broadcast, pair
 
 __all__ = ["cdist"]
 
-Array = Any
+Array = np.ndarray[Any, Any]
 MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 MANY = 25  # rows of either array from which on Euclidean distances go by a product
 CHUNK = 1 << 20  # differences that are held at a time
@@ -80,17 +80,20 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
     m, n, k = a.shape[-2], b.shape[-2], a.shape[-1]
     xp = functions(a)
     if 0 in (*batch, m, n, k):
-        return xp.zeros((*batch, m, n), dtype=dtype_of(a))
+        result: Array = xp.zeros((*batch, m, n), dtype=dtype_of(a))
+        return result
     product = order == 2 and (compute_mode == MODES[1] or (compute_mode == MODES[0] and (m > MANY or n > MANY)))
     with np.errstate(all="ignore"):
         if product:
-            return _by_product(xp, a, b)
-        if xp is not np:
-            return _norm(xp, a[..., :, None, :], b[..., None, :, :], order)
-        return _by_rows(a, b, (*batch, m, n), order)
+            result = _by_product(xp, a, b)
+        elif xp is not np:
+            result = _norm(xp, a[..., :, None, :], b[..., None, :, :], order)
+        else:
+            result = _by_rows(a, b, (*batch, m, n), order)
+    return result
 
 
-def _by_product(xp: Any, a: Array, b: Array) -> Array:
+def _by_product(xp: Any, a: Array, b: Array) -> Any:
     """Roots of |a|^2 - 2 a b + |b|^2, all three of them in one product."""
     ones = [xp.ones_like(each[..., :1]) for each in (a, b)]
     squares = [xp.sum(each * each, axis=-1, keepdims=True) for each in (a, b)]
@@ -113,7 +116,7 @@ def _by_rows(a: Array, b: Array, shape: tuple[int, ...], order: float) -> Array:
     return result
 
 
-def _norm(xp: Any, x: Array, y: Array, order: float) -> Array:
+def _norm(xp: Any, x: Array, y: Array, order: float) -> Any:
     size = xp.abs(x - y)
     if order == 0:
         return cast(xp.sum(size != 0, axis=-1), dtype_of(size))

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..problems.attention_problem import AttentionProblem, attention_problem, wrong
+from .array_arguments import check_array
 from .linalg_checks import flag, number
-from .operation import check_array, operation
+from .operation import operation
 from .seeds import drawn_seed
 
 __all__ = ["attention_call", "result_shape", "scaled_dot_product_attention"]

@@ -9,15 +9,16 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.attention_problem import AttentionGrads, AttentionProblem
+from .array_arguments import check_array
 from .dot_product_attention import Array, attention_call, result_shape
-from .operation import check_array, operation
+from .operation import operation
 
 __all__ = ["AttentionGrads", "scaled_dot_product_attention_backward"]
 
 WHERE = "scaled_dot_product_attention_backward"
 
 
-@operation(WHERE, module="backline.nn.grad", family="attention")
+@operation(WHERE, module="backline.nn.grad", family="attention", results=AttentionGrads)
 def scaled_dot_product_attention_backward(
     query: Array,
     key: Array,

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
+from ..problems.result_tuples import SVD, Eig, Eigh
 from . import device_dispatch
 from .linalg_checks import Array, flag, matrix, problem, word
 from .operation import operation
@@ -22,7 +23,7 @@ def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.char.lower())
 
 
-@operation("eigh", module="backline.linalg")
+@operation("eigh", module="backline.linalg", results=Eigh)
 def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """Eigenvalues and eigenvectors of a symmetric or Hermitian matrix.
 
@@ -40,10 +41,7 @@ def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -
     Eigh
         `eigenvalues` (..., n), ascending; `eigenvectors` (..., n, n), as columns, each up to a factor of modulus 1.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Notes
     -----
@@ -74,10 +72,7 @@ def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgPr
     ndarray
         Shape (..., n), ascending.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------
@@ -102,24 +97,20 @@ def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> Linalg
     return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
 
 
-@operation("eig", module="backline.linalg")
+@operation("eig", module="backline.linalg", results=Eig)
 def eig(A: Array) -> LinalgProblem:
     """Eigenvalues and right eigenvectors of a square matrix.
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
 
     Returns
     -------
     Eig
         `eigenvalues` (..., n) and `eigenvectors` (..., n, n), complex, in LAPACK's order.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Notes
     -----
@@ -142,18 +133,14 @@ def eigvals(A: Array) -> LinalgProblem:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
 
     Returns
     -------
     ndarray
         Shape (..., n), complex.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------
@@ -166,7 +153,7 @@ def eigvals(A: Array) -> LinalgProblem:
     return problem("linalg.eigvals", {"a": a}, a.shape[:-2], (n, n, 0), {})
 
 
-@operation("svd", module="backline.linalg")
+@operation("svd", module="backline.linalg", results=SVD)
 def svd(
     A: Array, full_matrices: bool = True, *, driver: str | None = None, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:
@@ -174,8 +161,7 @@ def svd(
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     full_matrices
         U (m, m) and Vh (n, n); else U (m, k) and Vh (k, n), k = min(m, n).
     driver
@@ -189,10 +175,7 @@ def svd(
     SVD
         `U`, `S` (descending, real), `Vh`.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------
@@ -215,8 +198,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     driver
         As for `svd`.
     out
@@ -227,10 +209,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
     ndarray
         Shape (..., min(m, n)), descending, real.
 
-    Raises
-    ------
-    LinAlgError
-        Not finite, or no convergence.
+    {no_convergence}
 
     Examples
     --------

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
-from .composite import cast, dtype_of, functions, given, matrices, on_its_device
+from .array_arguments import cast, dtype_of, functions, given
+from .composite import composed_of, on_its_device
+from .linalg_checks import matrices
 from .matrix_products import matmul
-from .operation import composed_of
 from .vectors import HALVES
 
 __all__ = ["matrix_exp"]
 
-Array = Any
+Array = np.ndarray[Any, Any]
 
 DEGREES = (1, 2, 4, 8, 12, 18)
 # The largest 1-norms, by degree: sum |h_k| x^(k-1) = unit roundoff, for the series h of log(exp(-x) T(x)).
@@ -94,10 +95,12 @@ def matrix_exp(A: Array) -> Array:
     a = matrices("linalg.matrix_exp", A, square=True)
     xp, n = functions(a), a.shape[-1]
     if 0 in a.shape:
-        return xp.zeros(a.shape, dtype=a.dtype)
+        empty: Array = xp.zeros(a.shape, dtype=a.dtype)
+        return empty
     if n == 1:
         with np.errstate(all="ignore"):
-            return xp.exp(a)
+            numbers: Array = xp.exp(a)
+            return numbers
     single = dtype_of(a).name in ("float32", "complex64")
     norms = NORMS["single" if single else "double"]
     with np.errstate(all="ignore"):
@@ -148,7 +151,7 @@ def _squared(a: Array, times: Array) -> Array:
 
 def _taylor(xp: Any, a: Array, degree: int) -> Array:
     """Taylor polynomial of the exponential; degrees from 8 in 3, 4 and 5 products."""
-    one = xp.eye(a.shape[-1], dtype=a.dtype)
+    one: Array = xp.eye(a.shape[-1], dtype=a.dtype)
     if degree == 1:
         return one + a
     a2 = matmul(a, a)
@@ -171,9 +174,10 @@ def _taylor(xp: Any, a: Array, degree: int) -> Array:
 
 
 def _sum(factors: tuple[float, ...], arrays: tuple[Array, ...]) -> Array:
-    total: Any = None
+    total: Array | None = None
     for factor, array in zip(factors, arrays, strict=True):
         if factor:
             term = array * factor
             total = term if total is None else total + term
+    assert total is not None
     return total

@@ -1,4 +1,4 @@
-"""Factorisations: Cholesky, LU, QR; names, parameters and results as in torch.linalg.
+"""Cholesky, LU and QR factorizations, and what a Cholesky factor solves; names, parameters and results as in torch.linalg.
 
 Results come in the memory order that costs nothing (factors often column-major): their values and shapes are what counts.
 """
@@ -11,10 +11,12 @@ import numpy as np
 
 from ..errors import BadValue
 from ..problems.linalg_problem import LinalgProblem
-from .linalg_checks import Array, flag, matrix, no_check, problem, word
+from ..problems.memory_layout import broadcast_batch
+from ..problems.result_tuples import QR, CholeskyEx, LUFactor, LUFactorEx
+from .linalg_checks import Array, flag, matrix, no_check, problem, same_dtype, word
 from .operation import operation
 
-__all__ = ["cholesky", "cholesky_ex", "lu_factor", "lu_factor_ex", "qr"]
+__all__ = ["cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "lu_factor", "lu_factor_ex", "qr"]
 
 
 def _cholesky(where: str, A: Any, upper: bool, check: bool, out: Any) -> LinalgProblem:
@@ -64,7 +66,7 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     return _cholesky("cholesky", A, upper, True, out)
 
 
-@operation("cholesky_ex", module="backline.linalg")
+@operation("cholesky_ex", module="backline.linalg", results=CholeskyEx)
 def cholesky_ex(
     A: Array, *, upper: bool = False, check_errors: bool = False, out: tuple[Array, Array] | None = None
 ) -> LinalgProblem:
@@ -94,6 +96,87 @@ def cholesky_ex(
     return _cholesky("cholesky_ex", A, upper, False, out)
 
 
+@operation("cholesky_solve", family="linalg")
+def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
+    """Solution of A X = B by the Cholesky factor of A.
+
+    Parameters
+    ----------
+    B
+        Shape (..., n, k).
+    L
+        Factor of shape (..., n, n), as `linalg.cholesky` returns it.
+    {upper_factor}
+    {out_solution}
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n, k).
+
+    Notes
+    -----
+    LAPACK `?potrs`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.cholesky_solve(np.ones((2, 1)), np.diag([2.0, 1.0])).ravel()
+    array([0.25, 1.  ])
+    """
+    a = matrix("cholesky_solve", "L", L, square=True)
+    b = matrix("cholesky_solve", "B", B)
+    same_dtype("cholesky_solve", a, b)
+    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
+    if b.shape[-2] != a.shape[-1] or batch is None:
+        sizes = f"each A matrix is {a.shape[-2]} by {a.shape[-1]} but each b matrix is {b.shape[-2]} by {b.shape[-1]}"
+        raise BadValue(
+            f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit",
+            cause=f"Incompatible matrix sizes for cholesky_solve: {sizes}",
+        )
+    n, k = b.shape[-2:]
+    parameters = {"upper": flag("cholesky_solve", "upper", upper)}
+    return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
+
+
+@operation("cholesky_inverse", family="linalg")
+def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
+    """Inverse of A by its Cholesky factor.
+
+    Parameters
+    ----------
+    L
+        Factor of shape (..., n, n).
+    {upper_factor}
+    {out_inverse}
+
+    Returns
+    -------
+    ndarray
+        Shape (..., n, n), both triangles.
+
+    Raises
+    ------
+    LinAlgError
+        A zero on the diagonal.
+
+    Notes
+    -----
+    LAPACK `?potri`.
+
+    Examples
+    --------
+    >>> import numpy as np, backline
+    >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
+    array([[ 0.5, -0.5],
+           [-0.5,  1. ]])
+    """
+    a = matrix("cholesky_inverse", "L", L, square=True)
+    n = a.shape[-1]
+    parameters = {"upper": flag("cholesky_inverse", "upper", upper)}
+    return problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
+
+
 def _lu_factor(where: str, A: Any, pivot: Any, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A)
     if not flag(where, "pivot", pivot):
@@ -105,18 +188,15 @@ def _lu_factor(where: str, A: Any, pivot: Any, check: bool, out: Any) -> LinalgP
     return problem("linalg.lu_factor", {"a": a}, a.shape[:-2], (m, n, 0), {"check": check}, out, results)
 
 
-@operation("lu_factor", module="backline.linalg")
+@operation("lu_factor", module="backline.linalg", results=LUFactor)
 def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """LU factors with partial pivoting, both in one matrix.
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
-    pivot
-        Must be True.
-    out
-        Arrays for the factors and the pivots (int32).
+    {rectangular}
+    {pivot}
+    {out_factors}
 
     Returns
     -------
@@ -141,7 +221,7 @@ def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None =
     return _lu_factor("lu_factor", A, pivot, True, out)
 
 
-@operation("lu_factor_ex", module="backline.linalg")
+@operation("lu_factor_ex", module="backline.linalg", results=LUFactorEx)
 def lu_factor_ex(
     A: Array, *, pivot: bool = True, check_errors: bool = False, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:
@@ -151,10 +231,8 @@ def lu_factor_ex(
     ----------
     A, pivot
         As for `lu_factor`.
-    check_errors
-        Must be False.
-    out
-        Arrays for the factors, the pivots and info (int32).
+    {check_errors}
+    {out_factors_info}
 
     Returns
     -------
@@ -171,14 +249,13 @@ def lu_factor_ex(
     return _lu_factor("lu_factor_ex", A, pivot, False, out)
 
 
-@operation("qr", module="backline.linalg")
+@operation("qr", module="backline.linalg", results=QR)
 def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """QR factors.
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     mode
         "reduced": Q (m, k), R (k, n), k = min(m, n); "complete": Q (m, m), R (m, n); "r": R alone, Q is empty.
     out

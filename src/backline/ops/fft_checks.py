@@ -1,4 +1,4 @@
-"""What the Fourier transforms check, and the Problem they make."""
+"""Argument checks of the Fourier transforms, and the Problems that they build."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.fft_problem import FftProblem
 from ..switches.switch import show
+from .array_arguments import check_array, check_out
 from .axes import axes_of, axis_of
 from .linalg_checks import enough_memory, flag, whole, word
-from .operation import check_array, check_out
 
 __all__ = ["MODULE", "Array", "Sizes", "as_input", "cosine", "fourier"]
 
@@ -24,7 +24,7 @@ NORMS = ("backward", "ortho", "forward")
 
 
 def as_input(where: str, value: Any, *, real: bool = False) -> Array:
-    """An array of numbers; with `real`, not of complex ones."""
+    """Returns the value if it is an array of numbers; with `real`, not of complex ones."""
     array = check_array(value, f"{where}: input")
     if real and array.dtype.kind == "c":
         raise BadType(
@@ -58,8 +58,8 @@ def _axes(where: str, array: Array, sizes: tuple[int, ...] | None, dim: Any) -> 
     return axes
 
 
-def _places(where: str, array: Array, s: Any, dim: Any, one: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The axes and the sizes that the call gives; with `one`, of a function of one dimension."""
+def _axes_and_sizes(where: str, array: Array, s: Any, dim: Any, one: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Returns the axes and the sizes of a call; with `one`, of a function of one dimension."""
     if one:
         return (axis_of(where, "dim", dim, array.shape),), None if s is None else (whole(where, "n", s),)
     sizes = None if s is None else _numbers(where, "s", s)
@@ -69,8 +69,8 @@ def _places(where: str, array: Array, s: Any, dim: Any, one: bool) -> tuple[tupl
 def _lengths(
     where: str, array: Array, axes: tuple[int, ...], sizes: tuple[int, ...] | None, half: bool, one: bool
 ) -> tuple[int, ...]:
-    """Points along each axis; with `half`, the last axis of the input holds n // 2 + 1 of n."""
-    found = []
+    """Returns the points along each axis; with `half`, the last axis of the input holds n // 2 + 1 of n."""
+    lengths = []
     for i, axis in enumerate(axes):
         there, size = array.shape[axis], -1
         if sizes is not None:
@@ -88,8 +88,8 @@ def _lengths(
                     cause=f"the transform would have {max(size, 0)} points. Invalid number of data points ({size}) specified",
                     remedy=f"another axis, or the size of the transform by {'n' if one else 's'}",
                 )
-        found.append(size)
-    return tuple(found)
+        lengths.append(size)
+    return tuple(lengths)
 
 
 def _scale(sign: int, norm: str | None, period: int) -> float:
@@ -106,34 +106,28 @@ def _checked_norm(where: str, norm: Any) -> str | None:
 def fourier(
     where: str, op: str, sign: int, input: Any, s: Any, dim: Any, norm: Any, out: Any, overwrite: Any, *, one: bool = False
 ) -> FftProblem:
-    """The Problem of a Fourier transform: `op` is "c2c", "r2c" or "c2r"; with `one`, of one dimension, and `s` is its n."""
+    """Returns the Problem of a Fourier transform: `op` is "c2c", "r2c" or "c2r"; with `one`, along one axis, and `s` is its n."""
     array = as_input(where, input, real=op == "r2c")
     norm = _checked_norm(where, norm)
-    axes, sizes = _places(where, array, s, dim, one)
+    axes, sizes = _axes_and_sizes(where, array, s, dim, one)
     if not axes and op != "c2c":
         cause = f"{where} must transform at least one axis; dim={dim!r}, input has shape {array.shape}"
         raise BadValue(f"{where}: there is no axis to transform", cause=cause)
     lengths = _lengths(where, array, axes, sizes, op == "c2r", one)
-    shape = list(array.shape)
-    for axis, n in zip(axes, lengths, strict=True):
-        shape[axis] = n
-    if op == "r2c":
-        shape[axes[-1]] = lengths[-1] // 2 + 1
-    parameters = (("overwrite", True),) if flag(where, "overwrite_input", overwrite) and array.flags.writeable else ()
-    return _made(where, f"fft.{op}", array, out, parameters, axes, lengths, tuple(shape), sign, norm)
+    return _transform(where, f"fft.{op}", array, out, overwrite, (), axes, lengths, sign, norm)
 
 
 def cosine(
     where: str, input: Any, type: Any, s: Any, dim: Any, norm: Any, orthogonalize: Any, out: Any, overwrite: Any,
     *, one: bool = False,
 ) -> FftProblem:  # fmt: skip
-    """The Problem of a cosine or sine transform; `where` is one of dct, idct, dst, idst, and these with an n."""
+    """Returns the Problem of a cosine or sine transform; `where` is one of dct, idct, dst, idst, and these with an n."""
     array = as_input(where, input)
     norm = _checked_norm(where, norm)
     number = whole(where, "type", type)
     if number not in (1, 2, 3, 4):
         raise BadValue(f"{where}: type={number}", remedy="1, 2, 3 or 4")
-    axes, sizes = _places(where, array, s, dim, one)
+    axes, sizes = _axes_and_sizes(where, array, s, dim, one)
     if not axes:
         cause = f"{where} must transform at least one axis; dim={dim!r}, input has shape {array.shape}"
         raise BadValue(f"{where}: there is no axis to transform", cause=cause)
@@ -144,28 +138,23 @@ def cosine(
         number = {2: 3, 3: 2}.get(number, number)
     if name == "dct" and number == 1 and min(lengths) < 2:
         raise BadValue(f"{where}: {min(lengths)} point along an axis", cause="type 1 has two ends", remedy="2 or more, or type 2")
+    ortho = norm == "ortho" if orthogonalize is None else flag(where, "orthogonalize", orthogonalize)
+    parameters = (("kind", f"{name}{number}"), ("ortho", ortho))
+    return _transform(where, "fft.r2r", array, out, overwrite, parameters, axes, lengths, 1 if inverse else -1, norm)
+
+
+def _transform(
+    where: str, op: str, array: Array, out: Any, overwrite: Any, parameters: tuple[tuple[str, Any], ...], axes: tuple[int, ...],
+    lengths: tuple[int, ...], sign: int, norm: str | None,
+) -> FftProblem:  # fmt: skip
     shape = list(array.shape)
     for axis, n in zip(axes, lengths, strict=True):
         shape[axis] = n
-    ortho = norm == "ortho" if orthogonalize is None else flag(where, "orthogonalize", orthogonalize)
-    parameters: tuple[tuple[str, Any], ...] = (("kind", f"{name}{number}"), ("ortho", ortho))
+    if op == "fft.r2c":
+        shape[axes[-1]] = lengths[-1] // 2 + 1
+    result = tuple(shape)
     if flag(where, "overwrite_input", overwrite) and array.flags.writeable:
         parameters += (("overwrite", True),)
-    return _made(where, "fft.r2r", array, out, parameters, axes, lengths, tuple(shape), 1 if inverse else -1, norm)
-
-
-def _made(
-    where: str,
-    op: str,
-    array: Array,
-    out: Any,
-    parameters: tuple[tuple[str, Any], ...],
-    axes: tuple[int, ...],
-    lengths: tuple[int, ...],
-    result: tuple[int, ...],
-    sign: int,
-    norm: str | None,
-) -> FftProblem:
     operands = [operand("input", array)]
     plan = FftProblem(op, tuple(operands), parameters, "fft", axes=axes, lengths=lengths, sign=sign, result=result)
     enough_memory(where, result, plan.result_dtype, f"s={lengths}" if len(axes) > 1 else f"n={lengths[0] if axes else 1}")

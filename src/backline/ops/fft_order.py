@@ -10,12 +10,12 @@ import numpy as np
 from ..errors import BadValue, refuse_overlap
 from ..libraries.array_kinds import kind_of
 from ..switches.switch import show
+from .array_arguments import check_array, check_out, functions, into
 from .axes import axes_of
-from .composite import functions, into, natively, on_its_device
+from .composite import natively, on_its_device
 from .fft_checks import MODULE, Array, Sizes
 from .layer_checks import FLOATS
 from .linalg_checks import dtype_given, enough_memory, number, whole
-from .operation import check_array, check_out
 
 __all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
 

@@ -1,4 +1,4 @@
-"""What the layers between convolutions and products check, and the Problem they make."""
+"""Argument checks of activations, normalizations, pooling and recurrent layers, and the Problems that they build."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.neural_problem import NeuralProblem
 from . import device_dispatch
+from .array_arguments import check_array
 from .linalg_checks import enough_memory, number
-from .operation import check_array
 
 __all__ = [
     "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape",
@@ -24,7 +24,7 @@ MODULE = "backline.nn.functional"
 
 
 def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: bool = False) -> Array:
-    """An array of real floating-point numbers, or of `integers` on the CPU, of `rank` dimensions or more."""
+    """Returns an array of real floating-point numbers, or of `integers` on the CPU, of `rank` dimensions or more."""
     array = check_array(value, f"{where}: {name}")
     integers = integers and device_dispatch.device() == "cpu"
     if array.dtype.name not in FLOATS and not (integers and array.dtype.kind in "iu"):
@@ -36,7 +36,7 @@ def as_input(where: str, name: str, value: Any, *, rank: int = 0, integers: bool
 
 
 def same_shape(where: str, name: str, value: Any, other_name: str, other: Array) -> Array:
-    """An array of another one's shape and dtype."""
+    """Returns an array of another one's shape and dtype."""
     array = as_input(where, name, value)
     if array.shape != other.shape:
         raise BadValue(f"{where}: {name} has shape {array.shape}, {other_name} has {other.shape}")
@@ -49,7 +49,7 @@ def same_shape(where: str, name: str, value: Any, other_name: str, other: Array)
 
 
 def parameter(where: str, name: str, value: Any, shape: tuple[int, ...], input: Array) -> Array | None:
-    """An array of parameters: the input's dtype, or float32 beside a half; None stays."""
+    """Returns an array of parameters, of the input's dtype, or of float32 beside a 16-bit float; None stays."""
     if value is None:
         return None
     array = as_input(where, name, value)
@@ -76,20 +76,20 @@ def channels(where: str, input: Array) -> int:
 
 
 def positive(where: str, name: str, value: Any, *, most: float = float("inf")) -> float:
-    """A finite number from 0 to `most`."""
-    found = number(where, name, value)
-    if not (0 <= found <= most and found < float("inf")):
+    """Returns a finite number from 0 to `most`."""
+    checked = number(where, name, value)
+    if not (0 <= checked <= most and checked < float("inf")):
         legal = "a finite number, 0 or more" if most == float("inf") else f"a number from 0 to {most:g}"
         dropped = name in ("p", "dropout_p", "dropout")
-        raise BadValue(f"{where}: {name}={found}", cause=_PROBABILITY.format(found) if dropped else "", remedy=legal)
-    return found
+        raise BadValue(f"{where}: {name}={checked}", cause=_PROBABILITY.format(checked) if dropped else "", remedy=legal)
+    return checked
 
 
 _PROBABILITY = "dropout probability has to be between 0 and 1, but got {}"
 
 
 def problem(op: str, arrays: dict[str, Array | None], result: tuple[int, ...], **parameters: Any) -> NeuralProblem:
-    """The Problem; arrays by role, in the order of the call."""
+    """Returns the Problem; arrays by role, in the order of the call."""
     operands = tuple(operand(role, a) for role, a in arrays.items() if a is not None)
     enough_memory(op, result, operands[0].dtype)
     return NeuralProblem(op, operands, tuple(sorted(parameters.items())), "neural", result=result)

@@ -12,7 +12,7 @@ from ..problems import Operand, operand
 from ..problems.linalg_problem import LinalgProblem
 from ..switches.switch import show
 from . import device_dispatch
-from .operation import check_array, check_out
+from .array_arguments import check_array, check_out, dtype_of, given
 
 __all__ = [
     "FLOATS",
@@ -20,6 +20,7 @@ __all__ = [
     "dtype_given",
     "enough_memory",
     "flag",
+    "matrices",
     "matrix",
     "no_check",
     "not_square",
@@ -159,3 +160,17 @@ def no_check(where: str, check_errors: Any) -> None:
         raise BadValue(
             f"{where}: check_errors=True", cause="info would always be 0", remedy=f"{where.removesuffix('_ex')}, which raises"
         )
+
+
+def matrices(where: str, A: Any, *, square: bool = False) -> Array:
+    """The value if it is a matrix or a batch of them, of numbers that linear algebra takes, in an array of any kind."""
+    array = given(A, f"{where}: A")
+    dtype = dtype_of(array)
+    if dtype.name not in FLOATS:
+        cause = f"Expected a floating point or complex tensor as input: linear algebra takes {', '.join(FLOATS)}"
+        raise BadType(f"{where}: A has dtype {dtype}", cause=cause)
+    if array.ndim < 2:
+        raise BadValue(f"{where}: A must have at least 2 dimensions, it has shape {tuple(array.shape)}")
+    if square and array.shape[-1] != array.shape[-2]:
+        raise not_square(where, "A", tuple(array.shape))
+    return array

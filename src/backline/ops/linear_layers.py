@@ -1,4 +1,4 @@
-"""Linear layers: linear, with what may follow it in the same call, and bilinear.
+"""Linear layers: linear, with a fused residual and activation, and bilinear.
 
 A product and a bias are a `MatmulProblem`, which every BLAS solves in one call. With a residual or an activation they are a
 `LinearProblem`: one kernel where a library has such a thing, else the product and the rest in one plan.
@@ -15,11 +15,12 @@ from ..errors import BadType, BadValue
 from ..problems import Operand
 from ..problems.linear_problem import LinearProblem
 from ..problems.matmul_problem import MatmulProblem
-from .composite import cast, dtype_of, functions, given, natively, on_its_device, one_kind
+from .array_arguments import cast, check_out, dtype_of, functions, given, one_kind
+from .composite import composed_of, natively, on_its_device
 from .layer_checks import FLOATS, MODULE, Array
 from .linalg_checks import word
 from .matrix_products import matmul
-from .operation import check_out, composed_of, operation
+from .operation import operation
 
 __all__ = ["ACTIVATIONS", "bilinear", "linear"]
 
@@ -27,7 +28,7 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 
 
 def _same_dtype(where: str, **arrays: Any) -> None:
-    """All are arrays of the first one's dtype; a bias or residual may be None."""
+    """Refuses what is not arrays of the first one's dtype; a bias or residual may be None."""
     first = ""
     one_kind(where, **arrays)
     for name, value in arrays.items():
@@ -38,7 +39,7 @@ def _same_dtype(where: str, **arrays: Any) -> None:
         if array.dtype != arrays[first].dtype:
             raise BadType(
                 f"{where}: {name} has dtype {dtype_of(array)}, {first} has {dtype_of(arrays[first])}",
-                cause="a layer runs in one dtype, and converting behind your back could cost more than the product",
+                cause="a layer runs in one dtype, and an implicit conversion could cost more than the product",
                 remedy=f"{name}.astype(np.{dtype_of(arrays[first]).name})",
             )
 
@@ -59,7 +60,7 @@ def _checked(where: str, input: Array, weight: Array, bias: Array | None) -> Non
 
 
 def _joined(array: Array) -> tuple[int, int] | None:
-    """Rows, and the stride from row to row, of an array seen as one matrix with its last axis; None where it is none."""
+    """Returns the number of rows and their stride of an array seen as one matrix with its last axis, or None if it is none."""
     rows, step = 1, 0
     for n, s in zip(reversed(array.shape[:-1]), reversed(array.strides[:-1]), strict=True):
         if n == 1:
@@ -73,7 +74,7 @@ def _joined(array: Array) -> tuple[int, int] | None:
 
 
 def _operand(role: str, array: Array, whole: bool) -> Operand:
-    """The array as one matrix, or as a batch of them."""
+    """Returns the array as one matrix, or as a batch of them."""
     joined = _joined(array)
     if whole and joined is not None:
         rows, step = joined
@@ -102,7 +103,7 @@ def linear(
     bias
         Array of shape (out,), or () beside a weight of one dimension, or None.
     activation
-        None, "relu", "gelu", "gelu_tanh", "silu", "tanh" or "sigmoid": what is done to the result before it is returned.
+        Applied to the result: None, "relu", "gelu", "gelu_tanh", "silu", "tanh" or "sigmoid".
     residual
         Array of the result's shape that is added before the activation, or None.
     out
@@ -121,7 +122,7 @@ def linear(
 
     Notes
     -----
-    Half precisions accumulate in float32 and round once, after the activation.
+    16-bit floats accumulate in float32 and round once, after the activation.
 
     Examples
     --------
@@ -164,8 +165,8 @@ def linear(
     if not extra:
         parameters: tuple[tuple[str, Any], ...] = (("alpha", 1), ("beta", 1)) if bias is not None else ()
         return MatmulProblem("matmul", tuple(operands), parameters, "matmul", m=m, n=n, k=k, batch=batch, result=result)
-    given = () if activation is None else (("activation", activation),)
-    return LinearProblem("linear", tuple(operands), given, "matmul", m=m, n=n, k=k, batch=batch, result=result)
+    parameters = () if activation is None else (("activation", activation),)
+    return LinearProblem("linear", tuple(operands), parameters, "matmul", m=m, n=n, k=k, batch=batch, result=result)
 
 
 @composed_of("matmul", module=MODULE)
@@ -188,10 +189,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     ndarray
         Shape (..., out).
 
-    Raises
-    ------
-    BadType, BadValue
-        Not arrays of one dtype; shapes that do not fit.
+    {one_dtype}
 
     Notes
     -----
@@ -234,19 +232,19 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     others = xp.ascontiguousarray(input2.reshape(-1, right), dtype)
     flat = xp.ascontiguousarray(weight.transpose(1, 0, 2), dtype).reshape(left, outs * right)
     parts = []
-    at_once = _BYTES if isinstance(input1, np.ndarray) else _BYTES_ELSEWHERE
+    at_once = _BYTES if isinstance(input1, np.ndarray) else _BYTES_DEVICE
     step = max(at_once // (outs * right * dtype.itemsize), 1)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         between = matmul(rows[part], flat).reshape(-1, outs, right)
         parts.append(matmul(between, others[part, :, None])[..., 0])
     result = parts[0] if len(parts) == 1 else xp.concatenate(parts)
-    with np.errstate(all="ignore"):  # as BLAS: what is not finite shows in the result
+    with np.errstate(all="ignore"):  # as BLAS: infinity and NaN show in the result
         if bias is not None:
             result = result + cast(bias, dtype)
         rounded: Array = cast(result.reshape(*input1.shape[:-1], outs), kind)
         return rounded
 
 
-_BYTES = 8 << 20  # of the first product's result at a time: what caches hold
-_BYTES_ELSEWHERE = 256 << 20  # a device is kept busy by larger ones
+_BYTES = 8 << 20  # of the first product's result at a time: the size of a cache
+_BYTES_DEVICE = 256 << 20  # a device is kept busy by larger ones

@@ -8,11 +8,11 @@ import numpy as np
 
 from ..errors import BadValue
 from .activations_grad import GRAD
-from .composite import cast, like, natively, on_its_device, space_of
+from .array_arguments import cast, like, space_of
+from .composite import composed_of, natively, on_its_device
 from .layer_checks import Array, as_input
 from .linear_layers import _same_dtype
 from .matrix_products import matmul
-from .operation import composed_of
 
 __all__ = ["linear_bias", "linear_input", "linear_weight"]
 
@@ -35,10 +35,7 @@ def linear_input(weight: Array, grad_output: Array) -> Array:
     ndarray
         Shape (..., in).
 
-    Raises
-    ------
-    BadType, BadValue
-        Not arrays of one dtype; shapes that do not fit.
+    {one_dtype}
 
     Examples
     --------
@@ -75,10 +72,7 @@ def linear_weight(input: Array, grad_output: Array) -> Array:
     ndarray
         Shape (out, in).
 
-    Raises
-    ------
-    BadType, BadValue
-        Not arrays of one dtype; shapes that do not fit.
+    {one_dtype}
 
     Examples
     --------
@@ -125,7 +119,7 @@ def linear_bias(grad_output: Array) -> Array:
     """
     dtype = as_input("linear_bias", "grad_output", like(grad_output), rank=1).dtype
     axes = tuple(range(grad_output.ndim - 1))
-    with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
+    with np.errstate(all="ignore"):  # as compiled libraries: infinity and NaN show in the result
         total = space_of(grad_output).total(grad_output, axes)
         rounded: Array = cast(cast(total, np.float32) if dtype.itemsize == 2 else total, dtype)
         return rounded

@@ -9,10 +9,12 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
+from ..problems.result_tuples import InvEx, Lstsq, SolveEx
+from .array_arguments import check_array
 from .linalg_checks import Array, flag, matrix, no_check, number, problem, same_dtype, word
-from .operation import check_array, operation
+from .operation import operation
 
-__all__ = ["cholesky_inverse", "cholesky_solve", "inv", "inv_ex", "lstsq", "lu_solve", "solve", "solve_ex", "solve_triangular"]
+__all__ = ["inv", "inv_ex", "lstsq", "lu_solve", "solve", "solve_ex", "solve_triangular"]
 
 LSTSQ_DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
 
@@ -32,10 +34,8 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
-    out
-        Array for the inverse.
+    {square}
+    {out_inverse}
 
     Returns
     -------
@@ -62,7 +62,7 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     return _inv("inv", A, True, out)
 
 
-@operation("inv_ex", module="backline.linalg")
+@operation("inv_ex", module="backline.linalg", results=InvEx)
 def inv_ex(A: Array, *, check_errors: bool = False, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """`inv` that reports a zero pivot in `info` instead of raising.
 
@@ -70,8 +70,7 @@ def inv_ex(A: Array, *, check_errors: bool = False, out: tuple[Array, Array] | N
     ----------
     A
         As for `inv`.
-    check_errors
-        Must be False.
+    {check_errors}
     out
         Arrays for the inverse and info (int32).
 
@@ -143,25 +142,19 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
 
     Parameters
     ----------
-    A
-        Shape (..., n, n).
+    {square}
     B
         Shape (..., n, k), or (..., k, n) where `left` is False; or a vector (n,), or a batch of vectors (..., n) whose shape is
         that of A without its last axis. Of A's dtype.
-    left
-        Which side A stands on.
-    out
-        Array for the solution.
+    {left}
+    {out_solution}
 
     Returns
     -------
     ndarray
         Of B's shape, its batch broadcast.
 
-    Raises
-    ------
-    LinAlgError
-        A is singular.
+    {singular}
 
     Notes
     -----
@@ -176,7 +169,7 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
     return _solve("solve", A, B, left, True, out)
 
 
-@operation("solve_ex", module="backline.linalg")
+@operation("solve_ex", module="backline.linalg", results=SolveEx)
 def solve_ex(
     A: Array, B: Array, *, left: bool = True, check_errors: bool = False, out: tuple[Array, Array] | None = None
 ) -> LinalgProblem:
@@ -186,8 +179,7 @@ def solve_ex(
     ----------
     A, B, left
         As for `solve`.
-    check_errors
-        Must be False.
+    {check_errors}
     out
         Arrays for the solution and info (int32).
 
@@ -216,14 +208,11 @@ def lu_solve(
     ----------
     LU, pivots
         As `lu_factor` returns them: (..., n, n) and (..., n) of int32.
-    B
-        Shape (..., n, k), or (..., k, n) where `left` is False.
-    left
-        Which side A stands on.
+    {right_sides}
+    {left}
     adjoint
         Solve with the adjoint of A.
-    out
-        Array for the solution.
+    {out_solution}
 
     Returns
     -------
@@ -284,16 +273,13 @@ def solve_triangular(
     ----------
     A
         Shape (..., n, n); the other triangle is not read.
-    B
-        Shape (..., n, k), or (..., k, n) where `left` is False.
+    {right_sides}
     upper
         Which triangle A is.
-    left
-        Which side A stands on.
+    {left}
     unitriangular
         Take the diagonal as ones without reading it.
-    out
-        Array for the solution.
+    {out_solution}
 
     Returns
     -------
@@ -328,99 +314,13 @@ def solve_triangular(
     )  # fmt: skip
 
 
-@operation("cholesky_solve", family="linalg")
-def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
-    """Solution of A X = B by the Cholesky factor of A.
-
-    Parameters
-    ----------
-    B
-        Shape (..., n, k).
-    L
-        Factor of shape (..., n, n), as `linalg.cholesky` returns it.
-    upper
-        Whether it is the upper one.
-    out
-        Array for the solution.
-
-    Returns
-    -------
-    ndarray
-        Shape (..., n, k).
-
-    Notes
-    -----
-    LAPACK `?potrs`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.cholesky_solve(np.ones((2, 1)), np.diag([2.0, 1.0])).ravel()
-    array([0.25, 1.  ])
-    """
-    a = matrix("cholesky_solve", "L", L, square=True)
-    b = matrix("cholesky_solve", "B", B)
-    same_dtype("cholesky_solve", a, b)
-    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
-    if b.shape[-2] != a.shape[-1] or batch is None:
-        sizes = f"each A matrix is {a.shape[-2]} by {a.shape[-1]} but each b matrix is {b.shape[-2]} by {b.shape[-1]}"
-        raise BadValue(
-            f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit",
-            cause=f"Incompatible matrix sizes for cholesky_solve: {sizes}",
-        )
-    n, k = b.shape[-2:]
-    parameters = {"upper": flag("cholesky_solve", "upper", upper)}
-    return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
-
-
-@operation("cholesky_inverse", family="linalg")
-def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
-    """Inverse of A by its Cholesky factor.
-
-    Parameters
-    ----------
-    L
-        Factor of shape (..., n, n).
-    upper
-        Whether it is the upper one.
-    out
-        Array for the inverse.
-
-    Returns
-    -------
-    ndarray
-        Shape (..., n, n), both triangles.
-
-    Raises
-    ------
-    LinAlgError
-        A zero on the diagonal.
-
-    Notes
-    -----
-    LAPACK `?potri`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
-    array([[ 0.5, -0.5],
-           [-0.5,  1. ]])
-    """
-    a = matrix("cholesky_inverse", "L", L, square=True)
-    n = a.shape[-1]
-    parameters = {"upper": flag("cholesky_inverse", "upper", upper)}
-    return problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
-
-
-@operation("lstsq", module="backline.linalg")
+@operation("lstsq", module="backline.linalg", results=Lstsq)
 def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> LinalgProblem:
     """Least-squares solution of A X = B.
 
     Parameters
     ----------
-    A
-        Shape (..., m, n).
+    {rectangular}
     B
         Shape (..., m, k); or a vector (m,), or a batch of vectors of A's shape without its last axis.
     rcond

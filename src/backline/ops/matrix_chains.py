@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
 from .axes import axes_of
-from .composite import cast, dtype_of, functions, given, into, natively, on_its_device, one_kind
+from .composite import composed_of, natively, on_its_device
 from .matrix_products import matmul, mm
-from .operation import check_out, composed_of
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
 
@@ -30,8 +30,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     ----------
     tensors
         Matrices; the first and the last may be vectors.
-    out
-        Array of the result's shape.
+    {out_of_shape}
 
     Returns
     -------
@@ -123,8 +122,7 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     ----------
     *matrices
         Two matrices or more.
-    out
-        Array of the result's shape.
+    {out_of_shape}
 
     Returns
     -------
@@ -197,8 +195,7 @@ def tensordot(
         Arrays of one dtype.
     dims
         Number of axes, the last of `a` and the first of `b`; or the axes of each. An axis of size 1 goes with one of any size.
-    out
-        Array of the result's shape.
+    {out_of_shape}
     axes
         NumPy's name of `dims`.
 

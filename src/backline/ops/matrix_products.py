@@ -14,8 +14,9 @@ from ..errors import BadType, BadValue
 from ..problems import Operand
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.memory_layout import broadcast_batch
+from .array_arguments import check_array, check_out
 from .linalg_checks import number
-from .operation import check_array, check_out, operation
+from .operation import operation
 
 __all__ = ["addmm", "baddbmm", "bmm", "dot", "matmul", "mm", "mv", "outer", "vdot"]
 
@@ -187,18 +188,14 @@ def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
     ----------
     input, mat2
         Shapes (m, k) and (k, n), one dtype.
-    out
-        Array of shape (m, n).
+    {out_matrix}
 
     Returns
     -------
     ndarray
         Shape (m, n).
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -228,10 +225,7 @@ def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem
     ndarray
         Shape (b, m, n).
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -263,10 +257,7 @@ def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
     ndarray
         Shape (m,).
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -288,18 +279,14 @@ def dot(input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProbl
     ----------
     input, tensor
         Vectors of equal length and dtype.
-    out
-        Array of shape ().
+    {out_scalar}
 
     Returns
     -------
     scalar
         Of the vectors' dtype.
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -321,18 +308,14 @@ def vdot(input: Array, other: Array, *, out: Array | None = None) -> MatmulProbl
     ----------
     input, other
         Vectors of equal length and dtype.
-    out
-        Array of shape ().
+    {out_scalar}
 
     Returns
     -------
     scalar
         Of the vectors' dtype.
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -354,18 +337,14 @@ def outer(input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProbl
     ----------
     input, vec2
         Vectors of lengths m and n, one dtype.
-    out
-        Array of shape (m, n).
+    {out_matrix}
 
     Returns
     -------
     ndarray
         Shape (m, n).
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -388,24 +367,18 @@ def addmm(
 
     Parameters
     ----------
-    input
-        Array that broadcasts to (m, n). Where beta is 0 it is ignored, NaN and infinity included.
+    {added_matrix}
     mat1, mat2
         Shapes (m, k) and (k, n).
-    beta, alpha
-        Numbers; real for real dtypes.
-    out
-        Array of shape (m, n); may be `input` itself.
+    {beta_alpha}
+    {out_or_input}
 
     Returns
     -------
     ndarray
         Shape (m, n).
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------
@@ -432,8 +405,7 @@ def baddbmm(
         Array that broadcasts to (b, m, n). Where beta is 0 it is ignored.
     batch1, batch2
         Shapes (b, m, k) and (b, k, n).
-    beta, alpha
-        Numbers; real for real dtypes.
+    {beta_alpha}
     out
         Array of shape (b, m, n); may be `input` itself.
 
@@ -442,10 +414,7 @@ def baddbmm(
     ndarray
         Shape (b, m, n).
 
-    Raises
-    ------
-    BadValue, BadType
-        As `matmul`.
+    {as_matmul}
 
     Examples
     --------

@@ -33,7 +33,7 @@ class MultiHeadAttention(NamedTuple):
     weights: Array | None
 
 
-@operation(WHERE, module=MODULE, family="attention")
+@operation(WHERE, module=MODULE, family="attention", results=MultiHeadAttention)
 def _attend(
     query: Array, key: Array | None, value: Array | None, weight: Array | None, q_weight: Array | None, k_weight: Array | None,
     v_weight: Array | None, bias: Array | None, out_weight: Array, out_bias: Array | None, mask: Array | None,

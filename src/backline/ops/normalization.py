@@ -1,4 +1,4 @@
-"""Normalisation: layer_norm, and batch_norm for inference and for training.
+"""Normalization: layer_norm, and batch_norm for inference and for training.
 
 Names and parameters are those of torch.nn.functional; dtypes and layouts as in `ops.activations`.
 """
@@ -15,19 +15,20 @@ from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.neural_problem import NeuralProblem
-from .composite import like, on_its_device, one_kind
+from .array_arguments import like, one_kind
+from .composite import on_its_device
 from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem
 from .linalg_checks import flag, whole
 from .operation import operation
 from .promote import accepted, names_of
 
-__all__ = ["batch_norm", "layer_norm", "normalised_axes"]
+__all__ = ["batch_norm", "layer_norm", "normalized_axes"]
 
 
-def normalised_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
-    """The normalised shape as a tuple, once it is known to be that of the input's last axes."""
-    given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    shape = tuple(whole(where, "each number of normalized_shape", n) for n in given)
+def normalized_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
+    """Returns the normalized shape as a tuple; refuses one that is not that of the input's last axes."""
+    sizes = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(whole(where, "each number of normalized_shape", n) for n in sizes)
     if not shape or input.shape[-len(shape) :] != shape:
         raise BadValue(
             f"{where}: normalized_shape={shape} for input of shape {input.shape}",
@@ -46,7 +47,7 @@ def layer_norm(
     bias: Array | None = None,
     eps: float = 1e-5,
 ) -> NeuralProblem:
-    """Bring the last axes to mean 0 and variance 1, then scale and shift them.
+    """Normalizes the last axes to mean 0 and variance 1, then scales and shifts them.
 
     Parameters
     ----------
@@ -55,14 +56,12 @@ def layer_norm(
     normalized_shape
         Shape of the last axes; an int where it is one.
     weight, bias
-        Arrays of shape `normalized_shape` to multiply by and to add, or None. Of the input's dtype, or float32 beside a half.
+        Arrays of shape `normalized_shape` to multiply by and to add, or None. Of the input's dtype, or float32 beside a 16-bit
+        float.
     eps
         Added to the variance, which is the biased one.
 
-    Returns
-    -------
-    ndarray
-        As `input`.
+    {as_input}
 
     Raises
     ------
@@ -77,7 +76,7 @@ def layer_norm(
            [nan, nan]])
     """
     array = as_input("layer_norm", "input", input, rank=1)
-    shape = normalised_axes("layer_norm", array, normalized_shape)
+    shape = normalized_axes("layer_norm", array, normalized_shape)
     arrays = {
         "input": array,
         "weight": parameter("layer_norm", "weight", weight, shape, array),
@@ -89,35 +88,35 @@ def layer_norm(
 @operation("batch_norm_inference", module=MODULE, family="neural")
 def _inference(
     input: Array,
-    running_mean: Array,
-    running_var: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
     weight: Array | None = None,
     bias: Array | None = None,
     eps: float = 1e-5,
 ) -> NeuralProblem:
-    """`batch_norm` by given statistics."""
-    array, given = _checked("batch_norm", input, running_mean, running_var, weight, bias)
+    """Builds the Problem of `batch_norm` with given statistics."""
+    array, parameters = _checked("batch_norm", input, running_mean, running_var, weight, bias)
     for name in ("mean", "variance"):
-        if given[name] is None:
+        if parameters[name] is None:
             raise BadValue(
                 f"batch_norm: no running_{'mean' if name == 'mean' else 'var'}",
                 cause=f"running_{'mean' if name == 'mean' else 'var'} must be defined in evaluation mode",
                 remedy="give both, or training=True",
             )
-    return problem("batch_norm", {"input": array, **given}, array.shape, eps=positive("batch_norm", "eps", eps))
+    return problem("batch_norm", {"input": array, **parameters}, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
-@operation("batch_norm_train", module=MODULE, family="neural")
+@operation("batch_norm_train", module=MODULE, family="neural", results=tuple[Array, Array, Array])
 def _training(input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
-    """`batch_norm` by the statistics of the batch, which are returned too: mean and biased variance of every channel."""
-    array, given = _checked("batch_norm", input, None, None, weight, bias)
+    """Builds the Problem of `batch_norm` in training, which returns mean and biased variance of every channel as well."""
+    array, parameters = _checked("batch_norm", input, None, None, weight, bias)
     if array.shape[1] and array.size == array.shape[1]:
         raise BadValue(
             f"batch_norm: input of shape {array.shape} has one value for each channel",
             cause="Expected more than 1 value per channel when training: a variance needs two",
             remedy="a larger batch, or training=False",
         )
-    arrays = {"input": array, "weight": given["weight"], "bias": given["bias"]}
+    arrays = {"input": array, "weight": parameters["weight"], "bias": parameters["bias"]}
     return problem("batch_norm_train", arrays, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
@@ -126,8 +125,8 @@ def _checked(
 ) -> tuple[Array, dict[str, Array | None]]:
     array = as_input(where, "input", input)
     shape = (channels(where, array),)
-    given = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
-    checked = [parameter(where, name, value, shape, array) for name, value in given.items()]
+    parameters = {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias}
+    checked = [parameter(where, name, value, shape, array) for name, value in parameters.items()]
     return array, dict(zip(("mean", "variance", "weight", "bias"), checked, strict=True))
 
 
@@ -142,28 +141,25 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Array:
-    """Bring every channel to mean 0 and variance 1, then scale and shift it.
+    """Normalizes every channel to mean 0 and variance 1, then scales and shifts it.
 
     Parameters
     ----------
     input
         Floating-point array of shape (N, C, ...).
     running_mean, running_var
-        Arrays of shape (C,). Without training, the statistics to normalise by. In training they may be None; else they are
+        Arrays of shape (C,). Without training, the statistics to normalize by. In training they may be None; else they are
         updated in place: the new value is ``(1 - momentum) * old + momentum * batch``, with the unbiased variance.
     weight, bias
-        Arrays of shape (C,) to multiply by and to add, or None. All four of the input's dtype, or float32 beside a half.
+        Arrays of shape (C,) to multiply by and to add, or None. All four of the input's dtype, or float32 beside a 16-bit float.
     training
-        Whether the batch's own mean and biased variance are what the input is normalised by.
+        Whether to normalize by the mean and the biased variance of the batch itself.
     momentum
         From 0 to 1.
     eps
         Added to the variance.
 
-    Returns
-    -------
-    ndarray
-        As `input`.
+    {as_input}
 
     Raises
     ------
@@ -184,8 +180,7 @@ def batch_norm(
     """
     if not flag("batch_norm", "training", training):
         positive("batch_norm", "momentum", momentum, most=1.0)
-        result: Array = _inference(input, running_mean, running_var, weight, bias, eps)
-        return result
+        return _inference(input, running_mean, running_var, weight, bias, eps)
     share = positive("batch_norm", "momentum", momentum, most=1.0)
     one_kind("batch_norm", input=input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     array, _ = _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
@@ -216,7 +211,7 @@ def _problem(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: Any = False,
     momentum: Any = 0.1, eps: Any = 1e-5,
 ) -> Problem:  # fmt: skip
-    """What `explain` is to look at: the Problem inside a call of `batch_norm`."""
+    """Returns the Problem inside a call of `batch_norm`, for `explain`."""
     positive("batch_norm", "momentum", momentum, most=1.0)
     if flag("batch_norm", "training", training):
         _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))

@@ -1,4 +1,4 @@
-"""Gradients of normalisations, with respect to input, weight and bias together.
+"""Gradients of normalizations, with respect to input, weight and bias together.
 
 Sums are as in the gradients of activations.
 """
@@ -10,28 +10,29 @@ from typing import Any, NamedTuple
 
 from ..problems.neural_problem import NeuralProblem
 from .activations_grad import GRAD, pair
+from .doc_fragments import filled
 from .layer_checks import Array, channels, parameter, positive, problem
-from .normalization import normalised_axes
+from .normalization import normalized_axes
 from .operation import operation
 
 __all__ = ["NormGrads", "batch_norm_backward", "layer_norm_backward"]
 
 
 class NormGrads(NamedTuple):
-    """Gradients of a normalisation with respect to its input, weight and bias."""
+    """Gradients of a normalization with respect to its input, weight and bias."""
 
     input: Array
     weight: Array
     bias: Array
 
 
-@operation("layer_norm_gradients", module=GRAD, family="neural")
+@operation("layer_norm_gradients", module=GRAD, family="neural", results=NormGrads)
 def _layer_norm(
     input: Array, grad_output: Array, normalized_shape: Any, weight: Array | None = None, eps: float = 1e-5
 ) -> NeuralProblem:
     where = "layer_norm_backward"
     array, grad = pair(where, "input", input, grad_output)
-    shape = normalised_axes(where, array, normalized_shape)
+    shape = normalized_axes(where, array, normalized_shape)
     arrays = {"input": array, "grad": grad, "weight": parameter(where, "weight", weight, shape, array)}
     return problem("layer_norm_grad", arrays, array.shape, axes=len(shape), eps=positive(where, "eps", eps))
 
@@ -44,9 +45,8 @@ def layer_norm_backward(
     Parameters
     ----------
     input
-        What `layer_norm` was given.
-    grad_output
-        Array of the same shape and dtype.
+        Input of `layer_norm`.
+    {grad_output}
     normalized_shape, weight, eps
         As for `layer_norm`.
 
@@ -70,7 +70,7 @@ def layer_norm_backward(
     return NormGrads(*_layer_norm(input, grad_output, normalized_shape, weight, eps))
 
 
-@operation("batch_norm_gradients", module=GRAD, family="neural")
+@operation("batch_norm_gradients", module=GRAD, family="neural", results=NormGrads)
 def _batch_norm(input: Array, grad_output: Array, weight: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     where = "batch_norm_backward"
     array, grad = pair(where, "input", input, grad_output)
@@ -85,9 +85,8 @@ def batch_norm_backward(input: Array, grad_output: Array, weight: Array | None =
     Parameters
     ----------
     input
-        What `batch_norm` was given, of shape (N, C, ...).
-    grad_output
-        Array of the same shape and dtype.
+        Input of `batch_norm`, of shape (N, C, ...).
+    {grad_output}
     weight, eps
         As for `batch_norm`.
 
@@ -112,4 +111,4 @@ def batch_norm_backward(input: Array, grad_output: Array, weight: Array | None =
 
 
 for _public in (layer_norm_backward, batch_norm_backward):
-    _public.__module__ = GRAD
+    _public.__module__, _public.__doc__ = GRAD, filled(_public.__doc__)

@@ -11,12 +11,12 @@ import numpy as np
 from .. import _kernels
 from ..errors import BadAxis, BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import dtype_of, functions, given, into, plain
 from .axes import axes_of
-from .composite import dtype_of, functions, given, into, matrices, on_its_device, plain
+from .composite import composed_of, on_its_device
 from .eigenvalues import svdvals
-from .linalg_checks import FLOATS, Array, dtype_given, flag, number
+from .linalg_checks import FLOATS, Array, dtype_given, flag, matrices, number
 from .linear_systems import inv_ex
-from .operation import composed_of
 from .promote import recast
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
@@ -29,7 +29,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 def vector_norm(
     x: Array, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None,
     out: Array | None = None,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Norm of the elements along axes, as if they were one vector.
 
     Parameters
@@ -40,12 +40,10 @@ def vector_norm(
         2, 1, 0 (number of elements that are not 0), inf, -inf, or any number p: the p-th root of the sum of |x|^p.
     dim
         Axis or axes; None and () take all.
-    keepdim
-        Keep the axes with size 1.
+    {keepdim}
     dtype
         Dtype that `x` is converted to first: of complex numbers for complex `x`, and not a narrower one. The result is real.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -207,7 +205,7 @@ _ORDERS = "one of: 'fro', 'nuc', 2, -2, 1, -1, inf, -inf"
 def matrix_norm(
     A: Array, ord: float | str = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None,
     out: Array | None = None,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """Norm of matrices.
 
     Parameters
@@ -223,8 +221,7 @@ def matrix_norm(
         Keep them with size 1.
     dtype
         As for `vector_norm`.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -287,7 +284,7 @@ def matrix_norm(
 @on_its_device
 def norm(
     A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: Array | None = None
-) -> Any:
+) -> Array:
     """`vector_norm` or `matrix_norm`, as torch.linalg.norm decides.
 
     Parameters
@@ -298,12 +295,10 @@ def norm(
         None: the 2-norm of all elements (or over `dim`). Otherwise a matrix norm for two axes, a vector norm for one.
     dim
         Axis or two axes; None takes the axes of a 1-D or 2-D array.
-    keepdim
-        Keep the axes with size 1.
+    {keepdim}
     dtype
         As for `vector_norm`.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -346,7 +341,7 @@ def norm(
 
 @composed_of("linalg.svdvals", "linalg.inv")
 @on_its_device
-def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Any:
+def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) -> Array:
     """Condition number for inversion.
 
     Parameters
@@ -355,8 +350,7 @@ def cond(A: Array, p: float | str | None = None, *, out: Array | None = None) ->
         Shape (..., m, n); square unless `p` is None, 2 or -2.
     p
         The norm: None or 2, -2, "fro", "nuc", 1, -1, inf, -inf.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------

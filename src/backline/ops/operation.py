@@ -6,35 +6,63 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from .. import _core
 from ..engine import fft_plan_caches
-from ..engine.explanation import composites, operation_families, problem_builders
-from ..errors import BadType, BadValue
-from ..libraries.array_kinds import kind_of
+from ..engine.explanation import operation_families, problem_builders
+from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..switches.config import steps_out
 from . import device_dispatch, promote
+from .doc_fragments import filled
 from .seeds import is_drawn
 
-__all__ = ["check_array", "check_out", "composed_of", "operation", "unconverted"]
+__all__ = ["operation", "published", "unconverted"]
+
+Array = np.ndarray[Any, Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 # As `problem_builders`, where operands must not be converted: those of an object that packs them.
 unconverted: dict[str, Callable[..., Problem]] = {}
 
 
+@overload
 def operation(
-    name: str, *, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
+    name: str, *, results: type[R], module: str = ..., family: str = ..., lists: tuple[str, ...] = ...,
+    deprecated: Callable[..., str] | None = ...,
+) -> Callable[[Callable[P, Problem]], Callable[P, R]]: ...  # fmt: skip
+@overload
+def operation(
+    name: str, *, module: str = ..., family: str = ..., lists: tuple[str, ...] = ..., deprecated: Callable[..., str] | None = ...
+) -> Callable[[Callable[P, Problem]], Callable[P, Array]]: ...
+def operation(
+    name: str, *, results: Any = None, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
     deprecated: Callable[..., str] | None = None,
-) -> Callable[[Callable[..., Problem]], Any]:  # fmt: skip
+) -> Any:  # fmt: skip
     """Decorator: the function's signature and docstring become those of a compiled Operation.
 
-    The function takes the arguments and returns the Problem, its operands in the order of the signature. `family` is that of the
-    Problem; products and linear algebra need not name theirs. `lists` are parameters whose tuples of arrays may be lists as well.
-    `deprecated` takes the arguments, too, and returns a warning for a way to call that is to go; every such call gives it.
+    The function takes the arguments and returns the Problem, its operands in the order of the signature. For type checkers the
+    operation has the function's parameters and returns `results`, or an array where none is named.
+
+    Parameters
+    ----------
+    name
+        Name of the operation in its module.
+    results
+        Class of the result where it is not one array: a named tuple.
+    module
+        Public module of the operation.
+    family
+        Family of the Problem; products and linear algebra need not name theirs.
+    lists
+        Parameters whose tuples of arrays may be lists as well.
+    deprecated
+        Takes the arguments, too, and returns the text of a warning for a deprecated form of the call, else an empty one.
     """
     promotes = family not in ("quantized", "sparse")  # what is packed has its dtype, and integers are meant
 
@@ -70,14 +98,11 @@ def operation(
                 return op(*keyed[0], **keyed[1])
             if device_dispatch.among(args, kwargs):
                 _know_keywords(op, kwargs)
-                return device_dispatch.call(op, problem, args, kwargs)
+                return _call_on_device(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
-        op = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
-        op.__doc__ = function.__doc__
-        op.__module__ = module
-        op.__qualname__ = name.rpartition(".")[2]
-        op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
+        op: Any = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
+        published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
         problem_builders[full], unconverted[full] = problem, as_given
         operation_families[full] = family or ("linalg" if module == "backline.linalg" else "matmul")
@@ -86,15 +111,14 @@ def operation(
     return make
 
 
-def composed_of(*parts: str, module: str = "backline.linalg") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: an operation made of others, named so that `explain` can say so."""
-
-    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__module__ = module  # the name that users know it by, as operations have it
-        composites[f"{module}.{function.__qualname__}".removeprefix("backline.")] = parts
-        return function
-
-    return mark
+def published(op: Any, function: Callable[P, Problem], module: str, signature: inspect.Signature) -> Callable[P, Array]:
+    """Gives a compiled operation the name, documentation and parameters of the function that makes its Problems."""
+    op.__doc__ = filled(function.__doc__)
+    op.__module__ = module
+    op.__qualname__ = op.__name__
+    op.__signature__ = signature.replace(return_annotation=inspect.Signature.empty)
+    typed: Callable[P, Array] = op
+    return typed
 
 
 def _in_call_order(problem: Problem, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
@@ -114,49 +138,6 @@ def _in_call_order(problem: Problem, parameters: tuple[str, ...], args: tuple[An
     if order == sorted(order):
         return problem
     return replace(problem, operands=tuple(problem.operands[i] for i in order))
-
-
-def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    """The value if it is an array that operations take.
-
-    Raises
-    ------
-    BadType
-        For anything else; the message says what to do about it.
-    """
-    if not isinstance(value, np.ndarray):
-        kind = kind_of(value)
-        if kind is not None:
-            raise BadType(
-                f"{where} must be a NumPy array, not one of {kind.title}", cause="this is computed on the host alone",
-                remedy="a copy on the host, which the program makes: nothing is copied behind your back",
-            )  # fmt: skip
-        raise BadType(
-            f"{where} must be a NumPy array, not {type(value).__name__}",
-            remedy="np.asarray(x), or np.from_dlpack(x) without a copy",
-        )
-    if isinstance(value, (np.ma.MaskedArray, np.matrix)):
-        raise BadType(
-            f"{where} is a {type(value).__name__}, which has rules of its own",
-            remedy="x.filled(...) or np.asarray(x)",
-        )
-    if value.dtype.hasobject or value.dtype.names is not None or (value.dtype.kind in "SUMmV" and value.dtype.name != "bfloat16"):
-        raise BadType(f"{where} has dtype {value.dtype}, which is not a number", remedy="x.astype(np.float64)")
-    return value
-
-
-def check_out(out: np.ndarray[Any, Any], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The output array if it can take the result."""
-    check_array(out, where)
-    if out.shape != shape:
-        raise BadValue(f"{where} has shape {out.shape}, the result has shape {shape}")
-    if out.dtype != dtype:
-        raise BadType(f"{where} has dtype {out.dtype}, the result has dtype {dtype}")
-    if not out.flags.writeable:
-        raise BadValue(f"{where} is read-only", remedy="a writeable array: out.copy()")
-    if out.size > 1 and any(s == 0 and n > 1 for s, n in zip(out.strides, out.shape, strict=True)):
-        raise BadValue(f"{where} has elements that share memory (a stride of 0)", remedy="an array of its own: out.copy()")
-    return out
 
 
 def _keyed(
@@ -194,6 +175,14 @@ def _general(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kw
         return out
     arrays = [a for v in (*args, *kwargs.values()) for a in (v if isinstance(v, tuple) else (v,)) if isinstance(a, np.ndarray)]
     return promote.plan_of(made)(*arrays)
+
+
+def _call_on_device(op: Any, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a call that the Memo has no key for, mostly because it has not seen arrays of this type yet."""
+    found = tuple(arrays_in(iter((*args, *kwargs.values()))))
+    if any(learn(array, kind) for array, kind in found):
+        return op(*args, **kwargs)
+    return _core.run(op.__name__, promote.plan_of(problem(*args, **kwargs)), *(array for array, _ in found))
 
 
 def _know_keywords(op: Any, kwargs: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import short
 from . import matrix_products as products
-from .operation import check_array
+from .array_arguments import check_array
 
 __all__ = ["Packed", "prepack"]
 
@@ -62,8 +62,7 @@ class Packed:
 
     def product(self, input: Array, *, out: Array | None = None) -> Array:
         """``input @ matrix``; shapes and errors as `matmul`."""
-        result: Array = products.matmul(input, self._array) if out is None else products.matmul(input, self._array, out=out)
-        return result
+        return products.matmul(input, self._array) if out is None else products.matmul(input, self._array, out=out)
 
     def __rmatmul__(self, input: Array) -> Array:
         return self.product(input)

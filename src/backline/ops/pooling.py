@@ -7,30 +7,29 @@ Images are (N, C, ...), or (C, ...) without a batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import BadValue
 from ..problems.neural_problem import NeuralProblem
 from ..switches.switch import show
 from .convolution_checks import MOST, Sizes, numbers
+from .doc_fragments import filled
+from .families import RANKS, operations, ranks
 from .layer_checks import MODULE, Array, as_input, problem
 from .linalg_checks import flag, whole
-from .operation import operation
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_parameters", "avg_parameters", "avg_pool1d",
     "avg_pool2d", "avg_pool3d", "images", "max_parameters", "max_pool1d", "max_pool2d", "max_pool3d", "shaped",
 ]  # fmt: skip
 
-F = TypeVar("F", bound=Callable[..., NeuralProblem])
-AXES = {1: "L", 2: "H, W", 3: "D, H, W"}
-
 
 def shaped(where: str, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """The sizes of the images, once they are known to be some."""
+    """Returns the sizes of the images; refuses a shape that is not one of images with points."""
+    axes = RANKS[rank]["axes"]
     if len(shape) not in (rank + 1, rank + 2):
         raise BadValue(
-            f"{where}: {name} must have shape (N, C, {AXES[rank]}) or (C, {AXES[rank]}), it has {shape}",
+            f"{where}: {name} must have shape (N, C, {axes}) or (C, {axes}), it has {shape}",
             cause=f"Expected {rank + 1}D or {rank + 2}D (batch mode) tensor, but got {list(shape)}",
         )
     image = shape[len(shape) - rank :]
@@ -51,7 +50,7 @@ def images(where: str, input: Any, rank: int, *, integers: bool = False) -> Arra
 def _windows(
     where: str, image: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
 ) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
-    """Parameters of the Problem, sizes of the result, and what ceil_mode adds behind the padding."""
+    """Returns parameters of the Problem, sizes of the result, and the points that ceil_mode adds to the padding's end."""
     rank = len(image)
     kernel = numbers(where, "kernel_size", kernel_size, rank, 1)
     # torch's functions take an empty tuple for the default.
@@ -68,7 +67,7 @@ def _windows(
             raise BadValue(f"{where}: padding={padding!r} with kernel_size={kernel_size!r}", cause=cause)
         room = n + 2 * m - reach
         points = (-(-room // s) if up else room // s) + 1
-        if up and (points - 1) * s >= n + m:  # a window must not begin behind the image
+        if up and (points - 1) * s >= n + m:  # a window must not begin beyond the image
             points -= 1
         if room < 0 and (not up or points < 1):
             raise BadValue(
@@ -85,7 +84,7 @@ def _windows(
 def max_parameters(
     where: str, image: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Parameters of a maximum pooling, and sizes of its result."""
+    """Returns the parameters of a maximum pooling, and the sizes of its result."""
     parameters, sizes, _ = _windows(where, image, kernel_size, stride, padding, dilation, ceil_mode)
     return parameters | {"dilation": numbers(where, "dilation", dilation, len(image), 1)}, sizes
 
@@ -94,7 +93,7 @@ def avg_parameters(
     where: str, image: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any,
     divisor_override: Any,
 ) -> tuple[str, dict[str, Any], tuple[int, ...]]:  # fmt: skip
-    """Name of the Problem of an average pooling, its parameters, and sizes of its result."""
+    """Returns the operation of an average pooling's Problem, its parameters, and the sizes of its result."""
     parameters, sizes, overhang = _windows(where, image, kernel_size, stride, padding, 1, ceil_mode)
     padded = flag(where, "count_include_pad", count_include_pad)
     parameters["count_include_pad"] = padded
@@ -111,12 +110,12 @@ def avg_parameters(
 def adaptive_parameters(
     where: str, image: tuple[int, ...], output_size: Any
 ) -> tuple[str, dict[str, Any], tuple[int, ...]]:
-    """As `avg_parameters`: where sizes divide, it is a plain average pooling."""
+    """Returns what `avg_parameters` returns: where sizes divide, this is a plain average pooling."""
     rank = len(image)
-    given = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * rank
-    if len(given) == rank:
-        given = tuple(n if wanted is None else wanted for n, wanted in zip(image, given, strict=True))
-    output = numbers(where, "output_size", given, rank, 1)
+    sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * rank
+    if len(sizes) == rank:
+        sizes = tuple(n if wanted is None else wanted for n, wanted in zip(image, sizes, strict=True))
+    output = numbers(where, "output_size", sizes, rank, 1)
     if any(n % points for n, points in zip(image, output, strict=True)):
         return "adaptive_avg_pool", {"output": output}, output
     kernel = tuple(n // points for n, points in zip(image, output, strict=True))
@@ -128,7 +127,7 @@ def _result(shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[: len(shape) - len(sizes)], *sizes)
 
 
-# The operations: one definition for images of every rank ----------------------------------------------------------------
+# The operations -------------------------------------------------------------------------------------------------------
 
 MAX = """Largest element of every window of images of {rank} dimension{s}.
 
@@ -137,8 +136,8 @@ Parameters
 input
     Array of shape (N, C, {axes}) or (C, {axes}), of floating-point numbers or integers.
 kernel_size, stride, padding, dilation
-    {number}: size of the window, steps between windows (None: the size), points around the image (at most half of what the
-    window covers), which count as the least number there is, steps within the window.
+    {number}: size of the window; steps between windows (None: the size); points around the image, at most
+    half of what the window covers, which count as the least number there is; steps within the window.
 ceil_mode
     Whether a last window may reach beyond the padding.
 return_indices
@@ -174,7 +173,8 @@ Parameters
 input
     Floating-point array of shape (N, C, {axes}) or (C, {axes}).
 kernel_size, stride, padding
-    {number}: size of the window, steps between windows (None: the size), zeros around the image (at most half of the window).
+    {number}: size of the window; steps between windows (None: the size); zeros around the image, at most
+    half of the window.
 ceil_mode
     Whether a last window may reach beyond the padding; what is beyond is not counted.
 count_include_pad
@@ -226,96 +226,63 @@ Examples
 array([{mean}])
 """
 
-_FACTS: dict[int, dict[str, Any]] = {
+EXAMPLES: dict[int, dict[str, str]] = {
     1: {"shape": "1, 4, 4", "largest": "[ 1.,  3.,  5.,  7.,  9., 11., 13., 15.]", "mean": " 1.5,  5.5,  9.5, 13.5",
-        "places": "[1, 3, 1, 3, 1, 3, 1, 3]",
-        "means": "[ 0.5,  2.5,  4.5,  6.5,  8.5, 10.5, 12.5, 14.5]"},
-    2: {"shape": "1, 1, 4, 4", "largest": "[ 5.,  7., 13., 15.]", "means": "[ 2.5,  4.5, 10.5, 12.5]", "mean": "7.5",
-        "places": "[ 5,  7, 13, 15]"},
-    3: {"shape": "1, 1, 2, 2, 4", "largest": "[13., 15.]", "means": "[6.5, 8.5]", "mean": "7.5",
-        "places": "[13, 15]"},
+        "places": "[1, 3, 1, 3, 1, 3, 1, 3]", "means": "[ 0.5,  2.5,  4.5,  6.5,  8.5, 10.5, 12.5, 14.5]"},
+    2: {"shape": "1, 1, 4, 4", "largest": "[ 5.,  7., 13., 15.]", "mean": "7.5", "places": "[ 5,  7, 13, 15]",
+        "means": "[ 2.5,  4.5, 10.5, 12.5]"},
+    3: {"shape": "1, 1, 2, 2, 4", "largest": "[13., 15.]", "mean": "7.5", "places": "[13, 15]", "means": "[6.5, 8.5]"},
 }  # fmt: skip
-_DIVISOR = "\ndivisor_override\n    What sums are divided by, in the place of the number of points."
+DIVISOR = "\ndivisor_override\n    Divisor of the sums, instead of the number of points."
+ROW: dict[str, Any] = {"module": MODULE, "family": "neural"}
 
 
-def _documented(rank: int, text: str, divisor: str = "") -> Callable[[F], F]:
-    number = "An int" if rank == 1 else f"An int, or a tuple of {rank}"
-    facts = {"rank": rank, "s": "s" if rank > 1 else "", "axes": AXES[rank], "number": number, "divisor": divisor, **_FACTS[rank]}
-
-    def put(function: F) -> F:
-        function.__doc__ = text.format(**facts)
-        return function
-
-    return put
+def _text(doc: str) -> Callable[[int], str | None]:
+    return lambda rank: filled(doc, **RANKS[rank], **EXAMPLES[rank], divisor=DIVISOR if rank > 1 else "")
 
 
-def _max_pool(rank: int) -> Any:
+def _max_pool(
+    rank: int, input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> NeuralProblem:  # fmt: skip
     name = f"max_pool{rank}d"
-
-    @operation(name, module=MODULE, family="neural")
-    @_documented(rank, MAX)
-    def max_pool(
-        input: Array,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> NeuralProblem:
-        array = images(name, input, rank, integers=True)
-        parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
-        if not flag(name, "return_indices", return_indices):
-            return problem("max_pool", {"input": array}, _result(array.shape, sizes), **parameters)
-        return problem("max_pool_indices", {"input": array}, _result(array.shape, sizes), indices=True, **parameters)
-
-    return max_pool
+    array = images(name, input, rank, integers=True)
+    parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
+    if not flag(name, "return_indices", return_indices):
+        return problem("max_pool", {"input": array}, _result(array.shape, sizes), **parameters)
+    return problem("max_pool_indices", {"input": array}, _result(array.shape, sizes), indices=True, **parameters)
 
 
-def _avg_pool(rank: int) -> Any:
+# torch has no divisor_override for signals.
+def _avg_pool1d(
+    rank: int, input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> NeuralProblem:  # fmt: skip
+    return _avg_pool(rank, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def _avg_pool(
+    rank: int, input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> NeuralProblem:  # fmt: skip
     name = f"avg_pool{rank}d"
-
-    def made(input: Any, *given: Any) -> NeuralProblem:
-        array = images(name, input, rank)
-        op, parameters, sizes = avg_parameters(name, array.shape[-rank:], *given)
-        return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
-
-    if rank == 1:  # torch has no divisor_override there
-
-        @operation(name, module=MODULE, family="neural")
-        @_documented(rank, AVERAGE)
-        def avg_pool1d(
-            input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
-            count_include_pad: bool = True,
-        ) -> NeuralProblem:  # fmt: skip
-            return made(input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
-
-        return avg_pool1d
-
-    @operation(name, module=MODULE, family="neural")
-    @_documented(rank, AVERAGE, _DIVISOR)
-    def avg_pool(
-        input: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: int | None = None,
-    ) -> NeuralProblem:  # fmt: skip
-        return made(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-    return avg_pool
+    array = images(name, input, rank)
+    op, parameters, sizes = avg_parameters(
+        name, array.shape[-rank:], kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+    return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
 
 
-def _adaptive_avg_pool(rank: int) -> Any:
+def _adaptive_avg_pool(rank: int, input: Array, output_size: Sizes) -> NeuralProblem:
     name = f"adaptive_avg_pool{rank}d"
-
-    @operation(name, module=MODULE, family="neural")
-    @_documented(rank, ADAPTIVE)
-    def adaptive_avg_pool(input: Array, output_size: Sizes) -> NeuralProblem:
-        array = images(name, input, rank)
-        op, parameters, sizes = adaptive_parameters(name, array.shape[-rank:], output_size)
-        return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
-
-    return adaptive_avg_pool
+    array = images(name, input, rank)
+    op, parameters, sizes = adaptive_parameters(name, array.shape[-rank:], output_size)
+    return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
 
 
-max_pool1d, max_pool2d, max_pool3d = (_max_pool(rank) for rank in (1, 2, 3))
-avg_pool1d, avg_pool2d, avg_pool3d = (_avg_pool(rank) for rank in (1, 2, 3))
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_avg_pool(rank) for rank in (1, 2, 3))
+max_pool1d, max_pool2d, max_pool3d = operations(_max_pool, ranks("max_pool{}d"), _text(MAX), **ROW)
+(avg_pool1d,) = operations(_avg_pool1d, {"avg_pool1d": 1}, _text(AVERAGE), **ROW)
+avg_pool2d, avg_pool3d = operations(_avg_pool, {"avg_pool2d": 2, "avg_pool3d": 3}, _text(AVERAGE), **ROW)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = operations(
+    _adaptive_avg_pool, ranks("adaptive_avg_pool{}d"), _text(ADAPTIVE), **ROW
+)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import BadType, BadValue
 from ..problems.neural_problem import NeuralProblem
 from .activations_grad import GRAD
 from .convolution_checks import Sizes
+from .doc_fragments import filled
+from .families import operations, ranks
 from .layer_checks import Array, as_input, problem
 from .linalg_checks import whole
-from .operation import operation
 from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
 
 __all__ = [
     "adaptive_avg_pool1d_input", "adaptive_avg_pool2d_input", "adaptive_avg_pool3d_input", "avg_pool1d_input", "avg_pool2d_input",
     "avg_pool3d_input", "max_pool1d_input", "max_pool2d_input", "max_pool3d_input",
 ]  # fmt: skip
-
-F = TypeVar("F", bound=Callable[..., NeuralProblem])
 
 MAX = """Gradient of `max_pool{rank}d` with respect to its input.
 
@@ -28,16 +27,13 @@ An element of `grad_output` goes to the first of the largest elements of its win
 Parameters
 ----------
 input
-    What the operation was given.
+    Input of `max_pool{rank}d`.
 grad_output
     Array of the result's shape and the input's dtype.
 kernel_size, stride, padding, dilation, ceil_mode
-    As for the operation.
+    As for `max_pool{rank}d`.
 
-Returns
--------
-ndarray
-    As `input`.
+{as_input}
 
 Raises
 ------
@@ -57,11 +53,11 @@ AVERAGE = """Gradient of `{name}{rank}d` with respect to its input.
 Parameters
 ----------
 input_size
-    Shape of what the operation was given.
+    Shape of the input of `{name}{rank}d`.
 grad_output
     Floating-point array of the result's shape.
 {numbers}
-    As for the operation.
+    As for `{name}{rank}d`.
 
 Returns
 -------
@@ -76,24 +72,24 @@ BadType, BadValue
 Examples
 --------
 >>> import numpy as np, backline
->>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {given}).ravel()
+>>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {argument}).ravel()
 array([{mean}])
 """
 
-_FACTS: dict[int, dict[str, Any]] = {
-    1: {"points": 2, "shape": "1, 1, 2", "ones": "1, 1, 1", "largest": "0., 1.", "mean": "0.5, 0.5"},
-    2: {"points": 4, "shape": "1, 1, 2, 2", "ones": "1, 1, 1, 1", "largest": "0., 0., 0., 1.", "mean": "0.25, 0.25, 0.25, 0.25"},
-    3: {"points": 8, "shape": "1, 1, 2, 2, 2", "ones": "1, 1, 1, 1, 1", "largest": "0., 0., 0., 0., 0., 0., 0., 1.",
+EXAMPLES: dict[int, dict[str, str]] = {
+    1: {"points": "2", "shape": "1, 1, 2", "ones": "1, 1, 1", "largest": "0., 1.", "mean": "0.5, 0.5"},
+    2: {"points": "4", "shape": "1, 1, 2, 2", "ones": "1, 1, 1, 1", "largest": "0., 0., 0., 1.",
+        "mean": "0.25, 0.25, 0.25, 0.25"},
+    3: {"points": "8", "shape": "1, 1, 2, 2, 2", "ones": "1, 1, 1, 1, 1", "largest": "0., 0., 0., 0., 0., 0., 0., 1.",
         "mean": ", ".join(["0.125"] * 8)},
 }  # fmt: skip
 
 
-def _documented(text: str, rank: int, **facts: Any) -> Callable[[F], F]:
-    def put(function: F) -> F:
-        function.__doc__ = text.format(rank=rank, **_FACTS[rank], **facts)
-        return function
+ROW: dict[str, Any] = {"module": GRAD, "family": "neural"}
 
-    return put
+
+def _text(doc: str, **facts: str) -> Callable[[int], str | None]:
+    return lambda rank: filled(doc, rank=str(rank), **EXAMPLES[rank], **facts)
 
 
 def _fits(where: str, grad: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
@@ -112,78 +108,56 @@ def _input_size(where: str, value: Any, rank: int) -> tuple[int, ...]:
     return shape
 
 
-def _max_pool(rank: int) -> Any:
+def _max_pool(
+    rank: int, input: Array, grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    dilation: Sizes = 1, ceil_mode: bool = False,
+) -> NeuralProblem:  # fmt: skip
     name = f"max_pool{rank}d_input"
-
-    @operation(name, module=GRAD, family="neural")
-    @_documented(MAX, rank)
-    def max_pool(
-        input: Array,
-        grad_output: Array,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-    ) -> NeuralProblem:
-        array, grad = images(name, input, rank), as_input(name, "grad_output", grad_output)
-        parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
-        _fits(name, grad, array.shape, sizes)
-        if grad.dtype != array.dtype:
-            raise BadType(f"{name}: grad_output has dtype {grad.dtype}, input has {array.dtype}")
-        return problem("max_pool_grad", {"input": array, "grad": grad}, array.shape, **parameters)
-
-    return max_pool
+    array, grad = images(name, input, rank), as_input(name, "grad_output", grad_output)
+    parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
+    _fits(name, grad, array.shape, sizes)
+    if grad.dtype != array.dtype:
+        raise BadType(f"{name}: grad_output has dtype {grad.dtype}, input has {array.dtype}")
+    return problem("max_pool_grad", {"input": array, "grad": grad}, array.shape, **parameters)
 
 
-def _avg_pool(rank: int) -> Any:
+# torch has no divisor_override for signals.
+def _avg_pool1d(
+    rank: int, input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None,
+    padding: Sizes = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+) -> NeuralProblem:  # fmt: skip
+    return _avg_pool(rank, input_size, grad_output, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def _avg_pool(
+    rank: int, input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None,
+    padding: Sizes = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> NeuralProblem:  # fmt: skip
     name = f"avg_pool{rank}d_input"
-
-    def made(input_size: Any, grad_output: Any, *given: Any) -> NeuralProblem:
-        grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)
-        op, parameters, sizes = avg_parameters(name, shape[-rank:], *given)
-        _fits(name, grad, shape, sizes)
-        return problem(f"{op}_grad", {"grad": grad}, shape, **parameters)
-
-    numbers = "kernel_size, stride, padding, ceil_mode, count_include_pad"
-    facts = {"name": "avg_pool", "given": "2"}
-    if rank == 1:  # torch has no divisor_override there
-
-        @operation(name, module=GRAD, family="neural")
-        @_documented(AVERAGE, rank, numbers=numbers, **facts)
-        def avg_pool1d(
-            input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-            ceil_mode: bool = False, count_include_pad: bool = True,
-        ) -> NeuralProblem:  # fmt: skip
-            return made(input_size, grad_output, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
-
-        return avg_pool1d
-
-    @operation(name, module=GRAD, family="neural")
-    @_documented(AVERAGE, rank, numbers=numbers + ", divisor_override", **facts)
-    def avg_pool(
-        input_size: Sequence[int], grad_output: Array, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-    ) -> NeuralProblem:  # fmt: skip
-        return made(input_size, grad_output, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-    return avg_pool
+    grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)
+    op, parameters, sizes = avg_parameters(
+        name, shape[-rank:], kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+    _fits(name, grad, shape, sizes)
+    return problem(f"{op}_grad", {"grad": grad}, shape, **parameters)
 
 
-def _adaptive_avg_pool(rank: int) -> Any:
+def _adaptive_avg_pool(rank: int, input_size: Sequence[int], grad_output: Array, output_size: Sizes) -> NeuralProblem:
     name = f"adaptive_avg_pool{rank}d_input"
-
-    @operation(name, module=GRAD, family="neural")
-    @_documented(AVERAGE, rank, numbers="output_size", name="adaptive_avg_pool", given="1")
-    def adaptive_avg_pool(input_size: Sequence[int], grad_output: Array, output_size: Sizes) -> NeuralProblem:
-        grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)
-        op, parameters, sizes = adaptive_parameters(name, shape[-rank:], output_size)
-        _fits(name, grad, shape, sizes)
-        return problem(f"{op}_grad", {"grad": grad}, shape, **parameters)
-
-    return adaptive_avg_pool
+    grad, shape = as_input(name, "grad_output", grad_output), _input_size(name, input_size, rank)
+    op, parameters, sizes = adaptive_parameters(name, shape[-rank:], output_size)
+    _fits(name, grad, shape, sizes)
+    return problem(f"{op}_grad", {"grad": grad}, shape, **parameters)
 
 
-max_pool1d_input, max_pool2d_input, max_pool3d_input = (_max_pool(rank) for rank in (1, 2, 3))
-avg_pool1d_input, avg_pool2d_input, avg_pool3d_input = (_avg_pool(rank) for rank in (1, 2, 3))
-adaptive_avg_pool1d_input, adaptive_avg_pool2d_input, adaptive_avg_pool3d_input = (_adaptive_avg_pool(rank) for rank in (1, 2, 3))
+NUMBERS = "kernel_size, stride, padding, ceil_mode, count_include_pad"
+_AVERAGE = _text(AVERAGE, name="avg_pool", argument="2", numbers=f"{NUMBERS}, divisor_override")
+max_pool1d_input, max_pool2d_input, max_pool3d_input = operations(_max_pool, ranks("max_pool{}d_input"), _text(MAX), **ROW)
+(avg_pool1d_input,) = operations(
+    _avg_pool1d, {"avg_pool1d_input": 1}, _text(AVERAGE, name="avg_pool", argument="2", numbers=NUMBERS), **ROW
+)
+avg_pool2d_input, avg_pool3d_input = operations(_avg_pool, {"avg_pool2d_input": 2, "avg_pool3d_input": 3}, _AVERAGE, **ROW)
+adaptive_avg_pool1d_input, adaptive_avg_pool2d_input, adaptive_avg_pool3d_input = operations(
+    _adaptive_avg_pool, ranks("adaptive_avg_pool{}d_input"),
+    _text(AVERAGE, name="adaptive_avg_pool", argument="1", numbers="output_size"), **ROW,
+)  # fmt: skip

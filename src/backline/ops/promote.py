@@ -20,6 +20,7 @@ from ..errors import BacklineError, BadType
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem, short
 from . import device_dispatch
+from .array_arguments import cast, dtype_of
 
 __all__ = ["ConvertedPlan", "accepted", "again", "conversion", "plan_of", "promoting", "recast"]
 
@@ -67,8 +68,6 @@ def plan_of(problem: Problem) -> Any:
 
 def recast(array: Array, dtype: np.dtype[Any]) -> Array:
     """The array in a dtype; the same array where it has it."""
-    from .composite import cast, dtype_of  # here, because it stands on what makes operations, which stands on this
-
     if dtype_of(array) == dtype:
         return array
     with np.errstate(all="ignore"):  # what a narrower dtype does not hold shows in the result
@@ -77,8 +76,6 @@ def recast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def conversion(name: str, array: Array, dtype: np.dtype[Any]) -> str:
     """Words for the conversion of an argument, for `explain`."""
-    from .composite import dtype_of
-
     return f"{name} {short(dtype_of(array))} -> {short(dtype)}"
 
 
@@ -183,8 +180,6 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _converts(name: str, array: Array, kept: tuple[str, ...]) -> bool:
     """True if an argument is converted to the common dtype; a mask of bool is not."""
-    from .composite import dtype_of
-
     return name not in kept and not ("mask" in name and dtype_of(array) == np.bool_)
 
 
@@ -192,8 +187,6 @@ def _candidates(
     names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], kept: tuple[str, ...]
 ) -> list[np.dtype[Any]]:
     """The dtype that NumPy makes of those of a call, and float64 in the place of integers; those that would change one."""
-    from .composite import dtype_of
-
     found = []
     for name, value in _named(names, args, kwargs):
         for _, array in _arrays(name, (value,)):

@@ -10,9 +10,10 @@ from typing import Any
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.rnn_problem import GATES, RnnProblem
+from .array_arguments import check_array
 from .layer_checks import Array, as_input, positive
 from .linalg_checks import flag, whole
-from .operation import check_array, operation
+from .operation import operation
 from .seeds import drawn_seed
 
 __all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
@@ -20,7 +21,7 @@ __all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
 MODULE = "backline.nn"
 
 
-@operation("lstm", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("lstm", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array, Array])
 def lstm(
     input: Array,
     hx: tuple[Array, Array],
@@ -101,7 +102,7 @@ def lstm(
     )  # fmt: skip
 
 
-@operation("gru", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("gru", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
 def gru(
     input: Array,
     hx: Array,
@@ -151,7 +152,7 @@ def gru(
     return rnn_call("gru", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed)
 
 
-@operation("rnn_tanh", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("rnn_tanh", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
 def rnn_tanh(
     input: Array,
     hx: Array,
@@ -199,7 +200,7 @@ def rnn_tanh(
     )  # fmt: skip
 
 
-@operation("rnn_relu", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("rnn_relu", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
 def rnn_relu(
     input: Array,
     hx: Array,

@@ -17,7 +17,7 @@ __all__ = ["RnnGrads", "StateGrads", "gru_backward", "lstm_backward", "rnn_relu_
 MODULE = "backline.nn.grad"
 
 
-@operation("lstm_backward", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("lstm_backward", module=MODULE, family="rnn", lists=("hx", "params"), results=RnnGrads)
 def lstm_backward(
     input: Array,
     hx: tuple[Array, Array],
@@ -74,7 +74,7 @@ def lstm_backward(
     )  # fmt: skip
 
 
-@operation("gru_backward", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("gru_backward", module=MODULE, family="rnn", lists=("hx", "params"), results=StateGrads)
 def gru_backward(
     input: Array,
     hx: Array,
@@ -129,7 +129,7 @@ def gru_backward(
     )  # fmt: skip
 
 
-@operation("rnn_tanh_backward", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("rnn_tanh_backward", module=MODULE, family="rnn", lists=("hx", "params"), results=StateGrads)
 def rnn_tanh_backward(
     input: Array,
     hx: Array,
@@ -177,7 +177,7 @@ def rnn_tanh_backward(
     )  # fmt: skip
 
 
-@operation("rnn_relu_backward", module=MODULE, family="rnn", lists=("hx", "params"))
+@operation("rnn_relu_backward", module=MODULE, family="rnn", lists=("hx", "params"), results=StateGrads)
 def rnn_relu_backward(
     input: Array,
     hx: Array,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
+from .array_arguments import cast, dtype_of, functions, given, into, native, plain
 from .axes import axis_of
-from .composite import cast, dtype_of, functions, given, into, native, on_its_device, plain
+from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
-from .operation import composed_of
 from .vectors import HALVES, cross_along, diagonal_of, pair, powers_of
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]
@@ -23,15 +23,14 @@ Array = np.ndarray[Any, Any]
 
 @composed_of("matmul", module="backline")
 @on_its_device
-def inner(input: Array, other: Array, *, out: Array | None = None) -> Any:
+def inner(input: Array, other: Array, *, out: Array | None = None) -> Array:
     """Sums of products along the last axes of two arrays; where one is a scalar, the product.
 
     Parameters
     ----------
     input, other
         Arrays of one dtype whose last axes are equally long: (..., k) and (..., k).
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -75,14 +74,11 @@ def addbmm(
 
     Parameters
     ----------
-    input
-        Array that broadcasts to (m, n). Where beta is 0 it is ignored, NaN and infinity included.
+    {added_matrix}
     batch1, batch2
         Shapes (b, m, k) and (b, k, n), one dtype.
-    beta, alpha
-        Numbers; real for real dtypes.
-    out
-        Array of shape (m, n); may be `input` itself.
+    {beta_alpha}
+    {out_or_input}
 
     Returns
     -------
@@ -128,15 +124,14 @@ def addbmm(
 
 
 @on_its_device
-def kron(input: Array, other: Array, *, out: Array | None = None) -> Any:
+def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
     """Kronecker product: every element of one array times the whole of the other.
 
     Parameters
     ----------
     input, other
         Arrays of one dtype; the one of fewer dimensions counts as of size 1 in those before its first.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -219,6 +214,10 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     return diagonal_of("diagonal", "input", given(input, "diagonal: input"), offset, (dim1, dim2))
 
 
+@overload
+def trace() -> events.Trace: ...
+@overload
+def trace(input: Array) -> Array: ...
 @on_its_device
 def trace(input: Any = None) -> Any:
     """Sum of a matrix's main diagonal; without a matrix, a scope that collects an Event for every operation run inside it.

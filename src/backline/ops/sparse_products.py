@@ -10,9 +10,9 @@ from ..engine.explanation import problem_builders
 from ..errors import BadType, BadValue
 from ..problems import Problem, operand, short
 from ..problems.sparse_problem import DTYPES, GROUP, SparseProblem
-from .composite import native
+from .array_arguments import check_array, check_out, native
 from .linalg_checks import flag, whole
-from .operation import check_array, check_out, operation
+from .operation import operation
 
 __all__ = ["CompressedMatrix", "ProductWay", "compress", "matmul", "prune_2_4", "search", "to_sparse_semi_structured"]
 
@@ -203,13 +203,13 @@ def _matmul(
     return _product("matmul", parts, other, rows, columns, way, out)
 
 
-@operation("search", module=MODULE, family="sparse")
+@operation("search", module=MODULE, family="sparse", results=tuple[int, int, int])
 def _search(parts: tuple[Array, ...], other: Array, rows: int, columns: int) -> SparseProblem:
     """The fastest way of a product."""
     return _product("search", parts, other, rows, columns, None, None)
 
 
-def _arguments(where: str, input: Any, other: Any) -> tuple[Any, ...]:
+def _arguments(where: str, input: Any, other: Any) -> tuple[tuple[Array, ...], Array, int, int]:
     if not isinstance(input, CompressedMatrix):
         raise BadType(f"{where}: input must be a CompressedMatrix, not {type(input).__name__}", remedy="compress(prune_2_4(x))")
     other = native(other)
@@ -232,7 +232,7 @@ def _way(value: Any) -> tuple[int, int, int] | None:
     return alg_id, split_k, mode
 
 
-def matmul(input: CompressedMatrix, other: Array, *, way: ProductWay | None = None, out: Array | None = None) -> Any:
+def matmul(input: CompressedMatrix, other: Array, *, way: ProductWay | None = None, out: Array | None = None) -> Array:
     """Product of a 2:4 sparse matrix and a dense one.
 
     Parameters
@@ -292,8 +292,7 @@ def search(input: CompressedMatrix, other: Array) -> ProductWay:
     >>> backline.sparse.search(a, np.ones((4, 2)))
     ProductWay(alg_id=0, split_k=1, split_k_mode=2)
     """
-    found: Any = _search(*_arguments("search", input, other))
-    return ProductWay(*found)
+    return ProductWay(*_search(*_arguments("search", input, other)))
 
 
 _matmul_problem, _search_problem = problem_builders["sparse.matmul"], problem_builders["sparse.search"]

@@ -12,8 +12,10 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
+from ..problems.result_tuples import LDLFactor, LDLFactorEx
+from .array_arguments import check_array
 from .linalg_checks import Array, flag, matrix, no_check, problem, same_dtype
-from .operation import check_array, operation
+from .operation import operation
 
 __all__ = ["householder_product", "ldl_factor", "ldl_factor_ex", "ldl_solve", "orgqr"]
 
@@ -28,7 +30,7 @@ def _ldl_factor(where: str, A: Any, hermitian: Any, check: bool, out: Any) -> Li
     return problem("linalg.ldl_factor", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
 
 
-@operation("ldl_factor", module="backline.linalg")
+@operation("ldl_factor", module="backline.linalg", results=LDLFactor)
 def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """LDL factors of a symmetric or Hermitian matrix that need not be definite, both in one matrix.
 
@@ -38,8 +40,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
         Shape (..., n, n). Only the lower triangle is read.
     hermitian
         Whether a complex A is Hermitian; else it is symmetric.
-    out
-        Arrays for the factors and the pivots (int32).
+    {out_factors}
 
     Returns
     -------
@@ -66,7 +67,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
     return _ldl_factor("ldl_factor", A, hermitian, True, out)
 
 
-@operation("ldl_factor_ex", module="backline.linalg")
+@operation("ldl_factor_ex", module="backline.linalg", results=LDLFactorEx)
 def ldl_factor_ex(
     A: Array, *, hermitian: bool = False, check_errors: bool = False, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:
@@ -76,10 +77,8 @@ def ldl_factor_ex(
     ----------
     A, hermitian
         As for `ldl_factor`.
-    check_errors
-        Must be False.
-    out
-        Arrays for the factors, the pivots and info (int32).
+    {check_errors}
+    {out_factors_info}
 
     Returns
     -------
@@ -108,8 +107,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
         Shape (..., n, k), of LD's dtype.
     hermitian
         What `ldl_factor` was told.
-    out
-        Array for the solution.
+    {out_solution}
 
     Returns
     -------

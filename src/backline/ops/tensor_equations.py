@@ -8,11 +8,11 @@ from typing import Any
 
 from ..errors import BadType, BadValue
 from ..switches.switch import show
+from .array_arguments import dtype_of, functions, given, into
 from .axes import axes_of
-from .composite import dtype_of, functions, given, into, on_its_device
+from .composite import composed_of, on_its_device
 from .linalg_checks import FLOATS, Array, whole
 from .linear_systems import inv, solve
-from .operation import composed_of
 from .vectors import pair
 
 __all__ = ["tensorinv", "tensorsolve"]
@@ -44,18 +44,14 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
         Array whose first `ind` axes have as many elements as the others.
     ind
         How many axes come first, 1 or more.
-    out
-        Array for the inverse.
+    {out_inverse}
 
     Returns
     -------
     ndarray
         Shape ``A.shape[ind:] + A.shape[:ind]``.
 
-    Raises
-    ------
-    LinAlgError
-        A is singular.
+    {singular}
     BadValue
         A is not square in that sense.
 
@@ -90,18 +86,14 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: A
         Array of A's dtype.
     dims
         Axes of A that are moved behind the others first.
-    out
-        Array for the solution.
+    {out_solution}
 
     Returns
     -------
     ndarray
         The shape of A's other axes.
 
-    Raises
-    ------
-    LinAlgError
-        A is singular.
+    {singular}
     BadValue
         A is not square in that sense, or an axis is not there.
 

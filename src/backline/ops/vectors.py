@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
-from .composite import cast, dtype_of, functions, given, into, native, on_its_device, one_kind, plain
+from .composite import composed_of, on_its_device
 from .linalg_checks import FLOATS, enough_memory, whole
 from .matrix_products import vdot
-from .operation import composed_of
 
 __all__ = [
     "HALVES", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
@@ -49,7 +49,7 @@ def broadcast(where: str, names: tuple[str, str], one: tuple[int, ...], other: t
 
 @composed_of("vdot")
 @on_its_device
-def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Any:
+def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Array:
     """Sums of products along one axis of two arrays that broadcast, the first array conjugated.
 
     Parameters
@@ -58,8 +58,7 @@ def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> An
         Arrays of one dtype, of real or complex numbers.
     dim
         The axis, of the broadcast arrays.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------
@@ -134,8 +133,7 @@ def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None
         Arrays of one dtype and as many dimensions, which broadcast.
     dim
         The axis of three elements.
-    out
-        Array for the result.
+    {out}
 
     Returns
     -------

@@ -155,6 +155,11 @@ class Problem:
         return 0.0
 
     @cached_property
+    def summands(self) -> int:
+        """Rounded terms that an element of the result is the sum of: what its rounding error grows with."""
+        return 1
+
+    @cached_property
     def bytes(self) -> int:
         return sum(o.nbytes for o in self.operands)
 

@@ -119,6 +119,10 @@ class AttentionProblem(Problem):
         return float(self.dims[0]) ** -0.5 if self.dims[0] else 1.0
 
     @cached_property
+    def summands(self) -> int:
+        return max(self.dims[0] + self.lengths[1], 1)
+
+    @cached_property
     def flops(self) -> float:
         # Two products; a causal mask leaves half of each.
         (queries, keys, _), (dim, _, out) = self.lengths, self.dims

@@ -102,6 +102,13 @@ class ConvProblem(Problem):
         return " ".join(parts)
 
     @cached_property
+    def summands(self) -> int:
+        if self.op == "conv_grad_weight":
+            return max(self.batch * prod(self.points), 1)
+        channels = self.features if self.op == "conv_grad_input" else self.channels
+        return max(channels // self.groups * prod(self.kernel), 1)
+
+    @cached_property
     def flops(self) -> float:
         places = self.image if self.transposed else self.points
         real = 8.0 if self.dtype.kind == "c" else 2.0

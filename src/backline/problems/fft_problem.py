@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import log2, prod, sqrt
+from math import ceil, log2, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,10 @@ class FftProblem(Problem):
         o = self.get("input")
         assert o is not None
         return prod(n for axis, n in enumerate(o.shape) if axis not in self.axes)
+
+    @cached_property
+    def summands(self) -> int:
+        return ceil(log2(max(self.points, 2)))
 
     @cached_property
     def flops(self) -> float:

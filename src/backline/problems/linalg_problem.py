@@ -57,6 +57,10 @@ class LinalgProblem(Problem):
         return n
 
     @cached_property
+    def summands(self) -> int:
+        return 16 * max(self.m, self.n, 1)
+
+    @cached_property
     def flops(self) -> float:
         m, n = max(self.m, self.n), min(self.m, self.n)
         return (4.0 if self.dtype.kind == "c" else 1.0) * FLOPS[self.op](m, n, self.k) * self.items

@@ -59,6 +59,10 @@ class LinearProblem(Problem):
         return self.dtype.name in ("float16", "bfloat16")
 
     @cached_property
+    def summands(self) -> int:
+        return max(self.k, 1)
+
+    @cached_property
     def flops(self) -> float:
         return self.product.flops
 

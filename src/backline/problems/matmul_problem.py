@@ -53,6 +53,10 @@ class MatmulProblem(Problem):
         return n
 
     @cached_property
+    def summands(self) -> int:
+        return max(self.k, 1)
+
+    @cached_property
     def flops(self) -> float:
         real = 8.0 if self.dtype.kind == "c" else 2.0
         return real * self.m * self.n * self.k * self.items

@@ -70,6 +70,10 @@ class MultiHeadProblem(Problem):
         return AttentionProblem(name, (*operands, *([mask] if mask else [])), parameters, "attention")
 
     @cached_property
+    def summands(self) -> int:
+        return max(self.embedding + self.inner.lengths[1], 1)
+
+    @cached_property
     def flops(self) -> float:
         products = sum(2.0 * s.shape[0] * s.shape[1] * s.shape[2] * self.embedding for s in self.sources)
         out = 2.0 * self.query.shape[0] * self.query.shape[1] * self.embedding**2

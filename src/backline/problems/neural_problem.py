@@ -51,6 +51,16 @@ class NeuralProblem(Problem):
         return next(o.dtype for o in self.operands if o.role in ("input", "result", "grad"))
 
     @cached_property
+    def summands(self) -> int:
+        shape = next((o.shape for o in self.operands if o.role in ("input", "result")), self.result)
+        if self.op.startswith("batch_norm") or self.op == "layer_norm_grad":
+            return max(prod(shape), 1)
+        if self.parameter("axes"):
+            return max(prod(shape[-self.parameter("axes") :]), 1)
+        axis: int | None = self.parameter("axis")
+        return max(prod(self.parameter("kernel", (1,))) if axis is None else shape[axis], 1)
+
+    @cached_property
     def flops(self) -> float:
         return float(prod(self.result) * prod(self.parameter("kernel", (8,))))
 

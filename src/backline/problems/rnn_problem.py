@@ -139,9 +139,9 @@ class RnnProblem(Problem):
         return 4 if self.biases else 2
 
     @cached_property
-    def k(self) -> int:
-        """Numbers that add up to an element of the last state, those of every step before included."""
-        return self.steps * self.layers * (self.features + self.hidden)
+    def summands(self) -> int:
+        # Those of every step before an element of the last state included.
+        return max(self.steps * self.layers * (self.features + self.hidden), 1)
 
     @cached_property
     def key(self) -> str:

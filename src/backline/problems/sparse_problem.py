@@ -39,6 +39,10 @@ class SparseProblem(Problem):
         return np.dtype(np.int32) if self.dtype.name == "int8" else self.dtype
 
     @cached_property
+    def summands(self) -> int:
+        return max(self.k, 1)
+
+    @cached_property
     def flops(self) -> float:
         return 1.0 * self.m * self.k * self.n  # half of the dense product's
 

@@ -1,4 +1,4 @@
-"""Operations on int8: arrays of integers with a scale and a zero point, and what is computed with them.
+"""Operations on int8: arrays of integers with a scale and a zero point, and layers that compute with them.
 
 `quantize` makes a `QArray` of real numbers, `dequantize` goes back. Weights are packed once, by the engine that
 `backends.quantized.engine` names then (`linear_prepack`, `conv2d_prepack`), and stay with it. `linear` and `conv2d` take and

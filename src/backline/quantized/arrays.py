@@ -1,4 +1,4 @@
-"""Quantized arrays, and the way to them and back."""
+"""Quantized arrays, and the conversions from and to real numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import _kernels, switches
 from ..errors import BadType, BadValue
 from ..libraries.reference.reference_requantize import Factor, to_integers
 from ..native import thread_team
-from ..ops.operation import check_array
+from ..ops.array_arguments import check_array
 from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
 __all__ = ["QArray", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize"]
@@ -76,7 +76,7 @@ class QArray:
 
     @classmethod
     def _of(cls, array: Array, step: Array, zero: Array, axis: int | None = None) -> QArray:
-        """One of parts that are known to fit: scales and zero points are vectors, read-only."""
+        """Returns an array of parts that are known to fit: scales and zero points are vectors, read-only."""
         made = cls.__new__(cls)
         made._int_repr, made._scales, made._zero_points, made._axis = array, step, zero, axis
         return made
@@ -126,7 +126,7 @@ class QArray:
         return kind
 
     def dequantize(self) -> Array:
-        """The real numbers, as `quantized.dequantize`."""
+        """Returns the real numbers, as `quantized.dequantize`."""
         return dequantize(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -147,7 +147,7 @@ class QArray:
 
 
 def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", axis: int | None = None) -> QArray:
-    """Integers for real numbers: ``x / scale`` rounded to the nearest, ties to even, plus the zero point, within the dtype.
+    """Quantizes real numbers: ``x / scale`` rounded to the nearest, ties to even, plus the zero point, within the dtype.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def quantize(x: Array, scale: Any, zero_point: Any = 0, dtype: Any = "uint8", ax
 
 
 def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: np.dtype[Any]) -> Array:
-    """The integers of real numbers without NaN: by compiled code where that takes the array, which gives the same ones."""
+    """Returns the integers of real numbers without NaN, by compiled code where that takes the array; both give the same."""
     flat = _in_order(array) if axis is None and array.dtype == F32 else None
     if flat is not None:
         made: Array = np.empty_like(array, kind, subok=False)
@@ -203,7 +203,7 @@ def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: n
 
 
 def dequantize(x: QArray) -> Array:
-    """The real numbers that a quantized array stands for.
+    """Returns the real numbers that a quantized array stands for.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def dequantize(x: QArray) -> Array:
 
 
 def requantize(x: QArray, scale: float, zero_point: int = 0, dtype: Any = None) -> QArray:
-    """The same real numbers with another scale and zero point, as near as integers come.
+    """Returns the same real numbers with another scale and zero point, as near as integers come.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def requantize(x: QArray, scale: float, zero_point: int = 0, dtype: Any = None) 
 
 
 def _in_order(array: Array) -> Array | None:
-    """The elements of a dense array in the order of memory, as a view; None of one that is not."""
+    """Returns the elements of a dense array in the order of memory, as a view; None of one that is not."""
     if array.flags.c_contiguous:
         return array if array.dtype.isnative and array.flags.aligned else None
     if array.ndim == 4:
@@ -300,14 +300,14 @@ def _in_order(array: Array) -> Array | None:
 
 
 def _level() -> int:
-    """Of vector instructions that the processor has, and may use."""
+    """Returns the width of the vector instructions that the processor has, and may use."""
     from ..libraries import capability
 
     return 2 if capability.allows("avx512") else 1 if capability.allows("avx2") else 0
 
 
 def _threads(size: int) -> int:
-    """Threads for so many elements."""
+    """Returns the number of threads for so many elements."""
     if size < MANY:
         return 1
     thread_team.bind()
@@ -316,7 +316,7 @@ def _threads(size: int) -> int:
 
 
 def extremes(array: Array) -> tuple[float, float]:
-    """The least and the greatest of 0 and the elements; NaN, one of them or both, if an element is."""
+    """Returns the least and the greatest of 0 and the elements; one of them or both are NaN if an element is."""
     flat = _in_order(array) if array.dtype == F32 else None
     if flat is not None:
         return _kernels.value_range(flat, _level())
@@ -327,7 +327,7 @@ def extremes(array: Array) -> tuple[float, float]:
 
 
 def check_quantized(where: str, name: str, value: Any) -> QArray:
-    """The value if it is a quantized array."""
+    """Returns the value if it is a quantized array."""
     if not isinstance(value, QArray):
         raise BadType(
             f"{where}: {name} must be a QArray, not {type(value).__name__}",
@@ -337,7 +337,7 @@ def check_quantized(where: str, name: str, value: Any) -> QArray:
 
 
 def check_floats(where: str, value: Any) -> Array:
-    """The value if it is an array of real numbers without NaN."""
+    """Returns the value if it is an array of real numbers without NaN."""
     array = check_kind(where, value)
     low, high = extremes(array)
     if low != low or high != high:
@@ -346,7 +346,7 @@ def check_floats(where: str, value: Any) -> Array:
 
 
 def _along(values: Array, axis: int | None, ndim: int) -> Array:
-    """Brought to a shape that broadcasts along the axis."""
+    """Returns a view of a shape that broadcasts along the axis."""
     if axis is None:
         return values.reshape(())
     shape = [1] * ndim

@@ -1,4 +1,4 @@
-"""What quantized arrays check: dtypes, axes, scales and zero points."""
+"""Argument checks of quantized arrays: dtypes, axes, scales and zero points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..ops import axes
-from ..ops.operation import check_array
+from ..ops.array_arguments import check_array
 
 __all__ = ["LEAST", "MOST", "Array", "axis_of", "check_kind", "integer_dtype", "one_of_each", "scales", "zero_points"]
 
@@ -19,7 +19,7 @@ LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 def check_kind(where: str, value: Any) -> Array:
-    """The value if it is an array of real numbers."""
+    """Returns the value if it is an array of real numbers."""
     array = check_array(value, f"{where}: x")
     if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
         raise BadType(
@@ -31,7 +31,7 @@ def check_kind(where: str, value: Any) -> Array:
 
 
 def integer_dtype(where: str, dtype: Any) -> np.dtype[Any]:
-    """uint8 or int8."""
+    """Returns the dtype, uint8 or int8."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
@@ -47,7 +47,7 @@ def axis_of(where: str, axis: Any, shape: tuple[int, ...]) -> int | None:
 
 
 def _numbers(where: str, name: str, value: Any, size: int | None, kinds: str, what: str) -> Array:
-    """One number, or where there is an axis one for each index of it."""
+    """Returns one number, or where there is an axis one for each index of it."""
     try:
         given = np.asarray(value)
     except (TypeError, ValueError):
@@ -64,7 +64,7 @@ def _numbers(where: str, name: str, value: Any, size: int | None, kinds: str, wh
 
 
 def scales(where: str, value: Any, size: int | None) -> Array:
-    """Scales as a read-only float32 array without axes, or of one for each index."""
+    """Returns scales as a read-only float32 array without axes, or of one for each index."""
     given = _numbers(where, "scale", value, size, "iuf", "a number" if size is None else "numbers")
     wide = given.astype(np.float64)
     wrong = wide[~(np.isfinite(wide) & (wide > 0))]
@@ -81,7 +81,7 @@ def scales(where: str, value: Any, size: int | None) -> Array:
 
 
 def zero_points(where: str, value: Any, size: int | None, dtype: np.dtype[Any]) -> Array:
-    """Zero points as a read-only int32 array, likewise."""
+    """Returns zero points as a read-only int32 array, likewise."""
     given = _numbers(where, "zero_point", value, size, "iu", "an integer" if size is None else "integers")
     limits = np.iinfo(dtype)
     wrong = given[(given < limits.min) | (given > limits.max)]
@@ -95,7 +95,7 @@ def zero_points(where: str, value: Any, size: int | None, dtype: np.dtype[Any]) 
 
 
 def one_of_each(where: str, scale: Any, zero_point: Any, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """One scale and one zero point, each as a read-only vector of one element."""
+    """Returns one scale and one zero point, each as a read-only vector of one element."""
     if type(scale) is float and type(zero_point) is int:  # as nearly always: then they are known from the last time
         return _known(where, scale, zero_point, dtype)
     return scales(where, scale, None).reshape(1), zero_points(where, zero_point, None, dtype).reshape(1)

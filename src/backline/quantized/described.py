@@ -1,4 +1,4 @@
-"""What `explain`, and problems as text, ask of operations on int8: their Problems, of real operands or of shapes alone.
+"""Problems of operations on int8 for `explain` and for problems as text, built from real operands or from shapes alone.
 
 A plain array stands for a quantized one of its shape: on the command line there are no others. Real numbers become uint8 then, as
 they would be quantized; weights are int8 with one scale.
@@ -17,9 +17,9 @@ from ..engine.explanation import operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..libraries import quantized_engines
 from ..libraries.reference.reference_quantized import MOST_TERMS
+from ..ops.array_arguments import check_array
 from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers, points_of
 from ..ops.linalg_checks import enough_memory
-from ..ops.operation import check_array
 from ..problems import Operand
 from ..problems.quantized_problem import QuantizedProblem
 from . import ops
@@ -31,7 +31,7 @@ F32, I32, I8 = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int8)
 
 
 def _given(where: str, x: Any, weight: Any, rank: int) -> np.dtype[Any]:
-    """Dtype of the input that two plain arrays stand for."""
+    """Returns the dtype of the input that two plain arrays stand for."""
     for name, array in (("x", x), ("weight", weight)):
         check_array(array, f"{where}: {name}")
     if weight.ndim != rank:

@@ -1,4 +1,4 @@
-"""Finding scales and zero points: from the least and the greatest value, or from a histogram, and for weights."""
+"""Observers that find scales and zero points: from the least and the greatest value, or from a histogram, and for weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["HistogramObserver", "MinMaxObserver", "parameters", "parameters_of_o
 def parameters(
     low: Array, high: Array, least: int, most: int, symmetric: bool = False, *, where: str = "parameters"
 ) -> tuple[Array, Array]:
-    """Scales (float32) and zero points (int32) with which integers from `least` to `most` cover the ranges, and 0 exactly.
+    """Returns scales (float32) and zero points (int32) by which integers from `least` to `most` cover the ranges, 0 exactly.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def parameters(
 
 
 def parameters_of_one(low: float, high: float, least: int, most: int) -> tuple[Array, Array]:
-    """What `parameters` gives for one range around 0, as vectors of one element; without the time that small arrays take.
+    """Returns the result of `parameters` for one range around 0, as vectors of one element, faster than for arrays of ranges.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def parameters_of_one(low: float, high: float, least: int, most: int) -> tuple[A
 
 
 class _Observer:
-    """What observers share: the range of integers, and looking at values."""
+    """Base of the observers: the range of integers, and checks of the values that they look at."""
 
     _NAME = ""
 
@@ -146,7 +146,7 @@ class MinMaxObserver(_Observer):
         self._high: Array | None = None
 
     def __call__(self, x: Array) -> Array:
-        """Look at an array of real numbers, and return it."""
+        """Looks at an array of real numbers, and returns it."""
         array = self._checked(x)
         axis = self._axis
         kept = axis_of("MinMaxObserver", axis, array.shape)
@@ -220,7 +220,7 @@ class HistogramObserver(_Observer):
         self._low, self._high = math.inf, -math.inf
 
     def __call__(self, x: Array) -> Array:
-        """Look at an array of real numbers, and return it."""
+        """Looks at an array of real numbers, and returns it."""
         array = self._checked(x).reshape(-1)
         if not array.size:
             return x
@@ -233,7 +233,7 @@ class HistogramObserver(_Observer):
         return x
 
     def _widen(self, bound: float) -> None:
-        """Have the bins cover values up to a bound, which must lie below their end."""
+        """Extends the bins to cover values up to a bound, which must lie below their end."""
         # bound < 2**e, and half of the bins are 2**(e - exponent).
         needed = max(math.frexp(bound)[1], -900) - (self._BINS.bit_length() - 2)
         if self._exponent is None:

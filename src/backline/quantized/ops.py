@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..libraries.reference.reference_requantize import FLOAT32, input_integers, input_parameters
-from ..ops.composite import dtype_of
+from ..ops.array_arguments import dtype_of
 from ..ops.convolution_checks import points_of
 from ..ops.linalg_checks import enough_memory
 from ..ops.operation import operation
@@ -32,7 +32,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _public(function: _Function) -> _Function:
-    """Decorator: the name that users know a function by, and `explain` asks for."""
+    """Decorator: gives a function the module by which users and `explain` know it."""
     function.__module__ = MODULE
     return function
 
@@ -68,7 +68,7 @@ def _conv2d_problem(
 def _linear(
     x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str
 ) -> QuantizedProblem:  # fmt: skip
-    """The arrays of a linear layer."""
+    """Returns the arrays of a linear layer."""
     return _linear_problem("linear", x, w, form, xs, xz, ws, wz, bias, s, z, engine=engine)
 
 
@@ -76,13 +76,13 @@ def _linear(
 def _linear_dynamic(
     x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, engine: str
 ) -> QuantizedProblem:  # fmt: skip
-    """The arrays of a linear layer with a result of real numbers."""
+    """Returns the arrays of a linear layer with a result of real numbers."""
     return _linear_problem("linear_dynamic", x, w, form, xs, xz, ws, wz, bias, engine=engine)
 
 
 @operation("linear_dynamic_there", module=MODULE, family="quantized")
 def _linear_dynamic_there(x: Any, w: Any, ws: Any, wz: Any, bias: Any, engine: str, least: int, most: int) -> QuantizedProblem:
-    """The arrays of a linear layer with a result of real numbers, which are not NumPy's: their library quantizes `x`."""
+    """Returns the arrays of a linear layer with a result of real numbers in MLX, which quantizes `x` itself."""
     roles = ("input", "weight", "weight_scale", "weight_zero", "bias")
     operands = tuple(operand(role, a) for role, a in zip(roles, (x, w, ws, wz, bias), strict=True) if a is not None)
     parameters = (("engine", engine), ("least", least), ("most", most))
@@ -94,7 +94,7 @@ def _conv2d(
     x: Any, w: Any, form: Any, xs: Any, xz: Any, ws: Any, wz: Any, bias: Any, s: Any, z: Any, engine: str, stride: Any,
     padding: Any, dilation: Any, groups: int,
 ) -> QuantizedProblem:  # fmt: skip
-    """The arrays of a convolution."""
+    """Returns the arrays of a convolution."""
     return _conv2d_problem(
         x, w, form, xs, xz, ws, wz, bias, s, z, engine=engine, stride=stride, padding=padding, dilation=dilation, groups=groups
     )  # fmt: skip
@@ -130,7 +130,7 @@ def fits(where: str, shape: tuple[int, ...], weight: tuple[int, ...]) -> None:
 
 
 def _dense(array: Array) -> Array:
-    """The array if it lies as libraries take it, else a copy."""
+    """Returns the array if its memory layout is one that libraries take, else a copy."""
     if array.flags.c_contiguous or (array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous):
         return array
     return np.ascontiguousarray(array)
@@ -204,7 +204,7 @@ def _quantized(call: Any, *arguments: Any) -> QArray:
 
 @_public
 def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
-    """``x @ weight.T + bias`` of real numbers, with `x` quantized on the way by its own least and greatest value.
+    """``x @ weight.T + bias`` of real numbers, with `x` quantized by its own least and greatest value.
 
     Parameters
     ----------
@@ -246,13 +246,13 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
 
 
 def in_mlx(x: Any) -> bool:
-    """Whether it is an array of MLX, which has products with quantized weights of its own."""
+    """Returns True for an array of MLX, which has products with quantized weights of its own."""
     kind = kind_of(x)
     return kind is not None and kind.package == "mlx"
 
 
 def _in_mlx(layer: PackedLinear) -> tuple[Any, ...]:
-    """The words, scales, offsets and the bias of a layer as arrays of MLX."""
+    """Returns the packed integers, scales, offsets and the bias of a layer as arrays of MLX."""
     from ..libraries.mlx.mlx_quantized import pack
 
     array = sys.modules["mlx.core"].array

@@ -1,4 +1,4 @@
-"""Weights, packed once by an engine."""
+"""Weights of quantized layers, packed once by an engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries import quantized_engines
 from ..libraries.reference.reference_quantized import ENGINE
+from ..ops.array_arguments import check_array
 from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers
-from ..ops.operation import check_array
 from ..problems.quantized_problem import QuantizedProblem
 from .arrays import QArray, check_quantized
 from .checks import LEAST, MOST, Array
@@ -24,9 +24,9 @@ MOST_KNOWN = 256  # kinds of calls that a packed weight remembers its form for
 
 
 class Packed:
-    """A weight and a bias of one layer as an engine holds them. They are copies, and read-only.
+    """Weight and bias of one layer as an engine holds them: read-only copies.
 
-    What the engine's library makes of them is kept here as well, and is made again after a copy or a journey through pickle.
+    The forms that the engine's library makes of them are kept here as well; a copied or unpickled one makes them anew.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Packed:
         self._begin()
 
     def check_bias(self, where: str, scale: float) -> None:
-        """Raise where the bias, in units of an input's scale times the weight's, is no int32."""
+        """Refuses a bias that, in units of an input's scale times the weight's, is no int32."""
         if self._reach > MOST_UNITS * scale:
             raise BadValue(
                 f"{where}: the bias is up to {self._reach / scale:.6g} units of x.scale * weight.scale, with x.scale={scale:.6g}",
@@ -85,7 +85,7 @@ class Packed:
             )
 
     def check_scales(self, where: str, scale: float, output: float = 1.0) -> None:
-        """Raise where the engine works in float32, and that does not hold what follows from the scales."""
+        """Refuses scales whose products or quotients leave the range of float32, where the engine works in that."""
         if self._narrow is None:
             return
         for each in self._narrow:
@@ -98,7 +98,7 @@ class Packed:
                     )
 
     def form(self, key: Any, problem: Callable[[], QuantizedProblem]) -> Array | None:
-        """The weight in the order in which the engine's library wants it for a call; None where that is as NumPy has it.
+        """Returns the weight in the order in which the engine's library wants it for a call; None where that is NumPy's order.
 
         Made when it is first needed, and kept for all calls that want the same.
 
@@ -115,7 +115,7 @@ class Packed:
         if found is None:
             wanted = quantized_engines.packing(problem())
             if wanted is None:
-                return None  # who runs it says why not, or needs none
+                return None  # the library that runs it refuses with a reason, or needs no form
             found = next((array for other, array in self._forms if other == wanted), None)
             if found is None:
                 found = wanted.pack(self._weight.int_repr)
@@ -126,7 +126,7 @@ class Packed:
         return found
 
     def there(self, kind: str, make: Callable[[], Any]) -> Any:
-        """What calls need of it on arrays of another kind: made when it is first needed, and kept."""
+        """Returns the form of the weight for arrays of another kind, which is made at its first use and kept."""
         found = self._there.get(kind)
         return found if found is not None else self._there.setdefault(kind, make())
 
@@ -148,7 +148,7 @@ class Packed:
         return self._weight.shape
 
     def unpack(self) -> tuple[QArray, Array | None]:
-        """Copies of the weight and the bias.
+        """Returns copies of the weight and the bias.
 
         >>> import numpy as np
         >>> from backline import quantized
@@ -218,13 +218,13 @@ def _checked(where: str, weight: Any, bias: Any, rank: int, form: str) -> tuple[
 
 
 def linear_prepack(weight: QArray, bias: Array | None = None) -> PackedLinear:
-    """Pack the weight of a linear layer by the engine that `backends.quantized.engine` names now.
+    """Packs the weight of a linear layer by the engine that `backends.quantized.engine` names now.
 
     Parameters
     ----------
     weight
-        `QArray` of shape (out, in), with one scale or one for each output (axis 0). Which dtypes and zero points an engine takes
-        differs; `quantize_weights` makes what fits.
+        `QArray` of shape (out, in), with one scale or one for each output (axis 0). Engines differ in the
+        dtypes and zero points that they take; `quantize_weights` makes weights that fit.
     bias
         float32 array of shape (out,), or None.
 
@@ -259,7 +259,7 @@ def conv2d_prepack(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ) -> PackedConv2d:
-    """Pack the weight of a convolution of images by the engine that `backends.quantized.engine` names now.
+    """Packs the weight of a convolution of images by the engine that `backends.quantized.engine` names now.
 
     Parameters
     ----------

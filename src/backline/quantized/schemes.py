@@ -1,4 +1,4 @@
-"""What numbers each engine is at its best with, and what weights it takes."""
+"""Number ranges that suit each engine, and the weights that it takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["SCHEMES", "Scheme", "current_engine", "scheme"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The scheme of an engine.
+    """Quantization scheme of an engine.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Scheme:
         return self.engine in FLOAT32
 
     def activations(self, dtype: np.dtype[Any]) -> tuple[int, int]:
-        """The least and the greatest integer that activations are quantized to.
+        """Returns the least and the greatest integer that activations are quantized to.
 
         >>> SCHEMES["x86"].activations(np.dtype("uint8")), SCHEMES["onednn"].activations(np.dtype("uint8"))
         ((0, 127), (0, 255))
@@ -59,7 +59,7 @@ class Scheme:
         return (limits.min // 2, limits.max // 2) if self.reduced else (int(limits.min), int(limits.max))
 
     def check_weight(self, where: str, weight: QArray) -> None:
-        """Raise for a weight that the engine cannot pack."""
+        """Refuses a weight that the engine cannot pack."""
         if weight.dtype.name not in self.weights:
             raise BadType(
                 f"{where}: weight has dtype {weight.dtype}", cause=f"engine {self.engine!r} takes {' and '.join(self.weights)}"
@@ -85,7 +85,7 @@ SCHEMES = {
 
 
 def scheme(engine: str | None = None) -> Scheme:
-    """The scheme of an engine, there or not; of the one that `backends.quantized.engine` names now if none is given."""
+    """Returns the scheme of an engine, available or not; by default of the one that `backends.quantized.engine` names."""
     if engine is None:
         return SCHEMES[str(switches.get("quantized.engine"))]
     if not isinstance(engine, str):
@@ -96,7 +96,7 @@ def scheme(engine: str | None = None) -> Scheme:
 
 
 def current_engine(where: str) -> str:
-    """The engine that packs now.
+    """Returns the engine that packs now.
 
     Raises
     ------

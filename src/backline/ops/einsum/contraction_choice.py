@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ... import switches
 from ...engine.choice import Candidate, Choice
 from ...libraries.base import LEVELS, Algorithm
 from ...problems import short
-from .plan import Contraction
+from ...problems.einsum_problem import EinsumProblem
 from .steps import Step
 
-if TYPE_CHECKING:
-    from .device import DeviceContraction
-
 __all__ = ["EinsumChoice", "choice_of"]
+
+
+class FoundSteps(Protocol):
+    """A contraction whose steps are found: one on the CPU or one on a device."""
+
+    problem: EinsumProblem
+    path: tuple[tuple[int, ...], ...]
+    steps: list[Step]
+    home: str  # library that makes views
+    direct: object  # Plan of the whole sum in one call, if any
 
 
 @dataclass(slots=True, repr=False)
@@ -79,12 +86,12 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} GiB"
 
 
-def choice_of(contraction: Contraction | DeviceContraction) -> EinsumChoice:
+def choice_of(contraction: FoundSteps) -> EinsumChoice:
     """What was chosen for the steps of a contraction."""
     problem = contraction.problem
     choices = [step.choice for step in contraction.steps if step.choice is not None]
     taken = [c.chosen for c in choices if c.chosen is not None]
-    names = list(dict.fromkeys(a.library for a in taken)) or [getattr(contraction, "home", "numpy")]
+    names = list(dict.fromkeys(a.library for a in taken)) or [contraction.home]
     level = min((a.level for a in taken), key=LEVELS.index, default="threads")
     bases = [a.basis for a in taken if a.level == level] or ["construction"]
     count = len(contraction.steps)
@@ -111,11 +118,11 @@ def choice_of(contraction: Contraction | DeviceContraction) -> EinsumChoice:
     return found
 
 
-def _taken(contraction: Contraction | DeviceContraction) -> list[tuple[Step, Algorithm]]:
+def _taken(contraction: FoundSteps) -> list[tuple[Step, Algorithm]]:
     return [(s, s.choice.chosen) for s in contraction.steps if s.choice is not None and s.choice.chosen is not None]
 
 
-def _searched(contraction: Contraction | DeviceContraction) -> str:
+def _searched(contraction: FoundSteps) -> str:
     """Who found the path."""
     if len(contraction.problem.terms) < 3:
         return "there is one order only"

@@ -20,7 +20,8 @@ from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
 from ...problems.memory_layout import contiguous_strides
-from ..composite import cast, functions, into
+from ..array_arguments import cast, functions, into
+from .contraction_choice import choice_of
 from .contraction_path import contraction_path
 from .steps import Step
 
@@ -219,8 +220,6 @@ class DeviceContraction:
 
     def plan(self) -> Any:
         """The Plan: a function of the operands."""
-        from .contraction_choice import choice_of
-
         return _Plan(self, choice_of(self))
 
 

@@ -16,8 +16,8 @@ from ...libraries.array_kinds import kind_of, learn
 from ...problems import Operand, Problem
 from ...problems.einsum_problem import EinsumProblem, joined, parse, sublist
 from .. import device_dispatch, promote
-from ..composite import given
-from ..operation import check_array, check_out
+from ..array_arguments import check_array, check_out, given
+from ..operation import published
 from . import device
 from .contraction_choice import EinsumChoice, choice_of
 from .plan import Contraction
@@ -200,7 +200,7 @@ def _general(*args: Any, **kwargs: Any) -> Any:
     limit = kwargs.get("memory_limit")
     if isinstance(limit, np.integer):
         limit = int(limit)
-    more = {"memory_limit": limit} if limit is not None else {}
+    more: dict[str, Any] = {"memory_limit": limit} if limit is not None else {}
     text = str(equation).replace(" ", "")
     form: Any = text
     if not text.isascii() or len(text) > _LENGTH:
@@ -262,11 +262,7 @@ def _signature() -> inspect.Signature:
 
 
 _PARAMETERS = ("out", "memory_limit")
-einsum: Any = _core.Operation("einsum", _PARAMETERS, _resolve, _general, foreign=True)
-einsum.__doc__ = _einsum.__doc__
-einsum.__module__ = "backline"
-einsum.__qualname__ = "einsum"
-einsum.__signature__ = _signature()
+einsum = published(_core.Operation("einsum", _PARAMETERS, _resolve, _general, foreign=True), _einsum, "backline", _signature())
 
 
 def _problem(*args: Any, equation: str = "", **kwargs: Any) -> EinsumProblem:

@@ -50,6 +50,8 @@ class Contraction:
         Whether only the steps are wanted, and no arrays will come.
     """
 
+    home = "numpy"  # library that makes views
+
     def __init__(self, problem: EinsumProblem, make: Callable[[Problem], Any], *, dry: bool = False) -> None:
         self.problem, self.make, self.dry = problem, make, dry
         self.path: tuple[tuple[int, ...], ...] = ()
