@@ -347,14 +347,16 @@ def providers(kernel: str, kind: str) -> tuple[list[Library], list[str]]:
 
     A Library says by its attribute ``kernels`` which it has.
     """
-    from . import all_libraries
+    from . import get, info, names
 
     found, reasons = [], []
-    for library in all_libraries():
-        if library.families and "attention" not in library.families:
+    for name in names():
+        row = info(name)
+        if row.families and "attention" not in row.families:
             continue  # first: for this, the library of a plug-in need not be imported
-        if kind not in library.devices or kernel not in getattr(library, "kernels", ()):
+        if kind not in row.devices or kernel not in row.kernels:
             continue
+        library = get(name)
         if not switches.current().get(library.switch, True):
             reasons.append(f"{library.name} is disabled by {library.switch}, {switches.origin(library.switch)}")
         elif not library.available():

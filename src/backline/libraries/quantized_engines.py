@@ -54,9 +54,9 @@ def default() -> str:
 
 
 def _having(name: str) -> list[Library]:
-    from . import all_libraries
+    from . import get, info, names
 
-    return [library for library in all_libraries() if name in library.engines]
+    return [get(library) for library in names() if name in info(library).engines]
 
 
 def _allowed(library: Library) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import _core, libraries
 from ..switches.initial_verbosity import starting_mkl, starting_mkldnn
+from . import registry
 from .base import Library
 
 __all__ = ["Voice", "backend_of", "library_of", "read_mkl", "read_onednn", "voice_of"]
@@ -83,16 +84,14 @@ def backend_of(library: Library) -> str:
     >>> backend_of(libraries.get("mkl"))
     'mkl'
     """
-    return (library.switch or library.name).removesuffix(".enabled")
+    return library.info.backend or library.name
 
 
 def library_of(backend: str) -> Library | None:
     """Returns the library behind a module of the switchboard, if calls can run on one."""
-    for name in sorted(libraries.names(), key=lambda name: name != backend):  # the likely one first: the others need an import
-        library = libraries.get(name)
-        if backend_of(library) == backend:
-            return library
-    return None
+    row = registry.find(backend)
+    name = backend if row is None else row.name
+    return libraries.get(name) if name in libraries.names() and (row is None or row.backend == backend) else None
 
 
 _voices: dict[int, tuple[Library, Voice | None]] = {}
