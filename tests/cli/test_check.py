@@ -101,7 +101,7 @@ def test_rows_of_this_machine_hold_by_what_they_say_not_by_their_name() -> None:
         "evidence": "seen", "processor": errata_local.processor(),
     }  # fmt: skip
     builds = errata_local.identity(numpy), "another"
-    errata_local.keep([errata_local.LocalErratum(**fields, build=build) for build in builds])
+    errata.keep([errata_local.LocalErratum(**fields, build=build) for build in builds])
     status, output = check("errata", "--json")
     holds = {row["build"]: row["holds here"] for row in json.loads(output) if row["id"] == "local-numpy-1"}
     assert status == 0 and holds == {builds[0]: True, builds[1]: False}

@@ -483,7 +483,7 @@ def test_a_library_is_loaded_from_where_it_was_found_before_its_binding_looks(mo
     order: list[str] = []
     for name in ("cublaslt", "cublas", "nvrtc", "cudnn"):
         found = presence.Found("", (), f"/found/lib{name}.so.13")
-        monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name, "", lambda found=found: found))
+        monkeypatch.setitem(presence._presences, name, presence.Presence(presence.registry.LibraryInfo(name, name), lambda row, found=found: found))
     monkeypatch.setattr(bindings.ctypes, "CDLL", lambda path, mode: order.append(path))
     monkeypatch.setattr(bindings, "import_module", lambda path: order.append(path) or object())
     monkeypatch.setattr(bindings, "_imported", {})

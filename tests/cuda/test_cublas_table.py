@@ -366,7 +366,7 @@ def test_the_version_is_the_librarys_own_and_takes_no_driver(monkeypatch: pytest
 
     for name in ("cublas", "cublaslt"):
         found = presence.Found("", (), f"/fake/lib{name}.so.13", {"version": "13.1.0"})
-        monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name, "", lambda found=found: found))
+        monkeypatch.setitem(presence._presences, name, presence.Presence(presence.registry.LibraryInfo(name, name), lambda row, found=found: found))
         library = libraries.get(name)
         assert library.version() == "13.1.0" and library.report()["path"] == f"/fake/lib{name}.so.13"
         assert library.available() and library.devices == ("cuda",)
@@ -379,7 +379,7 @@ def test_what_is_missing_is_said_in_the_order_in_which_it_is_needed(monkeypatch:
     bindings.inserted.clear()
     for name in ("cublas", "cublaslt", "cuda"):
         absent = presence.Found(f"no {name}", ())
-        monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name.upper(), "", lambda absent=absent: absent))
+        monkeypatch.setitem(presence._presences, name, presence.Presence(presence.registry.LibraryInfo(name, name.upper()), lambda row, absent=absent: absent))
     monkeypatch.setattr(python_packages, "find", lambda name, part="": (None, (), f"there is no package {name}"))
     assert libraries.get("cublas").reason() == "there is no package cupy (pip install 'backline[cuda13]')"
     monkeypatch.setattr(python_packages, "find", lambda name, part="": ("/there", (), ""))

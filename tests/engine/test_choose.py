@@ -241,9 +241,7 @@ def plugin() -> Iterator[Plugin]:
     made = Plugin()
     libraries.register(made)
     yield made
-    libraries._WHERE.pop("plugin")
-    libraries._MADE.pop("plugin")
-    _core.memo_clear()
+    libraries.unregister("plugin")
 
 
 def test_a_library_that_is_registered_takes_part(plugin: Plugin) -> None:

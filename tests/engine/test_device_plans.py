@@ -27,8 +27,8 @@ EVERY = "cuda.cufft_plan_cache.max_size"
 def driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that reports devices, without which the general bound cannot be set."""
     found = presence.Found("", (), "/fake/libcuda.so.1", {"devices": 100})
-    fake = presence.Presence("cuda", "the CUDA driver", "", lambda: found)
-    monkeypatch.setitem(presence._PRESENCES, "cuda", fake)
+    fake = presence.Presence(presence.registry.LibraryInfo("cuda", "the CUDA driver"), lambda row: found)
+    monkeypatch.setitem(presence._presences, "cuda", fake)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from backline.errors import BadValue, NoKernel
 from backline.libraries import edges, errata, errata_local, errata_table
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
-from backline.libraries.errata import Erratum
+from backline.libraries.erratum import Erratum
 from backline.ops.problem_text import parse
 from backline.problems import Problem
 from support import clean
@@ -208,11 +208,11 @@ def local(toy: Toy, **fields: str) -> errata_local.LocalErratum:
 
 
 def test_rows_are_kept_and_forgotten(toy: Toy, tmp_path: Path) -> None:
-    assert errata_local.keep([local(toy)]) == 1 and errata_local.keep([local(toy)]) == 0
+    assert errata.keep([local(toy)]) == 1 and errata.keep([local(toy)]) == 0
     assert runnable() == ["slow"] and runnable(A.T, A) == ["fast", "slow"]
     assert [row.id for row in errata.applying(toy)] == ["local-toy-1"]
     assert [file.name for file in tmp_path.iterdir()] == ["errata.json"]
-    assert errata_local.forget() == 1 and runnable() == ["fast", "slow"] and not list(tmp_path.iterdir())
+    assert errata.forget() == 1 and runnable() == ["fast", "slow"] and not list(tmp_path.iterdir())
 
 
 def test_a_relative_data_folder_names_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_relative_data_folder_names_no_file(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize("fields", [{"build": "another"}, {"processor": "another"}])
 def test_a_row_of_another_build_or_processor_is_not_used(toy: Toy, fields: dict[str, str]) -> None:
-    errata_local.keep([local(toy, **fields)])
+    errata.keep([local(toy, **fields)])
     assert runnable() == ["fast", "slow"]
 
 
@@ -251,11 +251,11 @@ def _changed(content: Any, **fields: Any) -> Any:
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_left_alone_with_one_warning(toy: Toy, tmp_path: Path, damage: Any) -> None:
-    errata_local.keep([local(toy)])
+    errata.keep([local(toy)])
     file = tmp_path / "errata.json"
     made = damage(json.loads(file.read_text()))
     file.write_bytes(made if isinstance(made, bytes) else json.dumps(made).encode())
-    errata_local._again()
+    errata.clear()
     with pytest.warns(RuntimeWarning, match=r"errata\.json is not used.*--forget") as caught:
         assert runnable() == ["fast", "slow"] and runnable(A.T, A) == ["fast", "slow"]
     assert len(caught) == 1
@@ -265,27 +265,27 @@ def test_rows_are_not_added_to_a_damaged_file(toy: Toy, tmp_path: Path) -> None:
     file = tmp_path / "errata.json"
     file.write_text("{")
     with pytest.raises(OSError, match=r"errata\.json is damaged; `backline check kernels --forget` removes it"):
-        errata_local.keep([local(toy)])
+        errata.keep([local(toy)])
     assert file.read_text() == "{"
-    errata_local.forget()
-    assert errata_local.keep([local(toy)]) == 1
+    errata.forget()
+    assert errata.keep([local(toy)]) == 1
 
 
 def test_what_is_kept_is_read_again(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = {"condition": "seen here " * 20, "evidence": "wrong by 1" * 30}
     many = [local(toy, problem=f"matmul f64 3x{k} {k}x3", **long) for k in range(6000)]
-    assert errata_local.keep(many) == 6000 and (tmp_path / "errata.json").stat().st_size > 4 << 20
+    assert errata.keep(many) == 6000 and (tmp_path / "errata.json").stat().st_size > 4 << 20
     assert len(errata_local.local_rows()) == 6000
     before = (tmp_path / "errata.json").read_bytes()
     with pytest.raises(OSError, match="is not written: a field of a row"):
-        errata_local.keep([local(toy, condition="x" * 5000)])
+        errata.keep([local(toy, condition="x" * 5000)])
     monkeypatch.setattr(errata_local, "MOST_BYTES", len(before))
     with pytest.raises(OSError, match="is not written: it is larger than"):
-        errata_local.keep([local(toy)])
+        errata.keep([local(toy)])
     assert (tmp_path / "errata.json").read_bytes() == before and [f.name for f in tmp_path.iterdir()] == ["errata.json"]
 
 
 def test_nothing_is_kept_without_a_file(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKLINE_ERRATA", "")
     with pytest.raises(BadValue, match="BACKLINE_ERRATA is empty"):
-        errata_local.keep([local(toy)])
+        errata.keep([local(toy)])

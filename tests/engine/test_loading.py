@@ -153,17 +153,18 @@ def test_choosing_without_loading_falls_back_to_loading(monkeypatch: pytest.Monk
         assert choose.choose(problem, load=False).chosen is not None
 
 
-def test_outlines_say_what_the_classes_say() -> None:
-    """In a process of its own: there the libraries are as the table has them, none loaded."""
+def test_rows_hold_for_the_classes() -> None:
+    """In a process of its own: there the libraries are as their rows have them, none loaded."""
     done = python(
         """
 from backline import libraries
-rows = dict(libraries._OUTLINES)
-for name, row in rows.items():
-    made = libraries.get(name)
-    assert row == libraries.Outline(made.families, made.devices, made.switch, made.loaded()), (name, row)
-    assert libraries.outline(name) == row
-print(len(rows))
+for name in libraries.names():
+    row, loaded = libraries.info(name), libraries.is_loaded(name)
+    library = libraries.get(name)
+    assert library.info is row and libraries.info(name) is row, name
+    assert (library.name, library.families, library.devices, library.switch) == (name, row.families, row.devices, row.switch)
+    assert library.loaded() == loaded, name
+print(len(libraries.names()))
 """
     )
     assert int(done.stdout) >= 12

@@ -141,8 +141,8 @@ def two() -> Iterator[list[Algorithm]]:
     library = Two()
     libraries.register(library)
     yield [Algorithm("fake", "one"), Algorithm("fake", "two")]
-    libraries._MADE.pop("fake", None)
-    libraries._WHERE.pop("fake", None)
+    if "fake" in libraries.names():
+        libraries.unregister("fake")
     _core.memo_clear()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backline import _core, libraries, switches
+from backline import libraries, switches
 from backline.cli import tune as cli_tune
 from backline.engine.explanation import problem_builders
 from backline.engine.tuning import machine_load, measure, record_store, tune_script
@@ -130,9 +130,7 @@ def test_what_is_missing_is_not_called_not_loaded(script: str) -> None:
     try:
         report = tune_script.tune_script([script], budget=5.0)
     finally:
-        libraries._MADE.pop("missing", None)
-        libraries._WHERE.pop("missing", None)
-        _core.memo_clear()
+        libraries.unregister("missing")
     assert report.not_loaded and all(libraries.get(name).available() for name in report.not_loaded)
 
 

@@ -16,13 +16,12 @@ import backline
 from backline import libraries
 from backline.engine.tuning import record_store
 from backline.errors import BadValue, DeviceLost, LibraryFailed, NoKernel, OutOfMemory
-from backline.libraries import array_kinds, conflicts, presence
+from backline.libraries import array_kinds, availability, conflicts, presence, registry
 from backline.libraries.array_kinds import ArrayKind
 from backline.libraries.base import Algorithm, Library
 from backline.libraries.cuda.common import bindings
 from backline.libraries.cuda.common.device_plan import DevicePlan
 from backline.libraries.in_process import LoadedLibrary
-from backline.libraries.known import KNOWN
 from backline.native import library_search
 from backline.native.process_map import MappedFile
 from backline.problems import Problem
@@ -314,6 +313,7 @@ SOURCES = {
 SAYS = {"cublas": "cublasGetProperty", "cublaslt": "cublasLtGetProperty", "cusolver": "cusolverGetProperty", "cufft": "cufftGetProperty"}
 
 Put = Callable[..., Path]
+ROWS = {row.name: row for row in registry.ROWS if row.files}
 _compiled: dict[str, bytes] = {}  # by source
 
 
@@ -339,15 +339,15 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
             _compiled[source] = target.read_bytes()
         target.unlink(missing_ok=True)
         target.write_bytes(_compiled[source])
-        monkeypatch.setenv(KNOWN[name].spec.env, str(target))
+        monkeypatch.setenv(ROWS[name].variable, str(target))
         presence.presence(name).forget()
         return target
 
-    for name in KNOWN:
+    for name in ROWS:
         presence.presence(name).forget()
     yield make
     monkeypatch.undo()
-    for name in KNOWN:
+    for name in ROWS:
         presence.presence(name).forget()
 
 
@@ -361,7 +361,7 @@ def test_a_driver_that_is_too_old_for_the_libraries(put: Put) -> None:
     of_cuda(put, 13, driver=12040)
     reason = bindings.reason("cupy", "cublas")
     assert reason == "the driver is too old: it goes up to CUDA 12.4, and cuBLASLt 13.1.2 is of CUDA 13"
-    assert bindings.remedy(reason) == "NVIDIA's driver 580 or newer; or packages for CUDA 12, such as cupy-cuda12x"
+    assert availability._remedies[reason] == "NVIDIA's driver 580 or newer; or packages for CUDA 12, such as cupy-cuda12x"
     of_cuda(put, 12, driver=12040)
     assert bindings.reason("cupy", "cublas") == ""
     of_cuda(put, 12, driver=13000)  # a newer driver serves older libraries
@@ -376,7 +376,7 @@ def test_a_library_of_a_major_version_that_is_not_known(put: Put, name: str, num
     path = put(name, numbers=numbers)
     found = presence.presence(name)
     assert not found.available() and found.reason() == f"{path} {said}"
-    assert found.remedy().startswith(f"name another file, or unset {KNOWN[name].spec.env}; pip install")
+    assert found.remedy().startswith(f"name another file, or unset {ROWS[name].variable}; pip install")
 
 
 @pytest.mark.parametrize(("version", "said"), [(8907, "is cuDNN 8.9.7; 9 is needed"), (100102, "is cuDNN 10.1.2; 9 is needed")])
@@ -391,11 +391,11 @@ def test_cudnn_beside_a_cublaslt_of_another_cuda_is_refused_before_it_ends_the_p
     part.write_bytes(b"\0libcublasLt.so.12\0")
     reason = bindings.reason("cupy", "cudnn")
     assert reason.startswith("cuDNN was built for CUDA 12 and the cuBLASLt that is there is of CUDA 13")
-    assert bindings.remedy(reason) == "pip install nvidia-cudnn-cu13 in the place of nvidia-cudnn-cu12"
+    assert availability._remedies[reason] == "pip install nvidia-cudnn-cu13 in the place of nvidia-cudnn-cu12"
     fits = put("cudnn", version=91900).rename(path.parent / "libcudnn.so.9")
     part.write_bytes(b"\0libcublasLt.so.13\0")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KNOWN["cudnn"].spec.env, str(fits))
+        patch.setenv(ROWS["cudnn"].variable, str(fits))
         presence.presence("cudnn").forget()
         assert bindings.reason("cupy", "cudnn") == ""
 
@@ -414,8 +414,8 @@ def test_a_library_that_is_there_without_cupy_is_told_apart_from_one_that_is_mis
 ) -> None:
     of_cuda(put, 13)
     path = put("cudnn", version=91900)
-    real = presence.packages.find
-    monkeypatch.setattr(presence.packages, "find", lambda name, part="": (None, (), "no package cupy") if name == "cupy" else real(name, part))
+    real = presence.python_packages.find
+    monkeypatch.setattr(presence.python_packages, "find", lambda name, part="": (None, (), "no package cupy") if name == "cupy" else real(name, part))
     text = str(presence.unavailable("cudnn", "x"))
     assert text == (
         f"x needs cuDNN, which is not available.\n  cause : cuDNN is at {path}, but cannot be used: no package cupy "
@@ -442,4 +442,4 @@ def test_two_cudas_in_one_process_are_worth_a_note() -> None:
 
 def test_of_two_mapped_generations_the_newest_is_taken() -> None:
     files = [MappedFile(f"/x/{name}", "", 1, 0, 1) for name in ("libcublas.so.12", "libcublas.so.13")]
-    assert library_search._mapped(KNOWN["cublas"].spec, files) == ["/x/libcublas.so.13", "/x/libcublas.so.12"]
+    assert library_search._mapped(ROWS["cublas"].spec, files) == ["/x/libcublas.so.13", "/x/libcublas.so.12"]

@@ -27,7 +27,7 @@ import backline
 from backline import libraries
 ones = np.ones((80, 80), np.float32)
 for name in libraries.names():
-    if libraries.outline(name).devices == ("cpu",):
+    if libraries.info(name).devices == ("cpu",):
         libraries.get(name).available()
 for backend in (backline.backends.mkldnn, backline.backends.cudnn, backline.backends.xnnpack, backline.backends.openmp):
     backend.is_available()

@@ -36,14 +36,14 @@ int cuDeviceGetAttribute(int *value, int which, int device) {
 def driver(build: Build, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = build("libcuda.so.1", DRIVER)
     found = presence.Found("", (), str(path), {"devices": 3, "driver": 13000})
-    monkeypatch.setitem(presence._PRESENCES, "cuda", presence.Presence("cuda", "the CUDA driver", "", lambda: found))
+    monkeypatch.setitem(presence._presences, "cuda", presence.Presence(presence.registry.LibraryInfo("cuda", "the CUDA driver"), lambda row: found))
     return path
 
 
 @pytest.fixture
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = presence.Found("none", ())
-    monkeypatch.setitem(presence._PRESENCES, "cuda", presence.Presence("cuda", "the CUDA driver", "", lambda: absent))
+    monkeypatch.setitem(presence._presences, "cuda", presence.Presence(presence.registry.LibraryInfo("cuda", "the CUDA driver"), lambda row: absent))
 
 
 def use_cupy(monkeypatch: pytest.MonkeyPatch, current: int = 0, name: object = b"gfx942:sramecc+:xnack-", hip: bool = False) -> None:

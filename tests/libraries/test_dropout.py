@@ -63,7 +63,7 @@ class CuPy:
 
 def install(monkeypatch: pytest.MonkeyPatch, library: CuDNN) -> CuPy:
     found = presence.Found("", (), "/fake/libcudnn.so.9", {"version": 91500})
-    monkeypatch.setitem(presence._PRESENCES, "cudnn", presence.Presence("cudnn", "cuDNN", "", lambda: found))
+    monkeypatch.setitem(presence._presences, "cudnn", presence.Presence(presence.registry.LibraryInfo("cudnn", "cuDNN"), lambda row: found))
     cupy = CuPy()
     monkeypatch.setattr(dropout_states, "_library", lambda path: library)
     monkeypatch.setattr(dropout_states, "_cupy", lambda p: cupy)
@@ -97,7 +97,7 @@ def test_without_cudnn_or_cupy_it_says_what_is_missing(monkeypatch):
     import sys
 
     absent = presence.Found("it is not installed", ("here",), remedy="install it")
-    monkeypatch.setitem(presence._PRESENCES, "cudnn", presence.Presence("cudnn", "cuDNN", "", lambda: absent))
+    monkeypatch.setitem(presence._presences, "cudnn", presence.Presence(presence.registry.LibraryInfo("cudnn", "cuDNN"), lambda row: absent))
     with pytest.raises(BackendUnavailable, match="needs cuDNN"):
         dropout_states.make(0.5, 1)
     monkeypatch.setitem(sys.modules, "cupy", None)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from backline.libraries import in_process
-from backline.libraries.conflicts import SEVERITIES
-from backline.libraries.in_process import LoadedLibrary, conflicts, copies
+from backline.libraries.conflicts import SEVERITIES, conflicts
+from backline.libraries.in_process import LoadedLibrary, copies
 from backline.libraries.recognition import FAMILIES, classify, owner
 from backline.native import library_search
 from backline.native.process_map import parse_maps
@@ -41,7 +41,7 @@ ffff-zzzz nonsense
 
 
 def library(family: str, path: str = "", **facts: object) -> LoadedLibrary:
-    kind = next(known.kind for known in FAMILIES if known.name == family)
+    kind = next(known.kind for known in FAMILIES if known.shown_as == family)
     facts = {"owner": "test", "threads": 4, **facts}
     return LoadedLibrary(family, kind, path or f"/x/{family}.so", **facts)  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_data_files_are_not_libraries_in_use() -> None:
     ],
 )  # fmt: skip
 def test_known_by_name(name: str, family: str) -> None:
-    assert [match.family.name for match in classify(f"/nowhere/{name}")] == [family]
+    assert [match.family.shown_as for match in classify(f"/nowhere/{name}")] == [family]
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_one_file_with_several_libraries(build: Build) -> None:
     ],
 )  # fmt: skip
 def test_who_brought_it(path: str, who: str) -> None:
-    assert owner(path, replace(FAMILIES[0], wheel="wheel"), prefix="/v") == who
+    assert owner(path, replace(FAMILIES[0], distribution="wheel"), prefix="/v") == who
     if who == "wheel":
-        assert owner(path, replace(FAMILIES[0], wheel=""), prefix="/v") == "environment"
+        assert owner(path, replace(FAMILIES[0], distribution=""), prefix="/v") == "environment"
 
 
 # --- this process and others
@@ -157,7 +157,8 @@ def run(program: str) -> dict[str, object]:
 import ctypes, json, os
 from dataclasses import asdict
 from backline.native import process_map as maps
-from backline.libraries.in_process import conflicts, loaded
+from backline.libraries.conflicts import conflicts
+from backline.libraries.in_process import loaded
 state = lambda: ([file.path for file in maps.mapped_files()], len(os.listdir("/proc/self/task")))
 before = state()
 libraries, kinds = loaded(), [conflict.kind for conflict in conflicts()]

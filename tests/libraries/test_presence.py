@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from backline.errors import BackendUnavailable, BadValue
-from backline.libraries import openmp_runtimes, presence
-from backline.libraries.known import KNOWN
+from backline.libraries import openmp_runtimes, presence, registry
 from backline.libraries.presence import unavailable
 from backline.libraries.probing import probe_process, probe_program
 from backline.native import library_search
 from backline.native.process_map import MappedFile
 
 Build = Callable[..., Path]
+
+ROWS = {row.name: row for row in registry.ROWS if row.files and row.kind != "blas"}  # a BLAS is tested by computing with it
 
 PROPERTY = """
 int NAME(int which, int *value) { static const int numbers[3] = {NUMBERS}; *value = numbers[which]; return STATUS; }
@@ -81,7 +82,7 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
     "composable_kernel": ("int ck;", None, "#include <stdlib.h>\n__attribute__((constructor)) static void f(void) { exit(7); }",
                           "ends the process that tests it (status 7)"),
     "aotriton": ("int a;", None, "extern int elsewhere(void); int a(void) { return elsewhere(); }", "undefined symbol: elsewhere"),
-    "mkldnn": (onednn(), "3.5.3", onednn("2, 6, 3"), "is oneDNN 2.6.3, which has another interface; 3 is needed"),
+    "onednn": (onednn(), "3.5.3", onednn("2, 6, 3"), "is oneDNN 2.6.3, which has another interface; 3 is needed"),
     "nnpack": (returning("nnp_initialize", 0), None, returning("nnp_initialize", 51), "it does not support this processor"),
     "xnnpack": (returning("xnn_initialize", 0, "void *allocator"), None, returning("xnn_initialize", 5, "void *a"), "not support this"),
     "kleidiai": (KLEIDIAI + 'const char *kai_get_version(void) { return "1.24.0"; }', "1.24.0",
@@ -94,16 +95,16 @@ STANDINS: dict[str, tuple[str, object, str, str]] = {
 @pytest.fixture(autouse=True)
 def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing known yet, no file named, and each library on the machine that it is for."""
-    for name in KNOWN:
-        monkeypatch.delenv(KNOWN[name].spec.env, raising=False)
+    for name in ROWS:
+        monkeypatch.delenv(ROWS[name].variable, raising=False)
     machines = {"kleidiai": "aarch64"}
     here = platform.machine()
     looked = presence._look_for
 
-    def look_for(name: str) -> presence.Found:
+    def look_for(row: registry.LibraryInfo) -> presence.Found:
         with monkeypatch.context() as inner:
-            inner.setattr(presence.platform, "machine", lambda: machines.get(name, here))
-            return looked(name)
+            inner.setattr(presence.platform, "machine", lambda: machines.get(row.name, here))
+            return looked(row)
 
     monkeypatch.setattr(presence, "_look_for", look_for)
     for name in presence.names():
@@ -127,16 +128,16 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def named(monkeypatch: pytest.MonkeyPatch, name: str, path: Path | str) -> presence.Presence:
-    monkeypatch.setenv(KNOWN[name].spec.env, str(path))
+    monkeypatch.setenv(ROWS[name].variable, str(path))
     found = presence.presence(name)
     found.forget()
     return found
 
 
 def test_every_row_has_a_stand_in_here() -> None:
-    assert set(STANDINS) == set(KNOWN)
-    assert set(presence.names()) == {*KNOWN, "mps", "opt_einsum"}
-    assert {question.partition(".")[0] for question in probe_program.CHECKS} <= set(KNOWN)
+    assert set(STANDINS) == set(ROWS)
+    assert set(presence.names()) == {*ROWS, "mkl", "openblas", "blis", "mps", "opt_einsum"}
+    assert {question.partition(".")[0] for question in probe_program.CHECKS} <= set(ROWS)
 
 
 # --- found, broken, absent
@@ -150,7 +151,7 @@ def test_found(name: str, build: Build, monkeypatch: pytest.MonkeyPatch, capfd: 
     assert (found.reason(), found.path) == ("", str(path))
     if name not in ("cuda", "openmp"):  # they tell of others: the runtime, and what is loaded
         assert found.version() == STANDINS[name][1]
-    assert found.searched() == (f"environment variable: found [{KNOWN[name].spec.env}={path}]",)
+    assert found.searched() == (f"environment variable: found [{ROWS[name].variable}={path}]",)
     assert str(path) in repr(found)
     assert capfd.readouterr() == ("", "")
 
@@ -159,16 +160,16 @@ def test_found(name: str, build: Build, monkeypatch: pytest.MonkeyPatch, capfd: 
 def test_there_but_does_not_work(name: str, build: Build, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     path = build(f"lib{name}.so.1", STANDINS[name][2], ["-Wl,-z,lazy"])
     if name in ("composable_kernel", "aotriton"):
-        assert not KNOWN[name].spec.needs
+        assert not ROWS[name].spec.needs
     else:  # what it must export is there: it is the library itself that fails
-        assert library_search.search(KNOWN[name].spec, str(path))
+        assert library_search.search(ROWS[name].spec, str(path))
     found = named(monkeypatch, name, path)
     assert not found.available()
     assert STANDINS[name][3] in found.reason()
     assert str(path) in found.reason()
     assert found.path == str(path)
     assert name in ("cuda", "openmp") or found.version() is None  # these tell of what is in the process already
-    assert KNOWN[name].how_to_get in found.remedy()
+    assert ROWS[name].install in found.remedy()
     assert capfd.readouterr() == ("", "")
 
 
@@ -180,11 +181,11 @@ def test_named_files_that_are_no_library(name: str, build: Build, tmp_path: Path
     cut.write_bytes(build("libtiny.so.1", STANDINS[name][0]).read_bytes()[:5000])
     wrong = build("libwrong.so.1", "int nothing_of_it(void) { return 1; }")
     files = [(text, "a text file"), (cut, "truncated"), (tmp_path / "none.so", "no such file"), (tmp_path, "a folder")]
-    files += [(wrong, "lacks symbol")] if KNOWN[name].spec.needs else []
+    files += [(wrong, "lacks symbol")] if ROWS[name].spec.needs else []
     for path, why in files:
         found = named(monkeypatch, name, path)
         assert not found.available()
-        assert why in found.reason() and str(path) in found.reason() and KNOWN[name].spec.env in found.reason()
+        assert why in found.reason() and str(path) in found.reason() and ROWS[name].variable in found.reason()
         assert found.path is None
         assert name in ("cuda", "openmp") or found.version() is None  # these tell of what is in the process already
         assert "unset" in found.remedy()
@@ -195,11 +196,11 @@ def test_absent(name: str, nowhere: Path) -> None:
     found = presence.presence(name)
     assert not found.available()
     assert (found.version(), found.path, dict(found.facts)) == (None, None, {})
-    row = KNOWN[name]
-    assert found.reason() == f"no file of this name was found ({', '.join(row.spec.system_names)})"
+    row = ROWS[name]
+    assert found.reason() == f"no file of this name was found ({', '.join(row.files)})"
     text = str(unavailable(name, "the_thing(1)"))
     assert text.startswith(f"the_thing(1) needs {row.title}, which is not available.")
-    for word in (*row.spec.system_names, row.spec.env, str(nowhere), *row.folders, *row.inside, row.how_to_get):
+    for word in (*row.files, row.variable, str(nowhere), *row.folders, *row.inside, row.install):
         assert word in text
 
 
@@ -232,7 +233,7 @@ def test_relative_paths_and_the_working_directory(nowhere: Path, build: Build, m
     (folder / "libdnnl.so.3").write_bytes(build("libdnnl.so.3", onednn()).read_bytes())
     monkeypatch.chdir(folder)
     assert not presence.presence("mkldnn").available()
-    found = named(monkeypatch, "mkldnn", "libdnnl.so.3")
+    found = named(monkeypatch, "onednn", "libdnnl.so.3")
     assert not found.available()
     assert "is a relative path" in found.reason()
 
@@ -255,9 +256,9 @@ def test_where_no_child_can_be_started(build: Build, monkeypatch: pytest.MonkeyP
     good, bad = build("libdnnl.so.3", onednn()), build("libdnnl.so.3", onednn(engines=0))
     for executable in ("", "/no/such/python"):
         monkeypatch.setattr(sys, "executable", executable)
-        found = named(monkeypatch, "mkldnn", good)
+        found = named(monkeypatch, "onednn", good)
         assert (found.available(), found.version()) == (True, "3.5.3")
-        found = named(monkeypatch, "mkldnn", bad)
+        found = named(monkeypatch, "onednn", bad)
         assert not found.available()
         assert "finds no engine" in found.reason()
 
@@ -364,7 +365,7 @@ def test_largest_algorithm_without_the_library(nowhere: Path) -> None:
 def test_arm_compute_library(build: Build, monkeypatch: pytest.MonkeyPatch, nowhere: Path) -> None:
     def on(machine: str, path: Path | None) -> bool:
         if path is not None:
-            named(monkeypatch, "mkldnn", path)
+            named(monkeypatch, "onednn", path)
         presence.presence("mkldnn").available()
         with monkeypatch.context() as inner:
             inner.setattr(presence.platform, "machine", lambda: machine)

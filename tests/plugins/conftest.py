@@ -38,7 +38,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     names = [*plugins.found()]
     plugins._forget()
     for name in names:
-        if name in libraries._WHERE:
+        if name in libraries._order:
             libraries.unregister(name)
     plan_caches.clear()
 

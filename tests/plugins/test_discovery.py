@@ -127,7 +127,7 @@ def test_a_plugin_replaces_nothing_of_backline(make: Maker, name: str, reason: s
 
 
 def test_every_library_and_backend_of_backline_is_protected() -> None:
-    for name in {*libraries._BUILT_IN, *switches.library_names(), *dir(backends)}:
+    for name in {*libraries._SHIPPED, *switches.library_names(), *dir(backends)}:
         assert plugin_search._refusal(name, {}), name
 
 

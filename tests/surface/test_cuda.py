@@ -40,8 +40,8 @@ def there(*names: str, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     """Let libraries be found."""
     for name in names:
         found = presence.Found("", (), f"/fake/lib{name}.so", facts or {"version": "1.2.3"})
-        fake = presence.Presence(name, name, "", lambda found=found: found)
-        monkeypatch.setitem(presence._PRESENCES, name, fake)
+        fake = presence.Presence(presence.registry.LibraryInfo(name, name), lambda row, found=found: found)
+        monkeypatch.setitem(presence._presences, name, fake)
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def without_a_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     """Where this runs on a machine with a GPU, there is none all the same."""
     if "two_devices" not in request.fixturenames:
         gone = presence.Found("no file of this name was found (libcuda.so.1)", ("here", "there"))
-        monkeypatch.setitem(presence._PRESENCES, "cuda", presence.Presence("cuda", "the CUDA driver", "", lambda: gone))
+        monkeypatch.setitem(presence._presences, "cuda", presence.Presence(presence.registry.LibraryInfo("cuda", "the CUDA driver"), lambda row: gone))
         for name in ("cusolver", "magma", "cublas", "cublaslt", "composable_kernel", "aotriton", "cudnn"):
             absent = presence.Found("it is not installed", ("here", "there"), remedy=f"install {name}")
-            monkeypatch.setitem(presence._PRESENCES, name, presence.Presence(name, name, "", lambda absent=absent: absent))
+            monkeypatch.setitem(presence._presences, name, presence.Presence(presence.registry.LibraryInfo(name, name), lambda row, absent=absent: absent))
 
 
 def run(program: str) -> None:

@@ -29,7 +29,7 @@ SIGNATURES = {
 @pytest.fixture(autouse=True)
 def no_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = presence.Found("it is not installed", ("here", "there"), remedy="install cuDNN")
-    monkeypatch.setitem(presence._PRESENCES, "cudnn", presence.Presence("cudnn", "cuDNN", "", lambda: absent))
+    monkeypatch.setitem(presence._presences, "cudnn", presence.Presence(presence.registry.LibraryInfo("cudnn", "cuDNN"), lambda row: absent))
 
 
 @pytest.mark.parametrize(("name", "wanted"), SIGNATURES.items())

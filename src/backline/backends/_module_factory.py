@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -25,21 +25,11 @@ SetFlags: TypeAlias = Callable[..., tuple[Any, ...]]
 Lenient: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
 
 
-def _library(backend: str) -> str:
-    switch = switches.declared().get(f"{backend}.enabled")
-    return switch.allows if switch is not None else ""
-
-
 def available(backend: str) -> bool:
     """Tell whether the library behind a backend is found and can be loaded now."""
-    from .. import libraries  # here, because nothing looks for a library before somebody asks
+    from ..libraries.presence import availability  # here, because importing backline looks for no library
 
-    name = _library(backend)
-    if name in libraries.names():
-        return bool(libraries.get(name).available())
-    from ..libraries.presence import presence
-
-    return bool(presence(backend).available())
+    return availability(backend).available()
 
 
 _NUMBERED = ("cudnn", "cusparselt")  # their makers' versions are numbers
@@ -47,14 +37,9 @@ _NUMBERED = ("cudnn", "cusparselt")  # their makers' versions are numbers
 
 def version(backend: str) -> Any:
     """Version of the library behind a backend, or None if it is absent or does not tell."""
-    from .. import libraries
+    from ..libraries.presence import availability, presence
 
-    name = _library(backend)
-    if name in libraries.names() and name not in _NUMBERED:
-        return libraries.get(name).version()
-    from ..libraries.presence import presence
-
-    return presence(backend).version()
+    return (presence if backend in _NUMBERED else availability)(backend).version()
 
 
 def unavailable(backend: str, what: str) -> BackendUnavailable:
@@ -84,7 +69,7 @@ def install(
     prefix: str | None = None,
     model: tuple[str, ...] = (),
     computed: Computed | None = None,
-    lazy: tuple[str, ...] = (),
+    lazy: Collection[str] = (),
     plans: str = "",
     transforms: str = "",
     present: bool = True,

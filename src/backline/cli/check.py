@@ -75,14 +75,15 @@ def kernels(
     from .. import libraries
     from ..errors import BadValue
     from ..kernel_check import runs
+    from ..libraries import errata as table
     from ..libraries import errata_local
 
     if forget:
-        count = errata_local.forget()
+        count = table.forget()
         output.line(f"{count} errata of this machine are removed")
         return
     if keep:
-        errata_local.keep(())  # or an error now, before anything runs
+        table.keep(())  # or an error now, before anything runs
     if library:
         libraries.get(library)  # or an error that lists the names
     lines = cases(op)
@@ -106,7 +107,7 @@ def kernels(
     if json:
         output.as_json([_content(job, outcome) for job, outcome in outcomes.items()])
     if keep:
-        errata_local.keep(rows)
+        table.keep(rows)
     if rows and not json:
         output.line()
         where = f"They are refused from now on: {errata_local.path()}" if keep else "`--keep` has them refused on this machine."

@@ -134,18 +134,18 @@ def waiting(switch: switches.Switch) -> str:
         return f"there is no operation of {_and(governed)} yet"
     library = library_of(switch)
     if library and library not in libraries.names():
-        return f"{library} is not driven yet"
+        return f"{library} is not supported yet"
     kernel = next((kernel for kernel, name in attention_constraints.SWITCHES.items() if name == switch.name), "")
-    if kernel and not any(kernel in libraries.get(name).kernels for name in libraries.names()):
-        return f"no library that is driven has the kernel {kernel}"
+    if kernel and not any(kernel in libraries.info(name).kernels for name in libraries.names()):
+        return f"no supported library has the kernel {kernel}"
     operation = _SINGLE.get(switch.name, "")
     if operation and operation not in operation_families:
         return f"there is no {operation} yet"
     device = device_of(switch)
-    # Kernels in Python take what they are registered for: that says nothing of what this build drives.
-    driven = [name for name in libraries.names() if name != "python_native"]
-    if device and not any(device in libraries.get(name).devices for name in driven):
-        return f"no library that is driven takes {_ARRAYS[device]} arrays"
+    # Kernels in Python take what they are registered for: that says nothing of what this build supports.
+    supported = [name for name in libraries.names() if name != "python_native"]
+    if device and not any(device in libraries.info(name).devices for name in supported):
+        return f"no supported library takes {_ARRAYS[device]} arrays"
     return ""
 
 

@@ -28,14 +28,14 @@ def info(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fal
 
 
 def gather() -> dict[str, Any]:
-    """Everything that is shown. Libraries are loaded to be asked."""
+    """Returns everything that is shown. Libraries are loaded for it."""
     import numpy
 
     import backline
 
     from .. import libraries
     from ..engine.tuning import record_store
-    from ..libraries import errata, in_process, presence
+    from ..libraries import conflicts, errata, in_process, presence
     from ..native.machine import fingerprint, machine
 
     here = machine()
@@ -58,7 +58,7 @@ def gather() -> dict[str, Any]:
                 "kind": c.kind, "severity": c.severity, "meaning": c.meaning, "remedy": c.remedy,
                 "files": [library.path for library in c.libraries],
             }
-            for c in in_process.conflicts(mapped)
+            for c in conflicts.conflicts(mapped)
         ],
         "tuning": record_store.report(),
     }  # fmt: skip

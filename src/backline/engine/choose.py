@@ -85,7 +85,7 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     if permits.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
         return set()  # everything is to be compared, or the choice must not depend on what was loaded on one thread
     wanted = (*(snapshot["only"] or ()), *permits.preferred(problem, snapshot)[0])
-    return {name for name in libraries.names() if name not in wanted and not libraries.outline(name).loaded}
+    return {name for name in libraries.names() if name not in wanted and not libraries.is_loaded(name)}
 
 
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
@@ -225,12 +225,12 @@ def able(
     kind = problem.device.partition(":")[0]
     found = []
     for name in libraries.names():
-        families, devices, switch, _ = libraries.outline(name)
-        if kind not in devices or (families and problem.family not in families):
+        row = libraries.info(name)
+        if kind not in row.devices or (row.families and problem.family not in row.families):
             continue
-        if not snapshot.get(switch, True):
-            reason = f"disabled by {switch}, {switches.origin(switch)}"
-            refused.append(Candidate(name, "", "refused", reason, switch))
+        if not snapshot.get(row.switch, True):
+            reason = f"disabled by {row.switch}, {switches.origin(row.switch)}"
+            refused.append(Candidate(name, "", "refused", reason, row.switch))
         elif only and name not in only:
             refused.append(Candidate(name, "", "refused", f"not among only = {only}, {switches.origin('only')}", "only"))
         elif name in waiting:

@@ -127,7 +127,7 @@ def jobs(only: str = "") -> list[Job]:
     """Return the jobs for this machine: CPU libraries that are there, under no cap and under each that changes their kernels."""
     found = []
     for name in libraries.names():
-        if "cpu" not in libraries.outline(name).devices or (only and name != only):
+        if "cpu" not in libraries.info(name).devices or (only and name != only):
             continue
         library = libraries.get(name)
         if not library.available():

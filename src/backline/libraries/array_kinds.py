@@ -1,4 +1,4 @@
-"""Arrays that are not NumPy's: what a Problem has to know of them, told without importing what they come from.
+"""Arrays of CuPy and MLX: the properties that a Problem holds, read without importing their packages.
 
 An array belongs to a kind by the module of its type, and that module was imported by whoever made the array.
 """
@@ -25,7 +25,7 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" el
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What decides which Plan an array may be given to: values only, so that it can be a key."""
+    """The properties of an array that a Plan depends on: values only, so that it can be a key."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -111,19 +111,19 @@ _KINDS: dict[str, ArrayKind] = {
 
 
 def register(kind: ArrayKind) -> None:
-    """Know a further kind of array, or another way to describe one."""
+    """Adds a kind of array, or replaces the description of one."""
     _KINDS[kind.package] = kind
     _core.forget_array_types()
 
 
 def unregister(package: str) -> None:
-    """Forget a kind that was registered."""
+    """Removes a kind that was registered."""
     del _KINDS[package]
     _core.forget_array_types()
 
 
 def kind_of(value: object) -> ArrayKind | None:
-    """The kind of an array that is not NumPy's, or None for everything else.
+    """Returns the kind of an array that is not NumPy's, or None for everything else.
 
     >>> import numpy as np
     >>> kind_of(np.zeros(3)) is None, kind_of("text") is None
@@ -159,7 +159,7 @@ def learn(array: Any, kind: ArrayKind) -> bool:
 
 
 def describe(array: Any, kind: ArrayKind) -> Described:
-    """What a Problem has to know of an array."""
+    """Returns the properties of an array that a Problem holds."""
     return Described(kind.dtype(array), tuple(int(n) for n in array.shape), kind.strides(array), kind.device(array))
 
 
@@ -183,7 +183,7 @@ def likeness(of: Described) -> np.ndarray[Any, Any]:
 
 
 def arrays_in(values: Iterator[Any]) -> Iterator[tuple[Any, ArrayKind]]:
-    """Arrays of a kind among values and tuples of them."""
+    """Yields the arrays of a kind among values and tuples of them."""
     for value in values:
         for part in value if isinstance(value, tuple) else (value,):
             kind = kind_of(part)

@@ -1,4 +1,4 @@
-"""What each attention kernel cannot do: tables of constraints, and the first of them that a Problem fails.
+"""Constraints of each attention kernel, as tables, and the first constraint that a Problem fails.
 
 A decision here needs no device: it takes the Problem and `Facts`, which are plain values. Whether a kernel is switched on is for
 the switches, in which order the kernels are tried is for the engine, and who has a kernel is answered by `providers`.
@@ -30,7 +30,7 @@ SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decision depends on beside the Problem.
+    """The facts that a decision depends on beside the Problem.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ _ANYWHERE = ("math", "overrideable")
 
 
 def refusal(kernel: str, problem: AttentionProblem, facts: Facts) -> str:
-    """Say why a kernel cannot run a Problem: the first constraint that fails; an empty string if it can.
+    """Returns the first constraint that keeps a kernel from running a Problem; an empty string if it can run it.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def refusal(kernel: str, problem: AttentionProblem, facts: Facts) -> str:
 
 
 def order(priority: tuple[str, ...]) -> tuple[str, ...]:
-    """Every kernel once: those of `priority` first, then the others in their standing order.
+    """Returns every kernel once: those of `priority` first, then the others in their standing order.
 
     Examples
     --------
@@ -317,7 +317,7 @@ def order(priority: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def facts_of(device: str) -> Facts:
-    """The Facts that hold here for arrays on a device, such as "cpu" or "cuda:0"."""
+    """Returns the Facts that hold here for arrays on a device, such as "cpu" or "cuda:0"."""
     kind, _, index = device.partition(":")
     values = switches.current()
     strict = bool(values["deterministic"]) and not values["warn_only"]
@@ -332,7 +332,7 @@ def facts_of(device: str) -> Facts:
 
 @lru_cache(maxsize=1)
 def _frontend() -> tuple[int, ...]:
-    """Version of the package that drives cuDNN's graphs, which is not imported for this."""
+    """Returns the version of the package that builds cuDNN's graphs, which is not imported for this."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -343,18 +343,20 @@ def _frontend() -> tuple[int, ...]:
 
 
 def providers(kernel: str, kind: str) -> tuple[list[Library], list[str]]:
-    """The libraries that have a kernel for a kind of device and may run, and the reasons of those that may not.
+    """Returns the libraries that have a kernel for a kind of device and may run, and the reasons of those that may not.
 
     A Library says by its attribute ``kernels`` which it has.
     """
-    from . import all_libraries
+    from . import get, info, names
 
     found, reasons = [], []
-    for library in all_libraries():
-        if library.families and "attention" not in library.families:
+    for name in names():
+        row = info(name)
+        if row.families and "attention" not in row.families:
             continue  # first: for this, the library of a plug-in need not be imported
-        if kind not in library.devices or kernel not in getattr(library, "kernels", ()):
+        if kind not in row.devices or kernel not in row.kernels:
             continue
+        library = get(name)
         if not switches.current().get(library.switch, True):
             reasons.append(f"{library.name} is disabled by {library.switch}, {switches.origin(library.switch)}")
         elif not library.available():

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import LibraryFailed
 from ..native import loading
 from ..problems import Problem
+from . import registry
+from .availability import Availability
+
+if TYPE_CHECKING:
+    from ..native.library_search import LibrarySpec
 
 __all__ = ["BORROWED", "Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
 
@@ -108,11 +113,13 @@ class PythonPlan:
         return self.function(*arrays)
 
 
-class Library:
-    """Base of the libraries. A subclass sets `name` and `title` and has the five methods below.
+class Library(Availability):
+    """Base of the libraries. A subclass has the five methods below; what else is known of it is its row in `registry`.
 
     Attributes
     ----------
+    name, title, how_to_get
+        From its row, and so are the others below; a class without a row sets them itself.
     switch
         The switch that allows it; ``<name>.enabled`` unless a subclass says otherwise.
     families
@@ -127,34 +134,39 @@ class Library:
         Attention kernels it has, in lower case: "math", "flash_attention".
     """
 
-    name = ""
-    title = ""
-    how_to_get = ""
     switch = ""
     families: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu",)
     openmp = False
     kernels: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
+    _row: registry.LibraryInfo | None = None
 
     def __init_subclass__(cls) -> None:
-        if not cls.switch and cls.name:
+        row = cls._row = registry.implemented_by(f"{cls.__module__}:{cls.__qualname__}")
+        if row is not None:
+            cls.name, cls.title, cls.how_to_get, cls.switch = row.name, row.title, row.install, row.switch
+            cls.families, cls.devices, cls.openmp = row.families, row.devices, row.openmp
+            cls.kernels, cls.engines = row.kernels, row.engines
+        elif not cls.switch and cls.name:
             cls.switch = f"{cls.name}.enabled"
+
+    @property
+    def info(self) -> registry.LibraryInfo:
+        """The row in `registry`; for a class without one, a row made from its attributes."""
+        if self._row is not None:
+            return self._row
+        row = registry.find(self.name) or registry.LibraryInfo(self.name)  # not `openmp`: a plug-in would be imported for it
+        return replace(
+            row, title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
+            engines=self.engines,
+        )  # fmt: skip
 
     def loaded(self) -> bool:
         """Whether asking it anything costs no more than the answer: there is no file to load, or it was tried."""
         return True
 
-    def available(self) -> bool:
-        """Found and usable now. Never raises; the answer is kept."""
-        return self.reason() == ""
-
-    def reason(self) -> str:
-        """Why it is not available, or an empty string."""
-        raise NotImplementedError
-
     def version(self) -> str | None:
-        """Version as the library itself tells it."""
         raise NotImplementedError
 
     def instruction_sets(self) -> tuple[str, ...] | None:
@@ -186,6 +198,11 @@ class FileLibrary(Library):
     load_seconds = 0.0
     _reason: str | None = None
     _being_loaded = False
+
+    @property
+    def spec(self) -> LibrarySpec:
+        """The description of its file for the search."""
+        return self.info.spec
 
     def load(self) -> str:
         """Find, load and check the file; why it cannot be used, or an empty string. Called by one thread at a time."""

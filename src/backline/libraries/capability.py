@@ -52,7 +52,7 @@ _VARIABLES = {"mkl": ("MKL_ENABLE_INSTRUCTIONS",), "onednn": ("ONEDNN_MAX_CPU_IS
 
 
 def detected() -> str:
-    """What this processor has: "DEFAULT", "AVX2", "AVX512", "SVE256", "VSX" or "Z VECTOR".
+    """Returns the instruction set of this processor: "DEFAULT", "AVX2", "AVX512", "SVE256", "VSX" or "Z VECTOR".
 
     Examples
     --------
@@ -63,7 +63,7 @@ def detected() -> str:
 
 
 def effective() -> str:
-    """What libraries may use here and now: `detected`, capped by the switch ``cpu.capability``.
+    """Returns the instruction set that libraries may use here and now: `detected`, capped by the switch ``cpu.capability``.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def _effective() -> str:
 
 
 def reachable(word: str) -> bool:
-    """Whether this processor has what the word says: whether it can be a cap.
+    """Tells whether this processor has an instruction set, so that it can be a cap.
 
     Examples
     --------
@@ -91,12 +91,12 @@ def reachable(word: str) -> bool:
 
 
 def reachables() -> tuple[str, ...]:
-    """The words that can be a cap here, the lowest first."""
+    """Returns the words that can be a cap here, the lowest first."""
     return words.legal_words()
 
 
 def allows(isa: str) -> bool:
-    """Whether code that needs this instruction set may run here and now: it is there, and the cap is not below it.
+    """Tells whether code that needs this instruction set may run here and now: it is there, and the cap is not below it.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def cap_mkl(native: NativeLibrary) -> str:
 
 
 def _mkl_in_use(path: str) -> bool:
-    """Whether this copy has opened its kernels: then its answers follow a cap, and its kernels do not."""
+    """Tells whether this copy has opened its kernels: then its answers follow a cap, and its kernels do not."""
     folder = os.path.dirname(os.path.realpath(path))
     kernels = tuple(os.path.join(folder, f"libmkl_{name}") for name in ("def.", "mc3.", "avx"))
     return any(os.path.realpath(file.path).startswith(kernels) for file in mapped_files())

@@ -1,17 +1,16 @@
-"""What a combination of numerical libraries in one process means, and what to do about it.
+"""Combinations of numerical libraries in one process that conflict, each with its consequence and a remedy.
 
-A pure function of a list, so that combinations that no test machine has can still be tested. Nothing is
-changed here: environment variables are the user's, libraries stay as they are.
+The judgement is a function of a list, so that combinations that no test machine has can be tested. Nothing is changed here:
+environment variables are the user's, libraries stay as they are.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backline.libraries.in_process import LoadedLibrary
+from .in_process import LoadedLibrary, loaded
 
 __all__ = ["SEVERITIES", "Conflict", "conflicts"]
 
@@ -21,7 +20,7 @@ SEVERITIES = ("fatal", "wrong", "slow", "note")
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Libraries that do not go well together.
+    """A conflict between libraries of one process.
 
     Attributes
     ----------
@@ -51,15 +50,17 @@ class Conflict:
         return "\n".join(lines)
 
 
-def conflicts(libraries: Iterable[LoadedLibrary], environ: Mapping[str, str]) -> list[Conflict]:
-    """Judge a set of libraries in one process.
+def conflicts(
+    libraries: Iterable[LoadedLibrary] | None = None, environ: Mapping[str, str] | None = None
+) -> list[Conflict]:
+    """Returns what is wrong, slow or worth knowing about a set of libraries in one process.
 
     Parameters
     ----------
-    libraries : iterable of LoadedLibrary
-        What is mapped.
-    environ : mapping
-        The environment variables; the OpenMP runtimes' own are looked at.
+    libraries : iterable of LoadedLibrary, optional
+        The libraries; by default those that are mapped now.
+    environ : mapping, optional
+        The environment variables, of which the OpenMP runtimes' own matter; by default those of this process.
 
     Returns
     -------
@@ -71,7 +72,8 @@ def conflicts(libraries: Iterable[LoadedLibrary], environ: Mapping[str, str]) ->
     >>> conflicts([], {"KMP_DUPLICATE_LIB_OK": "TRUE"})[0].kind
     'KMP_DUPLICATE_LIB_OK is set'
     """
-    everything = tuple(libraries)
+    everything = loaded() if libraries is None else tuple(libraries)
+    environ = os.environ if environ is None else environ
     families: dict[str, list[LoadedLibrary]] = {}
     for library in everything:
         families.setdefault(library.family, []).append(library)
@@ -87,7 +89,7 @@ def conflicts(libraries: Iterable[LoadedLibrary], environ: Mapping[str, str]) ->
     return sorted(found, key=lambda conflict: SEVERITIES.index(conflict.severity))
 
 
-_Families = Mapping[str, list["LoadedLibrary"]]
+_Families = Mapping[str, list[LoadedLibrary]]
 
 
 def _openmp(families: _Families) -> Iterable[Conflict]:
@@ -169,7 +171,7 @@ def _spinning(libraries: tuple[LoadedLibrary, ...], environ: Mapping[str, str]) 
 
 
 def _spins(library: LoadedLibrary, environ: Mapping[str, str]) -> bool:
-    """Whether a library has threads of its own that wait by spinning; an unknown count may be many."""
+    """Tells whether a library has threads of its own that wait by spinning; an unknown count may be many."""
     if library.threads == 1:
         return False
     if library.family == "openblas":

@@ -1,4 +1,4 @@
-"""Errata of this machine: what `backline check kernels` found here, kept as JSON in the user's data folder.
+"""Errata of this machine: defects that `backline check kernels` found, kept as JSON in the user's data folder.
 
 A row holds for one build of a library (its version, size and the head of its file) on one processor model, and for one exact
 Problem. A file that is damaged or too large is left alone, with one warning; to add rows to it is an error.
@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
-from .errata import Erratum
+from .erratum import Erratum
 
 if TYPE_CHECKING:
     from .base import Library
 
-__all__ = ["LocalErratum", "forget", "identity", "keep", "local_rows", "local_rows_of", "path"]
+__all__ = ["LocalErratum", "forget", "identity", "keep", "local_rows", "local_rows_of", "path", "reload"]
 
 VERSION = 1
 MOST_BYTES = 32 << 20  # room for `MOST_ROWS` rows of the usual 1 to 2 KiB
@@ -38,7 +38,7 @@ class LocalErratum(Erratum):
     Attributes
     ----------
     build
-        What `identity` says of the library.
+        The digest that `identity` returns for the library.
     processor
         Model of the processor.
     """
@@ -48,7 +48,7 @@ class LocalErratum(Erratum):
 
 
 def path() -> str:
-    """Return the file's path, empty if there is none; the variable BACKLINE_ERRATA names another, or none if it is empty."""
+    """Returns the file's path, empty if there is none; the variable BACKLINE_ERRATA names another, or none if it is empty."""
     named = os.environ.get("BACKLINE_ERRATA")
     if named is not None:
         return named
@@ -60,7 +60,7 @@ def path() -> str:
 
 
 def processor() -> str:
-    """Return the model of the processor."""
+    """Returns the model of the processor."""
     from ..native.machine import machine
 
     here = machine()
@@ -68,7 +68,7 @@ def processor() -> str:
 
 
 def identity(library: Library) -> str:
-    """Return what tells one build of a library from another: version, kernels in use, and size and head of its file."""
+    """Returns a digest that tells one build of a library from another: version, kernels in use, and size and head of its file."""
     sets = library.instruction_sets() or ("any",)
     return _identity(" ".join((library.version() or "", *sets)), library.report().get("path") or "")
 
@@ -92,8 +92,14 @@ def _identity(version: str, file: str) -> str:
 _read: tuple[str, tuple[LocalErratum, ...]] | None = None
 
 
+def reload() -> None:
+    """Has the file read again by whatever needs its rows next."""
+    global _read
+    _read = None
+
+
 def local_rows() -> tuple[LocalErratum, ...]:
-    """Return every row of the file, for other builds and processors too."""
+    """Returns every row of the file, for other builds and processors too."""
     global _read
     file = path()
     if _read is None or _read[0] != file:
@@ -102,7 +108,7 @@ def local_rows() -> tuple[LocalErratum, ...]:
 
 
 def local_rows_of(library: Library) -> list[LocalErratum]:
-    """Return the rows for a library as it is loaded here."""
+    """Returns the rows for a library as it is loaded here."""
     of_it = [row for row in local_rows() if row.library == library.name]
     if not of_it:
         return []
@@ -153,7 +159,7 @@ def _row(values: Any) -> LocalErratum:
 
 
 def keep(rows: Iterable[LocalErratum]) -> int:
-    """Add rows to the file and use them from now on; returns how many are new. Without rows nothing is written.
+    """Adds rows to the file; returns how many are new. Without rows nothing is written.
 
     Raises
     ------
@@ -180,14 +186,13 @@ def keep(rows: Iterable[LocalErratum]) -> int:
 
 
 def forget() -> int:
-    """Remove the file; returns how many rows it had."""
+    """Removes the file; returns how many rows it had."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         count = len(local_rows())
     file = path()
     if file and os.path.isfile(file):
         os.remove(file)
-    _again()
     return count
 
 
@@ -209,12 +214,3 @@ def _write(file: str, rows: list[LocalErratum]) -> None:
     finally:
         if os.path.exists(temporary):
             os.remove(temporary)
-    _again()
-
-
-def _again() -> None:
-    global _read
-    from . import errata
-
-    _read = None
-    errata.clear()

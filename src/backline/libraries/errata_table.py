@@ -5,7 +5,7 @@ A condition is as wide as its evidence needs, and rather wider: what a refusal c
 
 from __future__ import annotations
 
-from .errata import Erratum
+from .erratum import Erratum
 
 __all__ = ["TABLE"]
 

@@ -1,4 +1,4 @@
-"""What Fourier transforms of any library have in common: what is to be copied, cut, filled up, widened or mirrored around them.
+"""Steps around the Fourier transforms of every library: copies, cuts, zero-padding, conversions and mirrored halves.
 
 A library has complex transforms, real ones that keep the first half of the result, and their inverses, of arrays that lie in any
 way it can describe. `Steps` makes of these what an `FftProblem` asks: a subclass writes down one transform.
@@ -83,7 +83,7 @@ def batches(source: Lay, target: Lay, axes: tuple[int, ...]) -> list[Dim]:
 
 
 def offsets(dims: list[Dim], which: int) -> tuple[int, ...]:
-    """Where the items of these axes begin, in order; `which` is 1 or 2, for the first or second stride of each."""
+    """Returns the offsets of the items of these axes, in order; `which` is 1 or 2, for the first or second stride of each."""
     if prod(d[0] for d in dims) > MOST_OFFSETS:
         raise RuntimeError(f"more than {MOST_OFFSETS} places to list for an array that lies like this")
     found = np.zeros(1, np.int64)
@@ -93,7 +93,7 @@ def offsets(dims: list[Dim], which: int) -> tuple[int, ...]:
 
 
 def unfit(problem: FftProblem) -> str:
-    """Why no compiled library takes a Problem, or an empty string."""
+    """Returns the reason why no compiled library takes a Problem, or an empty string."""
     if problem.dtype.name not in DTYPES:
         return f"the transforms are for {', '.join(DTYPES)}, not {problem.dtype.name}"
     if not problem.axes:
@@ -134,7 +134,7 @@ class Steps:
         raise NotImplementedError
 
     def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
-        """Whether the library can read or write an array that lies like this; strides are whole elements."""
+        """Tells whether the library can read or write an array of this layout; strides are whole elements."""
         return all(lay.strides[a] != 0 or lay.shape[a] == 1 for a in axes)
 
     # the whole ----------------------------------------------------------------------------------------------------------
@@ -303,5 +303,5 @@ def single(dtype: np.dtype[Any]) -> bool:
 
 
 def whole(lay: Lay) -> bool:
-    """Whether strides are whole numbers of elements."""
+    """Tells whether strides are whole numbers of elements."""
     return all(s % lay.dtype.itemsize == 0 for s, n in zip(lay.strides, lay.shape, strict=True) if n > 1)

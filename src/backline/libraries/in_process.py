@@ -1,8 +1,8 @@
-"""Which numerical libraries this process has mapped, whoever brought them.
+"""The numerical libraries that this process has mapped, whoever brought them.
 
 NumPy, SciPy, PyTorch and others each bring libraries of their own, with thread pools of their own. This
-module lists them: what each is, who brought it, how many threads it would use now. What the combination means
-is said by `conflicts`.
+module lists them: what each is, which package brought it, how many threads it would use now. `conflicts` says what a
+combination means.
 
 Nothing is loaded by asking, and nothing is started: a library is only called through a handle it already has,
 and only functions that return something already known. Where the answer would need more than that it is left
@@ -16,18 +16,16 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from backline.libraries.conflicts import Conflict
-from backline.libraries.conflicts import conflicts as _conflicts
-from backline.libraries.recognition import Match, classify, owner
-from backline.native import thread_team
-from backline.native.process_map import MappedFile, mapped_files
+from ..native import thread_team
+from ..native.process_map import MappedFile, mapped_files
+from .recognition import Match, classify, owner
 
-__all__ = ["Conflict", "LoadedLibrary", "conflicts", "copies", "describe", "loaded"]
+__all__ = ["LoadedLibrary", "copies", "describe", "loaded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class LoadedLibrary:
 
 
 def loaded() -> tuple[LoadedLibrary, ...]:
-    """The numerical libraries mapped into this process now.
+    """Returns the numerical libraries mapped into this process now.
 
     Returns
     -------
@@ -108,30 +106,8 @@ def loaded() -> tuple[LoadedLibrary, ...]:
     return tuple(sorted(result, key=lambda library: (library.kind, library.family, library.path)))
 
 
-def conflicts(
-    libraries: Iterable[LoadedLibrary] | None = None, environ: Mapping[str, str] | None = None
-) -> list[Conflict]:
-    """What is wrong, slow or worth knowing about a set of libraries in one process.
-
-    Parameters
-    ----------
-    libraries : iterable of LoadedLibrary, optional
-        What to judge; by default what is mapped now.
-    environ : mapping, optional
-        Environment variables; by default those of this process.
-
-    Returns
-    -------
-    list of Conflict
-        The worst first.
-    """
-    return _conflicts(
-        loaded() if libraries is None else libraries, os.environ if environ is None else environ
-    )
-
-
 def copies(libraries: Iterable[LoadedLibrary]) -> dict[str, int]:
-    """How many copies of each family there are; the parts of MKL are not counted apart.
+    """Returns the number of copies of each family; the parts of MKL are not counted apart.
 
     Examples
     --------
@@ -147,7 +123,7 @@ def copies(libraries: Iterable[LoadedLibrary]) -> dict[str, int]:
 
 
 def describe(libraries: Iterable[LoadedLibrary]) -> str:
-    """A plain table of the libraries, one a line."""
+    """Returns a plain table of the libraries, one a line."""
     rows = [("library", "version", "integers", "threading", "threads", "from", "file")]
     for library in libraries:
         threads = "" if library.threads is None else str(library.threads)
@@ -163,7 +139,7 @@ def describe(libraries: Iterable[LoadedLibrary]) -> str:
 
 @lru_cache(maxsize=2)
 def _identify(files: tuple[MappedFile, ...]) -> tuple[tuple[LoadedLibrary, Match, MappedFile], ...]:
-    """What does not change while the same files are mapped."""
+    """Returns the facts that do not change while the same files are mapped."""
     found = []
     for file in files:
         # Where the file was deleted another may bear its name by now: that one says nothing about this.
@@ -171,7 +147,7 @@ def _identify(files: tuple[MappedFile, ...]) -> tuple[tuple[LoadedLibrary, Match
         for match in matches:
             family = match.family
             library = LoadedLibrary(
-                family.name, family.kind, file.path, owner(file.path, family), evidence=match.evidence,
+                family.shown_as, family.kind, file.path, owner(file.path, family), evidence=match.evidence,
                 threading=_LAYERS.get(family.name, ""), deleted=file.deleted,
                 version=_version_in_name(file.name) if family.kind == "cuda" else "",
             )  # fmt: skip
@@ -180,7 +156,7 @@ def _identify(files: tuple[MappedFile, ...]) -> tuple[tuple[LoadedLibrary, Match
 
 
 def _may_be_asked(library: LoadedLibrary, file: MappedFile, present: list[str]) -> bool:
-    """Whether questions are free of consequences, given the other families in the process."""
+    """Tells whether asking a library has no side effects, given the other families in the process."""
     if library.family == "mkl" and file.name.startswith("libmkl_rt") and "mkl.core" not in present:
         # libmkl_rt alone is an empty shell: to answer it would choose and open its layers.
         return False
@@ -215,7 +191,7 @@ def _version_in_name(name: str) -> str:
 
 
 def _openmp_server(files: Iterable[MappedFile]) -> MappedFile | None:
-    """The file whose functions a library gets that asks the whole process for OpenMP."""
+    """Returns the file whose functions a library gets that asks the whole process for OpenMP."""
     try:
         function = ctypes.CDLL(None).omp_get_max_threads
     except (OSError, AttributeError):
@@ -225,7 +201,7 @@ def _openmp_server(files: Iterable[MappedFile]) -> MappedFile | None:
 
 
 def _ask(library: LoadedLibrary, match: Match) -> dict[str, Any]:
-    """What the library says about itself, through the handle it has."""
+    """Returns the facts that the library tells about itself, through the handle it has."""
     question = _QUESTIONS.get(library.family)
     if question is None:
         return {}

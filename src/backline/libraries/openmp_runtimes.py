@@ -1,4 +1,4 @@
-"""The OpenMP runtimes of this process: whose they are, which version, how many threads they would use.
+"""The OpenMP runtimes of this process, each with its package, version and thread count.
 
 Asking starts nothing and loads nothing. A runtime does not tell its version; the OpenMP functions it exports tell which
 edition of the standard it has reached, and its package, if one brought it, tells the release.
@@ -61,7 +61,7 @@ class Runtime:
 
 
 def runtimes() -> list[Runtime]:
-    """The OpenMP runtimes in this process now, the one that serves it first.
+    """Returns the OpenMP runtimes in this process now, the one that serves it first.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def runtimes() -> list[Runtime]:
 
 
 def runtimes_of(libraries: Iterable[LoadedLibrary]) -> list[Runtime]:
-    """The OpenMP runtimes among the libraries of a process."""
+    """Returns the OpenMP runtimes among the libraries of a process."""
     found = []
     for library in libraries:
         if library.family in _KINDS:
@@ -84,7 +84,7 @@ def runtimes_of(libraries: Iterable[LoadedLibrary]) -> list[Runtime]:
 
 
 def version() -> str | None:
-    """The runtimes in this process in one line, or None if there is none.
+    """Returns the runtimes in this process in one line, or None if there is none.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def version() -> str | None:
 
 
 def describe(found: Iterable[Runtime]) -> str:
-    """Runtimes in one line.
+    """Returns runtimes in one line.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def describe(found: Iterable[Runtime]) -> str:
 
 
 def loadable() -> dict[str, Finding]:
-    """Where a runtime of each kind would be taken from: kind to finding, which is false where there is none. None is loaded.
+    """Returns the file from which a runtime of each kind would be loaded: kind to finding, false where there is none.
 
     Examples
     --------

@@ -54,7 +54,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of considering an override: a reason not to use it, and the switch behind that; or two empty strings."""
+    """The result of considering an override: a reason not to use it and the switch behind that, or two empty strings."""
 
     override: Override
     reason: str = ""
@@ -77,7 +77,7 @@ if hasattr(os, "register_at_fork"):  # a thread that does not exist in the child
 def register(
     language: str, op: str, key: str, function: Callable[..., Any], condition: Callable[..., bool] | None = None
 ) -> Override:
-    """Add an override. Those registered first are considered first.
+    """Adds an override. Those registered first are considered first.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def register(
 
 
 def unregister(override: Override) -> None:
-    """Take an override out again; one that is not there is no error."""
+    """Removes an override; one that is not there is no error."""
     with lock:
         left = tuple(each for each in _overrides.get((override.op, override.key), ()) if each is not override)
         if left:
@@ -121,7 +121,7 @@ def unregister(override: Override) -> None:
 
 
 def considered(op: str, key: str, *args: Any, **kwargs: Any) -> list[Verdict]:
-    """Every override of an operation on a kind of device, in the order in which they are tried, with what came of it."""
+    """Returns every override of an operation on a kind of device with its verdict, in the order in which they are tried."""
     there = _overrides.get((op, key), ())
     if not there:
         return []
@@ -148,7 +148,7 @@ def _named(override: Override, what: str, switch: str) -> Verdict:
 
 
 def active(op: str, key: str, *args: Any, **kwargs: Any) -> Override | None:
-    """The override that runs a call, or None: the first that nothing disables and whose condition holds.
+    """Returns the override that runs a call, or None: the first that nothing disables and whose condition holds.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def active(op: str, key: str, *args: Any, **kwargs: Any) -> Override | None:
 
 
 def operations(language: str) -> list[str]:
-    """Sorted names of the operations that have a kernel in a language; none for a language that is not known."""
+    """Returns the sorted names of the operations that have a kernel in a language; none for a language that is not known."""
     own = {op for (name, _), those in OWN.items() for op in those if name == language}
     with lock:
         return sorted(own.union(each.op for those in _overrides.values() for each in those if each.language == language))

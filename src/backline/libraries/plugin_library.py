@@ -53,7 +53,7 @@ class Plugged(Library):
         return f"plug-in {self.name} of {self.plugin.source}"
 
     def load(self) -> Library | None:
-        """The Library itself, imported and made if it was not; None if that cannot be done, and `reason` tells why."""
+        """Returns the Library itself, imported and made if it was not; None if that cannot be done, and `reason` tells why."""
         if self._made is not None or self._fault:
             return self._made
         if threading.get_ident() in self._making:
@@ -114,7 +114,7 @@ class Plugged(Library):
         return tuple(stated) if isinstance(stated, (tuple, list)) else otherwise
 
     def allowed(self) -> bool:
-        """Tell whether the switches let it run calls here."""
+        """Tells whether the switches let it run calls here."""
         only = switches.current()["only"]
         return bool(switches.get(self.switch)) and (not only or self.name in only)  # type: ignore[operator]  # names
 
@@ -159,7 +159,7 @@ class Plugged(Library):
                 yield replace(each, note=line_of(each.note))
 
     def _wrong(self, found: Any, threads: int) -> str:
-        """What keeps an item that its `algorithms` yielded from being one, or an empty string."""
+        """Returns the fault of an item that its `algorithms` yielded, or an empty string."""
         if not isinstance(found, (Algorithm, Refusal)):
             return "an Algorithm or a Refusal is wanted"
         if found.library != self.name:

@@ -1,9 +1,8 @@
-"""Is the library behind a backend found, and does it work, now; and which version it is.
+"""The presence of the files and packages behind backends: found or not, working or not, and the version.
 
-Several backends are switches for libraries that this package does not drive itself, or not yet; whether they are there is a
-question of its own. The file is found as every library's is (`find`), then a child process loads it and asks it
-(`probe_process`): a file that is there but cannot be loaded or initialised counts as absent, with the reason. Nothing is loaded
-here.
+Some libraries are only looked for, and calls on CUDA's need files beside the library's own. A file is found as every library's is
+(`find`), then a child process loads and tests it (`probe_process`): a file that is there but cannot be loaded or initialised
+counts as absent, with the reason. Nothing is loaded into this process.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from .. import libraries
 from ..errors import BackendUnavailable, BadValue
 from ..native.library_search import VARIABLE, Finding, LibrarySpec, Step, search
 from ..native.process_map import mapped_files
-from . import openmp_runtimes, python_packages
-from .known import KNOWN, Known
+from . import openmp_runtimes, python_packages, registry
+from .availability import Availability, Version
 from .probing.probe_process import ask
 
 __all__ = [
-    "Presence", "Version", "acl_available", "cuda_devices", "cuda_is_built", "driving", "max_alg_id", "mentions", "metal_facts",
-    "mlx_importable", "names", "presence", "unavailable",
+    "Presence", "acl_available", "availability", "cuda_devices", "cuda_is_built", "driving", "max_alg_id", "mentions",
+    "metal_facts", "mlx_importable", "names", "presence", "unavailable",
 ]  # fmt: skip
-
-Version = int | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of looking: a path and what the library said, or a reason."""
+    """The result of a search: a path and the facts that the library told, or a reason."""
 
     reason: str
     searched: tuple[str, ...]
@@ -41,8 +39,8 @@ class Found:
     remedy: str = ""
 
 
-class Presence:
-    """Whether one library is there. It is looked for when it is first asked about, and the answer is kept.
+class Presence(Availability):
+    """The presence of one file or package. It is looked for when it is first asked about, and the answer is kept.
 
     Attributes
     ----------
@@ -59,11 +57,9 @@ class Presence:
     True
     """
 
-    def __init__(
-        self, name: str, title: str, how_to_get: str, look: Callable[[], Found], version: Callable[[], Version] | None = None
-    ) -> None:
-        self.name, self.title, self.how_to_get = name, title, how_to_get
-        self._look, self._version = look, version
+    def __init__(self, row: registry.LibraryInfo, look: Callable[[registry.LibraryInfo], Found] | None = None) -> None:
+        self.row, self.name, self.title, self.how_to_get = row, row.name, row.title, row.install
+        self._look = look
         self._found: Found | None = None
 
     def __repr__(self) -> str:
@@ -73,30 +69,27 @@ class Presence:
         found = self._found
         if found is None:
             try:
-                found = self._look()
+                found = (self._look or _LOOK.get(self.name, _look_for))(self.row)
             except (OSError, RuntimeError, ValueError, ImportError) as error:
                 # A folder that cannot be read, an import hook that fails: whether a library is there must be answerable.
                 found = Found(f"{type(error).__name__}: {error}", ())
             self._found = found
         return found
 
-    def available(self) -> bool:
-        """Found and usable now. Never raises, prints nothing."""
-        return not self._known().reason
-
     def version(self) -> Version:
-        """The version as the library tells it: an int or a text as is its makers' custom; None if absent or untold."""
-        if self._version is not None:
-            return self._version()
+        """Returns the version as the library tells it: an int or a text as is its makers' custom; None if absent or untold."""
+        if self.name == "openmp":
+            return openmp_runtimes.version()
+        if self.row.version_of:
+            return availability(self.row.version_of).version()
         said: Version = self._known().facts.get("version")
         return said or None
 
     def reason(self) -> str:
-        """Why it is not available, or an empty string."""
         return self._known().reason
 
     def searched(self) -> tuple[str, ...]:
-        """Every place looked in, and what came of it."""
+        """Returns every place looked in, with the result."""
         return self._known().searched
 
     @property
@@ -106,54 +99,52 @@ class Presence:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What else it said."""
+        """Further facts that it told."""
         return MappingProxyType(dict(self._known().facts))
 
     def remedy(self) -> str:
-        """How to get it, or what to set."""
         return self._known().remedy or self.how_to_get
 
     def forget(self) -> None:
-        """Look again when asked next: for tests, and after an installation."""
+        """Has it looked for again when next asked: for tests, and after an installation."""
         self._found = None
 
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def _look_for(name: str) -> Found:
-    row = KNOWN[name]
+def _look_for(row: registry.LibraryInfo) -> Found:
     machine = platform.machine()
     if row.machines and machine.lower() not in row.machines:
         return Found(f"{row.title} is for {row.machines[0]}; this is {machine}", (), remedy=f"a machine with {row.machines[0]}")
     finding = find(row)
     searched = tuple(str(step) for step in finding.steps)
-    remedy = f"{row.how_to_get}; or set {row.spec.env} to the file's absolute path"
+    remedy = f"{row.install}; or set {row.variable} to the file's absolute path"
     if finding.path is None:
-        files = ", ".join(row.spec.system_names)
+        files = ", ".join(row.files)
         if not finding.step:  # otherwise a file was named, and that one was refused
             return Found(f"{finding.reason} ({files})", searched, remedy=remedy)
         return Found(finding.reason, searched, remedy=finding.remedy)
     reasons = []
     for each in (finding, *finding.others):
         assert each.path is not None
-        facts = dict(ask(name, each.path)[0])
+        facts = dict(ask(row.name, each.path)[0])
         reason = facts.pop("reason", "")
         if not reason:
             return Found("", searched, each.path, facts)
         reasons.append(reason if reason.startswith("cannot be loaded: ") else f"{each.path} {reason}")
     if finding.step == VARIABLE:
-        remedy = f"name another file, or unset {row.spec.env}; {row.how_to_get}"
+        remedy = f"name another file, or unset {row.variable}; {row.install}"
     return Found("; ".join(reasons), searched, finding.path, remedy=remedy)
 
 
-def find(row: Known) -> Finding:
-    """The file of a library: the usual search, then files that contain it, then its makers' own folders."""
+def find(row: registry.LibraryInfo) -> Finding:
+    """Finds the file of a library: the usual search, then files that contain it, then its makers' own folders."""
     finding = search(row.spec)
     if finding or finding.step:
         return finding
     loaded = [file.path for file in mapped_files() if file.name in row.inside and not file.deleted] if row.inside else []
-    installed = [os.path.join(folder, name) for name in row.spec.system_names for folder in row.folders]
+    installed = [os.path.join(folder, name) for name in row.files for folder in row.folders]
     for name, paths in (("inside other packages", loaded), ("its installer's folders", installed)):
         tried = [search(row.spec, path) for path in paths if os.path.lexists(path)]
         found = next((each for each in tried if each), None)
@@ -171,7 +162,7 @@ def find(row: Known) -> Finding:
 # --- packages, and runtimes that others bring ---------------------------------------------------------------------
 
 
-def _look_for_metal() -> Found:
+def _look_for_metal(row: registry.LibraryInfo) -> Found:
     folder, searched, reason = python_packages.find("mlx", "core")
     if folder is None:
         return Found(reason, searched)
@@ -180,47 +171,38 @@ def _look_for_metal() -> Found:
     return Found(reason, searched, folder, facts, "a Mac with Apple silicon" if reason else "")
 
 
-def _look_for_opt_einsum() -> Found:
+def _look_for_opt_einsum(row: registry.LibraryInfo) -> Found:
     folder, searched, reason = python_packages.find("opt_einsum")
     return Found(reason, searched, folder, {} if reason else {"version": python_packages.version("opt_einsum")})
 
 
-def _look_for_openmp() -> Found:
+def _look_for_openmp(row: registry.LibraryInfo) -> Found:
     loaded = openmp_runtimes.runtimes()
-    if loaded and not os.environ.get(KNOWN["openmp"].spec.env):
+    if loaded and not os.environ.get(row.variable):
         first = next((runtime for runtime in loaded if runtime.serves), loaded[0])
         return Found("", tuple(f"already in this process: {runtime.path}" for runtime in loaded), first.path)
-    return _look_for("openmp")
+    return _look_for(row)
 
 
-def _row_presence(name: str) -> Presence:
-    row = KNOWN[name]
+_LOOK: dict[str, Callable[[registry.LibraryInfo], Found]] = {
+    "openmp": _look_for_openmp, "mps": _look_for_metal, "opt_einsum": _look_for_opt_einsum,
+}  # fmt: skip
+"""Searches for what is no file, or not only one."""
 
-    def version() -> Version:
-        return presence(row.version_of).version()
-
-    return Presence(name, row.title, row.how_to_get, lambda: _look_for(name), version if row.version_of else None)
-
-
-_PRESENCES: dict[str, Presence] = {
-    **{name: _row_presence(name) for name in KNOWN},
-    "openmp": Presence("openmp", KNOWN["openmp"].title, KNOWN["openmp"].how_to_get, _look_for_openmp, openmp_runtimes.version),
-    "mps": Presence("mps", "MLX with a Metal device", "pip install mlx, on a Mac with Apple silicon", _look_for_metal),
-    "opt_einsum": Presence("opt_einsum", "opt_einsum", "pip install opt_einsum", _look_for_opt_einsum),
-}
+_presences: dict[str, Presence] = {}
 
 
 def names() -> tuple[str, ...]:
-    """Names that `presence` knows.
+    """Returns the names that `presence` takes.
 
-    >>> {"cuda", "mkldnn", "opt_einsum"} <= set(names())
+    >>> {"cuda", "onednn", "opt_einsum"} <= set(names())
     True
     """
-    return tuple(_PRESENCES)
+    return tuple(row.name for row in registry.rows() if row.files or row.name in _LOOK)
 
 
 def presence(name: str) -> Presence:
-    """The presence of the library behind a backend.
+    """Returns the presence of the file or package behind a backend.
 
     Parameters
     ----------
@@ -237,14 +219,16 @@ def presence(name: str) -> Presence:
     >>> presence("opt_einsum").available()
     True
     """
-    try:
-        return _PRESENCES[name]
-    except KeyError:
-        raise BadValue(f"there is no library {name!r}", remedy=f"one of: {', '.join(_PRESENCES)}") from None
+    row = registry.find(name)
+    if row is None or row.name not in names():
+        raise BadValue(f"there is no library {name!r}", remedy=f"one of: {', '.join(names())}")
+    if row.name not in _presences:
+        _presences.setdefault(row.name, Presence(row))
+    return _presences[row.name]
 
 
 def unavailable(name: str, what: str) -> BackendUnavailable:
-    """The error for something that needs a library which is not there.
+    """Returns the error for something that needs a library which is not there.
 
     Parameters
     ----------
@@ -276,36 +260,59 @@ def unavailable(name: str, what: str) -> BackendUnavailable:
 
 
 def driving(name: str) -> tuple[str, str]:
-    """Why what calls a library that is there cannot be used, and what to do; two empty texts if it can, or nothing calls it.
+    """Returns the reason why calls cannot run on a library whose file is there, and a remedy; two empty texts if they can.
 
     Examples
     --------
     >>> driving("opt_einsum")
     ('', '')
     """
-    from . import get, names
-
-    if name not in names():
+    row = registry.find(name)
+    if row is not None and not row.implementation:
         return "", ""
-    library = get(name)
-    reason = library.reason()
-    if not reason:
-        return "", ""
-    from .cuda.common import bindings
+    library = libraries.get(row.name if row is not None else name)
+    return ("", "") if library.available() else (library.reason(), library.remedy())
 
-    return reason, bindings.remedy(reason) or library.how_to_get
+
+def availability(name: str) -> Availability:
+    """Returns the object that tells whether the library behind a backend can be used.
+
+    Parameters
+    ----------
+    name : str
+        A library, or a module of `backends`.
+
+    Returns
+    -------
+    Availability
+        The library itself where calls can run on it, else the presence of its file or package.
+
+    Raises
+    ------
+    BadValue
+        For another name.
+
+    Examples
+    --------
+    >>> availability("mkldnn") is libraries.get("onednn"), availability("opt_einsum") is presence("opt_einsum")
+    (True, True)
+    """
+    row = registry.find(name)
+    if row is None or row.implementation:
+        return libraries.get(name if row is None else row.name)
+    return presence(name)
 
 
 # --- facts that single backends ask for ---------------------------------------------------------------------------
 
 
 def cuda_is_built() -> bool:
-    """Whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
+    """Tells whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
     return not python_packages.find("cupy")[2] and presence("cublas").available()
 
 
 def cuda_devices() -> int:
-    """How many CUDA devices the driver reports; 0 without one."""
+    """Returns the number of CUDA devices that the driver reports; 0 without one."""
     return int(presence("cuda").facts.get("devices", 0))
 
 
@@ -314,7 +321,7 @@ _largest: dict[str, int | None] = {}  # by path
 
 
 def max_alg_id() -> int | None:
-    """The largest number of an algorithm of cuSPARSELt; None if it is absent or does not tell (it needs a device to)."""
+    """Returns the largest number of an algorithm of cuSPARSELt; None if it is absent or does not tell (it needs a device to)."""
     library = presence("cusparselt")
     number, path = library.version(), library.path
     if number in _LARGEST_BY_VERSION:
@@ -327,18 +334,18 @@ def max_alg_id() -> int | None:
 
 
 def acl_available() -> bool:
-    """Whether the oneDNN that is found was built on the Arm Compute Library, linked to it or holding it."""
+    """Tells whether the oneDNN that is found was built on the Arm Compute Library, linked to it or holding it."""
     library = presence("mkldnn")
     if platform.machine().lower() not in ("aarch64", "arm64") or not library.available() or library.path is None:
         return False
-    info = search(LibrarySpec("mkldnn"), library.path).info
+    info = search(LibrarySpec("onednn"), library.path).info
     if info is not None and any(name.startswith("libarm_compute") for name in info.needed):
         return True
     return mentions(library.path, b"arm_compute")
 
 
 def mentions(path: str, word: bytes) -> bool:
-    """Whether the bytes of a file contain a word; it is read in pieces."""
+    """Tells whether the bytes of a file contain a word; it is read in pieces."""
     piece, rest = 1 << 20, b""
     with open(path, "rb") as file:
         while data := file.read(piece):
@@ -349,7 +356,7 @@ def mentions(path: str, word: bytes) -> bool:
 
 
 def mlx_importable() -> bool:
-    """Whether MLX can be found for import; it is not imported.
+    """Tells whether MLX can be found for import; it is not imported.
 
     >>> mlx_importable() in (True, False)
     True
@@ -358,6 +365,6 @@ def mlx_importable() -> bool:
 
 
 def metal_facts() -> Mapping[str, str | int]:
-    """Facts about the Metal device, empty without one: its "name", and the number of its "cores" (0 where untold)."""
+    """Returns facts about the Metal device, empty without one: its "name", and the number of its "cores" (0 where untold)."""
     library = presence("mps")
     return {"name": library.facts["name"], "cores": python_packages.gpu_cores()} if library.available() else {}

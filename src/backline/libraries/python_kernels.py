@@ -15,9 +15,6 @@ __all__ = ["PythonKernels"]
 class PythonKernels(Library):
     """The overrides that are registered; it has nothing for operations without one."""
 
-    name = "python_native"
-    title = "Python kernels"
-    devices = tuple(overrides.KEYS)
 
     def reason(self) -> str:
         return ""

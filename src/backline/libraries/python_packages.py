@@ -1,4 +1,4 @@
-"""Packages of Python behind backends, told without importing them; and what MLX says of the Metal device."""
+"""Python packages behind backends, found without importing them; and the Metal device, as MLX reports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ask_mlx", "cores_in", "find", "gpu_cores", "version"]
 
 
 def find(name: str, part: str = "") -> tuple[str | None, tuple[str, ...], str]:
-    """Where a package would be imported from.
+    """Returns the folder that a package would be imported from.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def _spec(name: str) -> Any:
 
 
 def version(name: str) -> str | None:
-    """Version of a package that is there: its own word if it is imported, else that of its installation."""
+    """Returns the version of a package that is there: its own word if it is imported, else that of its installation."""
     said = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(said, str):
         return said
@@ -79,7 +79,7 @@ def version(name: str) -> str | None:
 
 
 def ask_mlx() -> dict[str, Any]:
-    """What MLX says of the Metal device: "reason", and "version" and "name" if there is one. A child process imports it."""
+    """Returns MLX's facts of the Metal device, from a child process: "reason", and "version" and "name" if there is one."""
     import json
 
     return ask("mlx", json.dumps([entry for entry in sys.path if os.path.isabs(entry)]))[0]
@@ -87,7 +87,7 @@ def ask_mlx() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def gpu_cores() -> int:
-    """Cores of this Mac's GPU; 0 if the system does not tell."""
+    """Returns the number of cores of this Mac's GPU; 0 if the system does not tell."""
     import subprocess
 
     command = ["/usr/sbin/system_profiler", "-json", "SPDisplaysDataType"]
@@ -99,7 +99,7 @@ def gpu_cores() -> int:
 
 
 def cores_in(text: str) -> int:
-    """The number of GPU cores in what macOS's system profiler writes; 0 if it is not there.
+    """Returns the number of GPU cores in what macOS's system profiler writes; 0 if it is not there.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Engines for operations on int8: which of them are there.
+"""Engines for operations on int8, and the libraries that have them.
 
-An engine is a definition of results, to the last bit, and the libraries that compute by it; a library says so by an attribute
-``engines``, a tuple of names. The libraries FBGEMM and QNNPACK are not driven: the engines of their names have their ranges and
+An engine is a definition of results, to the last bit, and the libraries that compute by it; the rows of the libraries name
+their engines. The libraries FBGEMM and QNNPACK are not supported: the engines of their names have their ranges and
 their rounding, and the sums, which are the same in every library, are oneDNN's or NumPy's. Two methods of a library are optional:
 
 * ``engine_reason(name)``: why it cannot run that engine on this processor, though it is there, or "";
@@ -34,7 +34,7 @@ def _on_arm() -> bool:
 
 
 def supported() -> list[str]:
-    """Return the engines that are there, the best first; the exact one in NumPy always is.
+    """Returns the engines that are there, the best first; the exact one in NumPy always is.
 
     Examples
     --------
@@ -48,15 +48,15 @@ def supported() -> list[str]:
 
 
 def default() -> str:
-    """Return the engine that packs unless one is set: the best of the usual ones that is there and that switches allow."""
+    """Returns the engine that packs unless one is set: the best of the usual ones that is there and that switches allow."""
     there = [name for name in _DEFAULTS[_on_arm()] if not reason(name)]
     return next((name for name in there if any(map(_allowed, _having(name)))), there[0])
 
 
 def _having(name: str) -> list[Library]:
-    from . import all_libraries
+    from . import get, info, names
 
-    return [library for library in all_libraries() if name in library.engines]
+    return [get(library) for library in names() if name in info(library).engines]
 
 
 def _allowed(library: Library) -> bool:
@@ -65,7 +65,7 @@ def _allowed(library: Library) -> bool:
 
 
 def reason(name: str) -> str:
-    """Why an engine is not there, or an empty string.
+    """Returns the reason why an engine is not there, or an empty string.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def _none(name: str) -> str:
 
 
 def packing(problem: QuantizedProblem) -> Any:
-    """How the library that runs an engine wants the weight; None where that is as NumPy has it, or nobody runs it."""
+    """Returns the packing of a weight for the library that runs its engine; None for NumPy's layout, and without a library."""
     for library in _having(problem.engine):
         found = library.packing(problem) if hasattr(library, "packing") and library.available() else None
         if found is not None:

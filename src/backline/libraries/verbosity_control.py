@@ -1,4 +1,4 @@
-"""How a library is made to print a line for each of its calls, and how these lines are read.
+"""Control of a library's verbose output: a line for each of its calls, and the reading of these lines.
 
 A library keeps its level for the whole process. It is therefore set around each call that asks for another one than the
 library stands at, while the calls of other threads wait.
@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import _core, libraries
 from ..switches.initial_verbosity import starting_mkl, starting_mkldnn
+from . import registry
 from .base import Library
 
 __all__ = ["Voice", "backend_of", "library_of", "read_mkl", "read_onednn", "voice_of"]
@@ -54,7 +55,7 @@ class Voice:
         self._set = set_level
 
     def level(self, snapshot: Any) -> int:
-        """The level that a Snapshot asks for."""
+        """Returns the level that a Snapshot asks for."""
         asked: int = snapshot.get(self.switch, self.standing)
         return asked
 
@@ -78,21 +79,19 @@ class Voice:
 
 
 def backend_of(library: Library) -> str:
-    """The module of the switchboard that a library belongs to: mkldnn is oneDNN's.
+    """Returns the module of the switchboard that a library belongs to: mkldnn is oneDNN's.
 
     >>> backend_of(libraries.get("mkl"))
     'mkl'
     """
-    return (library.switch or library.name).removesuffix(".enabled")
+    return library.info.backend or library.name
 
 
 def library_of(backend: str) -> Library | None:
-    """The library behind a module of the switchboard, if calls can run on one."""
-    for name in sorted(libraries.names(), key=lambda name: name != backend):  # the likely one first: the others need an import
-        library = libraries.get(name)
-        if backend_of(library) == backend:
-            return library
-    return None
+    """Returns the library behind a module of the switchboard, if calls can run on one."""
+    row = registry.find(backend)
+    name = backend if row is None else row.name
+    return libraries.get(name) if name in libraries.names() and (row is None or row.backend == backend) else None
 
 
 _voices: dict[int, tuple[Library, Voice | None]] = {}
@@ -143,7 +142,7 @@ _PER_MS = {"s": 1e-3, "ms": 1.0, "us": 1e3, "ns": 1e6}
 
 
 def read_mkl(line: str) -> dict[str, Any]:
-    """What a line of MKL says: function, arguments, milliseconds, and the settings after them by MKL's own names.
+    """Parses a line of MKL: function, arguments, milliseconds, and the settings after them by MKL's own names.
 
     A line of another kind, such as the one with the version, is under "text".
 
@@ -167,7 +166,7 @@ _ONEDNN_FIELDS = ("engine", "primitive", "implementation", "propagation", "memor
 
 
 def read_onednn(line: str) -> dict[str, Any]:
-    """What a line of oneDNN says: operation ("exec", "create:cache_miss"), engine, primitive, implementation, milliseconds, ...
+    """Parses a line of oneDNN: operation ("exec", "create:cache_miss"), engine, primitive, implementation, milliseconds, ...
 
     The lines of releases 2 and 3 differ in what comes before the operation. A line of another kind is under "text".
 

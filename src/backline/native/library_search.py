@@ -1,4 +1,4 @@
-"""Where a native library is: the search, with every step on record.
+"""The search for the file of a native library, with every step recorded.
 
 The order is always the same: a path the caller names, the library's environment variable, a copy already
 mapped into this process, a wheel in this interpreter's own packages or its prefix, the folders of the
@@ -38,7 +38,7 @@ SYSTEM = "system loader's folders"
 
 @dataclass(frozen=True, slots=True)
 class LibrarySpec:
-    """What is known of a library before it is found.
+    """The description of a library's file before it is found.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class LibrarySpec:
     newest: bool = False
 
     def bears_name(self, filename: str) -> bool:
-        """Whether a file name is one of this library's; a longer version (``.so.4.0.0``) still is."""
+        """Tells whether a file name is one of this library's; a longer version (``.so.4.0.0``) still is."""
         patterns = [pattern.rpartition("/")[2] for _, pattern in self.wheels]
         patterns += [pattern.rpartition("/")[2] for pattern in self.prefix_globs]
         patterns += self.system_names
@@ -106,7 +106,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Where a library was found, or why it was not.
+    """The result of a search: a path, or the reason why there is none.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Finding:
         return "\n".join([head, *lines, *([f"  reason: {self.reason}"] if self.reason else [])])
 
     def require(self) -> str:
-        """The path.
+        """Returns the path.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Finding:
 
 
 def search(spec: LibrarySpec, path: str | None = None) -> Finding:
-    """Find a library's file.
+    """Finds a library's file.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def search(spec: LibrarySpec, path: str | None = None) -> Finding:
 
 
 def _named(spec: LibrarySpec, step: str, path: str, variable: str, before: tuple[Step, ...]) -> Finding:
-    """A file somebody asked for by name: taken, or refused with the reason; never replaced by another."""
+    """Checks a file that was asked for by name: it is used, or refused with the reason, and never replaced by another."""
     whose = f"{variable}={path!r}" if variable else repr(path)
     looked = (f"{variable}={path}" if variable else path,)
     if not os.path.isabs(path):
@@ -258,7 +258,7 @@ def _first(
     steps: list[Step],
     notes: Iterable[str] = (),
 ) -> Finding | None:
-    """The first sound file among the candidates; the step is put on record either way."""
+    """Returns the first sound file among the candidates; the step is recorded in any case."""
     refused = []
     for path in candidates:
         try:
@@ -279,7 +279,7 @@ def _first(
 
 
 def _newest(spec: LibrarySpec, steps: list[Step]) -> Finding | None:
-    """The newest of several sound files; None if there are not several."""
+    """Returns the newest of several sound files; None if there are not several."""
     places: dict[str, tuple[str, str]] = {}
     for step, paths in ((WHEEL, _in_packages(spec)[1]), (SYSTEM, _in_folders(spec, system_folders()))):
         for path in paths:
@@ -300,7 +300,7 @@ def _newest(spec: LibrarySpec, steps: list[Step]) -> Finding | None:
 
 
 def version_in_name(path: str) -> tuple[int, ...]:
-    """The numbers after ``.so`` in the name of the file that a path leads to, or () where they say no more than the interface.
+    """Returns the numbers after ``.so`` in the name of the file that a path leads to, or () where they only say the interface.
 
     Packages often hold copies in the place of links: then the longer name of a file of the same size beside it counts.
 
@@ -323,7 +323,7 @@ def version_in_name(path: str) -> tuple[int, ...]:
 
 
 def _mapped(spec: LibrarySpec, files: Iterable[MappedFile]) -> list[str]:
-    """Copies in this process, by name; a file that was replaced since cannot be reached by its path."""
+    """Returns the copies in this process, by name; a file that was replaced since cannot be reached by its path."""
     found = [file.path for file in files if spec.bears_name(file.name) and not file.deleted]
     # Of two generations the one that is looked for first, as a program's other packages take it; the rest stays where it is.
     place = {name: n for n, name in enumerate(spec.system_names)}
@@ -332,7 +332,7 @@ def _mapped(spec: LibrarySpec, files: Iterable[MappedFile]) -> list[str]:
 
 
 def _newest_first(paths: Iterable[str]) -> list[str]:
-    """Sorted by the numbers in the file name, highest first: ``.so.3`` before ``.so.2`` before ``.so``."""
+    """Sorts paths by the numbers in the file name, highest first: ``.so.3`` before ``.so.2`` before ``.so``."""
 
     def key(path: str) -> tuple[list[int], str]:
         version = os.path.basename(path).partition(".so")[2]
@@ -342,7 +342,7 @@ def _newest_first(paths: Iterable[str]) -> list[str]:
 
 
 def _in_packages(spec: LibrarySpec) -> tuple[tuple[str, ...], list[str]]:
-    """Patterns looked at, and the files that fit: wheels in site-packages, then the prefix's lib folder."""
+    """Returns the patterns looked at, and the files that fit: wheels in site-packages, then the prefix's lib folder."""
     import glob
 
     looked, paths = [], []
@@ -358,7 +358,7 @@ def _in_packages(spec: LibrarySpec) -> tuple[tuple[str, ...], list[str]]:
 
 
 def prefix_folders() -> list[str]:
-    """Where wheels put plain libraries: the environment's lib folder, and the user's if it is in use."""
+    """Returns the folders where wheels put plain libraries: the environment's lib folder, and the user's if it is in use."""
     import site
 
     prefixes = [sys.prefix]
@@ -368,7 +368,7 @@ def prefix_folders() -> list[str]:
 
 
 def site_folders() -> list[str]:
-    """Site-packages of this interpreter, the user's own among them if this interpreter uses it.
+    """Returns the site-packages of this interpreter, the user's own among them if this interpreter uses it.
 
     Not `sys.path`: that may hold the working directory or whatever a program added.
     """
@@ -390,7 +390,7 @@ def _in_folders(spec: LibrarySpec, folders: Iterable[str]) -> Iterator[str]:
 
 
 def system_folders(notes: list[str] | None = None) -> list[str]:
-    """The folders the system's loader searches, in its order, each once.
+    """Returns the folders the system's loader searches, in its order, each once.
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ def system_folders(notes: list[str] | None = None) -> list[str]:
 
 
 def loader_configuration(path: str = "/etc/ld.so.conf", depth: int = 0) -> list[str]:
-    """The folders an ld.so.conf names, includes followed; [] if it is not there.
+    """Returns the folders an ld.so.conf names, includes followed; [] if it is not there.
 
     The loader's own cache is left alone: its format is private, and the text it was made from says the same.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -66,7 +66,7 @@ class Switched:
 
     __backend__: ClassVar[str]
     __computed__: ClassVar[Mapping[str, tuple[Callable[[], object], str]]]
-    __lazy__: ClassVar[tuple[str, ...]] = ()
+    __lazy__: ClassVar[Collection[str]] = ()
 
     def __getattr__(self, name: str) -> Any:
         # Reached when there is no such attribute: a submodule that nobody imported yet, a switch declared after the class was
@@ -237,7 +237,7 @@ def install(
     module: str,
     prefix: str,
     computed: Computed | None = None,
-    lazy: tuple[str, ...] = (),
+    lazy: Collection[str] = (),
     members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
     """Make the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.

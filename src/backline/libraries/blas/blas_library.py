@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ... import switches
 from ...native import thread_team
-from ...native.library_search import Finding, LibrarySpec, search
+from ...native.library_search import Finding, search
 from ...problems import Problem
 from ...problems.attention_problem import AttentionProblem
 from ...problems.conv_problem import ConvProblem
@@ -32,9 +32,8 @@ __all__ = ["BlasLibrary"]
 
 
 class BlasLibrary(FileLibrary):
-    """Base of the libraries with a BLAS interface. A subclass has a `spec` and opens the file."""
+    """Base of the libraries with a BLAS interface. A subclass opens the file."""
 
-    spec: LibrarySpec
     has_lapack = True
     openmp = True  # what threads they start are those of the one team
     kernels: tuple[str, ...] = ()  # of attention

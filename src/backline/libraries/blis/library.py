@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from ...native import thread_team
-from ...native.library_search import LibrarySpec
 from ...native.shared_library import NativeLibrary
 from ..blas.blas_library import BlasLibrary
 from ..blas.cblas import BlasTraits
@@ -18,17 +17,7 @@ __all__ = ["BLIS"]
 class BLIS(BlasLibrary):
     """libblis of the system, such as Debian's libblis4-openmp."""
 
-    name = "blis"
-    title = "BLIS"
-    how_to_get = "on Debian: apt install libblis4-openmp"
     has_lapack = False
-    spec = LibrarySpec(
-        name="blis",
-        env="BACKLINE_BLIS_LIBRARY",
-        system_names=("libblis.so.4", "libblis.so.5"),
-        folders=("blis-openmp", "blis-pthread"),
-        needs=("cblas_sgemm", "bli_thread_set_num_threads"),
-    )
 
     def trial(self) -> dict[str, Any]:
         return {"mode": getattr(os, "RTLD_DEEPBIND", 0), "setup": [], "set threads": "bli_thread_set_num_threads"}

@@ -48,10 +48,6 @@ class Emulated(Library):
     bf16 False
     """
 
-    name = "emulated"
-    title = "Emulated"
-    switch = "emulate"
-    families = ("matmul",)
 
     def reason(self) -> str:
         return ""

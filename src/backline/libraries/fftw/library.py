@@ -18,7 +18,6 @@ from ...native.shared_library import NativeLibrary
 from ...problems import Problem, operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, FileLibrary, Refusal
-from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from . import wisdom
 from .guru_transforms import fftw_algorithms, prepare_fftw
@@ -32,12 +31,6 @@ PRECISIONS = {"f": "float32", "": "float64"}
 class FFTW(FileLibrary):
     """libfftw3 and libfftw3f of the system, or of a conda environment."""
 
-    name = "fftw"
-    title = "FFTW"
-    families = ("fft",)
-    openmp = True
-    how_to_get = KNOWN["fftw"].how_to_get
-    spec = KNOWN["fftw"].spec
 
     def __init__(self) -> None:
         self.finding: Finding | None = None

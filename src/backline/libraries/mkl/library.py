@@ -14,7 +14,6 @@ from typing import Any
 
 from ... import _core, switches
 from ...native import thread_team
-from ...native.library_search import LibrarySpec
 from ...native.plan_builder import Builder
 from ...native.process_map import mapped_files
 from ...native.shared_library import NativeLibrary
@@ -40,18 +39,7 @@ UNREPRODUCIBLE = "MKL was used in this process before it could be asked for the 
 class MKL(BlasLibrary):
     """libmkl_rt of the wheel mkl, a conda environment, or the system."""
 
-    name = "mkl"
-    title = "MKL"
-    kernels = ("flash_attention", "math")
-    how_to_get = "pip install 'backline[mkl]'"
     reproducible = True
-    spec = LibrarySpec(
-        name="mkl",
-        env="BACKLINE_MKL_LIBRARY",
-        prefix_globs=("libmkl_rt.so*",),
-        system_names=("libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so"),
-        needs=("MKL_Set_Num_Threads_Local", "cblas_sgemm"),
-    )
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None

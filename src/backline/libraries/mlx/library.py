@@ -75,10 +75,6 @@ class MlxPlan:
 class MLX(Library):
     """mlx, the package. ``mps.enabled`` is about Metal, not about all of it: off, work goes to the CPU stream."""
 
-    name = "mlx"
-    title = "MLX"
-    how_to_get = "pip install mlx on a Mac, pip install 'mlx[cpu]' on Linux"
-    devices = ("mps",)
     _reason: str | None = None
     _device: Device | None = None
 

@@ -16,7 +16,6 @@ from ...problems import Problem
 from ...problems.conv_problem import ConvProblem
 from .. import presence
 from ..base import Algorithm, FileLibrary, Refusal
-from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from ..pthreadpool import Pools
 from .nnpack_conv import check, conv_algorithms, prepare_conv, status_text
@@ -27,10 +26,6 @@ __all__ = ["NNPACK"]
 class NNPACK(FileLibrary):
     """A system's libnnpack, or the copy inside PyTorch once that is imported."""
 
-    name = "nnpack"
-    title = "NNPACK"
-    families = ("conv",)
-    how_to_get = KNOWN["nnpack"].how_to_get
 
     def __init__(self) -> None:
         self.finding: Finding | None = None
@@ -59,7 +54,7 @@ class NNPACK(FileLibrary):
         if machine not in ("x86_64", "amd64"):
             return f"it takes structures by value, and how {machine} passes them is not known here"
         try:
-            self.finding = presence.find(KNOWN["nnpack"])
+            self.finding = presence.find(self.info)
             path = self.finding.path
             if path is None:
                 return self.finding.reason

@@ -67,10 +67,6 @@ ON_BLAS = (MatmulProblem, LinalgProblem, ConvProblem, RnnProblem, QuantizedProbl
 class NumPy(Library):
     """numpy, the package."""
 
-    name = "numpy"
-    title = "NumPy"
-    kernels = ("math",)  # of attention
-    engines = reference_quantized.ENGINES  # for int8
 
     def reason(self) -> str:
         return ""

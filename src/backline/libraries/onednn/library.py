@@ -23,11 +23,10 @@ from ...problems.rnn_problem import RnnProblem
 from ...switches.initial_verbosity import starting_mkldnn
 from .. import capability
 from ..base import Algorithm, FileLibrary, Refusal
-from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from . import abi
 from .onednn_conv import conv_algorithms, prepare_conv
-from .onednn_int8 import ENGINES, Packing, packing, prepare_quantized, quantized_algorithms, quantized_refusal
+from .onednn_int8 import Packing, packing, prepare_quantized, quantized_algorithms, quantized_refusal
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_products import prepare_product, product_algorithms
 from .onednn_rnn import prepare_rnn, rnn_algorithms
@@ -52,14 +51,6 @@ class Loaded:
 class OneDNN(FileLibrary):
     """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
 
-    name = "onednn"
-    title = "oneDNN"
-    switch = "mkldnn.enabled"
-    families = ("matmul", "conv", "neural", "rnn", "quantized")
-    engines = ENGINES
-    openmp = True
-    how_to_get = KNOWN["mkldnn"].how_to_get
-    spec = KNOWN["mkldnn"].spec
 
     def __init__(self) -> None:
         self.finding: Finding | None = None
@@ -95,7 +86,7 @@ class OneDNN(FileLibrary):
         assert path is not None
         try:
             if finding.info is not None and any(name.startswith("libsycl") for name in finding.info.needed):
-                return f"{path} is built on SYCL; {KNOWN['mkldnn'].how_to_get} has a build on OpenMP"
+                return f"{path} is built on SYCL; {self.how_to_get} has a build on OpenMP"
             proof = prove_by_class(self.name, path, _threads())
             if proof.reason:
                 return proof.reason

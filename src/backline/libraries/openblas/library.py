@@ -11,7 +11,6 @@ import os
 from typing import Any
 
 from ...native import thread_team
-from ...native.library_search import LibrarySpec
 from ...native.shared_library import NativeLibrary
 from .. import capability
 from ..blas.blas_library import BlasLibrary
@@ -26,23 +25,6 @@ NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
 class OpenBLAS(BlasLibrary):
     """libopenblas from the wheel scipy-openblas32 or -64, the system, or NumPy."""
 
-    name = "openblas"
-    title = "OpenBLAS"
-    kernels = ("flash_attention", "math")
-    how_to_get = "pip install scipy-openblas32"
-    spec = LibrarySpec(
-        name="openblas",
-        env="BACKLINE_OPENBLAS_LIBRARY",
-        wheels=(
-            ("scipy_openblas32", "lib/libscipy_openblas*.so"),
-            ("scipy_openblas64", "lib/libscipy_openblas*.so"),
-            ("numpy.libs", "libscipy_openblas*.so"),
-        ),
-        system_names=("libopenblas.so.0", "libopenblas.so"),
-        folders=("openblas-openmp", "openblas-pthread"),
-        needs=("scipy_cblas_sgemm|scipy_cblas_sgemm64_|cblas_sgemm|cblas_sgemm64_",),
-        reuse_mapped=False,
-    )
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.openblas_kernels(self.facts.get("core", "")) if self.available() else None

@@ -411,9 +411,9 @@ CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
     "kleidiai": _kleidiai,
     "magma": _magma,
     "miopen": _miopen,
-    "mkldnn": _onednn,
     "nnpack": _nnpack,
     "nvrtc": _nvrtc,
+    "onednn": _onednn,
     "openmp": _openmp,
     "xnnpack": _xnnpack,
 }

@@ -29,10 +29,6 @@ KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocke
 class SciPy(Library):
     """scipy.fft without its front door."""
 
-    name = "scipy"
-    title = "SciPy"
-    how_to_get = "pip install scipy"
-    families = ("fft",)
 
     def __init__(self) -> None:
         self._reason: str | None = None

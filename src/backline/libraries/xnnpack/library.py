@@ -16,7 +16,6 @@ from ...problems.conv_problem import ConvProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ..base import Algorithm, FileLibrary, Refusal
-from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from . import xnnpack_layers
 from .interface import EARLY, Interface, Xnnpack, trials, wrong
@@ -30,11 +29,6 @@ RIGHT = 0  # exit status of a trial
 class XNNPACK(FileLibrary):
     """libXNNPACK of the system, such as Debian's libxnnpack0; float32 convolutions and products with constant weights."""
 
-    name = "xnnpack"
-    title = "XNNPACK"
-    families = ("matmul", "conv")
-    how_to_get = KNOWN["xnnpack"].how_to_get
-    spec = KNOWN["xnnpack"].spec
 
     def __init__(self) -> None:
         self.finding: Finding | None = None

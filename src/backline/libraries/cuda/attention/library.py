@@ -113,13 +113,6 @@ def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: st
 class Triton(Library):
     """Kernels in Triton, which compiles them; CuPy loads and launches what it made. Without Triton, those that are packaged."""
 
-    name = "triton"
-    title = "attention kernels in Triton"
-    families = ("attention",)
-    devices = ("cuda",)
-    switch = "python_native.triton.enabled"
-    kernels = ("flash_attention", "efficient_attention")
-    how_to_get = compiler.HOW_TO_GET
 
     def reason(self) -> str:
         absent = compiler.reason()

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from ....errors import BackendUnavailable
 from ... import python_packages
+from ...availability import keep_remedy
 from ...presence import presence
 from .driver_versions import driver_refuses, two_cudas
 
-__all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason", "remedy"]
+__all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason"]
 
 
 class _Module(NamedTuple):
@@ -47,7 +48,6 @@ inserted: dict[str, Any] = {}
 
 _imported: dict[str, Any] = {}
 _loaded: dict[str, Any] = {}  # kept, so that the files stay loaded
-_remedies: dict[str, str] = {}  # by reason
 _lock = Lock()
 
 
@@ -66,15 +66,7 @@ def reason(*names: str) -> str:
     ''
     >>> del inserted["cufft"]
     """
-    found, remedy = _refusal(names)
-    if found:
-        _remedies[found] = remedy
-    return found
-
-
-def remedy(reason: str) -> str:
-    """What to do about a reason that was given here, or an empty string."""
-    return _remedies.get(reason, "")
+    return keep_remedy(*_refusal(names))
 
 
 def _refusal(names: tuple[str, ...]) -> tuple[str, str]:

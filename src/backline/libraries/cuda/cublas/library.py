@@ -302,11 +302,6 @@ def _offsets(items: int | tuple[int, ...], batch: int) -> np.ndarray[Any, Any]:
 class CuBLAS(Library):
     """libcublas, called through nvmath's binding."""
 
-    name = "cublas"
-    title = "cuBLAS"
-    families = ("matmul", "conv")
-    devices = ("cuda",)
-    how_to_get = "pip install 'backline[cuda13]'"
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cublas")

@@ -322,11 +322,6 @@ def _free(owned: list[tuple[Callable[[int], Any], int]]) -> None:
 class CuBLASLt(Library):
     """libcublasLt, called through nvmath's binding."""
 
-    name = "cublaslt"
-    title = "cuBLASLt"
-    families = ("matmul",)
-    devices = ("cuda",)
-    how_to_get = "pip install 'backline[cuda13]'"
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cublasLt")

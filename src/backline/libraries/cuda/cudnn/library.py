@@ -42,12 +42,6 @@ AT_ONCE = Search(False, 0)
 class CuDNN(Library):
     """libcudnn, called through nvidia-cudnn-frontend."""
 
-    name = "cudnn"
-    title = "cuDNN"
-    families = ("conv", "attention")
-    devices = ("cuda",)
-    kernels = ("cudnn_attention",)
-    how_to_get = "pip install 'backline[cudnn]'"
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cudnn")

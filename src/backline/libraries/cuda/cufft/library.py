@@ -22,11 +22,6 @@ __all__ = ["CuFFT"]
 class CuFFT(Library):
     """libcufft, the GPU library of Fourier transforms."""
 
-    name = "cufft"
-    title = "cuFFT"
-    how_to_get = "pip install 'backline[cuda13]'"
-    families = ("fft",)
-    devices = ("cuda",)
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cufft")

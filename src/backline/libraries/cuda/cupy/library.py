@@ -88,12 +88,6 @@ def reason(p: NeuralProblem) -> str:
 class CuPy(Library):
     """cupy, the package, for elementwise work and reductions; products, transforms and solvers are other libraries'."""
 
-    name = "cupy"
-    title = "CuPy"
-    families = ("neural", "einsum", "attention", "rnn")
-    devices = ("cuda",)
-    kernels = ("math",)
-    how_to_get = "pip install 'backline[cuda13]'"
 
     def reason(self) -> str:
         return bindings.reason("cupy")

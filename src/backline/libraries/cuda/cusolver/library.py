@@ -79,11 +79,6 @@ def _run(problem: LinalgProblem, settings: Settings, *arrays: Any) -> Any:
 class CuSOLVER(Library):
     """libcusolver, called through nvmath's binding."""
 
-    name = "cusolver"
-    title = "cuSOLVER"
-    families = ("linalg",)
-    devices = ("cuda",)
-    how_to_get = "pip install 'backline[cuda13]'"
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cublas", "cusolverDn")

@@ -171,11 +171,6 @@ def _leading(o: Operand, order: str) -> int:
 class CuSPARSELt(Library):
     """libcusparseLt, products with 2:4 sparse matrices on sparse tensor cores."""
 
-    name = "cusparselt"
-    title = "cuSPARSELt"
-    how_to_get = "pip install 'backline[sparse]'"
-    families = ("sparse",)
-    devices = ("cuda",)
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cusparseLt")

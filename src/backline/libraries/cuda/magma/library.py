@@ -293,11 +293,6 @@ def _run(problem: LinalgProblem, settings: Settings, native: Native, *arrays: An
 class MAGMA(Library):
     """libmagma, a user's own."""
 
-    name = "magma"
-    title = "MAGMA"
-    families = ("linalg",)
-    devices = ("cuda",)
-    how_to_get = "a build of MAGMA for CUDA; BACKLINE_MAGMA_LIBRARY names its file"
 
     def __init__(self) -> None:
         self._native: tuple[str, Native] | None = None
