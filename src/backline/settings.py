@@ -8,7 +8,8 @@ from . import _core, switches
 from .errors import BadType
 from .switches import Switch
 from .switches.default_threads import MOST_THREADS
-from .switches.switch import Between, show
+from .switches.legal import Between
+from .switches.switch import show
 
 __all__ = [
     "get_num_interop_threads",

@@ -140,6 +140,5 @@ _module_factory.install(
     model=("fp32_precision",),
     lazy=_MODULES,
     present=False,
-    also=("float32_matmul_precision",),
     members={"__allow_nonbracketed_mutation_flag": _FLAG},
 )

@@ -88,8 +88,6 @@ def install(
     plans: str = "",
     transforms: str = "",
     present: bool = True,
-    hidden: bool = False,
-    also: tuple[str, ...] = (),
     lenient: Lenient | None = None,
     members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
@@ -114,10 +112,6 @@ def install(
         Library whose cache of plans of Fourier transforms is shown as ``fft_plan_cache``.
     present
         Whether there is a library that may be there or not.
-    hidden
-        Whether ``flags`` takes switches that are reached through functions too.
-    also
-        Those of them that it takes besides the others, where it does not take all.
     lenient
         As for `flags_of`.
     members
@@ -134,7 +128,7 @@ def install(
     if f"{prefix}.enabled" in switches.declared():
         found["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
         found["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
-    found["flags"], found["set_flags"] = flags_of(prefix, model, hidden, also, lenient)
+    found["flags"], found["set_flags"] = flags_of(prefix, model, lenient)
     for name, function in found.items():
         if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
             space[name] = _named(function, name, module)
@@ -176,22 +170,15 @@ def precision(module: str, device: str, op: str) -> Any:
 def flags_of(
     prefix: str,
     model: tuple[str, ...] = (),
-    hidden: bool = False,
-    also: tuple[str, ...] = (),
     lenient: Lenient | None = None,
 ) -> tuple[Callable[..., switches.Scope], Callable[..., tuple[Any, ...]]]:
     """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
 
     `lenient` is given what both are called with, switch name to value, and returns what counts of it.
     """
-    there = {
-        s.attribute: s
-        for s in switches.every().values()
-        if s.backend == prefix and (hidden or s.face == "attribute" or s.attribute in also)
-    }
-    names = {name: switch.name for name, switch in there.items()}
+    names = {s.attribute: s.name for s in switches.all_switches().values() if s.backend == prefix and s.in_flags}
     underscored = {f"_{name}": full for name, full in names.items()}
-    returned = [names[name] for name in (model or [name for name in names if name not in also])]
+    returned = [names[name] for name in model or names]
     title = f"{prefix}.flags" if prefix else "backends.flags"
 
     def flags(*args: object, **kwargs: object) -> switches.Scope:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 from .. import libraries
-from ..switches.switch_module import late_names
+from ..switches import plugins
 from . import _module_factory
 
-__all__ = ["late"]
+__all__: list[str] = []
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -30,8 +29,6 @@ class _Finder:
         package, _, backend = name.rpartition(".")
         if package != _PACKAGE or backend.startswith("_"):
             return None
-        from ..switches import plugins  # here and below: it is much to import, and few programs come by
-
         plugins.discover()
         plugin = plugins.found().get(backend)
         # The stubs ask for all that old loaders had; `create_module` and `exec_module` are enough.
@@ -46,8 +43,6 @@ class _Loader:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         name = module.__name__.rpartition(".")[2]
-        from ..switches import plugins
-
         plugins.discover(f"{name}.")  # where its class declares its switches, they are needed now
         plugin = plugins.found()[name]
         own = plugin.backend or plugins.backend_of(name)
@@ -65,23 +60,4 @@ class _Loader:
         _module_factory.install(module.__name__, plans=name)
 
 
-def late(module: str, name: str) -> Any:
-    """What a plug-in has for an attribute that nobody else has: a backend module, or the value of a switch; None for nothing."""
-    from ..switches import plugins
-
-    if module == _PACKAGE:
-        plugins.discover()
-        return import_module(f"{module}.{name}") if name in plugins.found() else None
-    from .. import switches
-
-    plugins.discover()
-    for plugin in plugins.found().values():
-        if module in (f"{_PACKAGE}.{plugin.name}", plugin.backend or plugins.backend_of(plugin.name)):
-            switch = f"{plugin.name}.{name}"
-            plugins.discover(switch)
-            return switches.get(switch) if switch in switches.declared() else None
-    return None
-
-
-late_names.append(late)
 sys.meta_path[:] = [*(finder for finder in sys.meta_path if getattr(finder, "__module__", "") != __name__), _Finder]

@@ -29,4 +29,4 @@ def get_cpu_capability() -> str:
     return capability.effective()
 
 
-_module_factory.install(__name__, present=False, hidden=True)
+_module_factory.install(__name__, present=False)

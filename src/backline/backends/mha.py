@@ -37,4 +37,4 @@ def set_fastpath_enabled(value: bool) -> None:
     _switches.assign("mha.fastpath", value, depth=2)
 
 
-_module_factory.install(__name__, present=False, hidden=True)
+_module_factory.install(__name__, present=False)

@@ -16,7 +16,7 @@ from ..engine.explanation import composites, operation_families, problem_builder
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
-from ..switches.config import steps_out
+from ..switches.provenance import steps_out
 from . import device_dispatch, promote
 from .seeds import is_drawn
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .switch import Value, View
+from .switch import DerivedSwitch, Value
 
 __all__ = ["Addition"]
 
 
-class Addition(View):
+class Addition(DerivedSwitch):
     """Names that come to those of its node. Which names those are is asked when it is written, or its scope entered.
 
     Examples

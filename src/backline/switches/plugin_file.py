@@ -1,4 +1,4 @@
-"""What a plug-in says of itself in its TOML file: read, checked and never run.
+"""Reader of a plug-in's TOML file, which is checked and never run.
 
 Whatever is wrong with one file is said in one warning, with the key, the value and the legal values; what is wrong is left
 out and the rest counts. Only a file without a usable ``library`` is refused as a whole.
@@ -14,14 +14,14 @@ from typing import Any
 
 from ..errors import BacklineError
 from . import toml
-from .definitions import FAMILIES
-from .switch import AtLeast, EachOf, Switch, Value, nearest, show
+from .legal import AtLeast, EachOf
+from .switch import FAMILIES, Switch, Value, nearest, show
 
 __all__ = ["DEVICES", "RESERVED", "Plugin", "Words", "enabled", "is_module", "is_reference", "line_of", "read"]
 
 DEVICES = ("cpu", "cuda", "mps")
 RESERVED = ("enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version")
-"""What every backend module has: no switch of a plug-in may take these names."""
+"""Names that every backend module has: no switch of a plug-in may take them."""
 
 _LARGEST = 1 << 16  # bytes; such a file is a page of text
 _MOST = 100  # switches, and legal values of one
@@ -261,7 +261,7 @@ def _switch(plugin: str, table: Mapping[str, Any], families: tuple[str, ...], wh
 
 
 class _Wrong(Exception):
-    """What is wrong with the legal values of a switch."""
+    """The legal values of a switch are wrong."""
 
 
 def _legal(name: str, kind: type, table: Mapping[str, Any]) -> tuple[Value, ...] | AtLeast | EachOf | None:

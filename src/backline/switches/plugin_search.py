@@ -1,4 +1,4 @@
-"""Looks for plug-ins among the installed distributions: which entry points count, and why the others are refused."""
+"""Search for plug-ins among the installed distributions, and the reasons why some are refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from keyword import iskeyword
 
 from .plugin_file import Plugin, enabled, is_module, is_reference, line_of, read
 from .switch import show
-from .switch_registry import every, library_names
+from .switch_registry import all_switches, known_libraries
 
 __all__ = ["GROUP", "noted", "remedy", "search", "words_of"]
 
 GROUP = "backline.libraries"
 VARIABLE = "BACKLINE_PLUGINS"
+
+# Names in the root of the backends that are no switches, nor modules with switches.
+_NO_SWITCHES = (
+    "annotations", "disable_global_flags", "effective_precision", "flags", "flags_frozen", "set_flags", "xeon",
+)  # fmt: skip
 
 
 def search() -> tuple[dict[str, Plugin], list[str]]:
@@ -74,31 +79,20 @@ def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _refusal(name: str, accepted: Mapping[str, Plugin]) -> str:
-    """Why no plug-in may have this name, or an empty string."""
+    """Returns the reason why no plug-in may have this name, or an empty string."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or iskeyword(name):
         return f"its name {show(name)} is no lower-case identifier of at most 40 characters"
     if name in accepted:
         return f"{accepted[name].source} brings a library of the same name"
-    if name in library_names():
+    if name in known_libraries():
         return f"Backline has a library {name!r}, which a plug-in cannot replace"
     # A list first, here and below: another thread may declare a switch meanwhile.
-    taken = [switch for switch in list(every()) if switch == name or switch.startswith(f"{name}.")]
-    if taken:
-        return f"there is a switch {taken[0]} already, which a plug-in cannot replace"
-    if _is_public(name):
+    clashes = [switch for switch in list(all_switches()) if switch == name or switch.startswith(f"{name}.")]
+    if clashes:
+        return f"there is a switch {clashes[0]} already, which a plug-in cannot replace"
+    if name in _NO_SWITCHES:
         return f"backline.backends.{name} exists already"
     return ""
-
-
-def _is_public(name: str) -> bool:
-    """Whether the package of backends has a name, or a module that is not imported yet."""
-    import sys
-    from importlib.machinery import PathFinder
-
-    backends = sys.modules.get(f"{__name__.partition('.')[0]}.backends")
-    if backends is None:
-        return False
-    return name in vars(backends) or PathFinder.find_spec(f"{backends.__name__}.{name}", list(backends.__path__)) is not None
 
 
 def _read(name: str, value: str, source: str, faults: list[str]) -> Plugin | None:
@@ -118,7 +112,7 @@ def _read(name: str, value: str, source: str, faults: list[str]) -> Plugin | Non
 
 
 def _path(module: str, file: str, faults: list[str]) -> str:
-    """Where a data file of a package is; the package is found and not imported."""
+    """Returns the path of a data file of a package; the package is found and not imported."""
     from importlib.util import find_spec
 
     top, *below = module.split(".")
@@ -140,7 +134,7 @@ def _clashes(plugin: Plugin, accepted: dict[str, Plugin], faults: list[str]) -> 
     """Accept a plug-in without those switches whose environment variable is another's; or return why it is refused."""
     from dataclasses import replace
 
-    declared = [*list(every().values()), *(switch for other in accepted.values() for switch in other.switches)]
+    declared = [*list(all_switches().values()), *(switch for other in accepted.values() for switch in other.switches)]
     variables = {switch.env: switch.name for switch in declared}
     clashing = [switch for switch in plugin.switches if switch.env in variables]
     for switch in clashing:
@@ -164,8 +158,8 @@ def words_of(error: BaseException) -> str:
 
 
 def remedy(source: str) -> str:
-    """What to do about a plug-in of this distribution."""
-    return f"mend or uninstall {source.rpartition(' ')[0]}, or set {VARIABLE}=0"
+    """Returns the remedy for a plug-in of this distribution."""
+    return f"fix or uninstall {source.rpartition(' ')[0]}, or set {VARIABLE}=0"
 
 
 def noted(name: str, source: str, faults: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a value comes from, and places in the user's program noted at little cost."""
+"""Origins of values, and places in the user's program noted at little cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TypeAlias
 
-__all__ = ["Origin", "Place", "place", "text_of"]
+__all__ = ["Origin", "Place", "place", "steps_out", "text_of"]
 
 Place: TypeAlias = tuple[CodeType, int]
 """Code object and position in it: what is cheap to note. `text_of` makes text of it, when asked for."""
@@ -15,7 +15,7 @@ Place: TypeAlias = tuple[CodeType, int]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from.
+    """Origin of a value.
 
     Parameters
     ----------
@@ -55,3 +55,12 @@ def text_of(noted: Place) -> str:
         if first <= position < last and number is not None:
             line = number
     return f"{code.co_filename}:{line}"
+
+
+def steps_out() -> int:
+    """Returns the number of frames up to the first one outside of this package, for a warning that points there."""
+    inside = __name__.partition(".")[0] + "."
+    frame, steps = sys._getframe(1), 1
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(inside):
+        frame, steps = frame.f_back, steps + 1
+    return steps

@@ -14,7 +14,7 @@ from ...switches.enumerations import BlasBackend, LinalgBackend, ROCmFABackend, 
 from ...switches.switch import EnumSwitch as _EnumSwitch
 from .. import _module_factory
 from ._matmul_switches import cuBLASModule
-from ._plan_cache import cuFFTPlanCache, cuFFTPlanCacheAttrContextProp, cuFFTPlanCacheManager
+from ._plan_cache import cufft_plan_cache, cuFFTPlanCache, cuFFTPlanCacheAttrContextProp, cuFFTPlanCacheManager
 from ._sdpa_switches import (
     SDPAParams,
     can_use_cudnn_attention,
@@ -41,7 +41,6 @@ flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 
 matmul = cuBLASModule()
-cufft_plan_cache = cuFFTPlanCacheManager()
 
 
 def is_built() -> bool:
@@ -338,4 +337,4 @@ def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
     _switches.assign("cuda.fp16_bf16_reduction_math_sdp", enabled, depth=2)
 
 
-_module_factory.install(__name__, hidden=True)
+_module_factory.install(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
@@ -13,7 +12,7 @@ from ...errors import BackendUnavailable, BadType, BadValue, ReadOnly, UnknownNa
 from ...switches.switch import nearest, show
 from .. import _module_factory
 
-__all__ = ["cuFFTPlanCache", "cuFFTPlanCacheAttrContextProp", "cuFFTPlanCacheManager"]
+__all__ = ["cuFFTPlanCache", "cuFFTPlanCacheAttrContextProp", "cuFFTPlanCacheManager", "cufft_plan_cache"]
 
 _TITLE = "backline.backends.cuda.cufft_plan_cache"
 _SIZE = (
@@ -201,14 +200,15 @@ class cuFFTPlanCacheManager(_Fixed):
         return _manager, ()
 
 
-def _manager() -> cuFFTPlanCacheManager:
-    from .. import cuda
+cufft_plan_cache = cuFFTPlanCacheManager()
 
-    return cuda.cufft_plan_cache
+
+def _manager() -> cuFFTPlanCacheManager:
+    return cufft_plan_cache
 
 
 def _of_device(index: int) -> cuFFTPlanCache:
-    return operator.getitem(_manager(), index)
+    return cufft_plan_cache[index]
 
 
 # --- devices ------------------------------------------------------------------------------------------------------
