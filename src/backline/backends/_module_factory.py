@@ -1,4 +1,4 @@
-"""What the modules of the switchboard do in the same way, made from the declarations of their switches."""
+"""Functions and attributes that all modules of backends have, made from the declarations of their switches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from .. import switches
 from ..errors import BackendUnavailable
 from ..switches.switch_module import Computed, SwitchGroup, attributes
 from ..switches.switch_module import install as install_switches
 
-__all__ = ["Flags", "IsTrue", "SetFlags", "Version", "available", "flags_of", "group", "install", "unavailable", "version"]
+__all__ = [
+    "Flags", "IsTrue", "SetFlags", "Setter", "Version", "available", "flags_of", "group", "install", "switch_functions",
+    "unavailable", "version",
+]  # fmt: skip
 
 
 # For the annotations in the modules: what `install` makes of the declarations.
@@ -21,6 +24,15 @@ IsTrue: TypeAlias = Callable[[], bool]
 Version: TypeAlias = Callable[[], Any]
 Flags: TypeAlias = Callable[..., switches.Scope]
 SetFlags: TypeAlias = Callable[..., tuple[Any, ...]]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Setter(Protocol):
+    """A function that turns a switch on or off."""
+
+    def __call__(self, enabled: bool) -> None: ...
+
 
 Lenient: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
 
@@ -64,18 +76,39 @@ def unavailable(backend: str, what: str) -> BackendUnavailable:
     return make(backend, what)
 
 
-def plan_cache(library: str) -> object:
-    """Return the cache of prepared executions of a library."""
-    from ..engine import plan_caches as plans
+def _plan_cache(library: str) -> Callable[[], object]:
+    def cache() -> object:
+        """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
+        from ..engine import plan_caches
 
-    return plans.cache(library)
+        return plan_caches.cache(library)
+
+    return cache
 
 
-def fft_plan_cache(library: str) -> object:
-    """Return the cache of plans of Fourier transforms of a library."""
-    from ..engine import fft_plan_caches
+def _fft_plan_cache(library: str) -> Callable[[], object]:
+    def cache() -> object:
+        """Its plans of transforms: as ``plan_cache``, and ``nbytes``, ``max_bytes`` (may be set), ``hits``, ``misses``. Read-only."""
+        from ..engine import fft_plan_caches
 
-    return fft_plan_caches.cache(library)
+        return fft_plan_caches.cache(library)
+
+    return cache
+
+
+def switch_functions(switch: str, getter: str, setter: str, module: str) -> tuple[IsTrue, Setter]:
+    """Makes the functions of `module` that return whether a switch is on, and set it."""
+
+    def read() -> bool:
+        return cast(bool, switches.get(switch))
+
+    def write(enabled: bool) -> None:
+        switches.assign(switch, enabled, depth=2)
+
+    doc = switches.lookup(switch).doc
+    read.__doc__ = f"Return the switch ``{switch}``: {doc}"
+    write.__doc__ = f"Set the switch ``{switch}``: {doc}\n\nRaises\n------\nBadType\n    Not a bool.\n"
+    return _named(read, getter, module), _named(write, setter, module)
 
 
 def install(
@@ -133,15 +166,15 @@ def install(
         if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
             space[name] = _named(function, name, module)
     if plans:
-        entry = (lambda: plan_cache(plans), f"{prefix}.plan_cache.max_size")
-        computed = {**(computed or {}), "plan_cache": entry}
+        computed = {**(computed or {}), "plan_cache": (_plan_cache(plans), f"{prefix}.plan_cache.max_size")}
     if transforms:
-        entry = (lambda: fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")
-        computed = {**(computed or {}), "fft_plan_cache": entry}
+        computed = {**(computed or {}), "fft_plan_cache": (_fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")}
     install_switches(module, prefix, computed, lazy, members)
+    own = [s.attribute for s in switches.all_switches().values() if s.backend == prefix and s.as_attribute]
+    space["__all__"] = [*dict.fromkeys([*space.get("__all__", ()), *own])]
 
 
-def _named(function: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
+def _named(function: F, name: str, module: str) -> F:
     function.__name__ = function.__qualname__ = name
     function.__module__ = module
     function.__made__ = True  # type: ignore[attr-defined]  # a mark of our own

@@ -11,11 +11,7 @@ from . import _module_factory
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version"]
 
 enabled: bool
-"""Whether BLIS may run calls. Off is a prohibition: no fallback passes over it."""
-
 plan_cache: PlanCache
-"""Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version

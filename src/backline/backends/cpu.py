@@ -1,4 +1,4 @@
-"""The processor: what it can do, and how much of that libraries may use."""
+"""The processor: its instruction sets, and a cap on those that libraries may use."""
 
 from __future__ import annotations
 

@@ -22,18 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 enabled: bool
-"""Whether FFTW may run calls. Off is a prohibition: no fallback passes over it."""
-
 planning: Literal["estimate", "measure", "patient"]
-"""How FFTW finds a way: by rules, by timing some, or by timing many, which takes seconds for each signature."""
-
 plan_time_limit: float
-"""Seconds after which FFTW ends its timing of one signature and takes the best way found so far."""
-
 fft_plan_cache: FftPlanCache
-"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
-``clear()``. Read-only."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version

@@ -1,4 +1,4 @@
-"""Multi-head attention: whether it runs as one fused operation."""
+"""Multi-head attention: permission to run it as one fused operation."""
 
 from __future__ import annotations
 

@@ -8,11 +8,7 @@ from . import _module_factory
 __all__ = ["enabled", "flags", "immediate", "is_available", "is_enabled", "set_flags", "version"]
 
 immediate: bool
-"""Whether MIOpen takes its first solution for a convolution instead of searching for the fastest."""
-
 enabled: bool
-"""Whether MIOpen may run calls. Off is a prohibition: no fallback passes over it."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version

@@ -12,8 +12,6 @@ __all__ = [
 ]  # fmt: skip
 
 enabled: bool
-"""Whether MLX arrays compute on Metal. Off: on MLX's CPU stream."""
-
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
 flags: _module_factory.Flags

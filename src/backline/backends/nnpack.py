@@ -8,8 +8,6 @@ from . import _module_factory
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "set_flags", "version"]
 
 enabled: bool
-"""Whether NNPACK may run calls. Off is a prohibition: no fallback passes over it."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version

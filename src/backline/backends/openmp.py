@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "num_threads", "runtimes", "set_flags", "version"]
 
 enabled: bool
-"""Whether libraries that thread by OpenMP may use more than one thread."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version

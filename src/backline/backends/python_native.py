@@ -1,4 +1,4 @@
-"""Kernels written in a Python kernel language: which languages, operations and kinds of device may use them.
+"""Kernels written in a Python kernel language, and the languages, operations and kinds of device that may use them.
 
 Such a kernel takes the place of an operation if neither its language, nor the operation, nor the kind of device is disabled,
 and its own condition holds. Everything here may be set inside a scope, and ends with it then.
@@ -31,16 +31,9 @@ _OPERATIONS = "python_native.disabled_operations"
 _KEYS = "python_native.disabled_dispatch_keys"
 
 cutedsl: DSLController
-"""CuTe DSL."""
-
 triton: DSLController
-"""Triton."""
-
 all_dsls: list[str]
-"""The languages there are. Read-only."""
-
 available_dsls: list[str]
-"""Those whose package can be imported here. Read-only."""
 
 
 class _Version(str):
@@ -64,7 +57,7 @@ class _Version(str):
 
 
 class DSLController(_SwitchGroup):
-    """One kernel language: whether it is there, and whether its kernels may run.
+    """One kernel language.
 
     Parameters
     ----------
@@ -104,7 +97,7 @@ class DSLController(_SwitchGroup):
 
     @property
     def available(self) -> bool:
-        """Whether its package can be imported. It is not imported for that."""
+        """True if its package can be imported. It is not imported for that."""
         from ..libraries import python_packages
 
         return not python_packages.find(_PACKAGES[self._name][0])[2]
@@ -120,7 +113,7 @@ class DSLController(_SwitchGroup):
 
     @property
     def enabled(self) -> bool:
-        """Whether its kernels may run here. May be set."""
+        """True if its kernels may run here. May be set."""
         return _cast(bool, _switches.get(f"{self.__backend__}.enabled"))
 
     def disable(self) -> None:
@@ -314,8 +307,14 @@ def _change(switch: str, function: str, names: tuple[str, ...], *, disable: bool
             ) from None
 
 
-def _dsls(available: bool = False) -> list[str]:
-    return [name for name, controller in _controllers.items() if controller.available or not available]
+def _all_dsls() -> list[str]:
+    """Names of the kernel languages. Read-only."""
+    return [*_controllers]
+
+
+def _available_dsls() -> list[str]:
+    """Names of the languages whose package can be imported here. Read-only."""
+    return [name for name, controller in _controllers.items() if controller.available]
 
 
 _SET = "python_native.triton.enabled or python_native.cutedsl.enabled"
@@ -323,8 +322,8 @@ _module_factory.install(
     __name__,
     present=False,
     computed={
-        "all_dsls": (_dsls, _SET),
-        "available_dsls": (lambda: _dsls(available=True), _SET),
+        "all_dsls": (_all_dsls, _SET),
+        "available_dsls": (_available_dsls, _SET),
         "cutedsl": (lambda: _controllers["cutedsl"], "python_native.cutedsl.enabled"),
         "triton": (lambda: _controllers["triton"], "python_native.triton.enabled"),
     },

@@ -11,12 +11,7 @@ from . import _module_factory
 __all__ = ["enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "set_flags", "version"]
 
 enabled: bool
-"""Whether SciPy may run calls. Off is a prohibition: no fallback passes over it."""
-
 fft_plan_cache: FftPlanCache
-"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
-``clear()``. Read-only."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version

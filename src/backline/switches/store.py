@@ -217,7 +217,8 @@ def _with_form(name: str, value: object) -> str:
     switch = lookup(name)
     if not switch.in_flags:
         return f"with backline.switches.scope({{{name!r}: {show(value)}}}): ..."
-    path = ".".join(part for part in ("backline.backends", switch.backend) if part)
+    package = "backline" if switch.backend.startswith("utils.") else "backline.backends"
+    path = ".".join(part for part in (package, switch.backend) if part)
     return f"with {path}.flags({switch.attribute}={show(value)}): ..."
 
 

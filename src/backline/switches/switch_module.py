@@ -216,7 +216,7 @@ def attributes(prefix: str, computed: Computed | None = None) -> dict[str, objec
         if switch.backend == prefix and switch.as_attribute:
             members[switch.attribute] = property(store.reader(switch.name), doc=switch.doc)
     for name, (function, _) in computed.items():
-        members[name] = property(_ignoring_owner(function))
+        members[name] = property(_ignoring_owner(function), doc=function.__doc__)
     return members
 
 
@@ -242,10 +242,18 @@ def install(
 
     Notes
     -----
-    The module's source annotates each switch (``enabled: bool``) without a value, for type checkers.
+    The module's source annotates each switch (``enabled: bool``) without a value, for type checkers. The module's docstring
+    gets a section about its attributes, which is made from the declarations.
     """
     body = {**attributes(prefix, computed), **members, "__lazy__": lazy, "__module__": __name__}
     sys.modules[module].__class__ = type("SwitchModule", (SwitchModule,), body)
+    vars(sys.modules[module])["__doc__"] = _with_attributes(vars(sys.modules[module]).get("__doc__"), body)
+
+
+def _with_attributes(doc: str | None, members: Mapping[str, object]) -> str:
+    """Returns the docstring of a module with a section about the properties among `members`."""
+    lines = [f"{name}\n    {p.__doc__}" for name, p in members.items() if isinstance(p, property) and p.__doc__]
+    return "\n".join([(doc or "").rstrip(), *(["", "Attributes", "----------", *lines] if lines else [])]) + "\n"
 
 
 def _ignoring_owner(function: Callable[[], object]) -> Callable[[object], object]:

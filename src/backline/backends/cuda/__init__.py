@@ -1,4 +1,4 @@
-"""CUDA: which libraries run products, linear algebra and attention on arrays of GPUs, and with how much memory.
+"""CUDA: the libraries that run products, linear algebra and attention on arrays of GPUs, and their workspaces.
 
 The switches of attention (``..._sdp``) hold for arrays of every device.
 """
@@ -257,84 +257,24 @@ def blas_workspace_size(size: int | None = None, backend: BlasBackend | str | No
 # --- attention ---------------------------------------------------------------------------------------------------
 
 
-def flash_sdp_enabled() -> bool:
-    """Tell whether flash attention may run, on arrays of any device."""
-    return _cast(bool, _switches.get("cuda.flash_sdp"))
-
-
-def enable_flash_sdp(enabled: bool) -> None:
-    """Allow or forbid flash attention. Forbidden, no fallback passes over it.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.flash_sdp", enabled, depth=2)
-
-
-def mem_efficient_sdp_enabled() -> bool:
-    """Tell whether memory-efficient attention may run, on arrays of any device."""
-    return _cast(bool, _switches.get("cuda.mem_efficient_sdp"))
-
-
-def enable_mem_efficient_sdp(enabled: bool) -> None:
-    """Allow or forbid memory-efficient attention.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.mem_efficient_sdp", enabled, depth=2)
-
-
-def math_sdp_enabled() -> bool:
-    """Tell whether attention made of products and softmax may run, on arrays of any device."""
-    return _cast(bool, _switches.get("cuda.math_sdp"))
-
-
-def enable_math_sdp(enabled: bool) -> None:
-    """Allow or forbid attention made of products and softmax.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.math_sdp", enabled, depth=2)
-
-
-def cudnn_sdp_enabled() -> bool:
-    """Tell whether cuDNN's attention may run."""
-    return _cast(bool, _switches.get("cuda.cudnn_sdp"))
-
-
-def enable_cudnn_sdp(enabled: bool) -> None:
-    """Allow or forbid cuDNN's attention.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.cudnn_sdp", enabled, depth=2)
-
-
-def fp16_bf16_reduction_math_sdp_allowed() -> bool:
-    """Tell whether attention made of products and softmax may compute half-precision arrays in half precision."""
-    return _cast(bool, _switches.get("cuda.fp16_bf16_reduction_math_sdp"))
-
-
-def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
-    """Allow attention made of products and softmax to compute half-precision arrays in half precision; else in float32.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.fp16_bf16_reduction_math_sdp", enabled, depth=2)
+flash_sdp_enabled, enable_flash_sdp = _module_factory.switch_functions(
+    "cuda.flash_sdp", "flash_sdp_enabled", "enable_flash_sdp", __name__
+)
+mem_efficient_sdp_enabled, enable_mem_efficient_sdp = _module_factory.switch_functions(
+    "cuda.mem_efficient_sdp", "mem_efficient_sdp_enabled", "enable_mem_efficient_sdp", __name__
+)
+math_sdp_enabled, enable_math_sdp = _module_factory.switch_functions(
+    "cuda.math_sdp", "math_sdp_enabled", "enable_math_sdp", __name__
+)
+cudnn_sdp_enabled, enable_cudnn_sdp = _module_factory.switch_functions(
+    "cuda.cudnn_sdp", "cudnn_sdp_enabled", "enable_cudnn_sdp", __name__
+)
+fp16_bf16_reduction_math_sdp_allowed, allow_fp16_bf16_reduction_math_sdp = _module_factory.switch_functions(
+    "cuda.fp16_bf16_reduction_math_sdp",
+    "fp16_bf16_reduction_math_sdp_allowed",
+    "allow_fp16_bf16_reduction_math_sdp",
+    __name__,
+)
 
 
 _module_factory.install(__name__)

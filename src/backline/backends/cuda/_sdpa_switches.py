@@ -1,4 +1,4 @@
-"""Attention on arrays of every device: which kernels may run, and whether they can run a call."""
+"""Attention on arrays of every device: the kernels that are available, and the reasons why one cannot run a call."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _can_use(function: str, kernel: str, params: object, debug: bool) -> bool:
 
 
 def refused(kernel: str, params: SDPAParams) -> str:
-    """Why a kernel cannot run a call here: it is switched off, is not there, or has a constraint that fails. Else empty."""
+    """Returns the reason why a kernel cannot run a call here (off, absent, or a constraint that fails), or an empty string."""
     from ...libraries import attention_constraints
     from ...problems.attention_problem import attention_problem
 

@@ -16,8 +16,6 @@ from .. import _module_factory
 __all__ = ["Unserializable", "flags", "fp32_precision", "get_cudnn_mode", "init_dropout_state", "set_flags"]
 
 fp32_precision: Literal["none", "ieee", "tf32"]
-"""Precision that float32 inputs of recurrent networks may be reduced to on CUDA arrays."""
-
 flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 
