@@ -66,12 +66,12 @@ _FOR_EXTENSIONS = (_FP32Precision, _get_fp32_precision_getter, _set_fp32_precisi
 
 
 def __allow_nonbracketed_mutation() -> Any:
-    """Return a scope in which this context may assign frozen switches. What it assigns stays."""
+    """Returns a scope in which this context may assign frozen switches. What it assigns stays."""
     return _store.thawed()
 
 
 def disable_global_flags() -> None:
-    """Freeze the process-wide value of every switch, for good.
+    """Freezes the process-wide value of every switch, for good.
 
     Scopes, and assignments inside them, still work.
     """
@@ -79,12 +79,12 @@ def disable_global_flags() -> None:
 
 
 def flags_frozen() -> bool:
-    """Tell whether the process-wide values are frozen."""
+    """Tells whether the process-wide values are frozen."""
     return _switches.frozen()
 
 
 def effective_precision() -> Any:
-    """Return a table of the precision requested and the precision in effect, for each operation and library here.
+    """Returns a table of the precision requested and the precision in effect, for each operation and library here.
 
     Examples
     --------

@@ -43,8 +43,8 @@ def _library(backend: str) -> str:
 
 
 def available(backend: str) -> bool:
-    """Tell whether the library behind a backend is found and can be loaded now."""
-    from .. import libraries  # here, because nothing looks for a library before somebody asks
+    """Tells whether the library behind a backend is found and can be loaded now."""
+    from .. import libraries  # here, because no library is looked for at import
 
     name = _library(backend)
     if name in libraries.names():
@@ -58,7 +58,7 @@ _NUMBERED = ("cudnn", "cusparselt")  # their makers' versions are numbers
 
 
 def version(backend: str) -> Any:
-    """Version of the library behind a backend, or None if it is absent or does not tell."""
+    """Returns the version of the library behind a backend, or None if it is absent or does not tell."""
     from .. import libraries
 
     name = _library(backend)
@@ -70,7 +70,7 @@ def version(backend: str) -> Any:
 
 
 def unavailable(backend: str, what: str) -> BackendUnavailable:
-    """The error for something that needs the library behind a backend: what was looked for, where, how to get it."""
+    """Returns the error for something that needs the library behind a backend: what was looked for, where, how to get it."""
     from ..libraries.presence import unavailable as make
 
     return make(backend, what)
@@ -88,7 +88,7 @@ def _plan_cache(library: str) -> Callable[[], object]:
 
 def _fft_plan_cache(library: str) -> Callable[[], object]:
     def cache() -> object:
-        """Its plans of transforms: as ``plan_cache``, and ``nbytes``, ``max_bytes`` (may be set), ``hits``, ``misses``. Read-only."""
+        """Its plans of transforms: as ``plan_cache``, and ``nbytes``, ``max_bytes`` (may be set), ``hits`` and ``misses``."""
         from ..engine import fft_plan_caches
 
         return fft_plan_caches.cache(library)
@@ -124,7 +124,7 @@ def install(
     lenient: Lenient | None = None,
     members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Give a module its switches as attributes and the functions that every backend has. Its body calls this at the end.
+    """Gives a module its switches as attributes and the functions that every backend has. Its body calls this at the end.
 
     ``flags`` and ``set_flags``; with `present` also ``is_available`` and ``version``; with a switch ``enabled`` also
     ``is_enabled``. What the module defines itself stays.
@@ -134,7 +134,7 @@ def install(
     module
         The module's ``__name__``.
     prefix
-        What its switches' names begin with; the last part of `module` unless given.
+        Beginning of its switches' names; the last part of `module` unless given.
     model
         Switches whose old values ``set_flags`` returns; all unless given.
     computed, lazy
@@ -144,7 +144,7 @@ def install(
     transforms
         Library whose cache of plans of Fourier transforms is shown as ``fft_plan_cache``.
     present
-        Whether there is a library that may be there or not.
+        False for a module that is not about a library.
     lenient
         As for `flags_of`.
     members
@@ -152,17 +152,17 @@ def install(
     """
     prefix = module.rpartition(".")[2] if prefix is None else prefix
     space = sys.modules[module].__dict__
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     if present:
-        found["is_available"] = lambda: available(prefix)
-        found["is_available"].__doc__ = "Tell whether the library is found and can be loaded now. The answer is kept."
-        found["version"] = lambda: version(prefix)
-        found["version"].__doc__ = "Version of the library, or None if it is absent or does not tell."
+        functions["is_available"] = lambda: available(prefix)
+        functions["is_available"].__doc__ = "Tell whether the library is found and can be loaded now. The answer is kept."
+        functions["version"] = lambda: version(prefix)
+        functions["version"].__doc__ = "Version of the library, or None if it is absent or does not tell."
     if f"{prefix}.enabled" in switches.declared():
-        found["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
-        found["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
-    found["flags"], found["set_flags"] = flags_of(prefix, model, lenient)
-    for name, function in found.items():
+        functions["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
+        functions["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
+    functions["flags"], functions["set_flags"] = flags_of(prefix, model, lenient)
+    for name, function in functions.items():
         if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
             space[name] = _named(function, name, module)
     if plans:
@@ -182,14 +182,14 @@ def _named(function: F, name: str, module: str) -> F:
 
 
 def group(title: str, prefix: str, computed: Computed | None = None) -> dict[str, Any]:
-    """Members of the class of a sub-object: its switches, ``flags`` and ``set_flags``, and the name users reach it by."""
+    """Returns the members of the class of a sub-object: its switches, ``flags``, ``set_flags`` and its public name."""
     flags, set_flags = flags_of(prefix)
-    made = {function: staticmethod(_named(f, function, title)) for function, f in (("flags", flags), ("set_flags", set_flags))}
-    return {**attributes(prefix, computed), **made, "__title__": title}
+    functions = {name: staticmethod(_named(f, name, title)) for name, f in (("flags", flags), ("set_flags", set_flags))}
+    return {**attributes(prefix, computed), **functions, "__title__": title}
 
 
 def precision(module: str, device: str, op: str) -> Any:
-    """Make the sub-object for the precision of one operation: ``fp32_precision``, ``flags``, and what it is for."""
+    """Makes the sub-object for the precision of one operation: ``fp32_precision``, ``flags``, ``backend`` and ``op``."""
     prefix = f"{module.rpartition('.')[2]}.{op}"
     facts: Computed = {
         "backend": (lambda: device, f"{prefix}.fp32_precision"),
@@ -205,7 +205,7 @@ def flags_of(
     model: tuple[str, ...] = (),
     lenient: Lenient | None = None,
 ) -> tuple[Callable[..., switches.Scope], Callable[..., tuple[Any, ...]]]:
-    """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
+    """Makes ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
 
     `lenient` is given what both are called with, switch name to value, and returns what counts of it.
     """

@@ -16,7 +16,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_max_alg_id() -> int | None:
-    """Largest number of an algorithm of this version, or None without the library.
+    """Returns the largest number of an algorithm of this version, or None without the library.
 
     Examples
     --------

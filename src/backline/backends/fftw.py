@@ -1,7 +1,7 @@
 """FFTW: Fourier, cosine and sine transforms, by the system's own copy of the library.
 
-How it plans is a switch. What it finds out by timing is its wisdom: text that can be kept in a file and read by a later process,
-which then need not time anything.
+``planning`` sets how it plans. The results of its timing are its wisdom: text that can be kept in a file and read by a later
+process, which then need not time anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ set_flags: _module_factory.SetFlags
 
 
 def export_wisdom(path: str | os.PathLike[str]) -> None:
-    """Write what FFTW found out by timing to a file, as text.
+    """Writes FFTW's wisdom, which is what it learned by timing, to a file, as text.
 
     The file is there whole or not at all: it is written beside its place and moved.
 
@@ -76,7 +76,7 @@ def export_wisdom(path: str | os.PathLike[str]) -> None:
 
 
 def import_wisdom(path: str | os.PathLike[str]) -> None:
-    """Read a file that `export_wisdom` wrote. FFTW then knows what was timed; nothing is timed for that again.
+    """Reads a file that `export_wisdom` wrote. FFTW then knows what was timed; nothing is timed for that again.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_fastpath_enabled() -> bool:
-    """Tell whether multi-head attention and encoder layers may run as one fused operation.
+    """Tells whether multi-head attention and encoder layers may run as one fused operation.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def get_fastpath_enabled() -> bool:
 
 
 def set_fastpath_enabled(value: bool) -> None:
-    """Allow or forbid the fused operation; forbidden, products and softmax run one by one.
+    """Allows or forbids the fused operation; forbidden, products and softmax run one by one.
 
     Raises
     ------

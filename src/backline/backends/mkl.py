@@ -29,7 +29,7 @@ set_flags: _module_factory.SetFlags
 
 
 def verbose(enable: int | bool) -> Any:
-    """Return a scope in which MKL prints a line for each of its calls, and which collects them.
+    """Returns a scope in which MKL prints a line for each of its calls, and which collects them.
 
     Parameters
     ----------

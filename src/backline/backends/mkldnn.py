@@ -30,14 +30,14 @@ set_flags: _module_factory.SetFlags
 
 
 def is_acl_available() -> bool:
-    """Tell whether the oneDNN that is found was built on the Arm Compute Library."""
+    """Tells whether the oneDNN that is found was built on the Arm Compute Library."""
     from ..libraries import presence
 
     return presence.acl_available()
 
 
 def verbose(level: int) -> Any:
-    """Return a scope in which oneDNN prints a line for each execution, and which collects them.
+    """Returns a scope in which oneDNN prints a line for each execution, and which collects them.
 
     Parameters
     ----------

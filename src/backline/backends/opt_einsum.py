@@ -21,7 +21,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_opt_einsum() -> ModuleType | None:
-    """Return the package opt_einsum, or None if it is absent.
+    """Returns the package opt_einsum, or None if it is absent.
 
     Examples
     --------

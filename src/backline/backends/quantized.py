@@ -18,7 +18,7 @@ set_flags: _module_factory.SetFlags
 
 
 def _supported() -> list[str]:
-    """The engines that are there, the best first. Read-only."""
+    """Engines that are available, the best first. Read-only."""
     from ..libraries import quantized_engines
 
     return quantized_engines.supported()

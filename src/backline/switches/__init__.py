@@ -42,7 +42,7 @@ del _definitions
 
 
 def scope(values: Mapping[str, object] | None = None, /, **more: object) -> Scope:
-    """Return a scope that sets switches by their names; None keeps what holds.
+    """Returns a scope that sets switches by their names; None keeps what holds.
 
     Parameters
     ----------

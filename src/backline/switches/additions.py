@@ -10,7 +10,7 @@ __all__ = ["Addition"]
 
 
 class Addition(DerivedSwitch):
-    """Names that come to those of its node. Which names those are is asked when it is written, or its scope entered.
+    """Names that come to those of its node. They are read when it is written, or when its scope is entered.
 
     Examples
     --------

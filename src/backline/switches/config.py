@@ -1,6 +1,6 @@
 """Values from outside the program: the user's file, the project's file, and the environment.
 
-Configuration is data. It is checked and never run. Whatever is wrong with one file is said at once, with the file, the
+Configuration is data. It is checked and never run. All faults of one file are reported at once, with the file, the
 line where it can be told, the key, the value and the legal values: in an error for the project's file, in a warning for
 the user's, which no program is to blame for, and for the environment. A value that is wrong is left out and the others
 count; a file that cannot be read as TOML is left out as a whole.
@@ -61,7 +61,7 @@ class Source:
     faults: list[str] = field(default_factory=list)
 
     def take(self, switch: Switch) -> list[str]:
-        """Read the value of `switch` from `raw`, if there is one; return what is wrong with it."""
+        """Reads the value of `switch` from `raw`, if there is one, and returns the faults in it."""
         key = switch.env if self.kind == "environment" else switch.name
         if key not in self.raw:
             return self._take_other(switch) if self.kind == "environment" else []
@@ -77,7 +77,7 @@ class Source:
         return []
 
     def _take_other(self, switch: Switch) -> list[str]:
-        """Read the variables that other programs have for the same."""
+        """Reads the variables that other programs have for the same."""
         faults = []
         for key, words in switch.variables.items():
             text = self.raw.get(key, "").strip()
@@ -93,7 +93,7 @@ class Source:
         return faults
 
     def at(self, key: str) -> str:
-        """Say in which line `key` stands, if that is known."""
+        """Returns the line of `key` as text, if it is known."""
         return f"line {self.lines[key]}: " if key in self.lines else ""
 
 
@@ -104,7 +104,7 @@ def read_sources(switches: Mapping[str, Switch]) -> list[Source]:
 
 
 def warn_about(source: Source, faults: list[str]) -> None:
-    """Issue one warning that lists `faults` of a source; none if there are none."""
+    """Issues one warning that lists `faults` of a source; none if there are none."""
     if faults:
         import warnings
 
@@ -114,7 +114,7 @@ def warn_about(source: Source, faults: list[str]) -> None:
 
 
 def refuse(source: Source) -> None:
-    """Raise one `BadValue` that lists what is wrong with `source`, if anything is."""
+    """Raises one `BadValue` that lists what is wrong with `source`, if anything is."""
     if source.faults:
         raise BadValue(
             f"{source.kind} {source.label}: " + "; ".join(source.faults),
@@ -162,7 +162,7 @@ def _project_file() -> Source | None:
 
 
 def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
-    """Read one TOML file; None if it has no such `table`, that is if it says nothing to us."""
+    """Reads one TOML file; None if it has no such `table`, that is if it has nothing for Backline."""
     source = Source(kind, path)
     text = ""
     try:
@@ -175,7 +175,7 @@ def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
         content: Any = toml.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # tomllib raises plain ones for numbers beyond all bounds
         if table and not re.search(r"^\s*\[\s*tool\s*\.\s*backline\b", text, re.MULTILINE):
-            return None  # a broken file of somebody else's is not ours to complain about
+            return None  # a broken file that has no table for Backline is not reported
         source.faults.append(f"the file is ignored as a whole: {_reason(error)}")
         return source
     for part in table:
@@ -203,7 +203,7 @@ def _reason(error: Exception) -> str:
 
 
 def _flatten(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values. Tables deeper than any switch's stay values: they are reported like unknown keys."""
+    """Yields dotted keys and their values. Tables deeper than any switch's stay values: they are reported like unknown keys."""
     todo = [("", 1, content)]
     while todo:
         prefix, depth, table = todo.pop()
@@ -215,7 +215,7 @@ def _flatten(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _line_numbers(text: str, table: tuple[str, ...]) -> dict[str, int]:
-    """Lines of the keys, as far as a plain look at the text tells; the parser does not say."""
+    """Returns the lines of the keys, as far as a plain look at the text tells; the parser does not say."""
     lines: dict[str, int] = {}
     prefix = ""
     skip = ".".join(table) + "." if table else ""

@@ -35,7 +35,7 @@ from .workspaces import RECOMMENDED, starting_cublas, starting_cublaslt
 __all__ = ["KERNELS"]
 
 KERNELS = ("flash_attention", "efficient_attention", "math", "cudnn_attention", "overrideable")
-"""Attention kernels in their standing order, in lower case; enums.SDPBackend has the same names."""
+"""Attention kernels in their default order, in lower case; enums.SDPBackend has the same names."""
 
 _MATMUL = ("matmul", "attention", "einsum")  # what reads the matmul nodes of fp32_precision
 _FP32 = (*_MATMUL, "conv", "rnn")

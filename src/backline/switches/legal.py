@@ -27,7 +27,7 @@ class AtLeast:
         return isinstance(value, (int, float)) and value >= self.bound
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
+        """Returns the legal values as text, the nearest to `value` first."""
         number = "an integer" if kind is int else "a number"
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
 
@@ -49,7 +49,7 @@ class Between:
         return isinstance(value, int) and self.low <= value <= self.high
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
+        """Returns the legal values as text, the nearest to `value` first."""
         above = value > self.high if isinstance(value, int) else str(value).strip().isdigit() and len(str(value)) > 1
         if above:
             return f"{self.high} (the nearest), or an integer below it, from {self.low}"
@@ -70,7 +70,7 @@ class EachOf:
         return isinstance(value, tuple) and all(item in known for item in value)
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to the first illegal item of `value` first."""
+        """Returns the legal values as text, the nearest to the first illegal item of `value` first."""
         known = list(self.names())
         items = value if isinstance(value, (tuple, list)) else (value,)
         wrong = next((item for item in items if isinstance(item, str) and item not in known), "")
@@ -96,5 +96,5 @@ class Pairs:
         return hash(Pairs)
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal."""
+        """Returns the legal values as text."""
         return "texts of a device's index and a number, such as ('1=100',)"

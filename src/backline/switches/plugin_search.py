@@ -23,14 +23,14 @@ _NO_SWITCHES = (
 
 
 def search() -> tuple[dict[str, Plugin], list[str]]:
-    """Every plug-in that may be used, by name, and one text for each thing that is wrong. Declares and imports nothing."""
+    """Returns every plug-in that may be used, by name, and one text for each fault. Declares and imports nothing."""
     accepted: dict[str, Plugin] = {}
     unsaid: list[str] = []
     if not _wanted(unsaid):
         return accepted, unsaid
     try:
         points = sorted(_entry_points(unsaid))
-    except Exception as error:  # of a finder that somebody else installed
+    except Exception as error:  # of a finder that another package installed
         unsaid.append(f"backline: plug-ins cannot be looked for ({words_of(error)}); set {VARIABLE}=0 to do without")
         points = []
     for name, value, source in points:
@@ -53,7 +53,7 @@ def _wanted(unsaid: list[str]) -> bool:
 
 
 def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Name, value and distribution of each entry point of the group."""
+    """Yields name, value and distribution of each entry point of the group."""
     from importlib import metadata
 
     for distribution in metadata.distributions():
@@ -68,7 +68,7 @@ def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
                 continue  # another version of it comes first on the path: that is the one which would be imported
             source = line_of(f"{name} {distribution.version or '?'}")
             points = [(p.name, p.value, source) for p in distribution.entry_points if p.group == GROUP]
-        except Exception as error:  # somebody else's metadata, damaged in any way
+        except Exception as error:  # metadata of another package, damaged in any way
             where = line_of(str(getattr(distribution, "_path", "of an unknown path")))
             unsaid.append(
                 f"backline: the distribution {where} is ignored when looking for plug-ins: its metadata cannot be read "
@@ -131,7 +131,7 @@ def _path(module: str, file: str, faults: list[str]) -> str:
 
 
 def _clashes(plugin: Plugin, accepted: dict[str, Plugin], faults: list[str]) -> str:
-    """Accept a plug-in without those switches whose environment variable is another's; or return why it is refused."""
+    """Accepts a plug-in without those switches whose environment variable is another's; or returns why it is refused."""
     from dataclasses import replace
 
     declared = [*list(all_switches().values()), *(switch for other in accepted.values() for switch in other.switches)]
@@ -150,10 +150,10 @@ def _clashes(plugin: Plugin, accepted: dict[str, Plugin], faults: list[str]) -> 
 
 
 def words_of(error: BaseException) -> str:
-    """An error of somebody else's code as one line."""
+    """Returns an error of another package's code as one line."""
     try:
         return line_of(f"{type(error).__name__}: {error}")
-    except Exception:  # a stranger's __str__ must not replace our own message
+    except Exception:  # the __str__ of another package must not replace our own message
         return type(error).__name__
 
 
@@ -163,7 +163,7 @@ def remedy(source: str) -> str:
 
 
 def noted(name: str, source: str, faults: list[str]) -> list[str]:
-    """All that is wrong with one plug-in as one text for a warning; none if nothing is."""
+    """Returns all that is wrong with one plug-in as one text for a warning; none if nothing is."""
     if not faults:
         return []
     shown = [*faults[:10], f"and {len(faults) - 10} more"] if len(faults) > 10 else faults

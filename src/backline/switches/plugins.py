@@ -38,10 +38,10 @@ _here = threading.local()  # of this thread: that it is looking, and the names o
 
 
 def discover(name: str = "") -> bool:
-    """Look for plug-ins, once in a process, and declare their switches; call it before refusing a name as unknown.
+    """Looks for plug-ins, once in a process, and declares their switches; call it before refusing a name as unknown.
 
-    It never raises, whatever is installed: what is wrong with a plug-in is one `RuntimeWarning` (which is an error for those
-    who made errors of warnings). It may be called under the lock of `scope_state`. Look again after it,
+    It never raises, whatever is installed: what is wrong with a plug-in is one `RuntimeWarning` (an error where
+    warnings are errors). It may be called under the lock of `scope_state`. Look again after it,
     whatever it returns: another thread may have declared the name meanwhile.
 
     Parameters
@@ -53,7 +53,7 @@ def discover(name: str = "") -> bool:
     Returns
     -------
     bool
-        Whether this call declared something.
+        True if this call declared something.
 
     Examples
     --------
@@ -82,12 +82,12 @@ def discover(name: str = "") -> bool:
 
 
 def found() -> Mapping[str, Plugin]:
-    """Every plug-in that was found and accepted, by name; none before `discover`."""
+    """Returns every plug-in that was found and accepted, by name; none before `discover`."""
     return MappingProxyType(_found or {})
 
 
 def unread(name: str) -> Plugin | None:
-    """The plug-in that a switch of this name would belong to, if it is one whose class must be asked and was not yet.
+    """Returns the plug-in that a switch of this name would belong to, if it is one whose class must be asked and was not yet.
 
     Such a key in a configuration file is no mistake, or not yet.
     """
@@ -131,7 +131,7 @@ def _declare(plugin: Plugin, switches: tuple[Switch, ...]) -> bool:
 
 
 def load(name: str) -> type:
-    """The class of plug-in `name`, imported if it was not; its switches are declared then.
+    """Returns the class of plug-in `name`, imported if it was not; its switches are declared then.
 
     Raises
     ------
@@ -169,14 +169,14 @@ def load(name: str) -> type:
 
 
 def backend_of(name: str) -> str:
-    """The backend module that the class of a plug-in names, if the class is imported and no file speaks for it."""
+    """Returns the backend module that the class of a plug-in names, if the class is imported and no file speaks for it."""
     library = _classes.get(name)
     backend = getattr(library, "backend", "")
     return backend if library is not None and not found()[name].file and is_module(backend) else ""
 
 
 def failed(name: str) -> bool:
-    """Tell whether the class of plug-in `name` was imported in vain; this is not tried again."""
+    """Tells whether the class of plug-in `name` was imported in vain; this is not tried again."""
     return name in _failed
 
 
@@ -198,7 +198,7 @@ def _import(plugin: Plugin) -> type | str:
 
 
 def _switches_of(plugin: Plugin, library: type, wrong: list[str]) -> tuple[Switch, ...]:
-    """The usable ones of the class attribute `switches`."""
+    """Returns the usable ones of the class attribute `switches`."""
     listed = getattr(library, "switches", ())
     if not isinstance(listed, (tuple, list)):
         wrong.append(f"{plugin.library}.switches is ignored: a tuple of Switch is wanted, not {show(listed)}")
@@ -221,18 +221,18 @@ def _switches_of(plugin: Plugin, library: type, wrong: list[str]) -> tuple[Switc
 
 
 def complain(name: str, text: str) -> None:
-    """Warn that something is wrong with plug-in `name`, once."""
+    """Warns that something is wrong with plug-in `name`, once."""
     _note(name, found()[name].source, [text])
     _say()
 
 
 def _note(name: str, source: str, faults: list[str]) -> None:
-    """Keep what is wrong with a plug-in for one warning."""
+    """Keeps what is wrong with a plug-in for one warning."""
     _unsaid.extend(text for text in noted(name, source, faults) if text not in _unsaid)
 
 
 def _say() -> None:
-    """Issue what was noted. Where warnings are errors, the first one is raised, and the next call raises the next."""
+    """Issues what was noted. Where warnings are errors, the first one is raised, and the next call raises the next."""
     while _unsaid:
         import warnings
 
@@ -243,7 +243,7 @@ def _say() -> None:
 
 
 def _forget() -> None:
-    """Undo everything, imports of code aside: for tests."""
+    """Undoes everything, imports of code aside: for tests."""
     global _found, _declared
     with _lock.now:
         for name in _found or {}:

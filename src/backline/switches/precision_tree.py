@@ -30,7 +30,7 @@ from .switch import DerivedSwitch, Switch, Value, show
 __all__ = ["CUDA", "FACTORY", "LEGAL", "PARENT", "MatmulPrecisionWord", "Precision", "TF32Switch", "decides", "resolve"]
 
 FACTORY: Final = "factory"
-"""Value of CUDA's conv and rnn nodes until somebody writes them. It cannot be assigned, and no getter returns it."""
+"""Value of CUDA's conv and rnn nodes until they are written. It cannot be assigned, and no getter returns it."""
 
 LEGAL: Final = ("none", "ieee", "tf32", "bf16")
 PARENT: Final = {
@@ -53,7 +53,7 @@ MKLDNN_MATMUL: Final = "mkldnn.matmul.fp32_precision"
 
 
 def decides(values: Mapping[str, Value], node: str) -> str:
-    """Return the node that the reading of `node` comes from: itself, or one above it."""
+    """Returns the node that the reading of `node` comes from: itself, or one above it."""
     at = node
     while values[at] in ("none", FACTORY) and PARENT[at]:
         at = PARENT[at]
@@ -61,7 +61,7 @@ def decides(values: Mapping[str, Value], node: str) -> str:
 
 
 def resolve(values: Mapping[str, Value], node: str) -> str:
-    """Return what `node` reads as: "none", "ieee", "tf32" or "bf16".
+    """Returns what `node` reads as: "none", "ieee", "tf32" or "bf16".
 
     Examples
     --------

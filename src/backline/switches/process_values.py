@@ -113,7 +113,7 @@ def forget() -> None:
 
 
 def accepted(name: str, value: object) -> Value:
-    """Return `value` as switch `name` stores it, or raise if it is illegal or its library is not there."""
+    """Returns `value` as switch `name` stores it, or raises if it is illegal or its library is not there."""
     checked = lookup(name).check(value)
     accept = attached(name).accept
     if accept is not None:
@@ -122,9 +122,9 @@ def accepted(name: str, value: object) -> Value:
 
 
 def expand(values: Mapping[str, Value], under: Mapping[str, Value]) -> dict[str, Value]:
-    """Replace the derived switches among checked `values` by what writing them over `under` stores.
+    """Replaces the derived switches among checked `values` by what writing them over `under` stores.
 
-    What is written plainly counts before the derived ones; two values for one switch are refused.
+    Stored switches are written before the derived ones; two values for one switch are refused.
     """
     stored = {name: value for name, value in values.items() if name not in derived_switches()}
     if len(stored) == len(values):

@@ -38,7 +38,7 @@ class Origin:
 
 
 def place(depth: int) -> Place:
-    """Note the line that runs `depth` frames up; 1 is the caller's.
+    """Notes the line that runs `depth` frames up; 1 is the caller's.
 
     It keeps the position and not the line number, which costs more to work out than all the rest of a scope;
     and the code, not the frame, which would keep the user's variables alive.
@@ -48,7 +48,7 @@ def place(depth: int) -> Place:
 
 
 def text_of(noted: Place) -> str:
-    """Return a noted place as "file.py:12"."""
+    """Returns a noted place as "file.py:12"."""
     code, position = noted
     line = code.co_firstlineno
     for first, last, number in code.co_lines():

@@ -65,11 +65,11 @@ class Snapshot:
             raise KeyError(f"switch {name!r} was declared after this snapshot was taken") from None
 
     def get(self, name: str, default: Value | None = None) -> Value | None:
-        """Value of switch `name`, or `default` if there is none of that name."""
+        """Returns the value of switch `name`, or `default` if there is none of that name."""
         return self._values.get(name, default)
 
     def resolved(self, name: str) -> Value:
-        """Return what switch `name`, or a view such as ``cudnn.allow_tf32``, reads as here.
+        """Returns what switch `name`, or a derived one such as ``cudnn.allow_tf32``, reads as here.
 
         Precision switches are stored as they were written; this walks up their tree.
 
@@ -92,19 +92,19 @@ class Snapshot:
         return len(self._values)
 
     def keys(self) -> KeysView[str]:
-        """Names of the switches."""
+        """Returns the names of the switches."""
         return self._values.keys()
 
     def values(self) -> ValuesView[Value]:
-        """Values, in the order of the names."""
+        """Returns the values, in the order of the names."""
         return self._values.values()
 
     def items(self) -> ItemsView[str, Value]:
-        """Pairs of name and value."""
+        """Returns the pairs of name and value."""
         return self._values.items()
 
     def apply(self) -> Scope:
-        """Return a scope in which every switch has the value it has here.
+        """Returns a scope in which every switch has the value it has here.
 
         For worker processes: send the snapshot, and do the work inside ``with snapshot.apply():``.
         """
@@ -137,7 +137,7 @@ class Snapshot:
 
 
 class _Resolved(dict[str, Value]):
-    """What the switches of one Snapshot read as, worked out when first asked for."""
+    """Values of one Snapshot as they read, each computed when it is first needed."""
 
     __slots__ = ("_values",)
 
@@ -157,17 +157,17 @@ _lock = ForkSafeLock()
 
 
 def intern(values: Mapping[str, Value]) -> Snapshot:
-    """Return the one Snapshot of these values, which have been checked."""
+    """Returns the one Snapshot of these values, which have been checked."""
     names = tuple(sorted(values))
     key = (names, tuple([values[name] for name in names]))
     with _lock.now:
-        found = _interned.get(key)
-        if found is None:
-            found = object.__new__(Snapshot)
-            object.__setattr__(found, "_values", dict(values))
-            object.__setattr__(found, "_resolved", _Resolved(found._values))
-            _interned[key] = found
-        return found
+        snapshot = _interned.get(key)
+        if snapshot is None:
+            snapshot = object.__new__(Snapshot)
+            object.__setattr__(snapshot, "_values", dict(values))
+            object.__setattr__(snapshot, "_resolved", _Resolved(snapshot._values))
+            _interned[key] = snapshot
+        return snapshot
 
 
 class Overlay:
@@ -180,26 +180,26 @@ class Overlay:
         self._over: dict[Snapshot, Snapshot] = {}
 
     def over(self, under: Snapshot) -> Snapshot:
-        """Return the Snapshot that has these values, and those of `under` for the rest."""
-        found = self._over.get(under)
-        if found is None:
-            found = intern({**under._values, **self.items})
+        """Returns the Snapshot that has these values, and those of `under` for the rest."""
+        snapshot = self._over.get(under)
+        if snapshot is None:
+            snapshot = intern({**under._values, **self.items})
             if len(self._over) >= _KEPT:
                 self._over = {}  # a new dict: another thread may be reading the old one
-            self._over[under] = found
-        return found
+            self._over[under] = snapshot
+        return snapshot
 
 
 def overlay(items: tuple[tuple[str, Value], ...]) -> Overlay:
-    """Return the Overlay of these pairs, whose values have been checked; equal ones are usually shared."""
-    found = _overlays.get(items)
-    if found is None:
-        found = Overlay(items)
+    """Returns the Overlay of these pairs, whose values have been checked; equal ones are usually shared."""
+    known = _overlays.get(items)
+    if known is None:
+        known = Overlay(items)
         with _lock.now:
             if len(_overlays) >= _KEPT:
                 _overlays.clear()
-            _overlays[items] = found
-    return found
+            _overlays[items] = known
+    return known
 
 
 def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
@@ -234,7 +234,7 @@ def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
 
 
 def current() -> Snapshot:
-    """Return the Snapshot that holds here: in this thread, task and scope.
+    """Returns the Snapshot that holds here: in this thread, task and scope.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def current() -> Snapshot:
 
 
 def start() -> Snapshot:
-    """Return the base Snapshot, made anew if a switch was declared meanwhile; the first read of any switch does this.
+    """Returns the base Snapshot, made anew if a switch was declared meanwhile; the first read of any switch does this.
 
     Whatever is wrong in the user's file or the environment becomes one warning for each. What is wrong in the project's file,
     which the program's own people can fix, is one `BadValue`, raised by that first read; the rest of the file holds.
@@ -307,7 +307,7 @@ class Scope(ScopeDecorator):
 
     @property
     def where(self) -> str:
-        """Where in the program it was made: "file.py:12"."""
+        """Place in the program that made it: "file.py:12"."""
         return text_of(self._place)
 
     def __enter__(self) -> Scope:
@@ -379,16 +379,16 @@ class Scope(ScopeDecorator):
 
 
 def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, restore: bool = False) -> Scope:
-    """Check `values` (switch name to value, None keeps) and return a scope that sets them.
+    """Checks `values` (switch name to value, None keeps) and returns a scope that sets them.
 
     Parameters
     ----------
     name
-        What the user called, for messages: "mkl.flags".
+        Function that the user called, for messages: "mkl.flags".
     values
         Switches to set. One illegal value refuses them all.
     depth
-        How many frames up the user's own line is; 1 is the caller of this function.
+        Number of frames up to the user's own line; 1 is the caller of this function.
     restore
         The values were stored before, and need not be such as a program may write.
     """

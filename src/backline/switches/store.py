@@ -40,7 +40,7 @@ _thawed: ContextVar[bool] = ContextVar("backline_thawed", default=False)
 
 
 def get(name: str) -> Value:
-    """Return what switch `name` reads as here.
+    """Returns what switch `name` reads as here.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def get(name: str) -> Value:
 
 
 def reader(name: str) -> Callable[[object], Value]:
-    """Return a function that ignores its argument and returns what switch `name` reads as: a fast getter."""
+    """Returns a function that ignores its argument and returns what switch `name` reads as: a fast getter."""
     if attached(name).on_read is not None:
         return lambda owner: get(name)
 
@@ -80,7 +80,7 @@ def reader(name: str) -> Callable[[object], Value]:
 
 
 def origin(name: str) -> Origin:
-    """Tell where the value of switch `name` that holds here comes from.
+    """Returns the origin of the value of switch `name` that holds here.
 
     Examples
     --------
@@ -148,13 +148,13 @@ def history(name: str) -> list[Said]:
 
 
 def scope_is_open() -> bool:
-    """Tell whether a scope is open in this context, so that a write goes to it rather than to the base."""
+    """Tells whether a scope is open in this context, so that a write goes to it rather than to the base."""
     state = states.get(None)
     return state is not None and bool(state.layers)
 
 
 def assign(name: str, value: object, depth: int = 1) -> None:
-    """Set switch `name`: in the innermost open scope of this context, or else for the whole process.
+    """Sets switch `name`: in the innermost open scope of this context, or else for the whole process.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def assign(name: str, value: object, depth: int = 1) -> None:
 
 
 def assign_many(values: Mapping[str, object], depth: int = 1) -> None:
-    """Set several switches as one; if one value is illegal, or the base is frozen, none is set."""
+    """Sets several switches as one; if one value is illegal, or the base is frozen, none is set."""
     named = {name: accepted(name, value) for name, value in values.items()}
     if not named:
         return
@@ -195,7 +195,7 @@ def assign_many(values: Mapping[str, object], depth: int = 1) -> None:
 
 
 def withdraw(name: str) -> None:
-    """Take back what was assigned to switch `name` for the process: it reads again as the configuration says."""
+    """Takes back what was assigned to switch `name` for the process: it reads again as the configuration says."""
     with lock.now:
         if process_values.assigned.pop(name, None) is not None:
             set_base(None)
@@ -223,7 +223,7 @@ def _with_form(name: str, value: object) -> str:
 
 
 def declare(switch: Switch) -> None:
-    """Add a switch, for plug-ins; it takes its value from files and environment like any other.
+    """Adds a switch, for plug-ins; it takes its value from files and environment like any other.
 
     Raises `BadValue` if another switch has its name or its environment variable.
     """
@@ -233,7 +233,7 @@ def declare(switch: Switch) -> None:
 
 
 def freeze(on: bool = True) -> None:
-    """Freeze the base: process-wide values can no longer change, scopes still can. With `on` False, lift the freeze."""
+    """Freezes the base: process-wide values can no longer change, scopes still can. With `on` False, lift the freeze."""
     global _is_frozen
     with lock.now:
         _is_frozen = on
@@ -241,13 +241,13 @@ def freeze(on: bool = True) -> None:
 
 
 def frozen() -> bool:
-    """Tell whether the base is frozen here."""
+    """Tells whether the base is frozen here."""
     return _is_frozen and not _thawed.get()
 
 
 @contextmanager
 def thawed() -> Iterator[None]:
-    """Lift the freeze for this context while the scope is open. What is assigned meanwhile stays."""
+    """Lifts the freeze for this context while the scope is open. What is assigned meanwhile stays."""
     before = _thawed.get()
     _thawed.set(True)
     try:
@@ -260,13 +260,13 @@ def thawed() -> Iterator[None]:
 
 
 def tracer() -> object:
-    """Return what collects the events of this context, or None."""
+    """Returns the collector of the events of this context, or None."""
     state = states.get(None)
     return None if state is None else state.tracer
 
 
 def set_tracer(new: object) -> object:
-    """Make `new` collect the events of this context (None: nobody does), and return what did so before."""
+    """Makes `new` collect the events of this context (None: nothing does), and returns the collector before it."""
     base = current()
     state = states.get(None)
     if state is None:
@@ -277,7 +277,7 @@ def set_tracer(new: object) -> object:
 
 
 def _restart() -> None:
-    """Forget assignments, freeze and what was read: for tests, which change the environment."""
+    """Forgets assignments, freeze and what was read: for tests, which change the environment."""
     global _is_frozen
     with lock.now:
         process_values.forget()

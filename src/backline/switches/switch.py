@@ -38,16 +38,16 @@ _WANTED: Final = {
 
 
 def show(value: object, limit: int = 80) -> str:
-    """Return ``repr(value)``, cut to `limit` characters; a broken ``repr`` is described instead."""
+    """Returns ``repr(value)``, cut to `limit` characters; a broken ``repr`` is described instead."""
     try:
         text = repr(value)
-    except Exception as error:  # a stranger's __repr__ must not replace our own message
+    except Exception as error:  # the __repr__ of another package must not replace our own message
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _in_torch(name: str, value: object) -> str:
-    """The words of torch's error for an illegal value, where programs look for them."""
+    """Returns the words of torch's error for an illegal value, where programs look for them."""
     last = name.rpartition(".")[2]
     if last.endswith("_reduced_precision_reduction") and value == (True, False):
         return "allow_splitk=False is not supported when reduced precision reductions are enabled; "
@@ -68,7 +68,7 @@ _TORCH = {
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """Return `names` sorted by similarity to `word`, the nearest first.
+    """Returns `names` sorted by similarity to `word`, the nearest first.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Legal(Protocol):
     def __call__(self, value: Value) -> bool: ...
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
+        """Returns the legal values as text, the nearest to `value` first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Switch:
         return self.name.rpartition(".")[2]
 
     def starting(self) -> tuple[Value, str]:
-        """Return the default and where it came from, working it out if need be."""
+        """Returns the default and where it came from, working it out if need be."""
         if callable(self.default):
             value, where = self.default()
             return self.restore(value), where
@@ -210,13 +210,13 @@ class Switch:
         return values[self.name]
 
     def restore(self, value: object) -> Value:
-        """Check a value that was stored before, which may be `unset`."""
+        """Checks a value that was stored before, which may be `unset`."""
         if self.unset is not None and type(value) is type(self.unset) and value == self.unset:
             return self.unset
         return self.check(value)
 
     def legal_text(self, value: object = "") -> str:
-        """Every legal value as text, the nearest to `value` first.
+        """Returns every legal value as text, the nearest to `value` first.
 
         Examples
         --------
@@ -236,7 +236,7 @@ class Switch:
         return f"any {self.kind.__name__}"
 
     def check(self, value: object) -> Value:
-        """Return `value` in the switch's own type, or raise `BadType` or `BadValue`.
+        """Returns `value` in the switch's own type, or raises `BadType` or `BadValue`.
 
         NumPy's bools and numbers count as Python's; a bool never counts as a number, nor a number as a bool.
         """
@@ -266,7 +266,7 @@ class Switch:
         raise self.bad_value(value)
 
     def parse(self, text: str) -> Value:
-        """Read a value from the text of an environment variable.
+        """Reads a value from the text of an environment variable.
 
         bool: 1, true, on, yes, 0, false, off, no, in any case. tuple: names with commas between.
 
@@ -292,7 +292,7 @@ class Switch:
         return self.check(word)
 
     def bad_type(self, value: object) -> BadType:
-        """The error for a value of another type."""
+        """Returns the error for a value of another type."""
         wanted, meaning = _WANTED[self.kind]
         return BadType(
             f"{self.name} takes {wanted}, not {type(value).__name__}: {show(value)}",
@@ -301,7 +301,7 @@ class Switch:
         )
 
     def bad_value(self, value: object) -> BadValue:
-        """The error for an illegal value."""
+        """Returns the error for an illegal value."""
         return BadValue(
             f"{self.name} = {show(value)} is not a legal value.",
             cause=f"{_in_torch(self.name, value)}it says: {self.doc}",
@@ -332,7 +332,7 @@ class EnumSwitch(Switch):
         return Switch.check(self, value)
 
     def member(self, value: Value) -> Enum:
-        """The member for a stored word."""
+        """Returns the member for a stored word."""
         return next(m for m in self.enum if m.name.lower() == value)
 
 

@@ -3,7 +3,7 @@
 `install` gives a real module a class with one property for each of its switches. The module stays the object
 that was imported, so tools see it: ``dir()`` and completion list the switches, the source annotates them for
 type checkers, pickling goes by name, and reloading works. A name that does not exist is refused, when read
-and when written: a slip of the pen must not pass for a setting.
+and when written, so that a misspelt one does not pass for a setting.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PlanCache(Protocol):
         """Plans kept now."""
 
     def clear(self) -> None:
-        """Drop every plan."""
+        """Drops every plan."""
 
 
 class FftPlanCache(PlanCache, Protocol):
@@ -69,7 +69,7 @@ class Switched:
     __lazy__: ClassVar[tuple[str, ...]] = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Reached when there is no such attribute: a submodule that nobody imported yet, a switch declared after the class was
+        # Reached when there is no such attribute: a submodule that is not imported yet, a switch declared after the class was
         # made, a name that a test took away, or a mistake.
         if mock_support.is_hidden(self, name):
             raise AttributeError(f"{_title(self)} has no attribute {name!r}: a test deleted it")
@@ -182,17 +182,17 @@ def _public(thing: Switched) -> list[str]:
 
 
 def _is_root(thing: Switched) -> bool:
-    """Tell whether a module is that of the switches without a prefix, whose submodules are the backends."""
+    """Tells whether a module is that of the switches without a prefix, whose submodules are the backends."""
     return isinstance(thing, ModuleType) and not thing.__backend__
 
 
 def is_submodule(module: ModuleType, name: str, value: object) -> bool:
-    """Tell whether `value` is the submodule called `name`: the import system sets it as an attribute of its package."""
+    """Tells whether `value` is the submodule called `name`: the import system sets it as an attribute of its package."""
     return isinstance(value, ModuleType) and sys.modules.get(f"{module.__name__}.{name}") is value
 
 
 def unknown_name(module: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that a module does not have, with the nearest of those it has."""
+    """Returns the error for a name that a module does not have, with the nearest of those it has."""
     near = ", ".join(nearest(name, dict.fromkeys(known))[:3])
     return UnknownName(f"{module} has no name {show(name)}.", remedy=f"the nearest names: {near}")
 
@@ -201,7 +201,7 @@ Computed: TypeAlias = "Mapping[str, tuple[Callable[[], object], str]]"
 
 
 def attributes(prefix: str, computed: Computed | None = None) -> dict[str, object]:
-    """Return the members of a class whose instances have the switches called "`prefix`.…" as attributes.
+    """Returns the members of a class whose instances have the switches called "`prefix`.…" as attributes.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def install(
     lazy: tuple[str, ...] = (),
     members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Make the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.
+    """Makes the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.
 
     Parameters
     ----------

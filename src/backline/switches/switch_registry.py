@@ -62,7 +62,7 @@ _UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft", "triton", "cu
 
 
 def declared() -> Mapping[str, Switch]:
-    """Return every switch that holds a value, by name, in the order of declaration (read-only, always up to date).
+    """Returns every switch that holds a value, by name, in the order of declaration (read-only, always up to date).
 
     Examples
     --------
@@ -73,12 +73,12 @@ def declared() -> Mapping[str, Switch]:
 
 
 def derived_switches() -> Mapping[str, DerivedSwitch]:
-    """Return every switch that is computed from others and holds no value, by name."""
+    """Returns every switch that is computed from others and holds no value, by name."""
     return _DERIVED
 
 
 def all_switches() -> Mapping[str, Switch]:
-    """Return every switch, derived ones included, by name."""
+    """Returns every switch, derived ones included, by name."""
     return _ALL
 
 
@@ -141,7 +141,7 @@ _NOTHING = Attached()
 
 
 def attach(name: str, accept: Callable[[Value], None] | None = None, on_read: Callable[[Value], Value] | None = None) -> None:
-    """Let `accept` check what is written to a switch, and `on_read` change what is read from it."""
+    """Lets `accept` check what is written to a switch, and `on_read` change what is read from it."""
     _attached[name] = Attached(accept, on_read)
 
 

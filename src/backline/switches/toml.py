@@ -31,7 +31,7 @@ class LongKey(ValueError):
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Parse a text.
+    """Parses a text.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Taking assignments back: the stored state of a switch, which no getter returns in full, as it was before."""
+"""Restores the stored state of a switch, which no getter returns in full, after an assignment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["remember"]
 
 
 def remember(name: str) -> Callable[[], None]:
-    """Return a function that puts a switch back into its present state: in the innermost open scope, or in the base.
+    """Returns a function that puts a switch back into its present state: in the innermost open scope, or in the base.
 
     It passes a frozen base, which gets nothing new by it.
     """

@@ -44,7 +44,7 @@ matmul = cuBLASModule()
 
 
 def is_built() -> bool:
-    """Tell whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
+    """Tells whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
     from ...libraries import presence
 
     return presence.cuda_is_built()
@@ -60,7 +60,7 @@ def _preferred(name: str) -> object:
 
 
 def preferred_linalg_library(backend: LinalgBackend | str | None = None) -> LinalgBackend:
-    """Set the library tried first for linear algebra on CUDA arrays, and return it. A query is a call without argument.
+    """Sets the library tried first for linear algebra on CUDA arrays, and returns it. A query is a call without argument.
 
     A library that lacks an operation is passed over; ``backends.fallback`` decides what that means.
 
@@ -87,7 +87,7 @@ def preferred_linalg_library(backend: LinalgBackend | str | None = None) -> Lina
 
 
 def preferred_blas_library(backend: BlasBackend | str | None = None) -> BlasBackend:
-    """Set the library tried first for products on CUDA arrays, and return it. A query is a call without argument.
+    """Sets the library tried first for products on CUDA arrays, and returns it. A query is a call without argument.
 
     Where none is preferred, the query returns the one that is tried first then, and nothing is stored.
 
@@ -122,7 +122,7 @@ def _blas(backend: BlasBackend) -> BlasBackend:
 
 
 def preferred_rocm_fa_library(backend: ROCmFABackend | str | None = None) -> ROCmFABackend:
-    """Set the library tried first for flash attention on ROCm arrays, and return it. A query is a call without argument.
+    """Sets the library tried first for flash attention on ROCm arrays, and returns it. A query is a call without argument.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def preferred_rocm_fa_library(backend: ROCmFABackend | str | None = None) -> ROC
 
 
 def is_ck_sdpa_available() -> bool:
-    """Tell whether AMD's Composable Kernel library is found, which has attention for ROCm arrays."""
+    """Tells whether AMD's Composable Kernel library is found, which has attention for ROCm arrays."""
     from ...libraries.presence import presence
 
     return bool(presence("composable_kernel").available())
@@ -157,7 +157,7 @@ def is_ck_sdpa_available() -> bool:
 
 
 def cublas_workspace_size(size: int | None = None) -> int:
-    """Set the bytes of cuBLAS's workspace, and return them. A query is a call without argument.
+    """Sets the bytes of cuBLAS's workspace, and returns them. A query is a call without argument.
 
     There is one workspace for each handle and stream, made when it is first needed. The size beats CUBLAS_WORKSPACE_CONFIG.
 
@@ -184,7 +184,7 @@ def cublas_workspace_size(size: int | None = None) -> int:
 
 
 def cublaslt_workspace_size(size: int | None = None) -> int:
-    """Set the bytes of cuBLASLt's workspace, and return them. A query is a call without argument.
+    """Sets the bytes of cuBLASLt's workspace, and returns them. A query is a call without argument.
 
     Unless somebody sets it, it is as large as cuBLAS's; and never larger while the two share one, which they do unless
     TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0. The size beats CUBLASLT_WORKSPACE_SIZE.
@@ -212,7 +212,7 @@ def cublaslt_workspace_size(size: int | None = None) -> int:
 
 
 def blas_workspace_size(size: int | None = None, backend: BlasBackend | str | None = None) -> int:
-    """Set the bytes of the workspace of a library for products, and return them. Without `size` it is a query.
+    """Sets the bytes of the workspace of a library for products, and returns them. Without `size` it is a query.
 
     Parameters
     ----------

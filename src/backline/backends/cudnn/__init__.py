@@ -35,7 +35,7 @@ set_flags: _module_factory.SetFlags
 
 
 def is_acceptable(tensor: object) -> bool:
-    """Tell whether cuDNN would take an array: it is enabled and there, and the array is on a GPU and of a dtype it takes.
+    """Tells whether cuDNN would take an array: it is enabled and there, and the array is on a GPU and of a dtype it takes.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def is_acceptable(tensor: object) -> bool:
             remedy="an array of NumPy or CuPy",
         )
     on_cuda = hasattr(tensor, "__cuda_array_interface__")
-    taken = on_cuda and dtype in CUDNN_TENSOR_DTYPES
-    return taken and bool(_switches.get("cudnn.enabled")) and _module_factory.available("cudnn")
+    accepted = on_cuda and dtype in CUDNN_TENSOR_DTYPES
+    return accepted and bool(_switches.get("cudnn.enabled")) and _module_factory.available("cudnn")
 
 
 conv = _module_factory.precision(__name__, "cuda", "conv")
