@@ -137,6 +137,7 @@ class Switch:
 
     Examples
     --------
+    >>> from backline.switches import AtLeast
     >>> limit = Switch("fft.limit", int, 10, AtLeast(0), doc="Most plans timed per shape.", governs=("fft",))
     >>> limit.env
     'BACKLINE_FFT_LIMIT'
