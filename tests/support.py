@@ -243,6 +243,7 @@ def clean() -> Iterator[None]:
     from backline.engine.tuning import record_store
     from backline.libraries import errata, errata_table
     from backline.switches import store
+    from backline.switches.scope_state import states
 
     # BLIS before 1.1 is refused all products of float32, since they may read past an array. What it computes is right, and is
     # what tests of products look at: their arrays do not end at the end of mapped memory.
@@ -260,7 +261,7 @@ def clean() -> Iterator[None]:
     start()
     switches.assign("num_threads", THREADS, depth=1)
     yield
-    frame = store.frames.get(None)
+    frame = states.get(None)
     leaked = frame.layers if frame is not None else ()
     for layer in reversed(leaked):
         layer[0].__exit__(None, None, None)
@@ -268,6 +269,18 @@ def clean() -> Iterator[None]:
     errata.clear()
     start()
     assert not leaked, f"the test left scopes open: {[layer[0] for layer in leaked]}"
+
+
+def forget_plugins() -> None:
+    """Takes plug-ins out again, and starts from untouched switches: in a new process they would not have been looked for."""
+    from backline import backends
+    from backline.switches import plugins, store
+
+    for name in plugins.found():
+        sys.modules.pop(f"backline.backends.{name}", None)
+        vars(backends).pop(name, None)
+    plugins._forget()
+    store._restart()
 
 
 @functools.cache

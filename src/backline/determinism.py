@@ -1,4 +1,4 @@
-"""Same bits again, and the precision of float32 products: torch's functions for both, as views of the switches."""
+"""Reproducible results, and the precision of float32 products: torch's functions for both, which read and write switches."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MODES = {"default": (False, False), "warn": (True, True), "error": (True, False
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False, level: str | None = None) -> None:
-    """Use only algorithms that give the same bits again, or stop doing so.
+    """Restricts calls to algorithms that give the same bits again, or lifts the restriction.
 
     Parameters
     ----------
     mode
         On or off.
     warn_only
-        Where nothing conforms: warn and run, instead of raising `NotDeterministic`. Stored with `mode` False too.
+        If nothing conforms, warn and run, instead of raising `NotDeterministic`. Stored with `mode` False too.
     level
         "run", the same bits from run to run, or "threads", for any number of threads; None keeps ``determinism_level``.
 
@@ -57,17 +57,17 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False, level: 
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """Tell whether only algorithms that give the same bits again may run here."""
+    """Tells whether only algorithms that give the same bits again may run here."""
     return cast(bool, switches.get("deterministic"))
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """Tell whether a call that nothing conforming can run only warns."""
+    """Tells whether a call that nothing conforming can run only warns."""
     return cast(bool, switches.get("warn_only"))
 
 
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:
-    """Set determinism by a number or a word.
+    """Sets determinism by a number or a word.
 
     Parameters
     ----------
@@ -107,12 +107,12 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
 
 
 def get_deterministic_debug_mode() -> int:
-    """Return 0 (off), 1 (on, warning only) or 2 (on)."""
+    """Returns 0 (off), 1 (on, warning only) or 2 (on)."""
     return 0 if not switches.get("deterministic") else 1 if switches.get("warn_only") else 2
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Set how far the float32 inputs of products may be reduced, on CUDA and on the CPU.
+    """Sets how far the float32 inputs of products may be reduced, on CUDA and on the CPU.
 
     Parameters
     ----------
@@ -136,14 +136,14 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """Return "medium" if products on the CPU read bf16, else "high" if they or those on CUDA read tf32, else "highest"."""
+    """Returns "medium" if products on the CPU read bf16, else "high" if they or those on CUDA read tf32, else "highest"."""
     return cast(str, switches.get("float32_matmul_precision"))
 
 
 def empty(
     *shape: Any, size: Sequence[int] | None = None, dtype: object = np.float32
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Return a new array whose elements nobody has set.
+    """Returns a new array whose elements are not set.
 
     While determinism is on, and ``utils.deterministic.fill_uninitialized_memory`` with it, they are NaN, the largest integer,
     or True: reading what was never written then shows, and gives the same bits each time.
@@ -175,8 +175,8 @@ def empty(
         dtype = shape[1]
         shape = (shape[0],)
     if (size is None) == (not shape):
-        given = "none" if size is None else "two"
-        raise BadType(f"empty() takes one shape, {given} given", remedy="empty(2, 3), or empty((2, 3))")
+        number = "none" if size is None else "two"
+        raise BadType(f"empty() takes one shape, {number} given", remedy="empty(2, 3), or empty((2, 3))")
     sizes: Any = size if size is not None else shape[0] if len(shape) == 1 else shape
     try:
         array: np.ndarray[Any, np.dtype[Any]] = np.empty(sizes, np.dtype(dtype))  # type: ignore[call-overload]  # refused below

@@ -8,7 +8,8 @@ from . import _core, switches
 from .errors import BadType
 from .switches import Scope, Switch
 from .switches.default_threads import MOST_THREADS
-from .switches.switch import Between, show
+from .switches.legal import Between
+from .switches.switch import show
 
 __all__ = [
     "get_num_interop_threads",
@@ -22,7 +23,7 @@ __all__ = [
 
 
 def get_num_threads() -> int:
-    """Threads that a library call may use here.
+    """Returns the threads that a library call may use here.
 
     Examples
     --------
@@ -34,7 +35,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Set the threads that library calls may use: in the process, or until the end of an open scope.
+    """Sets the threads that library calls may use: in the process, or until the end of an open scope.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def set_num_threads(n: int) -> None:
 
 
 def num_threads(n: int) -> Scope:
-    """Return a scope in which library calls use that many threads; also a decorator.
+    """Returns a scope in which library calls use that many threads; also a decorator.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ _INTEROP = Switch(
 
 
 def get_num_interop_threads() -> int:
-    """Threads among which independent items of a batch are divided: those a call may use, unless fewer were set.
+    """Returns the threads among which independent items of a batch are divided: those a call may use, unless fewer were set.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def get_num_interop_threads() -> int:
 
 
 def set_num_interop_threads(n: int) -> None:
-    """Set the most threads among which independent items of a batch are divided: once, before that first happens.
+    """Sets the most threads among which independent items of a batch are divided: once, before that first happens.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ def set_num_interop_threads(n: int) -> None:
 
 
 def set_flush_denormal(mode: bool) -> bool:
-    """Take subnormal numbers for zero, in this thread and the team that libraries run on.
+    """Flushes denormals to zero, in this thread and the team that libraries run on.
 
     Parameters
     ----------
@@ -146,12 +147,12 @@ def set_flush_denormal(mode: bool) -> bool:
     >>> set_flush_denormal(False) in (True, False)
     True
     """
-    checked = Switch("set_flush_denormal", bool, False, doc="Take subnormal numbers for zero.").check(mode)
+    checked = Switch("set_flush_denormal", bool, False, doc="Flush denormals to zero.").check(mode)
     return _core.flush_denormal(bool(checked), get_num_threads())
 
 
 def use(*libraries: str, only: bool = False, fallback: str | None = None) -> Scope:
-    """Return a scope that prefers libraries, or allows no others; also a decorator.
+    """Returns a scope that prefers libraries, or allows no others; also a decorator.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ def use(*libraries: str, only: bool = False, fallback: str | None = None) -> Sco
     only
         Allow no others: what they cannot run raises `NoKernel`.
     fallback
-        What to do where none of the preferred ones can run a call: "allow", "warn" or "error".
+        Action if none of the preferred ones can run a call: "allow", "warn" or "error".
 
     Examples
     --------

@@ -15,7 +15,7 @@ import pytest
 from backline import libraries, switches
 from backline.cli import docs, governed
 from backline.engine.explanation import composites, problem_builders
-from backline.switches.definitions import FAMILIES
+from backline.switches.switch import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 OWN = {"BACKLINE_PLUGINS": "0"}
@@ -46,7 +46,7 @@ def row_of(out: str, label: str) -> str:
 def test_the_list_has_every_switch_once_and_in_columns() -> None:
     heads, *rows = run().stdout.splitlines()
     assert heads.split() == ["name", "value", "from", "governs"]
-    program = "from backline import switches; print(*switches.every())"  # other tests declare switches in this process
+    program = "from backline import switches; print(*switches.all_switches())"  # other tests declare switches in this process
     declared = subprocess.run([sys.executable, "-c", program], env=os.environ | OWN, capture_output=True, text=True, check=True)
     assert [row.split()[0] for row in rows] == declared.stdout.split()
     columns = [heads.index(word) for word in ("value", "from", "governs")]
@@ -58,8 +58,8 @@ def test_the_list_has_every_switch_once_and_in_columns() -> None:
 def test_a_list_of_one_backend() -> None:
     heads, *rows = run("mkldnn").stdout.splitlines()
     names = [row.split()[0] for row in rows]
-    assert names == [n for n in switches.every() if n.startswith("mkldnn.")] and heads.startswith("name")
-    assert [r["name"] for r in of_json("cuda.matmul")] == [n for n in switches.every() if n.startswith("cuda.matmul.")]
+    assert names == [n for n in switches.all_switches() if n.startswith("mkldnn.")] and heads.startswith("name")
+    assert [r["name"] for r in of_json("cuda.matmul")] == [n for n in switches.all_switches() if n.startswith("cuda.matmul.")]
 
 
 def test_the_list_says_where_values_come_from_and_which_are_views() -> None:

@@ -17,7 +17,7 @@ from backline.engine.cufft_plan_caches import DevicePlans, cufft_plans, max_size
 from backline.errors import BadType, BadValue
 from backline.libraries import presence
 from backline.switches import store
-from backline.switches.switch_registry import withdraw
+from backline.switches.switch_registry import remove
 
 pytestmark = pytest.mark.usefixtures("driver")
 EVERY = "cuda.cufft_plan_cache.max_size"
@@ -157,7 +157,7 @@ def test_a_snapshot_with_bounds_can_be_read_where_the_device_was_never_used():
     name = switch_of(41)
     with switches.scope({name: 8}):
         packed = pickle.dumps(switches.current())
-    withdraw(name)
+    remove(name)
     store._restart()
     with pickle.loads(packed).apply():
         assert max_size_of(41) == 8

@@ -19,7 +19,7 @@ import backline
 from backline import libraries
 from backline.engine import plan_caches
 from backline.switches import plugins
-from support import python
+from support import forget_plugins, python
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 
@@ -33,10 +33,10 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     monkeypatch.setenv("BACKLINE_TUNING", "")
     (tmp_path / ".git").mkdir()  # the search for a project file stops here
     monkeypatch.chdir(tmp_path)
-    plugins._forget()
+    forget_plugins()
     yield
     names = [*plugins.found()]
-    plugins._forget()
+    forget_plugins()
     for name in names:
         if name in libraries._order:
             libraries.unregister(name)

@@ -13,6 +13,7 @@ import backline
 from backline import backends, libraries, switches
 from backline.errors import BadValue, UnknownName
 from backline.switches import plugin_search, plugins, store
+from support import forget_plugins
 
 Maker = Callable[..., Path]
 FILE = 'library = "{0}.code:Thing"\n[[switches]]\nname = "size"\nkind = "int"\ndefault = 3\ndoc = "A size."\n'
@@ -117,13 +118,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED, ids=[r[0] for r in REFUSED])
 def test_a_plugin_replaces_nothing_of_backline(make: Maker, name: str, reason: str) -> None:
-    before, there = dict(switches.every()), libraries.names()
+    before, there = dict(switches.all_switches()), libraries.names()
     make("bad-plugin", {name: "bad_package:thing.toml"}, {"bad_package/thing.toml": FILE.format("bad_package")})
-    plugins._forget()
+    forget_plugins()
     (message,) = said(lambda: (plugins.discover(), libraries.names()))
     for part in ("bad-plugin 1.0", "the plug-in is refused", reason, "BACKLINE_PLUGINS=0"):
         assert part in message
-    assert dict(switches.every()) == before and libraries.names() == there
+    assert dict(switches.all_switches()) == before and libraries.names() == there
 
 
 def test_every_library_and_backend_of_backline_is_protected() -> None:
@@ -258,7 +259,7 @@ def test_a_finder_that_fails_is_one_warning(make: Maker, monkeypatch: pytest.Mon
     assert "plug-ins cannot be looked for (OSError: the network is down)" in message
     monkeypatch.delattr(Broken, "find_distributions")
     sys.meta_path.insert(0, Broken)  # type: ignore[arg-type]
-    plugins._forget()
+    forget_plugins()
     (message,) = said()
     assert "the package some_package cannot be looked for (OSError: the network is down)" in message
 
@@ -311,9 +312,9 @@ def test_a_bad_value_from_outside_is_said_once_also_where_warnings_are_errors(
     with pytest.raises(RuntimeWarning, match="BACKLINE_THING_SIZE = 'many'"):
         switches.get("thing.size")
     assert switches.get("thing.size") == 3 and switches.get("thing.enabled") is True
-    plugins._forget()
+    forget_plugins()
     switches.current()
-    (message,) = said()
+    (message,) = said(lambda: (plugins.discover(), switches.current()))
     assert "BACKLINE_THING_SIZE = 'many'" in message and "any int" in message
 
 
@@ -420,7 +421,7 @@ def test_installing_a_plugin_changes_no_choice_by_itself(make: Maker) -> None:
         {"thing": "quiet_package:thing.toml"},
         {"quiet_package/thing.toml": FILE.format("quiet_package"), "quiet_package/code.py": thing("thing")},
     )
-    plugins._forget()
+    forget_plugins()
     after = backline.explain(backline.mm, a, a)
     assert (after.library, after.algorithm) == (before.library, before.algorithm)
     assert "thing" in [c.library for c in after.candidates if c.verdict == "next"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from backline.switches import plugin_file
-from backline.switches.definitions import FAMILIES
+from backline.switches.legal import AtLeast, EachOf
 from backline.switches.plugin_file import DEVICES, RESERVED, Plugin, read
-from backline.switches.switch import AtLeast, EachOf
+from backline.switches.switch import FAMILIES
 
 GOOD = """
 title = "Good"

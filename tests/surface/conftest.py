@@ -14,6 +14,7 @@ import pytest
 
 from backline import switches
 from backline.switches import store
+from backline.switches.scope_state import states
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
@@ -24,14 +25,14 @@ _OTHERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_VERBOSE", "ONEDNN_VERBOSE"
 @pytest.fixture(autouse=True)
 def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in [*os.environ]:
-        if name.startswith("BACKLINE_") or name in _OTHERS or any(name in each.variables for each in switches.every().values()):
+        if name.startswith("BACKLINE_") or name in _OTHERS or any(name in each.variables for each in switches.all_switches().values()):
             monkeypatch.delenv(name)
     monkeypatch.setenv("BACKLINE_CONFIG", "")
     (tmp_path / ".git").mkdir()  # the search for a project file stops here
     monkeypatch.chdir(tmp_path)
     store._restart()
     yield
-    frame = store.frames.get(None)
+    frame = states.get(None)
     leaked = frame.layers if frame is not None else ()
     for layer in reversed(leaked):
         layer[0].__exit__(None, None, None)

@@ -74,7 +74,7 @@ def everything() -> dict[str, Any]:
 
 IN_BACKENDS = [name for name in SETTINGS if not name.startswith(("nn.", "utils."))]
 BY_FLAGS = [name for name in IN_BACKENDS if SETTINGS[name].flags != "-" and hasattr(at(name.rpartition(".")[0]), "flags")]
-VIEWED = {name: {*switches.views()[name].nodes} for name in switches.views()} | {"cuda.cublas_workspace_size": {"cuda.cublaslt_workspace_size"}}
+VIEWED = {name: {*switches.derived_switches()[name].nodes} for name in switches.derived_switches()} | {"cuda.cublas_workspace_size": {"cuda.cublaslt_workspace_size"}}
 
 
 def related(name: str) -> set[str]:

@@ -98,7 +98,7 @@ def test_every_module_is_in_the_table() -> None:
 
 
 def test_every_switch_is_in_the_table() -> None:
-    declared = {name for name in switches.every() if not re.search(r"\.device\d+\.", name)}
+    declared = {name for name in switches.all_switches() if not re.search(r"\.device\d+\.", name)}
     assert declared == {*SETTINGS}
 
 

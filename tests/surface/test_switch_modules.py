@@ -345,7 +345,7 @@ def test_pickle_and_reload(name):
 @pytest.mark.parametrize("name", ["", *LIBRARIES])
 def test_switches_are_annotated_documented_and_keywords_of_flags(name):
     module = getattr(backends, name) if name else backends
-    declared = {s.attribute: s for s in switches.every().values() if s.backend == name and s.face == "attribute"}
+    declared = {s.attribute: s for s in switches.all_switches().values() if s.backend == name and s.as_attribute}
     keywords = [*declared] if name else [*declared, "float32_matmul_precision"]
     assert set(declared) <= set(inspect.get_annotations(module))
     assert [*inspect.signature(module.flags).parameters] == keywords

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from backline.switches import store
+from backline.switches.scope_state import states
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     monkeypatch.chdir(tmp_path)
     store._restart()
     yield
-    frame = store.frames.get(None)
+    frame = states.get(None)
     leaked = frame.layers if frame is not None else ()
     for layer in reversed(leaked):
         layer[0].__exit__(None, None, None)

@@ -115,7 +115,7 @@ def test_a_switch_declared_later_makes_new_plans(operation):
             assert call() == "allow"
         assert len(made) == 3
     finally:
-        sys.modules["backline.switches.switch_registry"].withdraw("test.extra")
+        sys.modules["backline.switches.switch_registry"].remove("test.extra")
 
 
 def test_the_tracer_of_a_context_is_told_of_its_calls_only(operation):

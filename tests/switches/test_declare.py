@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from backline import backends, errors, switches
 from backline.errors import BadType, BadValue, Frozen, UnknownName
 from backline.switches import AtLeast, Switch, declared, store
-from backline.switches.definitions import FAMILIES
-from backline.switches.switch import Reduction
+from backline.switches.switch import FAMILIES, Reduction
 
 
 @pytest.mark.parametrize(
@@ -132,15 +131,15 @@ def test_any_value_is_either_taken_or_refused_with_one_of_two_errors(name, value
 
 
 def test_every_switch_is_declared_in_full():
-    for name, switch in switches.every().items():
+    for name, switch in switches.all_switches().items():
         assert switch.name == name
         assert switch.doc.endswith(".") and "\n" not in switch.doc
         assert switch.governs and set(switch.governs) <= {*FAMILIES, "memory"}
         assert switch.env == "BACKLINE_" + name.upper().replace(".", "_")
         assert switch.when in ("call", "load")
         assert hash(switch) == hash(pickle.loads(pickle.dumps(switch)))
-    assert len({switch.env for switch in switches.every().values()}) == len(switches.every())
-    assert {*declared(), *switches.views()} == set(switches.every())
+    assert len({switch.env for switch in switches.all_switches().values()}) == len(switches.all_switches())
+    assert {*declared(), *switches.derived_switches()} == set(switches.all_switches())
 
 
 @pytest.mark.parametrize(
@@ -168,10 +167,10 @@ def test_a_wrong_declaration_is_refused(arguments):
 
 @pytest.fixture
 def forget_plugins():
-    known = set(switches.every())
+    known = set(switches.all_switches())
     yield
-    for name in {*switches.every()} - known:
-        sys.modules["backline.switches.switch_registry"].withdraw(name)  # the package's name for it is the function
+    for name in {*switches.all_switches()} - known:
+        sys.modules["backline.switches.switch_registry"].remove(name)  # the package's name for it is the function
     store._restart()
 
 

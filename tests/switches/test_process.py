@@ -106,11 +106,11 @@ def test_a_forked_child_keeps_its_scopes_and_can_write_although_another_thread_h
         """
         import os, sys, threading
         from backline import backends, switches
-        from backline.switches import snapshot, store
+        from backline.switches import scope_state, snapshot
         backends.fallback = "warn"
         held, release = threading.Event(), threading.Event()
         def hold():
-            with store._lock, snapshot._lock:
+            with scope_state.lock.now, snapshot._lock.now:
                 held.set()
                 release.wait()
         with backends.flags(benchmark_limit=3):
@@ -139,9 +139,9 @@ def test_a_signal_handler_may_read_and_write_while_its_thread_holds_the_lock():
         """
         import os, signal
         from backline import backends, switches
-        from backline.switches import snapshot, store
+        from backline.switches import scope_state, snapshot
         signal.signal(signal.SIGUSR1, lambda *_: switches.assign("max_error", 0.25))
-        with store._lock, snapshot._lock:
+        with scope_state.lock.now, snapshot._lock.now:
             os.kill(os.getpid(), signal.SIGUSR1)
             for _ in range(1000):
                 pass

@@ -12,7 +12,7 @@ import pytest
 
 from backline import backends, switches
 from backline.errors import BadType, BadValue, UnknownName
-from backline.switches import store
+from backline.switches.scope_state import states
 
 
 def in_a_thread(function):
@@ -189,7 +189,7 @@ def test_a_write_goes_to_the_innermost_scope_whichever_backend_opened_it():
 def test_a_dropped_scope_stays_open():
     backends.flags(fallback="warn").__enter__()
     assert backends.fallback == "warn"
-    frame = store.frames.get()
+    frame = states.get()
     frame.layers[-1][0].__exit__(None, None, None)
     assert backends.fallback == "allow"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from backline import backends, switches
-from backline.switches import store
+from backline.switches.scope_state import states
 from support import clean, new_seed
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -101,7 +101,7 @@ class Worker:
             scope.__exit__(None, None, None)
             del self.open[at]
         self.look()
-        frame = store.frames.get(None)
+        frame = states.get(None)
         if frame is not None and len(frame.layers) != bool(self.below):
             self.failures.append(f"worker {self.number}: {frame.layers} are still open")
 
@@ -137,7 +137,7 @@ def test_no_thread_or_task_ever_sees_the_value_of_another() -> None:
     async def all_of(group: list[Worker]) -> None:
         with switches.scope(around):  # the tasks start inside it, so it stays under their own
             await asyncio.gather(*(in_a_task(worker) for worker in group))
-        frame = store.frames.get(None)
+        frame = states.get(None)
         assert frame is not None and not frame.layers
 
     written = {name: int(switches.current()[name]) for name in NUMBERS}  # type: ignore[call-overload]

@@ -371,7 +371,7 @@ POSITIONAL = [
 def test_positional_calls(call: str) -> None:
     module, _, arguments = call.partition("set_flags(")
     home = getattr(backends, module.rstrip(".")) if module else backends
-    before = {name: switches.get(name) for name in switches.every()}
+    before = {name: switches.get(name) for name in switches.all_switches()}
     old = eval(f"home.set_flags({arguments}", {"home": home, "cudnn": backends.cudnn, "mkldnn": backends.mkldnn, "set_flags": backends.set_flags})
     home.set_flags(*old)
     assert {name: switches.get(name) for name in before} == before

@@ -13,7 +13,7 @@ import pytest
 import backline as torch
 from backline import backends, switches
 from backline.errors import BadType, Frozen, ReadOnly, UnknownName
-from backline.switches import store
+from backline.switches import process_values, store
 
 
 def everything() -> tuple[object, ...]:
@@ -21,7 +21,7 @@ def everything() -> tuple[object, ...]:
     homes = (backends, backends.cudnn, backends.mps, backends.cuda, backends.mkldnn, backends.cudnn.conv, backends.cuda.matmul)
     names = {home: {name: vars(home)[name] for name in vars(home) if not name.startswith("__")} for home in homes}
     classes = [{name: x for name, x in vars(type(home)).items() if "__" not in name} for home in homes]
-    return switches.current(), [names[home] for home in homes], classes, [dir(home) for home in homes], dict(store._assigned)
+    return switches.current(), [names[home] for home in homes], classes, [dir(home) for home in homes], dict(process_values.assigned)
 
 
 @pytest.fixture(autouse=True)

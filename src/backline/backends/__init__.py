@@ -1,4 +1,4 @@
-"""The switchboard: what a user sets, one module for each library and the general switches here.
+"""The switches: one module for each library, and the general ones here.
 
 Read a switch as an attribute and set it by assignment, for the whole process; or for a while with
 ``flags()``, which only this thread or task sees, and which changes only what it names::
@@ -8,6 +8,8 @@ Read a switch as an attribute and set it by assignment, for the whole process; o
     backends.fallback = "warn"
     with backends.mkl.flags(enabled=False), backends.flags(num_threads=1):
         ...
+
+``enabled`` of a library is a permission: while it is off, the library never runs, not even as a fallback.
 
 An assignment inside a scope ends with the scope. Every switch also has an environment variable
 (``BACKLINE_FALLBACK``) and a key in the configuration files.
@@ -39,44 +41,18 @@ __all__ = [
 ]  # fmt: skip
 
 fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
-"""Precision that float32 inputs may be reduced to, where no switch below says otherwise."""
-
 fallback: Literal["allow", "warn", "error"]
-"""What happens when a preference cannot be kept: take the next library, warn, or raise."""
-
 benchmark: bool
-"""Time the candidates once per signature and keep the fastest."""
-
 benchmark_limit: int
-"""Most candidates timed per signature; 0 times all."""
-
 deterministic: bool
-"""Use only what gives the same bits again, as strongly as ``determinism_level`` says."""
-
 warn_only: bool
-"""While deterministic: warn instead of raising where nothing conforms."""
-
 determinism_level: Literal["run", "threads"]
-"""Same bits from run to run, or also for any number of threads."""
-
 emulate: bool
-"""Round inputs to the precision requested where the hardware has none of it."""
-
 num_threads: int
-"""Threads a library call may use, at least 1."""
-
 prefer: tuple[str, ...]
-"""Libraries to try first, in this order."""
-
 only: tuple[str, ...]
-"""The only libraries allowed; empty allows all."""
-
 promote: Literal["error", "numpy"]
-"""Operands of several dtypes, or integers where floats are needed: an error, or converted as NumPy does."""
-
 max_error: float
-"""Largest relative error measured by tuning that an algorithm may have."""
-
 flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 
@@ -86,12 +62,12 @@ _FOR_EXTENSIONS = (_FP32Precision, _get_fp32_precision_getter, _set_fp32_precisi
 
 
 def __allow_nonbracketed_mutation() -> Any:
-    """Return a scope in which this context may assign frozen switches. What it assigns stays."""
+    """Returns a scope in which this context may assign frozen switches. What it assigns stays."""
     return _store.thawed()
 
 
 def disable_global_flags() -> None:
-    """Freeze the process-wide value of every switch, for good.
+    """Freezes the process-wide value of every switch, for good.
 
     Scopes, and assignments inside them, still work.
     """
@@ -99,12 +75,12 @@ def disable_global_flags() -> None:
 
 
 def flags_frozen() -> bool:
-    """Tell whether the process-wide values are frozen."""
+    """Tells whether the process-wide values are frozen."""
     return _switches.frozen()
 
 
 def effective_precision() -> Any:
-    """Return a table of the precision requested and the precision in effect, for each operation and library here.
+    """Returns a table of the precision requested and the precision in effect, for each operation and library here.
 
     Examples
     --------
@@ -128,7 +104,7 @@ def _set_unfrozen(module: object, value: object) -> None:
     _store.freeze(not value)
 
 
-_FLAG = property(lambda module: not _store.frozen(), _set_unfrozen, doc="Whether switches may be assigned outside of scopes.")
+_FLAG = property(lambda module: not _store.frozen(), _set_unfrozen, doc="Switches may be assigned outside of scopes.")
 
 _module_factory.install(
     __name__,
@@ -136,6 +112,5 @@ _module_factory.install(
     model=("fp32_precision",),
     lazy=_MODULES,
     present=False,
-    also=("float32_matmul_precision",),
     members={"__allow_nonbracketed_mutation_flag": _FLAG},
 )

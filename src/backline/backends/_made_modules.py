@@ -11,14 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 from .. import libraries, switches
 from ..libraries import registry
-from ..switches.switch_module import late_names
+from ..switches import plugins
 from . import _module_factory
 
-__all__ = ["Names", "late"]
+__all__ = ["Names"]
 
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -34,8 +33,6 @@ class _Finder:
         row = _row(backend)
         if row is not None:
             return ModuleSpec(name, _RowLoader(), origin=row.implementation)  # type: ignore[arg-type]  # as below
-        from ..switches import plugins  # here and below: it is much to import, and few programs come by
-
         plugins.discover()
         plugin = plugins.found().get(backend)
         # The stubs ask for all that old loaders had; `create_module` and `exec_module` are enough.
@@ -58,8 +55,6 @@ class _Loader(_RowLoader):
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         name = module.__name__.rpartition(".")[2]
-        from ..switches import plugins
-
         plugins.discover(f"{name}.")  # where its class declares its switches, they are needed now
         plugin = plugins.found()[name]
         own = plugin.backend or plugins.backend_of(name)
@@ -79,7 +74,7 @@ def _row(backend: str) -> registry.LibraryInfo | None:
 
 def _fill(module: ModuleType, about: str, library: str, caches: tuple[str, ...], returned: tuple[str, ...] = ()) -> None:
     prefix = module.__name__.rpartition(".")[2]
-    own = {s.attribute: s.kind for s in switches.every().values() if s.backend == prefix and s.face == "attribute"}
+    own = {s.attribute: s.kind for s in switches.all_switches().values() if s.backend == prefix and s.as_attribute}
     names = sorted({"flags", "is_available", "is_enabled", "set_flags", "version", *caches, *own})
     # Not by setattr: the class of a reloaded module refuses such names.
     vars(module).update(__doc__=about, __all__=names, __annotations__=own, __file__=__file__)
@@ -106,23 +101,4 @@ class Names(Collection[str]):
         return sum(1 for _ in self)
 
 
-def late(module: str, name: str) -> Any:
-    """What a plug-in has for an attribute that nobody else has: a backend module, or the value of a switch; None for nothing."""
-    from ..switches import plugins
-
-    if module == _PACKAGE:
-        plugins.discover()
-        return import_module(f"{module}.{name}") if name in plugins.found() else None
-    from .. import switches
-
-    plugins.discover()
-    for plugin in plugins.found().values():
-        if module in (f"{_PACKAGE}.{plugin.name}", plugin.backend or plugins.backend_of(plugin.name)):
-            switch = f"{plugin.name}.{name}"
-            plugins.discover(switch)
-            return switches.get(switch) if switch in switches.declared() else None
-    return None
-
-
-late_names.append(late)
 sys.meta_path[:] = [*(finder for finder in sys.meta_path if getattr(finder, "__module__", "") != __name__), _Finder]

@@ -1,4 +1,4 @@
-"""What the modules of the switchboard do in the same way, made from the declarations of their switches."""
+"""Functions and attributes that all modules of backends have, made from the declarations of their switches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, Signature
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from .. import switches
 from ..errors import BackendUnavailable
 from ..switches.switch_module import Computed, SwitchGroup, attributes
 from ..switches.switch_module import install as install_switches
 
-__all__ = ["Flags", "IsTrue", "SetFlags", "Version", "available", "flags_of", "group", "install", "unavailable", "version"]
+__all__ = [
+    "Flags", "IsTrue", "SetFlags", "Setter", "Version", "available", "flags_of", "group", "install", "switch_functions",
+    "unavailable", "version",
+]  # fmt: skip
 
 
 # For the annotations in the modules: what `install` makes of the declarations.
@@ -22,11 +25,20 @@ Version: TypeAlias = Callable[[], Any]
 Flags: TypeAlias = Callable[..., switches.Scope]
 SetFlags: TypeAlias = Callable[..., tuple[Any, ...]]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Setter(Protocol):
+    """A function that turns a switch on or off."""
+
+    def __call__(self, enabled: bool) -> None: ...
+
+
 Lenient: TypeAlias = Callable[[dict[str, object]], dict[str, object]]
 
 
 def available(backend: str) -> bool:
-    """Tell whether the library behind a backend is found and can be loaded now."""
+    """Tells whether the library behind a backend is found and can be loaded now."""
     from ..libraries.presence import availability  # here, because importing backline looks for no library
 
     return availability(backend).available()
@@ -36,31 +48,52 @@ _NUMBERED = ("cudnn", "cusparselt")  # their makers' versions are numbers
 
 
 def version(backend: str) -> Any:
-    """Version of the library behind a backend, or None if it is absent or does not tell."""
+    """Returns the version of the library behind a backend, or None if it is absent or does not tell."""
     from ..libraries.presence import availability, presence
 
     return (presence if backend in _NUMBERED else availability)(backend).version()
 
 
 def unavailable(backend: str, what: str) -> BackendUnavailable:
-    """The error for something that needs the library behind a backend: what was looked for, where, how to get it."""
+    """Returns the error for something that needs the library behind a backend: what was looked for, where, how to get it."""
     from ..libraries.presence import unavailable as make
 
     return make(backend, what)
 
 
-def plan_cache(library: str) -> object:
-    """Return the cache of prepared executions of a library."""
-    from ..engine import plan_caches as plans
+def _plan_cache(library: str) -> Callable[[], object]:
+    def cache() -> object:
+        """Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
+        from ..engine import plan_caches
 
-    return plans.cache(library)
+        return plan_caches.cache(library)
+
+    return cache
 
 
-def fft_plan_cache(library: str) -> object:
-    """Return the cache of plans of Fourier transforms of a library."""
-    from ..engine import fft_plan_caches
+def _fft_plan_cache(library: str) -> Callable[[], object]:
+    def cache() -> object:
+        """Its plans of transforms: as ``plan_cache``, and ``nbytes``, ``max_bytes`` (may be set), ``hits`` and ``misses``."""
+        from ..engine import fft_plan_caches
 
-    return fft_plan_caches.cache(library)
+        return fft_plan_caches.cache(library)
+
+    return cache
+
+
+def switch_functions(switch: str, getter: str, setter: str, module: str) -> tuple[IsTrue, Setter]:
+    """Makes the functions of `module` that return whether a switch is on, and set it."""
+
+    def read() -> bool:
+        return cast(bool, switches.get(switch))
+
+    def write(enabled: bool) -> None:
+        switches.assign(switch, enabled, depth=2)
+
+    doc = switches.lookup(switch).doc
+    read.__doc__ = f"Return the switch ``{switch}``: {doc}"
+    write.__doc__ = f"Set the switch ``{switch}``: {doc}\n\nRaises\n------\nBadType\n    Not a bool.\n"
+    return _named(read, getter, module), _named(write, setter, module)
 
 
 def install(
@@ -73,12 +106,10 @@ def install(
     plans: str = "",
     transforms: str = "",
     present: bool = True,
-    hidden: bool = False,
-    also: tuple[str, ...] = (),
     lenient: Lenient | None = None,
     members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Give a module its switches as attributes and the functions that every backend has. Its body calls this at the end.
+    """Gives a module its switches as attributes and the functions that every backend has. Its body calls this at the end.
 
     ``flags`` and ``set_flags``; with `present` also ``is_available`` and ``version``; with a switch ``enabled`` also
     ``is_enabled``. What the module defines itself stays.
@@ -88,7 +119,7 @@ def install(
     module
         The module's ``__name__``.
     prefix
-        What its switches' names begin with; the last part of `module` unless given.
+        Beginning of its switches' names; the last part of `module` unless given.
     model
         Switches whose old values ``set_flags`` returns; all unless given.
     computed, lazy
@@ -98,11 +129,7 @@ def install(
     transforms
         Library whose cache of plans of Fourier transforms is shown as ``fft_plan_cache``.
     present
-        Whether there is a library that may be there or not.
-    hidden
-        Whether ``flags`` takes switches that are reached through functions too.
-    also
-        Those of them that it takes besides the others, where it does not take all.
+        False for a module that is not about a library.
     lenient
         As for `flags_of`.
     members
@@ -110,29 +137,29 @@ def install(
     """
     prefix = module.rpartition(".")[2] if prefix is None else prefix
     space = sys.modules[module].__dict__
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     if present:
-        found["is_available"] = lambda: available(prefix)
-        found["is_available"].__doc__ = "Tell whether the library is found and can be loaded now. The answer is kept."
-        found["version"] = lambda: version(prefix)
-        found["version"].__doc__ = "Version of the library, or None if it is absent or does not tell."
+        functions["is_available"] = lambda: available(prefix)
+        functions["is_available"].__doc__ = "Tell whether the library is found and can be loaded now. The answer is kept."
+        functions["version"] = lambda: version(prefix)
+        functions["version"].__doc__ = "Version of the library, or None if it is absent or does not tell."
     if f"{prefix}.enabled" in switches.declared():
-        found["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
-        found["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
-    found["flags"], found["set_flags"] = flags_of(prefix, model, hidden, also, lenient)
-    for name, function in found.items():
+        functions["is_enabled"] = lambda: bool(switches.get(f"{prefix}.enabled")) and bool(space["is_available"]())
+        functions["is_enabled"].__doc__ = "Tell whether the library is both enabled here and available."
+    functions["flags"], functions["set_flags"] = flags_of(prefix, model, lenient)
+    for name, function in functions.items():
         if name not in space or getattr(space[name], "__made__", False):  # made by an earlier load of the module
             space[name] = _named(function, name, module)
     if plans:
-        entry = (lambda: plan_cache(plans), f"{prefix}.plan_cache.max_size")
-        computed = {**(computed or {}), "plan_cache": entry}
+        computed = {**(computed or {}), "plan_cache": (_plan_cache(plans), f"{prefix}.plan_cache.max_size")}
     if transforms:
-        entry = (lambda: fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")
-        computed = {**(computed or {}), "fft_plan_cache": entry}
+        computed = {**(computed or {}), "fft_plan_cache": (_fft_plan_cache(transforms), f"{prefix}.fft_plan_cache.max_size")}
     install_switches(module, prefix, computed, lazy, members)
+    own = [s.attribute for s in switches.all_switches().values() if s.backend == prefix and s.as_attribute]
+    space["__all__"] = [*dict.fromkeys([*space.get("__all__", ()), *own])]
 
 
-def _named(function: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
+def _named(function: F, name: str, module: str) -> F:
     function.__name__ = function.__qualname__ = name
     function.__module__ = module
     function.__made__ = True  # type: ignore[attr-defined]  # a mark of our own
@@ -140,14 +167,14 @@ def _named(function: Callable[..., Any], name: str, module: str) -> Callable[...
 
 
 def group(title: str, prefix: str, computed: Computed | None = None) -> dict[str, Any]:
-    """Members of the class of a sub-object: its switches, ``flags`` and ``set_flags``, and the name users reach it by."""
+    """Returns the members of the class of a sub-object: its switches, ``flags``, ``set_flags`` and its public name."""
     flags, set_flags = flags_of(prefix)
-    made = {function: staticmethod(_named(f, function, title)) for function, f in (("flags", flags), ("set_flags", set_flags))}
-    return {**attributes(prefix, computed), **made, "__title__": title}
+    functions = {name: staticmethod(_named(f, name, title)) for name, f in (("flags", flags), ("set_flags", set_flags))}
+    return {**attributes(prefix, computed), **functions, "__title__": title}
 
 
 def precision(module: str, device: str, op: str) -> Any:
-    """Make the sub-object for the precision of one operation: ``fp32_precision``, ``flags``, and what it is for."""
+    """Makes the sub-object for the precision of one operation: ``fp32_precision``, ``flags``, ``backend`` and ``op``."""
     prefix = f"{module.rpartition('.')[2]}.{op}"
     facts: Computed = {
         "backend": (lambda: device, f"{prefix}.fp32_precision"),
@@ -161,22 +188,15 @@ def precision(module: str, device: str, op: str) -> Any:
 def flags_of(
     prefix: str,
     model: tuple[str, ...] = (),
-    hidden: bool = False,
-    also: tuple[str, ...] = (),
     lenient: Lenient | None = None,
 ) -> tuple[Callable[..., switches.Scope], Callable[..., tuple[Any, ...]]]:
-    """Make ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
+    """Makes ``flags`` and ``set_flags`` for the switches called "`prefix`.…", in the order of their declaration.
 
     `lenient` is given what both are called with, switch name to value, and returns what counts of it.
     """
-    there = {
-        s.attribute: s
-        for s in switches.every().values()
-        if s.backend == prefix and (hidden or s.face == "attribute" or s.attribute in also)
-    }
-    names = {name: switch.name for name, switch in there.items()}
+    names = {s.attribute: s.name for s in switches.all_switches().values() if s.backend == prefix and s.in_flags}
     underscored = {f"_{name}": full for name, full in names.items()}
-    returned = [names[name] for name in (model or [name for name in names if name not in also])]
+    returned = [names[name] for name in model or names]
     title = f"{prefix}.flags" if prefix else "backends.flags"
 
     def flags(*args: object, **kwargs: object) -> switches.Scope:

@@ -1,4 +1,4 @@
-"""The processor: what it can do, and how much of that libraries may use."""
+"""The processor: its instruction sets, and a cap on those that libraries may use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_cpu_capability() -> str:
-    """Return the instruction set that libraries may use: DEFAULT, AVX2, AVX512, SVE256, VSX or Z VECTOR.
+    """Returns the instruction set that libraries may use: DEFAULT, AVX2, AVX512, SVE256, VSX or Z VECTOR.
 
     It is what the processor has, or less where ATEN_CPU_CAPABILITY, BACKLINE_CPU_CAPABILITY or ``flags(capability=…)`` caps it.
     A cap reaches into a library that reads it once (MKL, OpenBLAS, oneDNN) if it is set before the library is loaded;
@@ -29,4 +29,4 @@ def get_cpu_capability() -> str:
     return capability.effective()
 
 
-_module_factory.install(__name__, present=False, hidden=True)
+_module_factory.install(__name__, present=False)

@@ -8,8 +8,6 @@ from . import _module_factory
 __all__ = ["enabled", "flags", "get_max_alg_id", "is_available", "is_enabled", "set_flags", "version"]
 
 enabled: bool
-"""Whether cuSPARSELt may run calls. Off is a prohibition: no fallback passes over it."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
@@ -18,7 +16,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_max_alg_id() -> int | None:
-    """Largest number of an algorithm of this version, or None without the library.
+    """Returns the largest number of an algorithm of this version, or None without the library.
 
     Examples
     --------

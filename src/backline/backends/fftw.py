@@ -1,7 +1,7 @@
 """FFTW: Fourier, cosine and sine transforms, by the system's own copy of the library.
 
-How it plans is a switch. What it finds out by timing is its wisdom: text that can be kept in a file and read by a later process,
-which then need not time anything.
+``planning`` sets how it plans. The results of its timing are its wisdom: text that can be kept in a file and read by a later
+process, which then need not time anything.
 """
 
 from __future__ import annotations
@@ -22,18 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 enabled: bool
-"""Whether FFTW may run calls. Off is a prohibition: no fallback passes over it."""
-
 planning: Literal["estimate", "measure", "patient"]
-"""How FFTW finds a way: by rules, by timing some, or by timing many, which takes seconds for each signature."""
-
 plan_time_limit: float
-"""Seconds after which FFTW ends its timing of one signature and takes the best way found so far."""
-
 fft_plan_cache: FftPlanCache
-"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
-``clear()``. Read-only."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
@@ -42,7 +33,7 @@ set_flags: _module_factory.SetFlags
 
 
 def export_wisdom(path: str | os.PathLike[str]) -> None:
-    """Write what FFTW found out by timing to a file, as text.
+    """Writes FFTW's wisdom, which is what it learned by timing, to a file, as text.
 
     The file is there whole or not at all: it is written beside its place and moved.
 
@@ -85,7 +76,7 @@ def export_wisdom(path: str | os.PathLike[str]) -> None:
 
 
 def import_wisdom(path: str | os.PathLike[str]) -> None:
-    """Read a file that `export_wisdom` wrote. FFTW then knows what was timed; nothing is timed for that again.
+    """Reads a file that `export_wisdom` wrote. FFTW then knows what was timed; nothing is timed for that again.
 
     Parameters
     ----------

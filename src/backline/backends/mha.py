@@ -1,4 +1,4 @@
-"""Multi-head attention: whether it runs as one fused operation."""
+"""Multi-head attention: permission to run it as one fused operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_fastpath_enabled() -> bool:
-    """Tell whether multi-head attention and encoder layers may run as one fused operation.
+    """Tells whether multi-head attention and encoder layers may run as one fused operation.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def get_fastpath_enabled() -> bool:
 
 
 def set_fastpath_enabled(value: bool) -> None:
-    """Allow or forbid the fused operation; forbidden, products and softmax run one by one.
+    """Allows or forbids the fused operation; forbidden, products and softmax run one by one.
 
     Raises
     ------
@@ -37,4 +37,4 @@ def set_fastpath_enabled(value: bool) -> None:
     _switches.assign("mha.fastpath", value, depth=2)
 
 
-_module_factory.install(__name__, present=False, hidden=True)
+_module_factory.install(__name__, present=False)

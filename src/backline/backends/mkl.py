@@ -16,15 +16,8 @@ __all__ = [
 ]  # fmt: skip
 
 enabled: bool
-"""Whether MKL may run calls. Off is a prohibition: no fallback passes over it."""
-
 plan_cache: PlanCache
-"""Its prepared executions: ``size``, ``max_size`` (may be set) and ``clear()``. Read-only."""
-
 fft_plan_cache: FftPlanCache
-"""Its plans of Fourier transforms: ``size``, ``nbytes``, ``max_size`` and ``max_bytes`` (may be set), ``hits``, ``misses`` and
-``clear()``. Read-only."""
-
 VERBOSE_OFF: Final = 0
 VERBOSE_ON: Final = 1
 
@@ -36,7 +29,7 @@ set_flags: _module_factory.SetFlags
 
 
 def verbose(enable: int | bool) -> Any:
-    """Return a scope in which MKL prints a line for each of its calls, and which collects them.
+    """Returns a scope in which MKL prints a line for each of its calls, and which collects them.
 
     Parameters
     ----------

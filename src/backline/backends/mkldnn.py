@@ -19,17 +19,9 @@ VERBOSE_ON: Final = 1
 VERBOSE_ON_CREATION: Final = 2
 
 enabled: bool
-"""Whether oneDNN may run calls. Off is a prohibition: no fallback passes over it."""
-
 deterministic: bool
-"""Whether oneDNN runs only what gives the same bits again; ``backends.deterministic`` asks for it too."""
-
 allow_tf32: bool
-"""Whether products, convolution and recurrent networks all read tf32; a view of ``fp32_precision``. Reading never raises."""
-
 fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
-"""Precision that float32 inputs may be reduced to on CPU arrays. It governs the CPU only."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
@@ -38,14 +30,14 @@ set_flags: _module_factory.SetFlags
 
 
 def is_acl_available() -> bool:
-    """Tell whether the oneDNN that is found was built on the Arm Compute Library."""
+    """Tells whether the oneDNN that is found was built on the Arm Compute Library."""
     from ..libraries import presence
 
     return presence.acl_available()
 
 
 def verbose(level: int) -> Any:
-    """Return a scope in which oneDNN prints a line for each execution, and which collects them.
+    """Returns a scope in which oneDNN prints a line for each execution, and which collects them.
 
     Parameters
     ----------

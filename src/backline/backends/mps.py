@@ -12,8 +12,6 @@ __all__ = [
 ]  # fmt: skip
 
 enabled: bool
-"""Whether MLX arrays compute on Metal. Off: on MLX's CPU stream."""
-
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
 flags: _module_factory.Flags
@@ -21,21 +19,21 @@ set_flags: _module_factory.SetFlags
 
 
 def is_available() -> bool:
-    """Tell whether MLX has a Metal device; without one, arrays of MLX are computed on its CPU stream. The answer is kept."""
+    """Tells whether MLX has a Metal device; without one, arrays of MLX are computed on its CPU stream. The answer is kept."""
     from ..libraries import presence
 
     return bool(presence.presence("mps").available())
 
 
 def is_built() -> bool:
-    """Tell whether MLX can be imported."""
+    """Tells whether MLX can be imported."""
     from ..libraries import presence
 
     return bool(presence.mlx_importable())
 
 
 def is_macos_or_newer(major: int, minor: int) -> bool:
-    """Tell whether this is macOS of at least that version; False on other systems.
+    """Tells whether this is macOS of at least that version; False on other systems.
 
     Examples
     --------
@@ -49,12 +47,12 @@ def is_macos_or_newer(major: int, minor: int) -> bool:
 
 
 def is_macos13_or_newer(minor: int = 0) -> bool:
-    """Tell whether this is macOS 13 of at least that minor version, or newer."""
+    """Tells whether this is macOS 13 of at least that minor version, or newer."""
     return is_macos_or_newer(13, minor)
 
 
 def get_name() -> str:
-    """Return the name of the Metal device.
+    """Returns the name of the Metal device.
 
     Raises
     ------
@@ -65,7 +63,7 @@ def get_name() -> str:
 
 
 def get_core_count() -> int:
-    """Return the number of GPU cores of the Metal device.
+    """Returns the number of GPU cores of the Metal device.
 
     Raises
     ------

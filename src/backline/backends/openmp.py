@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["enabled", "flags", "is_available", "is_enabled", "num_threads", "runtimes", "set_flags", "version"]
 
 enabled: bool
-"""Whether libraries that thread by OpenMP may use more than one thread."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
@@ -25,14 +23,14 @@ set_flags: _module_factory.SetFlags
 
 
 def runtimes() -> list[openmp_runtimes.Runtime]:
-    """Return the OpenMP runtimes in this process: kind, path, version, who brought it, threads."""
-    from ..libraries import openmp_runtimes as found
+    """Returns the OpenMP runtimes in this process: kind, path, version, owner, threads."""
+    from ..libraries import openmp_runtimes
 
-    return found.runtimes()
+    return openmp_runtimes.runtimes()
 
 
 def num_threads(n: int) -> Any:
-    """Return a scope in which library calls use that many threads; also a decorator."""
+    """Returns a scope in which library calls use that many threads; also a decorator."""
     from .. import switches
 
     return switches.make_scope("openmp.num_threads", {"num_threads": n}, depth=2)

@@ -12,12 +12,7 @@ from . import _module_factory
 __all__ = ["enabled", "flags", "get_opt_einsum", "is_available", "is_enabled", "set_flags", "strategy", "version"]
 
 enabled: bool
-"""Whether opt_einsum searches the path; off: from left to right."""
-
 strategy: str
-"""How it searches: "auto", "greedy", "optimal", "dp", or another strategy of the installed opt_einsum. Without effect while it is
-not enabled."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
@@ -26,7 +21,7 @@ set_flags: _module_factory.SetFlags
 
 
 def get_opt_einsum() -> ModuleType | None:
-    """Return the package opt_einsum, or None if it is absent.
+    """Returns the package opt_einsum, or None if it is absent.
 
     Examples
     --------

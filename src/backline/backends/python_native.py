@@ -1,4 +1,4 @@
-"""Kernels written in a Python kernel language: which languages, operations and kinds of device may use them.
+"""Kernels written in a Python kernel language, and the languages, operations and kinds of device that may use them.
 
 Such a kernel takes the place of an operation if neither its language, nor the operation, nor the kind of device is disabled,
 and its own condition holds. Everything here may be set inside a scope, and ends with it then.
@@ -31,16 +31,9 @@ _OPERATIONS = "python_native.disabled_operations"
 _KEYS = "python_native.disabled_dispatch_keys"
 
 cutedsl: DSLController
-"""CuTe DSL."""
-
 triton: DSLController
-"""Triton."""
-
 all_dsls: list[str]
-"""The languages there are. Read-only."""
-
 available_dsls: list[str]
-"""Those whose package can be imported here. Read-only."""
 
 
 class _Version(str):
@@ -64,7 +57,7 @@ class _Version(str):
 
 
 class DSLController(_SwitchGroup):
-    """One kernel language: whether it is there, and whether its kernels may run.
+    """One kernel language.
 
     Parameters
     ----------
@@ -104,7 +97,7 @@ class DSLController(_SwitchGroup):
 
     @property
     def available(self) -> bool:
-        """Whether its package can be imported. It is not imported for that."""
+        """True if its package can be imported. It is not imported for that."""
         from ..libraries import python_packages
 
         return not python_packages.find(_PACKAGES[self._name][0])[2]
@@ -120,19 +113,19 @@ class DSLController(_SwitchGroup):
 
     @property
     def enabled(self) -> bool:
-        """Whether its kernels may run here. May be set."""
+        """True if its kernels may run here. May be set."""
         return _cast(bool, _switches.get(f"{self.__backend__}.enabled"))
 
     def disable(self) -> None:
-        """Let none of its kernels run: in the process, or until the end of an open scope."""
+        """Lets none of its kernels run: in the process, or until the end of an open scope."""
         _switches.assign(f"{self.__backend__}.enabled", False, depth=2)
 
     def enable(self) -> None:
-        """Let its kernels run again."""
+        """Lets its kernels run again."""
         _switches.assign(f"{self.__backend__}.enabled", True, depth=2)
 
     def disabled(self) -> _switches.Scope:
-        """Return a scope in which none of its kernels runs; also a decorator."""
+        """Returns a scope in which none of its kernels runs; also a decorator."""
         return _switches.make_scope(f"python_native.{self._name}.disabled", {f"{self.__backend__}.enabled": False}, depth=2)
 
     def __repr__(self) -> str:
@@ -144,9 +137,9 @@ _controllers = {name: DSLController(name) for name in _PACKAGES}
 
 
 def get_dsl_operations(dsl_name: str) -> list[str]:
-    """Return the sorted names of the operations that have a kernel in a language; none for a language that is not known.
+    """Returns the sorted names of the operations that have a kernel in a language; none for a language that is not known.
 
-    Whether the language can be used here is another matter: see `available_dsls`.
+    The language need not be usable here: see `available_dsls`.
 
     Examples
     --------
@@ -162,17 +155,17 @@ def get_dsl_operations(dsl_name: str) -> list[str]:
 
 
 def is_operation_disabled(op_symbol: str) -> bool:
-    """Tell whether an operation is disabled here; False for one that is not known."""
+    """Tells whether an operation is disabled here; False for one that is not known."""
     return op_symbol in _held(_OPERATIONS)
 
 
 def is_dsl_disabled(dsl_name: str) -> bool:
-    """Tell whether a language is disabled here; False for one that is not known."""
+    """Tells whether a language is disabled here; False for one that is not known."""
     return dsl_name in _PACKAGES and not _switches.get(f"python_native.{dsl_name}.enabled")
 
 
 def disable_operations(*op_symbols: str) -> None:
-    """Let no kernel of any language take the place of these operations, which may be registered later.
+    """Lets no kernel of any language take the place of these operations, which may be registered later.
 
     Raises
     ------
@@ -195,12 +188,12 @@ def disable_operations(*op_symbols: str) -> None:
 
 
 def enable_operations(*op_symbols: str) -> None:
-    """Undo `disable_operations` for these."""
+    """Undoes `disable_operations` for these."""
     _change(_OPERATIONS, "enable_operations", op_symbols, disable=False)
 
 
 def disable_dispatch_keys(*dispatch_keys: str) -> None:
-    """Let no kernel run on these kinds of device: "CPU", "CUDA", "MPS".
+    """Lets no kernel run on these kinds of device: "CPU", "CUDA", "MPS".
 
     Raises
     ------
@@ -213,12 +206,12 @@ def disable_dispatch_keys(*dispatch_keys: str) -> None:
 
 
 def enable_dispatch_keys(*dispatch_keys: str) -> None:
-    """Undo `disable_dispatch_keys` for these."""
+    """Undoes `disable_dispatch_keys` for these."""
     _change(_KEYS, "enable_dispatch_keys", dispatch_keys, disable=False)
 
 
 def operations_disabled(*op_symbols: str) -> _switches.Scope:
-    """Return a scope in which these operations are disabled, besides those that are already; also a decorator.
+    """Returns a scope in which these operations are disabled, besides those that are already; also a decorator.
 
     Examples
     --------
@@ -239,12 +232,12 @@ def flags(
     disabled_operations: tuple[str, ...] | None = None,
     disabled_dispatch_keys: tuple[str, ...] | None = None,
 ) -> _switches.Scope:
-    """Return a scope that allows or forbids languages, operations and kinds of device; also a decorator. None keeps what holds.
+    """Returns a scope that allows or forbids languages, operations and kinds of device; also a decorator. None keeps what holds.
 
     Parameters
     ----------
     cutedsl, triton
-        Whether kernels in the language may run.
+        True lets kernels in the language run.
     disabled_operations, disabled_dispatch_keys
         The names that are disabled, in the place of those that are; `operations_disabled` adds some.
 
@@ -270,7 +263,7 @@ def set_flags(
     _disabled_operations: tuple[str, ...] | None = None,
     _disabled_dispatch_keys: tuple[str, ...] | None = None,
 ) -> tuple[Any, ...]:
-    """Assign what `flags` has scopes for, all or none, and return what held for the languages. None keeps."""
+    """Assigns what `flags` has scopes for, all or none, and returns what held for the languages. None keeps."""
     values = _named(_cutedsl, _triton, _disabled_operations, _disabled_dispatch_keys)
     old = tuple(_switches.get(name) for name in [*values][:2])
     _switches.assign_many({name: value for name, value in values.items() if value is not None}, depth=2)
@@ -314,8 +307,14 @@ def _change(switch: str, function: str, names: tuple[str, ...], *, disable: bool
             ) from None
 
 
-def _dsls(available: bool = False) -> list[str]:
-    return [name for name, controller in _controllers.items() if controller.available or not available]
+def _all_dsls() -> list[str]:
+    """Names of the kernel languages. Read-only."""
+    return [*_controllers]
+
+
+def _available_dsls() -> list[str]:
+    """Names of the languages whose package can be imported here. Read-only."""
+    return [name for name, controller in _controllers.items() if controller.available]
 
 
 _SET = "python_native.triton.enabled or python_native.cutedsl.enabled"
@@ -323,8 +322,8 @@ _module_factory.install(
     __name__,
     present=False,
     computed={
-        "all_dsls": (_dsls, _SET),
-        "available_dsls": (lambda: _dsls(available=True), _SET),
+        "all_dsls": (_all_dsls, _SET),
+        "available_dsls": (_available_dsls, _SET),
         "cutedsl": (lambda: _controllers["cutedsl"], "python_native.cutedsl.enabled"),
         "triton": (lambda: _controllers["triton"], "python_native.triton.enabled"),
     },

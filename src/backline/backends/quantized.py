@@ -1,4 +1,7 @@
-"""Operations on int8: who packs and runs them."""
+"""Operations on int8, and the engines that pack and run them.
+
+The engines "fbgemm" and "qnnpack" are those libraries' ranges and rounding, computed by the libraries there are.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,13 @@ from . import _module_factory
 __all__ = ["engine", "flags", "set_flags", "supported_engines"]
 
 engine: Literal["x86", "onednn", "fbgemm", "qnnpack", "reference"]
-"""Engine that packs and runs operations on int8: unless set, x86, onednn or reference, the first whose library may run calls.
-
-"fbgemm" and "qnnpack" are those libraries' ranges and rounding, computed by the libraries there are.
-"""
-
 supported_engines: list[str]
-"""The engines that are there, the best first. Read-only."""
-
 flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 
 
 def _supported() -> list[str]:
+    """Engines that are available, the best first. Read-only."""
     from ..libraries import quantized_engines
 
     return quantized_engines.supported()

@@ -12,10 +12,10 @@ from typing import Any
 from .. import libraries, switches
 from ..libraries import registry
 from ..switches.cpu_capability import NAMES, UpToDetected
-from ..switches.definitions import FAMILIES
+from ..switches.legal import AtLeast, Between, EachOf
 from ..switches.path_strategies import Strategies
 from ..switches.precision_tree import FACTORY
-from ..switches.switch import AtLeast, Between, EachOf, Reduction
+from ..switches.switch import FAMILIES, Reduction
 from .governed import families, made_of, waiting
 
 __all__ = ["Pending", "default_text", "governs_text", "legal_text", "page", "pending", "status", "value_text", "variables"]
@@ -208,7 +208,7 @@ def own() -> list[switches.Switch]:
     """Returns the switches, without those of plug-ins."""
     from ..switches import plugins
 
-    return [s for s in switches.every().values() if s.name.partition(".")[0] not in plugins.found()]
+    return [s for s in switches.all_switches().values() if s.name.partition(".")[0] not in plugins.found()]
 
 
 def _libraries() -> list[str]:
@@ -283,9 +283,9 @@ def _about(section: str) -> str:
 
 def _described(switch: switches.Switch) -> str:
     notes = [switch.doc]
-    if isinstance(switch, switches.View):
+    if isinstance(switch, switches.DerivedSwitch):
         notes.append(f"A view of {_names(switch.nodes)}.")
-    if switch.face == "function":
+    if not switch.as_attribute:
         notes.append("By functions.")
     if switch.when == "load":
         notes.append("Read when its library is loaded.")

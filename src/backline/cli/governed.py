@@ -20,8 +20,8 @@ from ..libraries import attention_constraints
 from ..libraries.base import Algorithm, Library
 from ..ops.problem_text import parse
 from ..problems import Problem
-from ..switches.definitions import FAMILIES
 from ..switches.precision_tree import Precision
+from ..switches.switch import FAMILIES
 
 __all__ = ["Governed", "families", "governed", "library_of", "made_of", "sample", "waiting"]
 
@@ -114,7 +114,7 @@ def library_of(switch: switches.Switch) -> str:
     """
     if switch.allows:
         return switch.allows
-    if isinstance(switch, (Precision, switches.View)):
+    if isinstance(switch, (Precision, switches.DerivedSwitch)):
         return ""  # they hold for every library
     enabled = switches.declared().get(f"{switch.backend}.enabled")
     return enabled.allows if enabled is not None else ""

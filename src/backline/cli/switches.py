@@ -20,7 +20,7 @@ def _completed(incomplete: str) -> list[str]:
     """The switches and backends whose names begin so."""
     from .. import switches as store
 
-    return [name for name in _known(store.every()) if name.startswith(incomplete)]
+    return [name for name in _known(store.all_switches()) if name.startswith(incomplete)]
 
 
 def _known(names: Any) -> list[str]:
@@ -66,7 +66,7 @@ def _named(name: str | None) -> list[Any]:
     from ..errors import UnknownName
     from ..switches.switch import nearest
 
-    every = store.every()
+    every = store.all_switches()
     if name is None:
         return list(every.values())
     if name in every:
@@ -98,7 +98,7 @@ def _content(switch: Any) -> dict[str, Any]:
         "value": store.get(switch.name),
         "kind": origin.kind,
         "origin": text,
-        "view of": list(switch.nodes) if isinstance(switch, store.View) else [],
+        "view of": list(switch.nodes) if isinstance(switch, store.DerivedSwitch) else [],
         "governs": list(switch.governs),
         "governs as text": governs_text(switch),
         "legal": legal_text(switch, here=True),
@@ -168,7 +168,7 @@ def _nodes(switch: Any) -> list[str]:
     from ..switches.precision_tree import PARENT
 
     found: dict[str, None] = {}
-    for node in switch.nodes if isinstance(switch, store.View) else (switch.name,):
+    for node in switch.nodes if isinstance(switch, store.DerivedSwitch) else (switch.name,):
         at = node
         while at:
             found.pop(at, None)  # what several nodes have above them comes after all of them

@@ -23,7 +23,7 @@ from ..libraries.base import Algorithm, Library, Refusal
 from ..libraries.cuda.common import kept
 from ..native import thread_team
 from ..problems import Problem
-from ..switches.config import steps_out
+from ..switches.provenance import steps_out
 from . import effective_precision, fft_plan_caches, plan_caches, ranking
 from . import policy as permits
 from .choice import Candidate, Choice

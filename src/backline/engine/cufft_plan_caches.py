@@ -22,7 +22,7 @@ __all__ = ["DevicePlans", "cufft_plans", "max_size_of", "switch_of"]
 def switch_of(index: int) -> str:
     """Returns the name of the switch that bounds the cache of a device; it is declared when it is first asked for."""
     name = f"cuda.cufft_plan_cache.device{index}.max_size"
-    if name not in switches.views():
+    if name not in switches.derived_switches():
         doc = f"Most cuFFT plans kept for device {index}."
         switches.declare(DeviceBound(name, int, 4096, AtLeast(0), doc, ("fft",), index=index))
     return name

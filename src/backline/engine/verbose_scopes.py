@@ -20,8 +20,9 @@ from ..libraries.base import Algorithm, Library, PythonPlan
 from ..libraries.verbosity_control import Voice, library_of, read_mkl, read_onednn, voice_of
 from ..native import capture_stdout
 from ..problems import Problem
-from ..switches import Scope, Switch, store
+from ..switches import Scope, Switch
 from ..switches.provenance import place
+from ..switches.scope_state import states
 from ..switches.snapshot import overlay
 
 __all__ = ["VerboseEvent", "VerboseLog", "VerbosePlan", "VerboseScope", "around", "prepare", "verbose"]
@@ -252,6 +253,6 @@ def _speak(voice: Voice, level: int, phase: str, problem: Problem, algorithm: Al
 
 def _listeners(backend: str) -> list[VerboseScope]:
     """The verbose scopes of a backend that are open in this context, each once."""
-    frame = store.frames.get(None)
+    frame = states.get(None)
     open_scopes = dict.fromkeys(layer[0] for layer in frame.layers) if frame is not None else {}
     return [scope for scope in open_scopes if isinstance(scope, VerboseScope) and scope.backend == backend]

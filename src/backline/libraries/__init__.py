@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from .. import switches
-from ..switches.definitions import FAMILIES
+from ..switches.switch import FAMILIES
 from . import registry
 from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo

@@ -15,7 +15,6 @@ from ..switches.switch_module import install
 __all__ = ["WARN_FOR_UNFUSED_KERNELS", "SDPBackend", "sdpa_kernel"]
 
 WARN_FOR_UNFUSED_KERNELS: bool
-"""Switch: attention that runs on no fused kernel warns, once for each shape, with the reasons of those that could not run it."""
 
 _SWITCHES = {
     SDPBackend.FLASH_ATTENTION: "cuda.flash_sdp",

@@ -15,7 +15,7 @@ from ..engine import fft_plan_caches
 from ..engine.explanation import operation_families, problem_builders
 from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
-from ..switches.config import steps_out
+from ..switches.provenance import steps_out
 from . import device_dispatch, promote
 from .doc_fragments import filled
 from .seeds import is_drawn

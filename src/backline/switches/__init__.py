@@ -1,6 +1,6 @@
-"""The switches: which exist, where their values come from, and the scopes that set them for a while.
+"""The switches: their declarations, the origins of their values, and the scopes that set them for a while.
 
-The floors above use this; a user sets switches as attributes of `backline.backends` and reads about a value's
+The layers above use this; a user sets switches as attributes of `backline.backends` and reads about a value's
 origin in what ``explain`` prints.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import definitions as _table  # first: it declares what the rest reads
+from . import definitions as _definitions  # first: it declares the switches that the rest reads
+from .legal import AtLeast, EachOf
+from .lookup import library_names, lookup
 from .provenance import Origin
-from .scope import Scope, make_scope
-from .snapshot import SCHEMA, Snapshot
+from .snapshot import SCHEMA, Scope, Snapshot, current, make_scope
 from .store import (
     Said,
     assign,
     assign_many,
-    current,
     deciding,
     declare,
     freeze,
@@ -29,49 +29,20 @@ from .store import (
     tracer,
     withdraw,
 )
-from .switch import AtLeast, EachOf, Switch, Value, View
-from .switch_registry import attach, declared, every, library_names, lookup, views
+from .switch import DerivedSwitch, Switch, Value
+from .switch_registry import all_switches, attach, declared, derived_switches
 
 __all__ = [
-    "SCHEMA",
-    "AtLeast",
-    "EachOf",
-    "Origin",
-    "Said",
-    "Scope",
-    "Snapshot",
-    "Switch",
-    "Value",
-    "View",
-    "assign",
-    "assign_many",
-    "attach",
-    "current",
-    "deciding",
-    "declare",
-    "declared",
-    "every",
-    "freeze",
-    "frozen",
-    "get",
-    "history",
-    "library_names",
-    "lookup",
-    "make_scope",
-    "origin",
-    "scope",
-    "scope_is_open",
-    "set_tracer",
-    "tracer",
-    "views",
+    "SCHEMA", "AtLeast", "DerivedSwitch", "EachOf", "Origin", "Said", "Scope", "Snapshot", "Switch", "Value", "all_switches",
+    "assign", "assign_many", "attach", "current", "deciding", "declare", "declared", "derived_switches", "freeze", "frozen",
+    "get", "history", "library_names", "lookup", "make_scope", "origin", "scope", "scope_is_open", "set_tracer", "tracer",
     "withdraw",
-]
-
-del _table
+]  # fmt: skip
+del _definitions
 
 
 def scope(values: Mapping[str, object] | None = None, /, **more: object) -> Scope:
-    """Return a scope that sets switches by their names; None keeps what holds.
+    """Returns a scope that sets switches by their names; None keeps what holds.
 
     Parameters
     ----------

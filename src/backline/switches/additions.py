@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .switch import Value, View
+from .switch import DerivedSwitch, Value
 
 __all__ = ["Addition"]
 
 
-class Addition(View):
-    """Names that come to those of its node. Which names those are is asked when it is written, or its scope entered.
+class Addition(DerivedSwitch):
+    """Names that come to those of its node. They are read when it is written, or when its scope is entered.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Values from outside the program: the user's file, the project's file, and the environment.
 
-Configuration is data. It is checked and never run. Whatever is wrong with one file is said at once, with the file, the
+Configuration is data. It is checked and never run. All faults of one file are reported at once, with the file, the
 line where it can be told, the key, the value and the legal values: in an error for the project's file, in a warning for
 the user's, which no program is to blame for, and for the environment. A value that is wrong is left out and the others
 count; a file that cannot be read as TOML is left out as a whole.
@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BacklineError, BadValue
-from . import toml
+from . import plugins, toml
+from .provenance import steps_out
 from .switch import Switch, Value, nearest, show
 
-__all__ = ["Source", "read_sources", "refuse", "steps_out", "unknown_keys", "warn_about"]
+__all__ = ["Source", "read_sources", "refuse", "unknown_keys", "warn_about"]
 
 _LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
 _LONGEST_LINE = 400  # characters that are looked at for the line of a key
@@ -37,7 +37,7 @@ _MOST_UNKNOWN = 20  # unknown keys of a file that are named one by one
 
 @dataclass(slots=True)
 class Source:
-    """What one file, or the environment, says.
+    """Values from one file, or from the environment.
 
     Attributes
     ----------
@@ -60,59 +60,51 @@ class Source:
     lines: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
-    def take(self, switch: Switch) -> list[tuple[Source, str]]:
-        """Read the value of `switch` from `raw`, if there is one; return what is wrong with it."""
+    def take(self, switch: Switch) -> list[str]:
+        """Reads the value of `switch` from `raw`, if there is one, and returns the faults in it."""
         key = switch.env if self.kind == "environment" else switch.name
         if key not in self.raw:
             return self._take_other(switch) if self.kind == "environment" else []
-        found = self.raw[key]
+        text = self.raw[key]
         try:
             if self.kind != "environment":
-                self.values[switch.name] = switch.check(found), f"{self.label}:{key}"
-            elif found.strip() or switch.kind is tuple:  # an empty variable counts as unset
-                self.values[switch.name] = switch.parse(found), key
+                self.values[switch.name] = switch.check(text), f"{self.label}:{key}"
+            elif text.strip() or switch.kind is tuple:  # an empty variable counts as unset
+                self.values[switch.name] = switch.parse(text), key
         except BacklineError:
-            legal = switch.legal_text(found)
-            return [(self, f"{self.at(key)}{key} = {show(found)} is ignored; legal values: {legal}")]
+            legal = switch.legal_text(text)
+            return [f"{self.at(key)}{key} = {show(text)} is ignored; legal values: {legal}"]
         return []
 
-    def _take_other(self, switch: Switch) -> list[tuple[Source, str]]:
-        """Read the variables that other programs have for the same."""
+    def _take_other(self, switch: Switch) -> list[str]:
+        """Reads the variables that other programs have for the same."""
         faults = []
         for key, words in switch.variables.items():
-            found = self.raw.get(key, "").strip()
-            if not found:
+            text = self.raw.get(key, "").strip()
+            if not text:
                 continue
             try:
-                value = switch.parse(found) if words is None else switch.check(words[found])
-                self.values[switch.name] = value, f"{key}={found}"
+                value = switch.parse(text) if words is None else switch.check(words[text])
+                self.values[switch.name] = value, f"{key}={text}"
                 break
             except (BacklineError, KeyError):
-                legal = switch.legal_text(found) if words is None else ", ".join(words)
-                faults.append((self, f"{key} = {show(found)} is ignored; legal values: {legal}"))
+                legal = switch.legal_text(text) if words is None else ", ".join(words)
+                faults.append(f"{key} = {show(text)} is ignored; legal values: {legal}")
         return faults
 
     def at(self, key: str) -> str:
-        """Say in which line `key` stands, if that is known."""
+        """Returns the line of `key` as text, if it is known."""
         return f"line {self.lines[key]}: " if key in self.lines else ""
 
 
 def read_sources(switches: Mapping[str, Switch]) -> list[Source]:
-    """Read both files and the environment; the weakest comes first."""
-    found = [_user_file(), _project_file(), _environment(switches)]
-    sources = [source for source in found if source is not None]
-    taken: set[str] = set()
-    while len(taken) < len(switches):  # checking the name of a library may find plug-ins, which declare more
-        for switch in [s for s in list(switches.values()) if s.name not in taken]:
-            taken.add(switch.name)
-            for source in sources:
-                source.faults += [text for _, text in source.take(switch)]
-    return sources
+    """Reads both files and the environment, the weakest first. `Source.take` then finds the values of switches in them."""
+    sources = (_user_file(), _project_file(), _environment(switches))
+    return [source for source in sources if source is not None]
 
 
-def warn_about(source: Source, faults: list[str] | None = None) -> None:
-    """Issue one warning that lists `faults`, or all that is wrong with `source`; none if nothing is."""
-    faults = source.faults if faults is None else faults
+def warn_about(source: Source, faults: list[str]) -> None:
+    """Issues one warning that lists `faults` of a source; none if there are none."""
     if faults:
         import warnings
 
@@ -122,22 +114,13 @@ def warn_about(source: Source, faults: list[str] | None = None) -> None:
 
 
 def refuse(source: Source) -> None:
-    """Raise one `BadValue` that lists what is wrong with `source`, if anything is."""
+    """Raises one `BadValue` that lists what is wrong with `source`, if anything is."""
     if source.faults:
         raise BadValue(
             f"{source.kind} {source.label}: " + "; ".join(source.faults),
             cause="the values named are left out; the others hold, and this is said once",
-            remedy="mend the file",
+            remedy="fix the file",
         )
-
-
-def steps_out() -> int:
-    """How far up the stack the first frame outside this package is, for a warning that points there."""
-    inside = __name__.partition(".")[0] + "."
-    frame, steps = sys._getframe(1), 1
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(inside):
-        frame, steps = frame.f_back, steps + 1
-    return steps
 
 
 # --- files ---------------------------------------------------------------------------------------------
@@ -179,7 +162,7 @@ def _project_file() -> Source | None:
 
 
 def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
-    """Read one TOML file; None if it has no such `table`, that is if it says nothing to us."""
+    """Reads one TOML file; None if it has no such `table`, that is if it has nothing for Backline."""
     source = Source(kind, path)
     text = ""
     try:
@@ -192,7 +175,7 @@ def _read(path: str, kind: str, table: tuple[str, ...] = ()) -> Source | None:
         content: Any = toml.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # tomllib raises plain ones for numbers beyond all bounds
         if table and not re.search(r"^\s*\[\s*tool\s*\.\s*backline\b", text, re.MULTILINE):
-            return None  # a broken file of somebody else's is not ours to complain about
+            return None  # a broken file that has no table for Backline is not reported
         source.faults.append(f"the file is ignored as a whole: {_reason(error)}")
         return source
     for part in table:
@@ -220,7 +203,7 @@ def _reason(error: Exception) -> str:
 
 
 def _flatten(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values. Tables deeper than any switch's stay values: they are reported like unknown keys."""
+    """Yields dotted keys and their values. Tables deeper than any switch's stay values: they are reported like unknown keys."""
     todo = [("", 1, content)]
     while todo:
         prefix, depth, table = todo.pop()
@@ -232,7 +215,7 @@ def _flatten(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _line_numbers(text: str, table: tuple[str, ...]) -> dict[str, int]:
-    """Lines of the keys, as far as a plain look at the text tells; the parser does not say."""
+    """Returns the lines of the keys, as far as a plain look at the text tells; the parser does not say."""
     lines: dict[str, int] = {}
     prefix = ""
     skip = ".".join(table) + "." if table else ""
@@ -257,9 +240,7 @@ def _plain(key: str) -> str:
 
 
 def unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
-    """Say of each key of a file that is no switch what may have been meant. Not under the store's lock: it may find plug-ins."""
-    from . import plugins
-
+    """Returns a text for each key of a file that is no switch. Called without the lock: it may find plug-ins."""
     if source.kind == "environment" or all(key in switches for key in source.raw):
         return []
     plugins.discover()
@@ -278,12 +259,12 @@ def unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
 
 def _environment(switches: Mapping[str, Switch]) -> Source | None:
     others = {name for switch in switches.values() for name in switch.variables}
-    found = {name: value for name, value in os.environ.items() if name.startswith("BACKLINE_") or name in others}
-    if not found:
+    variables = {name: value for name, value in os.environ.items() if name.startswith("BACKLINE_") or name in others}
+    if not variables:
         return None
-    source = Source("environment", "the environment", raw=found)
+    source = Source("environment", "the environment", raw=variables)
     known = {switch.env for switch in switches.values()}
-    strange = [name for name in found if name not in known | others]
+    strange = [name for name in variables if name not in known | others]
     if strange:
         from difflib import get_close_matches
 
@@ -291,7 +272,5 @@ def _environment(switches: Mapping[str, Switch]) -> Source | None:
             # Other variables of ours and other people's begin like this too: only a likely slip is reported.
             near = get_close_matches(name[:100], known, 1, 0.9)
             if near:
-                source.faults.append(
-                    f"{name} = {show(found[name])} sets nothing; the nearest name: {near[0]}"
-                )
+                source.faults.append(f"{name} = {show(variables[name])} sets nothing; the nearest name: {near[0]}")
     return source

@@ -1,4 +1,4 @@
-"""Which class of vector instructions this processor has, and the words for a cap on it.
+"""Class of vector instructions that this processor has, and the words for a cap on it.
 
 Of each architecture there is one ladder of words, lowest first; a cap is a word not above the one detected.
 Understanding texts is separate from reading them, so that processors of other machines can be tested.
@@ -23,7 +23,7 @@ _LADDERS = (("default", "avx2", "avx512"), ("default", "sve256"), ("default", "v
 
 
 def at_most(word: str, limit: str) -> bool:
-    """Tell whether `word` is `limit` or below it on the same ladder.
+    """Tells whether `word` is `limit` or below it on the same ladder.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def at_most(word: str, limit: str) -> bool:
 
 
 def word_of(flags: Iterable[str], architecture: str, sve_bytes: int | None = None) -> str:
-    """Return the word for a processor.
+    """Returns the word for a processor.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def word_of(flags: Iterable[str], architecture: str, sve_bytes: int | None = Non
 
 @lru_cache(maxsize=1)
 def detected() -> str:
-    """Return the word for this processor; it is looked at once.
+    """Returns the word for this processor; it is looked at once.
 
     Examples
     --------
@@ -82,12 +82,12 @@ def detected() -> str:
 
 
 def legal_words() -> tuple[str, ...]:
-    """Return the words that can be a cap here: those up to the one detected, the lowest first."""
+    """Returns the words that can be a cap here: those up to the one detected, the lowest first."""
     return tuple(word for word in NAMES if at_most(word, detected()))
 
 
 def starting_capability() -> tuple[str, str]:
-    """Return the cap to start with, which is none, and where it came from."""
+    """Returns the cap to start with, which is none, and where it came from."""
     return detected(), "this processor"
 
 
@@ -110,7 +110,7 @@ class UpToDetected:
         return hash(UpToDetected)
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
+        """Returns the legal values as text, the nearest to `value` first."""
         words = ", ".join(repr(word) for word in nearest(str(value), legal_words()))
         return f"{words} (this processor reaches {detected()!r})"
 
@@ -127,7 +127,7 @@ def _architecture() -> str:
 
 
 def _kernel_flags() -> frozenset[str]:
-    """Features of the first processor, from the kernel; where it keeps no list, from NumPy, which looks for itself."""
+    """Returns the features of the first processor, from the kernel; where it keeps no list, from NumPy."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:  # the first processor is enough, and a large machine has hundreds
@@ -151,7 +151,7 @@ def _numpy_flags() -> frozenset[str]:
 
 
 def _sve_bytes() -> int | None:
-    """Length of this process's SVE vectors, as the kernel sets it."""
+    """Returns the length of this process's SVE vectors, as the kernel sets it."""
     if not sys.platform.startswith("linux"):
         return None
     import ctypes

@@ -1,4 +1,4 @@
-"""The verbose levels that libraries take from the environment when they are loaded: what the switches start from."""
+"""Initial levels of the verbose switches: those that libraries take from the environment when they are loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = {"profile_exec": 1, "profile_create": 2, "profile": 2, "all": 2}
 
 
 def starting_mkl() -> tuple[int, str]:
-    """Return the level that MKL_VERBOSE asks for, and where it came from; 0 for what is no level."""
+    """Returns the level that MKL_VERBOSE asks for, and where it came from; 0 for what is no level."""
     text = os.environ.get("MKL_VERBOSE", "").strip()
     if not text:
         return 0, "MKL_VERBOSE is not set"
@@ -20,7 +20,7 @@ def starting_mkl() -> tuple[int, str]:
 
 
 def starting_mkldnn() -> tuple[int, str]:
-    """Return the level that ONEDNN_VERBOSE, or else DNNL_VERBOSE, asks for, and where it came from; 0 for what is no level.
+    """Returns the level that ONEDNN_VERBOSE, or else DNNL_VERBOSE, asks for, and where it came from; 0 for what is no level.
 
     oneDNN takes a number, or words with commas between: ``profile_exec`` is level 1, ``profile`` and ``all`` are level 2.
     """

@@ -4,9 +4,9 @@ A function or submodule that is replaced is replaced for its readers only: the c
 name, which hides the original. The module's own code, which reads its globals, keeps the original. A switch that is patched is
 assigned, and its state from before, which no getter returns in full, comes back at the end.
 
-These tools are recognised by the module that calls ``setattr``. They check names themselves, so what they set is no slip of the
-pen; and `unittest.mock` ends the patch of an attribute that is not in the module's ``__dict__`` by deleting it, which is refused
-to everybody else.
+These tools are recognised by the module that calls ``setattr``. They check names themselves, so what they set is not
+misspelt; and `unittest.mock` ends the patch of an attribute that is not in the module's ``__dict__`` by deleting it, which is an
+error for other callers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, tuple, list,
 
 
 def tool(depth: int = 1) -> str:
-    """Return the name of the tool whose code is `depth` frames up, or an empty string if it is none."""
+    """Returns the name of the tool whose code is `depth` frames up, or an empty string if it is none."""
     name = sys._getframe(depth).f_globals.get("__name__", "")
     return name if name in _TOOLS else ""
 
@@ -40,7 +40,7 @@ _patched: dict[str, list[tuple[object, Callable[[], None]]]] = {}
 
 
 def assign(by: str, name: str, value: object, depth: int = 1) -> None:
-    """Assign switch `name`; if a tool does it, so that it can be undone."""
+    """Assigns switch `name`; if a tool does it, so that it can be undone."""
     if not by:
         store.assign(name, value, depth + 1)
         return
@@ -63,7 +63,7 @@ def _nothing() -> None:
 
 
 def undo(by: str, name: str) -> bool:
-    """End the innermost patch of switch `name` by a tool that deletes what it has set. False if there is none."""
+    """Ends the innermost patch of switch `name` by a tool that deletes what it has set. False if there is none."""
     stack = _patched.get(name)
     if by not in _MOCK or not stack:
         return False
@@ -93,18 +93,18 @@ class _Double:
 
 
 def is_hidden(thing: object, name: str) -> bool:
-    """Tell whether a test has deleted an attribute of a module."""
+    """Tells whether a test has deleted an attribute of a module."""
     double = _double(thing, name)
     return double is not None and double.values[-1] is _DELETED
 
 
 def _double(thing: object, name: str) -> _Double | None:
-    found = vars(type(thing)).get(name)
-    return found if isinstance(found, _Double) else None
+    attribute = vars(type(thing)).get(name)
+    return attribute if isinstance(attribute, _Double) else None
 
 
 def replace(thing: Any, name: str, value: object, by: str) -> bool:
-    """Put `value` in the place of a function, class, submodule or sub-object. False if it cannot stand there.
+    """Puts `value` in place of a function, class, submodule or sub-object. False if it cannot stand there.
 
     A tool may put anything there; an assignment, a callable for what is called, and no plain value for what has attributes.
     """
@@ -128,7 +128,7 @@ def _has_attributes(original: object) -> bool:
 
 
 def _in_place(thing: Any, name: str, value: object) -> None:
-    """Replace a private name, or one of a sub-object: its class, which it may share with others, keeps the original."""
+    """Replaces a private name, or one of a sub-object: its class, which it may share with others, keeps the original."""
     if not isinstance(thing, ModuleType) and value == getattr(type(thing), name, _DELETED):
         vars(thing).pop(name, None)
     else:
@@ -150,7 +150,7 @@ def _lay(module: ModuleType, name: str, value: object, by: str) -> None:
 
 
 def _back(module: ModuleType, name: str, by: str) -> None:
-    """Take away the innermost double, if a tool ends its patch; else all."""
+    """Takes away the innermost double, if a tool ends its patch; else all."""
     double = _double(module, name)
     if double is not None:
         double.values.pop()
@@ -159,13 +159,13 @@ def _back(module: ModuleType, name: str, by: str) -> None:
 
 
 def restore(module: ModuleType, name: str) -> None:
-    """Take away what stands in the place of an attribute of a module, if anything does."""
+    """Takes away what stands in the place of an attribute of a module, if anything does."""
     if _double(module, name) is not None:
         delattr(type(module), name)
 
 
 def delete(thing: Any, name: str, by: str) -> bool:
-    """Delete an attribute for a tool: end the patch of it, or hide it. False if there is none that can be."""
+    """Deletes an attribute for a tool: ends the patch of it, or hides it. False if there is none that can be."""
     if name in thing.__computed__:
         return by in _MOCK  # the end of a patch that was refused
     double = _double(thing, name)

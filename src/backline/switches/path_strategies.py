@@ -1,4 +1,4 @@
-"""The ways opt_einsum has of searching the path of a contraction: those of the package that is installed."""
+"""Search strategies for contraction paths: those of the opt_einsum that is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMON: Final = (
 
 
 def installed() -> tuple[str, ...]:
-    """Names of all strategies, also those that somebody registered with opt_einsum, which is imported for this.
+    """Returns the names of all strategies, also those that were registered with opt_einsum, which is imported for this.
 
     Examples
     --------
@@ -41,5 +41,5 @@ class Strategies:
         return value in COMMON or value in installed()
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
+        """Returns the legal values as text, the nearest to `value` first."""
         return ", ".join(repr(name) for name in nearest(str(value), dict.fromkeys(installed())))

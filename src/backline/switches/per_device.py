@@ -1,4 +1,4 @@
-"""Bounds that each device may have of its own: one stored switch for all devices, and a view of it for each."""
+"""Bounds that each device may have of its own: one stored switch for all devices, and a switch derived from it for each."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .switch import Value, View, show
+from .switch import DerivedSwitch, Value, show
 
-__all__ = ["BY_DEVICE", "EVERY", "DeviceBound"]
+__all__ = ["ALL_DEVICES", "BY_DEVICE", "DeviceBound"]
 
-EVERY: Final = "cuda.cufft_plan_cache.max_size"
+ALL_DEVICES: Final = "cuda.cufft_plan_cache.max_size"
 BY_DEVICE: Final = "cuda.cufft_plan_cache.by_device"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceBound(View):
+class DeviceBound(DerivedSwitch):
     """The bound of one device: its own if it has one, else that of every device.
 
     Examples
     --------
     >>> bound = DeviceBound("cuda.cufft_plan_cache.device1.max_size", int, 0, doc="An example.", index=1)
-    >>> bound.resolve({EVERY: 4096, BY_DEVICE: ()}), bound.write(5, {BY_DEVICE: ("0=7",)})
+    >>> bound.resolve({ALL_DEVICES: 4096, BY_DEVICE: ()}), bound.write(5, {BY_DEVICE: ("0=7",)})
     (4096, {'cuda.cufft_plan_cache.by_device': ('0=7', '1=5')})
     """
 
-    nodes: tuple[str, ...] = (BY_DEVICE, EVERY)
+    nodes: tuple[str, ...] = (BY_DEVICE, ALL_DEVICES)
+    in_flags: bool = False
     index: int = 0
 
     def resolve(self, values: Mapping[str, Value]) -> Value:
-        return _own(values).get(self.index, values[EVERY])
+        return _own(values).get(self.index, values[ALL_DEVICES])
 
     def write(self, value: Value, values: Mapping[str, Value]) -> dict[str, Value]:
         assert isinstance(value, int)

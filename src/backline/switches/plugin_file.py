@@ -1,4 +1,4 @@
-"""What a plug-in says of itself in its TOML file: read, checked and never run.
+"""Reader of a plug-in's TOML file, which is checked and never run.
 
 Whatever is wrong with one file is said in one warning, with the key, the value and the legal values; what is wrong is left
 out and the rest counts. Only a file without a usable ``library`` is refused as a whole.
@@ -14,14 +14,14 @@ from typing import Any
 
 from ..errors import BacklineError
 from . import toml
-from .definitions import FAMILIES
-from .switch import AtLeast, EachOf, Switch, Value, nearest, show
+from .legal import AtLeast, EachOf
+from .switch import FAMILIES, Switch, Value, nearest, show
 
 __all__ = ["DEVICES", "RESERVED", "Plugin", "Words", "enabled", "is_module", "is_reference", "line_of", "read"]
 
 DEVICES = ("cpu", "cuda", "mps")
 RESERVED = ("enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version")
-"""What every backend module has: no switch of a plug-in may take these names."""
+"""Names that every backend module has: no switch of a plug-in may take them."""
 
 _LARGEST = 1 << 16  # bytes; such a file is a page of text
 _MOST = 100  # switches, and legal values of one
@@ -41,17 +41,17 @@ class Plugin:
     name
         Name of the library, of its backend module and of its switches.
     library
-        Where its class is: "package.module:Class".
+        Reference to its class: "package.module:Class".
     source
         The distribution and its version, for messages.
     file
         Path of its TOML file; empty where the entry point names the class itself, which then says the rest.
     title, how_to_get
-        What tables print.
+        Texts for tables.
     backend
         Its backend module; empty where Backline makes one.
     families, devices
-        What it serves; None where only the class says.
+        Operations and devices it serves; None if only the class knows.
     switches
         Its switches, as far as they are known without its code: ``<name>.enabled`` at least.
     """
@@ -79,7 +79,7 @@ class Words:
 
 
 def is_module(text: object) -> bool:
-    """Tell whether `text` is a dotted name of a module.
+    """Tells whether `text` is a dotted name of a module.
 
     >>> is_module("package.module"), is_module("package:module"), is_module("../package")
     (True, False, False)
@@ -88,7 +88,7 @@ def is_module(text: object) -> bool:
 
 
 def is_reference(text: object) -> bool:
-    """Tell whether `text` names a class: ``package.module:Class``."""
+    """Tells whether `text` names a class: ``package.module:Class``."""
     if not isinstance(text, str):
         return False
     module, colon, name = text.partition(":")
@@ -96,13 +96,13 @@ def is_reference(text: object) -> bool:
 
 
 def line_of(text: str) -> str:
-    """Text of any kind as one line of bounded length, for tables and messages."""
+    """Returns text of any kind as one line of bounded length, for tables and messages."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _LONGEST]).split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
 
 
 def read(path: str, name: str, source: str) -> tuple[Plugin | None, list[str]]:
-    """Read the file of plug-in `name`; return what it says, and one text for each thing that is wrong with it."""
+    """Reads the file of plug-in `name` and returns its content, and one text for each fault in it."""
     faults: list[str] = []
     content = _content(path, faults)
     if content is None:
@@ -176,50 +176,50 @@ def _text(content: Mapping[str, Any], key: str, faults: list[str], where: str = 
 def _words(
     content: Mapping[str, Any], key: str, legal: tuple[str, ...], faults: list[str], where: str = ""
 ) -> tuple[str, ...] | None:
-    """The legal ones among the words of a list; None if there are none."""
+    """Returns the legal ones among the words of a list; None if there are none."""
     if key not in content:
         return None
-    given = content[key]
-    items = given if isinstance(given, list) else [given]
-    wrong = [item for item in items if item not in legal] if isinstance(given, list) else items
+    value = content[key]
+    items = value if isinstance(value, list) else [value]
+    wrong = [item for item in items if item not in legal] if isinstance(value, list) else items
     if wrong or not items:
         near = nearest(str(wrong[0]), legal) if wrong and isinstance(wrong[0], str) else legal
-        what = f"{show(wrong[0])} in {where}{key}" if isinstance(given, list) and wrong else f"{where}{key} = {show(given)}"
+        what = f"{show(wrong[0])} in {where}{key}" if isinstance(value, list) and wrong else f"{where}{key} = {show(value)}"
         faults.append(f"{what} is ignored: a list is wanted of {', '.join(map(repr, near))}")
     return tuple(dict.fromkeys(item for item in items if item not in wrong)) or None
 
 
 def _switches(first: Switch, tables: object, faults: list[str]) -> list[Switch]:
-    """The switches that the tables declare, after the `first`, which is declared anyway."""
-    found = [first]
+    """Returns the switches that the tables declare, after the `first`, which is declared anyway."""
+    switches = [first]
     if not isinstance(tables, list):
         faults.append(f"switches = {show(tables)} is ignored: each switch is a table of its own, [[switches]]")
-        return found
+        return switches
     if len(tables) > _MOST:
         faults.append(f"{len(tables)} switches: all after the first {_MOST} are ignored")
-    taken: set[str] = {first.env}
+    variables: set[str] = {first.env}
     for number, table in enumerate(tables[:_MOST], 1):
         where = f"switches, number {number}: "
         if not isinstance(table, dict):
             faults.append(f"{where}{show(table)} is ignored: a table is wanted, [[switches]]")
             continue
         switch = _switch(first.backend, table, first.governs, where, faults)
-        if switch is not None and switch.env in taken:
+        if switch is not None and switch.env in variables:
             faults.append(f"{where}it is ignored: {switch.name} (environment {switch.env}) is declared above")
         elif switch is not None:
-            taken.add(switch.env)
-            found.append(switch)
-    return found
+            variables.add(switch.env)
+            switches.append(switch)
+    return switches
 
 
 def enabled(plugin: str, families: tuple[str, ...] = FAMILIES, title: str = "") -> Switch:
-    """The switch that every library has."""
+    """Returns the switch that every library has."""
     doc = f"{title or plugin}, a plug-in, may run calls."
     return Switch(f"{plugin}.enabled", bool, True, None, doc, families, library=plugin)
 
 
 def _switch(plugin: str, table: Mapping[str, Any], families: tuple[str, ...], where: str, faults: list[str]) -> Switch | None:
-    """One switch; None, and the reason among the faults, if anything that matters is wrong."""
+    """Returns one switch; None, and the reason among the faults, if anything that matters is wrong."""
     name = table.get("name")
     short = name.removeprefix(f"{plugin}.") if isinstance(name, str) else ""
     if not short.isidentifier() or iskeyword(short) or short != short.lower() or not short.isascii() or short[0] == "_":
@@ -261,7 +261,7 @@ def _switch(plugin: str, table: Mapping[str, Any], families: tuple[str, ...], wh
 
 
 class _Wrong(Exception):
-    """What is wrong with the legal values of a switch."""
+    """The legal values of a switch are wrong."""
 
 
 def _legal(name: str, kind: type, table: Mapping[str, Any]) -> tuple[Value, ...] | AtLeast | EachOf | None:

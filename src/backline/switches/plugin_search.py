@@ -1,4 +1,4 @@
-"""Looks for plug-ins among the installed distributions: which entry points count, and why the others are refused."""
+"""Search for plug-ins among the installed distributions, and the reasons why some are refused."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from keyword import iskeyword
 
 from .plugin_file import Plugin, enabled, is_module, is_reference, line_of, read
 from .switch import show
-from .switch_registry import every, library_names
+from .switch_registry import all_switches, known_libraries
 
 __all__ = ["GROUP", "noted", "remedy", "search", "words_of"]
 
 GROUP = "backline.libraries"
 VARIABLE = "BACKLINE_PLUGINS"
 
+# Names in the root of the backends that are no switches, nor modules with switches.
+_NO_SWITCHES = (
+    "annotations", "disable_global_flags", "effective_precision", "flags", "flags_frozen", "set_flags", "xeon",
+)  # fmt: skip
+
 
 def search() -> tuple[dict[str, Plugin], list[str]]:
-    """Every plug-in that may be used, by name, and one text for each thing that is wrong. Declares and imports nothing."""
+    """Returns every plug-in that may be used, by name, and one text for each fault. Declares and imports nothing."""
     accepted: dict[str, Plugin] = {}
     unsaid: list[str] = []
     if not _wanted(unsaid):
         return accepted, unsaid
     try:
         points = sorted(_entry_points(unsaid))
-    except Exception as error:  # of a finder that somebody else installed
+    except Exception as error:  # of a finder that another package installed
         unsaid.append(f"backline: plug-ins cannot be looked for ({words_of(error)}); set {VARIABLE}=0 to do without")
         points = []
     for name, value, source in points:
@@ -48,7 +53,7 @@ def _wanted(unsaid: list[str]) -> bool:
 
 
 def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Name, value and distribution of each entry point of the group."""
+    """Yields name, value and distribution of each entry point of the group."""
     from importlib import metadata
 
     for distribution in metadata.distributions():
@@ -63,7 +68,7 @@ def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
                 continue  # another version of it comes first on the path: that is the one which would be imported
             source = line_of(f"{name} {distribution.version or '?'}")
             points = [(p.name, p.value, source) for p in distribution.entry_points if p.group == GROUP]
-        except Exception as error:  # somebody else's metadata, damaged in any way
+        except Exception as error:  # metadata of another package, damaged in any way
             where = line_of(str(getattr(distribution, "_path", "of an unknown path")))
             unsaid.append(
                 f"backline: the distribution {where} is ignored when looking for plug-ins: its metadata cannot be read "
@@ -74,31 +79,20 @@ def _entry_points(unsaid: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _refusal(name: str, accepted: Mapping[str, Plugin]) -> str:
-    """Why no plug-in may have this name, or an empty string."""
+    """Returns the reason why no plug-in may have this name, or an empty string."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or iskeyword(name):
         return f"its name {show(name)} is no lower-case identifier of at most 40 characters"
     if name in accepted:
         return f"{accepted[name].source} brings a library of the same name"
-    if name in library_names():
+    if name in known_libraries():
         return f"Backline has a library {name!r}, which a plug-in cannot replace"
     # A list first, here and below: another thread may declare a switch meanwhile.
-    taken = [switch for switch in list(every()) if switch == name or switch.startswith(f"{name}.")]
-    if taken:
-        return f"there is a switch {taken[0]} already, which a plug-in cannot replace"
-    if _is_public(name):
+    clashes = [switch for switch in list(all_switches()) if switch == name or switch.startswith(f"{name}.")]
+    if clashes:
+        return f"there is a switch {clashes[0]} already, which a plug-in cannot replace"
+    if name in _NO_SWITCHES:
         return f"backline.backends.{name} exists already"
     return ""
-
-
-def _is_public(name: str) -> bool:
-    """Whether the package of backends has a name, or a module that is not imported yet."""
-    import sys
-    from importlib.machinery import PathFinder
-
-    backends = sys.modules.get(f"{__name__.partition('.')[0]}.backends")
-    if backends is None:
-        return False
-    return name in vars(backends) or PathFinder.find_spec(f"{backends.__name__}.{name}", list(backends.__path__)) is not None
 
 
 def _read(name: str, value: str, source: str, faults: list[str]) -> Plugin | None:
@@ -118,7 +112,7 @@ def _read(name: str, value: str, source: str, faults: list[str]) -> Plugin | Non
 
 
 def _path(module: str, file: str, faults: list[str]) -> str:
-    """Where a data file of a package is; the package is found and not imported."""
+    """Returns the path of a data file of a package; the package is found and not imported."""
     from importlib.util import find_spec
 
     top, *below = module.split(".")
@@ -137,10 +131,10 @@ def _path(module: str, file: str, faults: list[str]) -> str:
 
 
 def _clashes(plugin: Plugin, accepted: dict[str, Plugin], faults: list[str]) -> str:
-    """Accept a plug-in without those switches whose environment variable is another's; or return why it is refused."""
+    """Accepts a plug-in without those switches whose environment variable is another's; or returns why it is refused."""
     from dataclasses import replace
 
-    declared = [*list(every().values()), *(switch for other in accepted.values() for switch in other.switches)]
+    declared = [*list(all_switches().values()), *(switch for other in accepted.values() for switch in other.switches)]
     variables = {switch.env: switch.name for switch in declared}
     clashing = [switch for switch in plugin.switches if switch.env in variables]
     for switch in clashing:
@@ -156,20 +150,20 @@ def _clashes(plugin: Plugin, accepted: dict[str, Plugin], faults: list[str]) -> 
 
 
 def words_of(error: BaseException) -> str:
-    """An error of somebody else's code as one line."""
+    """Returns an error of another package's code as one line."""
     try:
         return line_of(f"{type(error).__name__}: {error}")
-    except Exception:  # a stranger's __str__ must not replace our own message
+    except Exception:  # the __str__ of another package must not replace our own message
         return type(error).__name__
 
 
 def remedy(source: str) -> str:
-    """What to do about a plug-in of this distribution."""
-    return f"mend or uninstall {source.rpartition(' ')[0]}, or set {VARIABLE}=0"
+    """Returns the remedy for a plug-in of this distribution."""
+    return f"fix or uninstall {source.rpartition(' ')[0]}, or set {VARIABLE}=0"
 
 
 def noted(name: str, source: str, faults: list[str]) -> list[str]:
-    """All that is wrong with one plug-in as one text for a warning; none if nothing is."""
+    """Returns all that is wrong with one plug-in as one text for a warning; none if nothing is."""
     if not faults:
         return []
     shown = [*faults[:10], f"and {len(faults) - 10} more"] if len(faults) > 10 else faults

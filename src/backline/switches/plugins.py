@@ -1,7 +1,7 @@
 """Plug-ins: libraries that other distributions bring along, found by their entry points in the group ``backline.libraries``.
 
 `plugin_search` reads metadata and TOML files; nothing of a plug-in is imported. It does so once, when something first needs to
-know: the engine lists the libraries, or a name is met that nothing here has. ``BACKLINE_PLUGINS=0`` turns it off.
+know: the engine lists the libraries, or a name is unknown. ``BACKLINE_PLUGINS=0`` turns it off.
 
 An entry point has one of two forms::
 
@@ -14,44 +14,35 @@ wait for a lock of somebody else, who may be waiting for ours.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import BackendUnavailable, BacklineError
-from .config import steps_out
 from .plugin_file import RESERVED, Plugin, is_module
 from .plugin_search import GROUP, noted, remedy, search, words_of
-from .switch import Switch, View, show
-from .switch_registry import every
+from .provenance import steps_out
+from .scope_state import ForkSafeLock
+from .switch import DerivedSwitch, Switch, show
+from .switch_registry import all_switches, register, remove
 
 __all__ = ["GROUP", "Plugin", "backend_of", "complain", "discover", "failed", "found", "load", "unread", "words_of"]
 
-_lock = threading.RLock()  # re-entrant: a signal handler may read a switch while this thread holds it
+_lock = ForkSafeLock()
 _found: dict[str, Plugin] | None = None  # None until somebody looked
 _unsaid: list[str] = []
 _declared = False
 _classes: dict[str, type] = {}
 _failed: dict[str, str] = {}
-_here = threading.local()  # what this thread is about: looking, and the names of what it is loading
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # a thread that does not exist in the child may have held it
-    os.register_at_fork(after_in_child=_new_lock)
+_here = threading.local()  # of this thread: that it is looking, and the names of what it is loading
 
 
 def discover(name: str = "") -> bool:
-    """Look for plug-ins, once in a process, and declare their switches; call it before refusing a name as unknown.
+    """Looks for plug-ins, once in a process, and declares their switches; call it before refusing a name as unknown.
 
-    It never raises, whatever is installed: what is wrong with a plug-in is one `RuntimeWarning` (which is an error for those
-    who made errors of warnings). It may be called under the store's lock. Look again after it, whatever it returns: another
-    thread may have declared the name meanwhile.
+    It never raises, whatever is installed: what is wrong with a plug-in is one `RuntimeWarning` (an error where
+    warnings are errors). It may be called under the lock of `scope_state`. Look again after it,
+    whatever it returns: another thread may have declared the name meanwhile.
 
     Parameters
     ----------
@@ -62,7 +53,7 @@ def discover(name: str = "") -> bool:
     Returns
     -------
     bool
-        Whether this call declared something.
+        True if this call declared something.
 
     Examples
     --------
@@ -79,24 +70,24 @@ def discover(name: str = "") -> bool:
         _declared = True  # not before: who finds it set finds the switches too
     asked = unread(name)
     if asked is not None and not getattr(_here, "loading", ()):
-        count = len(every())
+        count = len(all_switches())
         try:
             load(asked.name)
         except BackendUnavailable as error:
             if failed(asked.name):  # else another thread is importing it
                 _note(asked.name, asked.source, [error.message])
-        new |= len(every()) > count
+        new |= len(all_switches()) > count
     _say()
     return new
 
 
 def found() -> Mapping[str, Plugin]:
-    """Every plug-in that was found and accepted, by name; none before `discover`."""
+    """Returns every plug-in that was found and accepted, by name; none before `discover`."""
     return MappingProxyType(_found or {})
 
 
 def unread(name: str) -> Plugin | None:
-    """The plug-in that a switch of this name would belong to, if it is one whose class must be asked and was not yet.
+    """Returns the plug-in that a switch of this name would belong to, if it is one whose class must be asked and was not yet.
 
     Such a key in a configuration file is no mistake, or not yet.
     """
@@ -110,7 +101,7 @@ def unread(name: str) -> Plugin | None:
 def _look() -> dict[str, Plugin]:
     """Look, or wait for whoever is looking."""
     global _found
-    with _lock:
+    with _lock.now:
         if _found is not None:
             return _found
         _here.looking = True
@@ -127,26 +118,20 @@ def _look() -> dict[str, Plugin]:
 
 
 def _declare(plugin: Plugin, switches: tuple[Switch, ...]) -> bool:
-    from . import store
-
     new = False
     for switch in switches:
-        base = store.the_base
-        known = every().get(switch.name) == switch
-        if known and (base is None or switch.name in base):
+        if all_switches().get(switch.name) == switch:
             continue
-        new |= not known
+        new = True
         try:
-            store.declare(switch)  # also where another thread is at it: this returns when the switch has a value
-        except RuntimeWarning as warning:  # of a bad value for it, where warnings are errors: it is declared all the same
-            _unsaid.append(str(warning))
+            register(switch)
         except BacklineError as error:  # the program declared the like while we were reading
             _note(plugin.name, plugin.source, [f"{error.message} {error.cause}"])
     return new
 
 
 def load(name: str) -> type:
-    """The class of plug-in `name`, imported if it was not; its switches are declared then.
+    """Returns the class of plug-in `name`, imported if it was not; its switches are declared then.
 
     Raises
     ------
@@ -163,35 +148,35 @@ def load(name: str) -> type:
         raise BackendUnavailable(f"plug-in {name} of {plugin.source} is being imported")
     _here.loading = (*names, name)
     try:
-        made = _import(plugin)
+        imported = _import(plugin)
     finally:
         _here.loading = names
-    if isinstance(made, str):
-        _failed[name] = made
-        raise BackendUnavailable(made, remedy=remedy(plugin.source))
+    if isinstance(imported, str):
+        _failed[name] = imported
+        raise BackendUnavailable(imported, remedy=remedy(plugin.source))
     wrong: list[str] = []
-    own = _switches_of(plugin, made, wrong)
+    own = _switches_of(plugin, imported, wrong)
     if not plugin.file:
         _declare(plugin, own)
-        if (backend := getattr(made, "backend", "")) != "" and not is_module(backend):
+        if (backend := getattr(imported, "backend", "")) != "" and not is_module(backend):
             wrong.append(f'{plugin.library}.backend = {show(backend)} is ignored: it must be written "package.module"')
-    elif missing := [switch.name for switch in own if switch.name not in every()]:
+    elif missing := [switch.name for switch in own if switch.name not in all_switches()]:
         wrong.append(f"{', '.join(missing)}: the switches of its class are not asked; its file {plugin.file} declares them")
-    _classes[name] = made  # not before: who finds it set finds the switches too
+    _classes[name] = imported  # not before: who finds it set finds the switches too
     _note(plugin.name, plugin.source, wrong)
     _say()
-    return made
+    return imported
 
 
 def backend_of(name: str) -> str:
-    """The backend module that the class of a plug-in names, if the class is imported and no file speaks for it."""
-    made = _classes.get(name)
-    backend = getattr(made, "backend", "")
-    return backend if made is not None and not found()[name].file and is_module(backend) else ""
+    """Returns the backend module that the class of a plug-in names, if the class is imported and no file speaks for it."""
+    library = _classes.get(name)
+    backend = getattr(library, "backend", "")
+    return backend if library is not None and not found()[name].file and is_module(backend) else ""
 
 
 def failed(name: str) -> bool:
-    """Tell whether the class of plug-in `name` was imported in vain; this is not tried again."""
+    """Tells whether the class of plug-in `name` was imported in vain; this is not tried again."""
     return name in _failed
 
 
@@ -201,27 +186,26 @@ def _import(plugin: Plugin) -> type | str:
     path, _, name = plugin.library.partition(":")
     try:
         module = import_module(path)
-        made = getattr(module, name, None)
+        library = getattr(module, name, None)
     except (Exception, SystemExit) as error:  # any error of its own
         return f"plug-in {plugin.name} of {plugin.source} cannot be imported: {words_of(error)}"
-    if isinstance(made, type):
-        return made
-    if getattr(
-        getattr(module, "__spec__", None), "_initializing", False
-    ):  # another thread is importing it, and asks for its switches
+    if isinstance(library, type):
+        return library
+    spec = getattr(module, "__spec__", None)
+    if getattr(spec, "_initializing", False):  # another thread is importing it, and asks for its switches
         raise BackendUnavailable(f"plug-in {plugin.name} of {plugin.source} is being imported")
-    return f"plug-in {plugin.name} of {plugin.source} is unusable: {plugin.library} is {show(made)}, and no class"
+    return f"plug-in {plugin.name} of {plugin.source} is unusable: {plugin.library} is {show(library)}, and no class"
 
 
-def _switches_of(plugin: Plugin, made: type, wrong: list[str]) -> tuple[Switch, ...]:
-    """The usable ones of the class attribute `switches`."""
-    given = getattr(made, "switches", ())
-    if not isinstance(given, (tuple, list)):
-        wrong.append(f"{plugin.library}.switches is ignored: a tuple of Switch is wanted, not {show(given)}")
+def _switches_of(plugin: Plugin, library: type, wrong: list[str]) -> tuple[Switch, ...]:
+    """Returns the usable ones of the class attribute `switches`."""
+    listed = getattr(library, "switches", ())
+    if not isinstance(listed, (tuple, list)):
+        wrong.append(f"{plugin.library}.switches is ignored: a tuple of Switch is wanted, not {show(listed)}")
         return ()
     kept: list[Switch] = []
-    for switch in given:
-        if not isinstance(switch, Switch) or isinstance(switch, View):
+    for switch in listed:
+        if not isinstance(switch, Switch) or isinstance(switch, DerivedSwitch):
             wrong.append(f"{show(switch)} in {plugin.library}.switches is ignored: it is no Switch")
         elif switch.backend != plugin.name or switch.attribute in RESERVED:
             legal = f"{plugin.name}. and a name other than {', '.join(RESERVED)}"
@@ -233,48 +217,39 @@ def _switches_of(plugin: Plugin, made: type, wrong: list[str]) -> tuple[Switch, 
     return tuple(kept)
 
 
-# --- what is wrong -----------------------------------------------------------------------------------------
+# --- warnings -----------------------------------------------------------------------------------------
 
 
 def complain(name: str, text: str) -> None:
-    """Warn that something is wrong with plug-in `name`, once."""
+    """Warns that something is wrong with plug-in `name`, once."""
     _note(name, found()[name].source, [text])
     _say()
 
 
 def _note(name: str, source: str, faults: list[str]) -> None:
-    """Keep what is wrong with a plug-in for one warning."""
+    """Keeps what is wrong with a plug-in for one warning."""
     _unsaid.extend(text for text in noted(name, source, faults) if text not in _unsaid)
 
 
 def _say() -> None:
-    """Issue what was noted. Where warnings are errors, the first one is raised, and the next call raises the next."""
+    """Issues what was noted. Where warnings are errors, the first one is raised, and the next call raises the next."""
     while _unsaid:
         import warnings
 
-        with _lock:
+        with _lock.now:
             text = _unsaid.pop(0) if _unsaid else ""
         if text:
             warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
 
 
 def _forget() -> None:
-    """Undo everything, imports of code aside: for tests."""
+    """Undoes everything, imports of code aside: for tests."""
     global _found, _declared
-    import sys
-
-    from . import store
-    from .switch_registry import withdraw
-
-    backends = f"{__name__.partition('.')[0]}.backends"
-    with _lock:
+    with _lock.now:
         for name in _found or {}:
-            for switch in [s for s in list(every()) if s.startswith(f"{name}.")]:
-                withdraw(switch)
-            sys.modules.pop(f"{backends}.{name}", None)
-            vars(sys.modules[backends]).pop(name, None)
+            for switch in [s for s in list(all_switches()) if s.startswith(f"{name}.")]:
+                remove(switch)
         _found, _declared = None, False
         _classes.clear()
         _failed.clear()
         _unsaid.clear()
-    store._restart()

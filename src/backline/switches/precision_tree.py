@@ -1,4 +1,4 @@
-"""The tree of ``fp32_precision``: nine nodes, how each one reads, and the older switches that are views of them.
+"""The tree of ``fp32_precision``: nine nodes, how each one reads, and the older switches that are derived from them.
 
 A write stores a value in one node and nothing else. Reading walks up: the node, the ``all`` node of its backend, the root.
 ``none`` means "as above", and plain float32 with nothing above. Convolution and recurrent networks on CUDA start in a state
@@ -25,12 +25,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..errors import BadType, BadValue
-from .switch import Switch, Value, View, show
+from .switch import DerivedSwitch, Switch, Value, show
 
-__all__ = ["CUDA", "FACTORY", "LEGAL", "PARENT", "Precision", "TF32View", "WordView", "decides", "resolve"]
+__all__ = ["CUDA", "FACTORY", "LEGAL", "PARENT", "MatmulPrecisionWord", "Precision", "TF32Switch", "decides", "resolve"]
 
 FACTORY: Final = "factory"
-"""What CUDA's conv and rnn nodes hold until somebody writes them. It cannot be assigned, and no getter returns it."""
+"""Value of CUDA's conv and rnn nodes until they are written. It cannot be assigned, and no getter returns it."""
 
 LEGAL: Final = ("none", "ieee", "tf32", "bf16")
 PARENT: Final = {
@@ -53,7 +53,7 @@ MKLDNN_MATMUL: Final = "mkldnn.matmul.fp32_precision"
 
 
 def decides(values: Mapping[str, Value], node: str) -> str:
-    """Return the node that the reading of `node` comes from: itself, or one above it."""
+    """Returns the node that the reading of `node` comes from: itself, or one above it."""
     at = node
     while values[at] in ("none", FACTORY) and PARENT[at]:
         at = PARENT[at]
@@ -61,7 +61,7 @@ def decides(values: Mapping[str, Value], node: str) -> str:
 
 
 def resolve(values: Mapping[str, Value], node: str) -> str:
-    """Return what `node` reads as: "none", "ieee", "tf32" or "bf16".
+    """Returns what `node` reads as: "none", "ieee", "tf32" or "bf16".
 
     Examples
     --------
@@ -69,12 +69,12 @@ def resolve(values: Mapping[str, Value], node: str) -> str:
     >>> resolve(values, "mkldnn.conv.fp32_precision"), resolve(values, "cudnn.conv.fp32_precision")
     ('bf16', 'none')
     """
-    found = values[decides(values, node)]
-    if found == FACTORY:
+    word = values[decides(values, node)]
+    if word == FACTORY:
         return "tf32"
-    if found == "bf16" and node in CUDA:
+    if word == "bf16" and node in CUDA:
         return "none"
-    return str(found)
+    return str(word)
 
 
 class Precision(Switch):
@@ -95,7 +95,7 @@ class Precision(Switch):
         return Switch.check(self, value)
 
 
-class TF32View(View):
+class TF32Switch(DerivedSwitch):
     """An ``allow_tf32``: True where all its nodes read tf32."""
 
     __slots__ = ()
@@ -109,10 +109,8 @@ class TF32View(View):
         if self.nodes == (CUDA_MATMUL,):
             return {CUDA_MATMUL: "ieee"}
         # CUDA's two are both written; of the CPU's three, those that read tf32.
-        every = self.nodes == CUDNN_OPS
-        written: dict[str, Value] = {
-            node: "none" for node in self.nodes if every or resolve(values, node) == "tf32"
-        }
+        both = self.nodes == CUDNN_OPS
+        written: dict[str, Value] = {node: "none" for node in self.nodes if both or resolve(values, node) == "tf32"}
         after = {**values, **written}
         return {node: "ieee" if resolve(after, node) == "tf32" else "none" for node in written}
 
@@ -124,7 +122,7 @@ _WORDS: Final[dict[str, dict[str, Value]]] = {
 }
 
 
-class WordView(View):
+class MatmulPrecisionWord(DerivedSwitch):
     """``float32_matmul_precision``: one word for the two matmul nodes. Upper and lower case are one."""
 
     __slots__ = ()
@@ -135,7 +133,7 @@ class WordView(View):
                 f"{self.name} takes a str, not {type(value).__name__}: {show(value)}",
                 remedy=f"legal values, the nearest first: {self.legal_text(value)}",
             )
-        return View.check(self, value.lower())
+        return DerivedSwitch.check(self, value.lower())
 
     def resolve(self, values: Mapping[str, Value]) -> Value:
         if resolve(values, MKLDNN_MATMUL) == "bf16":

@@ -93,8 +93,8 @@ class PropModule(ModuleType):
             raise unknown_name(self.__name__, name, _plain_names(self)) from None
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Names that exist may be set: a test's double of a function, a submodule by the import system. Others are slips of the
-        # pen, which must not pass for settings.
+        # Names that exist may be set: a test's double of a function, a submodule by the import system. Others are
+        # misspelt, which must not pass for settings.
         known = name.startswith("_") or _in_class(self, name) or name in self.__dict__ or hasattr(self.__dict__["m"], name)
         if known or is_submodule(self, name, value):
             super().__setattr__(name, value)
@@ -114,7 +114,7 @@ def _in_class(module: PropModule, name: str) -> bool:
 
 
 def _props(module: PropModule) -> list[str]:
-    """Names of the attributes that the module's classes have beyond those of every module."""
+    """Returns the names of the attributes that the module's classes have beyond those of every module."""
     kinds = type(module).__mro__[: type(module).__mro__.index(PropModule)]
     return [name for kind in kinds for name in vars(kind) if not name.startswith("_")]
 
@@ -139,18 +139,18 @@ _NODES: Final = {
 
 
 def _node(backend: str, op: str) -> str:
-    found = _NODES.get((backend, op)) if isinstance(backend, str) and isinstance(op, str) else None
-    if found is None:
+    node = _NODES.get((backend, op)) if isinstance(backend, str) and isinstance(op, str) else None
+    if node is None:
         near = nearest(f"{backend} {op}", {f"{first} {second}": None for first, second in _NODES})
         raise BadValue(
             f"there is no precision for backend {show(backend)} and op {show(op)}.",
             remedy=f"the nearest pairs: {', '.join(near[:3])}",
         )
-    return found
+    return node
 
 
 def precision_getter(backend: str, op: str) -> Callable[[], str]:
-    """Return a function that reads a node of the tree of ``fp32_precision``.
+    """Returns a function that reads a node of the tree of ``fp32_precision``.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def precision_getter(backend: str, op: str) -> Callable[[], str]:
 
 
 def precision_setter(backend: str, op: str) -> Callable[[str], str]:
-    """Return a function that writes a node of the tree of ``fp32_precision``, and returns what it wrote.
+    """Returns a function that writes a node of the tree of ``fp32_precision``, and returns what it wrote.
 
     Parameters
     ----------

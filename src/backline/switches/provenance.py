@@ -1,4 +1,4 @@
-"""Where a value comes from, and places in the user's program noted at little cost."""
+"""Origins of values, and places in the user's program noted at little cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TypeAlias
 
-__all__ = ["Origin", "Place", "place", "text_of"]
+__all__ = ["Origin", "Place", "place", "steps_out", "text_of"]
 
 Place: TypeAlias = tuple[CodeType, int]
 """Code object and position in it: what is cheap to note. `text_of` makes text of it, when asked for."""
@@ -15,7 +15,7 @@ Place: TypeAlias = tuple[CodeType, int]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from.
+    """Origin of a value.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Origin:
 
 
 def place(depth: int) -> Place:
-    """Note the line that runs `depth` frames up; 1 is the caller's.
+    """Notes the line that runs `depth` frames up; 1 is the caller's.
 
     It keeps the position and not the line number, which costs more to work out than all the rest of a scope;
     and the code, not the frame, which would keep the user's variables alive.
@@ -48,10 +48,19 @@ def place(depth: int) -> Place:
 
 
 def text_of(noted: Place) -> str:
-    """Return a noted place as "file.py:12"."""
+    """Returns a noted place as "file.py:12"."""
     code, position = noted
     line = code.co_firstlineno
     for first, last, number in code.co_lines():
         if first <= position < last and number is not None:
             line = number
     return f"{code.co_filename}:{line}"
+
+
+def steps_out() -> int:
+    """Returns the number of frames up to the first one outside of this package, for a warning that points there."""
+    inside = __name__.partition(".")[0] + "."
+    frame, steps = sys._getframe(1), 1
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(inside):
+        frame, steps = frame.f_back, steps + 1
+    return steps

@@ -1,25 +1,28 @@
-"""The Snapshot: all switch values as seen from one place, immutable and unique.
+"""Snapshots, which are all switch values as seen from one place, and the scopes that lay other values over them.
 
-There is one object per set of values in a process, so ``is`` tells whether two places see the same settings,
-and the compiled core can use the object's identity as a key. Nobody but this module makes one.
+There is one Snapshot per set of values in a process, so ``is`` tells whether two places see the same settings,
+and the compiled core can use the object's identity as a key. Only `intern` makes one.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import TYPE_CHECKING, Final, NoReturn
+from types import TracebackType
+from typing import Any, Final, NoReturn
 
+from .. import _core
 from ..errors import BacklineError, BadValue
+from . import plugins, process_values
+from .lookup import lookup
+from .process_values import accepted, expand
+from .provenance import Place, place, text_of
+from .scope_decorator import ScopeDecorator
+from .scope_state import ForkSafeLock, lock, process, set_base, state_over, states
 from .switch import Value, show
-from .switch_registry import declared, lookup
+from .switch_registry import declared, derived_switches
 
-if TYPE_CHECKING:
-    from .scope import Scope
-
-__all__ = ["SCHEMA", "Overlay", "Snapshot", "intern", "overlay"]
+__all__ = ["SCHEMA", "Overlay", "Scope", "Snapshot", "current", "intern", "make_scope", "overlay", "start"]
 
 SCHEMA: Final = 2
 """Number of the pickled form. It goes up when an old reader would misunderstand a new pickle."""
@@ -62,11 +65,11 @@ class Snapshot:
             raise KeyError(f"switch {name!r} was declared after this snapshot was taken") from None
 
     def get(self, name: str, default: Value | None = None) -> Value | None:
-        """Value of switch `name`, or `default` if there is none of that name."""
+        """Returns the value of switch `name`, or `default` if there is none of that name."""
         return self._values.get(name, default)
 
     def resolved(self, name: str) -> Value:
-        """Return what switch `name`, or a view such as ``cudnn.allow_tf32``, reads as here.
+        """Returns what switch `name`, or a derived one such as ``cudnn.allow_tf32``, reads as here.
 
         Precision switches are stored as they were written; this walks up their tree.
 
@@ -89,24 +92,22 @@ class Snapshot:
         return len(self._values)
 
     def keys(self) -> KeysView[str]:
-        """Names of the switches."""
+        """Returns the names of the switches."""
         return self._values.keys()
 
     def values(self) -> ValuesView[Value]:
-        """Values, in the order of the names."""
+        """Returns the values, in the order of the names."""
         return self._values.values()
 
     def items(self) -> ItemsView[str, Value]:
-        """Pairs of name and value."""
+        """Returns the pairs of name and value."""
         return self._values.items()
 
     def apply(self) -> Scope:
-        """Return a scope in which every switch has the value it has here.
+        """Returns a scope in which every switch has the value it has here.
 
         For worker processes: send the snapshot, and do the work inside ``with snapshot.apply():``.
         """
-        from .scope import make_scope
-
         return make_scope("snapshot.apply", self._values, depth=2, restore=True)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -136,7 +137,7 @@ class Snapshot:
 
 
 class _Resolved(dict[str, Value]):
-    """What the switches of one Snapshot read as, worked out when first asked for."""
+    """Values of one Snapshot as they read, each computed when it is first needed."""
 
     __slots__ = ("_values",)
 
@@ -152,30 +153,21 @@ class _Resolved(dict[str, Value]):
 _interned: weakref.WeakValueDictionary[tuple[object, ...], Snapshot] = weakref.WeakValueDictionary()
 _overlays: dict[tuple[tuple[str, Value], ...], Overlay] = {}
 _KEPT = 512  # overlays, and results per overlay: a bound, not a tuning value
-_lock = threading.RLock()  # re-entrant: a signal handler may read a switch while this thread holds it
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # a thread that does not exist in the child may have held it
-    os.register_at_fork(after_in_child=_new_lock)
+_lock = ForkSafeLock()
 
 
 def intern(values: Mapping[str, Value]) -> Snapshot:
-    """Return the one Snapshot of these values, which have been checked."""
+    """Returns the one Snapshot of these values, which have been checked."""
     names = tuple(sorted(values))
     key = (names, tuple([values[name] for name in names]))
-    with _lock:
-        found = _interned.get(key)
-        if found is None:
-            found = object.__new__(Snapshot)
-            object.__setattr__(found, "_values", dict(values))
-            object.__setattr__(found, "_resolved", _Resolved(found._values))
-            _interned[key] = found
-        return found
+    with _lock.now:
+        snapshot = _interned.get(key)
+        if snapshot is None:
+            snapshot = object.__new__(Snapshot)
+            object.__setattr__(snapshot, "_values", dict(values))
+            object.__setattr__(snapshot, "_resolved", _Resolved(snapshot._values))
+            _interned[key] = snapshot
+        return snapshot
 
 
 class Overlay:
@@ -188,26 +180,26 @@ class Overlay:
         self._over: dict[Snapshot, Snapshot] = {}
 
     def over(self, under: Snapshot) -> Snapshot:
-        """Return the Snapshot that has these values, and those of `under` for the rest."""
-        found = self._over.get(under)
-        if found is None:
-            found = intern({**under._values, **self.items})
+        """Returns the Snapshot that has these values, and those of `under` for the rest."""
+        snapshot = self._over.get(under)
+        if snapshot is None:
+            snapshot = intern({**under._values, **self.items})
             if len(self._over) >= _KEPT:
                 self._over = {}  # a new dict: another thread may be reading the old one
-            self._over[under] = found
-        return found
+            self._over[under] = snapshot
+        return snapshot
 
 
 def overlay(items: tuple[tuple[str, Value], ...]) -> Overlay:
-    """Return the Overlay of these pairs, whose values have been checked; equal ones are usually shared."""
-    found = _overlays.get(items)
-    if found is None:
-        found = Overlay(items)
-        with _lock:
+    """Returns the Overlay of these pairs, whose values have been checked; equal ones are usually shared."""
+    known = _overlays.get(items)
+    if known is None:
+        known = Overlay(items)
+        with _lock.now:
             if len(_overlays) >= _KEPT:
                 _overlays.clear()
-            _overlays[items] = found
-    return found
+            _overlays[items] = known
+    return known
 
 
 def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
@@ -221,8 +213,6 @@ def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
     values: dict[str, Value] = {}
     for name, value in items:
         if name not in table:
-            from . import plugins
-
             plugins.discover(name)
         if name not in table:
             raise BadValue(
@@ -238,3 +228,181 @@ def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
         if name not in values:  # declared here but not where it was made
             values[name] = switch.starting()[0]
     return intern(values)
+
+
+# --- the Snapshot that holds here -------------------------------------------------------------------------
+
+
+def current() -> Snapshot:
+    """Returns the Snapshot that holds here: in this thread, task and scope.
+
+    Examples
+    --------
+    >>> current()["fallback"]
+    'allow'
+    """
+    state = states.get(None)
+    base: Snapshot | None = process.base
+    if base is None:
+        base = start()
+    if state is None:
+        return base
+    if state.base is not base:
+        state = state_over(state.layers, base, state.tracer)
+        states.set(state)
+    snapshot: Snapshot = state.snapshot
+    return snapshot
+
+
+def start() -> Snapshot:
+    """Returns the base Snapshot, made anew if a switch was declared meanwhile; the first read of any switch does this.
+
+    Whatever is wrong in the user's file or the environment becomes one warning for each. What is wrong in the project's file,
+    which the program's own people can fix, is one `BadValue`, raised by that first read; the rest of the file holds.
+    """
+    with lock.now:
+        if process.base is None:
+            set_base(intern(process_values.merged()))
+    process_values.report()  # after the lock and with the base in place: a warning may run anything, or raise
+    base: Snapshot | None = process.base
+    return base if base is not None else start()  # a plug-in that was found meanwhile declared switches
+
+
+# --- scopes -----------------------------------------------------------------------------------------------
+
+
+class Scope(ScopeDecorator):
+    """Values for some switches, held while the scope is open and seen by the current context only.
+
+    A context manager, for ``with`` and ``async with``, and a decorator for functions and coroutine functions. It may be entered
+    again while it is open. It is left by identity: scopes may close in any order, and each takes away its own values only.
+
+    Examples
+    --------
+    >>> from backline.switches import get
+    >>> scope = make_scope("flags", {"fallback": "warn"})
+    >>> with scope:
+    ...     get("fallback")
+    'warn'
+    >>> @scope
+    ... def policy():
+    ...     return get("fallback")
+    >>> policy(), get("fallback")
+    ('warn', 'allow')
+    """
+
+    __slots__ = ("__weakref__", "_derived", "_last", "_overlay", "_place", "name")
+
+    def __init__(self, name: str, values: Overlay, place: Place, derived: Mapping[str, Value] | None = None) -> None:
+        self.name = name
+        self._overlay = values
+        self._place = place
+        self._derived = derived  # what they store depends on what holds where the scope is entered
+        self._last: tuple[Snapshot, Overlay] | None = None  # over what they stored what, the last time
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """The switches it sets, and their values."""
+        return {**self._overlay.items, **(self._derived or {})}
+
+    @property
+    def where(self) -> str:
+        """Place in the program that made it: "file.py:12"."""
+        return text_of(self._place)
+
+    def __enter__(self) -> Scope:
+        state = states.get(None)
+        base = process.base
+        if base is None:
+            base = start()
+        values = self._overlay
+        if self._derived is not None:
+            values = self._over(current())
+            state = states.get(None)
+        if state is None:
+            states.set(_core.ScopeState(((self, values, None),), base, values.over(base), None))
+        else:
+            if state.base is not base:
+                state = state_over(state.layers, base, state.tracer)
+            layers = (*state.layers, (self, values, None))
+            states.set(_core.ScopeState(layers, base, values.over(state.snapshot), state.tracer))
+        return self
+
+    def _over(self, under: Snapshot) -> Overlay:
+        last = self._last
+        if last is None or last[0] is not under:
+            last = self._last = under, overlay(tuple(expand(self.values, under._values).items()))
+        return last[1]
+
+    def _copy(self) -> Scope:
+        return type(self)(self.name, self._overlay, self._place, self._derived)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        state = states.get(None)
+        layers = state.layers if state is not None else ()
+        if state is None or not layers or layers[-1][0] is not self:
+            mine = [index for index, layer in enumerate(layers) if layer[0] is self]
+            if state is None or not mine:
+                self._warn_not_open()
+                return
+            layers = layers[: mine[-1]] + layers[mine[-1] + 1 :]
+        else:
+            layers = layers[:-1]
+        bare = process.bare
+        if not layers and state.tracer is None and bare is not None:
+            states.set(bare)
+        else:
+            states.set(state_over(layers, start(), state.tracer))
+
+    async def __aenter__(self) -> Any:
+        # A coroutine runs in the context of the task that awaits it: what is set here holds in the block.
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def _warn_not_open(self) -> None:
+        import warnings
+
+        warnings.warn(
+            f"{self!r} is not open in this context, so leaving it changed nothing. It was left already, "
+            "or entered in another thread or task: enter and leave it in the same one.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        return f"<scope {self.name}({values}) made at {self.where}>"
+
+
+def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, restore: bool = False) -> Scope:
+    """Checks `values` (switch name to value, None keeps) and returns a scope that sets them.
+
+    Parameters
+    ----------
+    name
+        Function that the user called, for messages: "mkl.flags".
+    values
+        Switches to set. One illegal value refuses them all.
+    depth
+        Number of frames up to the user's own line; 1 is the caller of this function.
+    restore
+        The values were stored before, and need not be such as a program may write.
+    """
+    check = _restored if restore else accepted
+    named = {switch: check(switch, value) for switch, value in values.items() if value is not None}
+    known = derived_switches()
+    if not known.keys().isdisjoint(named):
+        derived = {switch: value for switch, value in named.items() if switch in known}
+        plain = tuple((switch, value) for switch, value in named.items() if switch not in derived)
+        scope = Scope(name, overlay(plain), place(depth + 1), derived)
+        scope._over(current())  # raises now for what contradicts itself
+        return scope
+    return Scope(name, overlay(tuple(named.items())), place(depth + 1))
+
+
+def _restored(name: str, value: object) -> Value:
+    return lookup(name).restore(value)

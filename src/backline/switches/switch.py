@@ -1,6 +1,6 @@
-"""What a switch is: its name, its kind, its legal values, and how a value is checked or read from text.
+"""The class of a switch: its name, its kind, its legal values, and the check of a value or of text.
 
-A `Switch` knows nothing of where values are kept (`store`) or which switches exist (`declared`).
+A `Switch` holds no value (`store` does) and knows no other switches (`switch_registry` does).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
 
-__all__ = [
-    "AtLeast", "Between", "EachOf", "EnumSwitch", "Legal", "Pairs", "Reduction", "Switch", "Value", "View", "nearest", "show",
-]  # fmt: skip
+__all__ = ["FAMILIES", "DerivedSwitch", "EnumSwitch", "Legal", "Reduction", "Switch", "Value", "nearest", "show"]
+
+FAMILIES: Final = ("matmul", "conv", "rnn", "attention", "neural", "linalg", "fft", "einsum", "quantized", "sparse")
+"""Families of operations that a switch may govern."""
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
@@ -37,16 +38,16 @@ _WANTED: Final = {
 
 
 def show(value: object, limit: int = 80) -> str:
-    """Return ``repr(value)``, cut to `limit` characters; a broken ``repr`` is described instead."""
+    """Returns ``repr(value)``, cut to `limit` characters; a broken ``repr`` is described instead."""
     try:
         text = repr(value)
-    except Exception as error:  # a stranger's __repr__ must not replace our own message
+    except Exception as error:  # the __repr__ of another package must not replace our own message
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _in_torch(name: str, value: object) -> str:
-    """The words of torch's error for an illegal value, where programs look for them."""
+    """Returns the words of torch's error for an illegal value, where programs look for them."""
     last = name.rpartition(".")[2]
     if last.endswith("_reduced_precision_reduction") and value == (True, False):
         return "allow_splitk=False is not supported when reduced precision reductions are enabled; "
@@ -67,7 +68,7 @@ _TORCH = {
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """Return `names` sorted by likeness to `word`, the nearest first.
+    """Returns `names` sorted by similarity to `word`, the nearest first.
 
     Examples
     --------
@@ -78,11 +79,11 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
 
     matcher = SequenceMatcher(b=word[:200].casefold())  # its time grows with the square of the length
 
-    def unlikeness(name: str) -> float:
+    def distance(name: str) -> float:
         matcher.set_seq1(name.casefold())
         return -matcher.ratio()
 
-    return sorted(names, key=unlikeness)
+    return sorted(names, key=distance)
 
 
 def _float(value: Any) -> float:
@@ -93,101 +94,12 @@ def _float(value: Any) -> float:
 
 
 class Legal(Protocol):
-    """What tells whether a value is legal, and which values are."""
+    """Test for legal values, with a text about them."""
 
     def __call__(self, value: Value) -> bool: ...
 
     def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
-
-
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """Numbers not below `bound`; not-a-number is refused.
-
-    Examples
-    --------
-    >>> AtLeast(0)(3), AtLeast(0)(-1)
-    (True, False)
-    """
-
-    bound: int | float
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, (int, float)) and value >= self.bound
-
-    def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
-        number = "an integer" if kind is int else "a number"
-        return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """Integers from `low` to `high`.
-
-    Examples
-    --------
-    >>> Between(1, 8)(8), Between(1, 8)(9)
-    (True, False)
-    """
-
-    low: int
-    high: int
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, int) and self.low <= value <= self.high
-
-    def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to `value` first."""
-        above = value > self.high if isinstance(value, int) else str(value).strip().isdigit() and len(str(value)) > 1
-        if above:
-            return f"{self.high} (the nearest), or an integer below it, from {self.low}"
-        return f"{self.low} (the nearest), or an integer above it, up to {self.high}"
-
-
-@dataclass(frozen=True, slots=True)
-class EachOf:
-    """Tuples whose every item is one of the names that `names()` returns at that moment."""
-
-    names: Callable[[], Iterable[str]]
-    noun: str = "names"
-
-    def __call__(self, value: Value) -> bool:
-        if value == ():
-            return True  # without asking for the names, which may look for plug-ins
-        known = set(self.names())
-        return isinstance(value, tuple) and all(item in known for item in value)
-
-    def text(self, value: object, kind: type) -> str:
-        """Say which values are legal, the nearest to the first illegal item of `value` first."""
-        known = list(self.names())
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        wrong = next((item for item in items if isinstance(item, str) and item not in known), "")
-        return f"{self.noun}: " + ", ".join(repr(name) for name in nearest(wrong, known))
-
-
-class Pairs:
-    """Tuples of texts such as "1=100": the index of a device and its number.
-
-    Examples
-    --------
-    >>> Pairs()(("0=10", "1=100")), Pairs()(("one",))
-    (True, False)
-    """
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, tuple) and all(re.fullmatch(r"[0-9]+=[0-9]+", item) for item in value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pairs)
-
-    def __hash__(self) -> int:
-        return hash(Pairs)
-
-    def text(self, value: object, kind: type) -> str:
-        """Say which values are legal."""
-        return "texts of a device's index and a number, such as ('1=100',)"
+        """Returns the legal values as text, the nearest to `value` first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +125,10 @@ class Switch:
         "call": every call reads it anew. "load": read once, when its library is loaded.
     library
         Name of the library that it allows; unless given, an ``enabled`` switch allows the one called as its module is.
-    face
-        "attribute": an attribute of its module. "function": reached through functions of the module, and ``flags()``.
+    as_attribute
+        It is an attribute of its module; otherwise functions of the module read and write it.
+    in_flags
+        ``flags()`` of its module takes it.
     variables
         Other environment variables that set it, weaker than its own: what each word of the variable means, or None where
         the variable holds a value of the switch.
@@ -223,6 +137,7 @@ class Switch:
 
     Examples
     --------
+    >>> from backline.switches import AtLeast
     >>> limit = Switch("fft.limit", int, 10, AtLeast(0), doc="Most plans timed per shape.", governs=("fft",))
     >>> limit.env
     'BACKLINE_FFT_LIMIT'
@@ -238,7 +153,8 @@ class Switch:
     governs: tuple[str, ...] = ()
     when: str = "call"
     library: str | None = None
-    face: str = "attribute"
+    as_attribute: bool = True
+    in_flags: bool = True
     variables: Mapping[str, Mapping[str, Value] | None] = field(default_factory=dict, hash=False)
     unset: Value | None = None
 
@@ -284,24 +200,24 @@ class Switch:
         return self.name.rpartition(".")[2]
 
     def starting(self) -> tuple[Value, str]:
-        """Return the default and where it came from, working it out if need be."""
+        """Returns the default and where it came from, working it out if need be."""
         if callable(self.default):
             value, where = self.default()
             return self.restore(value), where
         return self.restore(self.default), "declaration"
 
     def resolve(self, values: Mapping[str, Value]) -> Value:
-        """What it reads as, where `values` are the stored ones of all switches."""
+        """Returns the value it reads as, where `values` are the stored ones of all switches."""
         return values[self.name]
 
     def restore(self, value: object) -> Value:
-        """Check a value that was stored before, which may be `unset`."""
+        """Checks a value that was stored before, which may be `unset`."""
         if self.unset is not None and type(value) is type(self.unset) and value == self.unset:
             return self.unset
         return self.check(value)
 
     def legal_text(self, value: object = "") -> str:
-        """Every legal value as text, the nearest to `value` first.
+        """Returns every legal value as text, the nearest to `value` first.
 
         Examples
         --------
@@ -321,7 +237,7 @@ class Switch:
         return f"any {self.kind.__name__}"
 
     def check(self, value: object) -> Value:
-        """Return `value` in the switch's own type, or raise `BadType` or `BadValue`.
+        """Returns `value` in the switch's own type, or raises `BadType` or `BadValue`.
 
         NumPy's bools and numbers count as Python's; a bool never counts as a number, nor a number as a bool.
         """
@@ -337,11 +253,7 @@ class Switch:
             plain = str(value)
         elif kind is int and isinstance(value, (int, integer)) and not isinstance(value, bool):
             plain = int(value)
-        elif (
-            kind is float
-            and isinstance(value, (int, float, integer, floating))
-            and not isinstance(value, bool)
-        ):
+        elif kind is float and isinstance(value, (int, float, integer, floating)) and not isinstance(value, bool):
             plain = _float(value)
         elif kind is tuple and isinstance(value, (tuple, list)):
             if not all(isinstance(item, str) for item in value):
@@ -355,7 +267,7 @@ class Switch:
         raise self.bad_value(value)
 
     def parse(self, text: str) -> Value:
-        """Read a value from the text of an environment variable.
+        """Reads a value from the text of an environment variable.
 
         bool: 1, true, on, yes, 0, false, off, no, in any case. tuple: names with commas between.
 
@@ -381,7 +293,7 @@ class Switch:
         return self.check(word)
 
     def bad_type(self, value: object) -> BadType:
-        """The error for a value of another type."""
+        """Returns the error for a value of another type."""
         wanted, meaning = _WANTED[self.kind]
         return BadType(
             f"{self.name} takes {wanted}, not {type(value).__name__}: {show(value)}",
@@ -390,7 +302,7 @@ class Switch:
         )
 
     def bad_value(self, value: object) -> BadValue:
-        """The error for an illegal value."""
+        """Returns the error for an illegal value."""
         return BadValue(
             f"{self.name} = {show(value)} is not a legal value.",
             cause=f"{_in_torch(self.name, value)}it says: {self.doc}",
@@ -421,7 +333,7 @@ class EnumSwitch(Switch):
         return Switch.check(self, value)
 
     def member(self, value: Value) -> Enum:
-        """The member for a stored word."""
+        """Returns the member for a stored word."""
         return next(m for m in self.enum if m.name.lower() == value)
 
 
@@ -431,7 +343,7 @@ _REDUCTIONS: Final = {
 
 
 class Reduction(Switch):
-    """Whether sums may be reduced in the short type: a bool, or two, ``(reduced, split_k)``. It reads as the first."""
+    """Switch for sums in a short type: a bool, or two, ``(reduced, split_k)``. It reads as the first."""
 
     __slots__ = ()
 
@@ -467,17 +379,17 @@ class Reduction(Switch):
 
 
 @dataclass(frozen=True, slots=True)
-class View(Switch):
-    """A switch without a value of its own: it reads others, and writing it writes those.
+class DerivedSwitch(Switch):
+    """A switch without a value of its own: it is computed from others, and writing it writes those.
 
     Attributes
     ----------
     nodes
-        The switches it stands for.
+        The switches it is computed from.
     """
 
     nodes: tuple[str, ...] = ()
 
     def write(self, value: Value, values: Mapping[str, Value]) -> dict[str, Value]:
-        """What a write of `value` stores, where `values` are the stored ones of all switches."""
+        """Returns what a write of `value` stores, where `values` are the stored ones of all switches."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 `install` gives a real module a class with one property for each of its switches. The module stays the object
 that was imported, so tools see it: ``dir()`` and completion list the switches, the source annotates them for
 type checkers, pickling goes by name, and reloading works. A name that does not exist is refused, when read
-and when written: a slip of the pen must not pass for a setting.
+and when written, so that a misspelt one does not pass for a setting.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ..errors import ReadOnly, UnknownName
-from . import mock_support, store
+from . import mock_support, plugins, store
 from .switch import Switch, nearest, show
-from .switch_registry import every
+from .switch_registry import all_switches
 
 __all__ = [
-    "FftPlanCache", "PlanCache", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install", "is_submodule", "late_names",
+    "FftPlanCache", "PlanCache", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install", "is_submodule",
     "unknown_name",
 ]  # fmt: skip
 
@@ -36,7 +36,7 @@ class PlanCache(Protocol):
         """Plans kept now."""
 
     def clear(self) -> None:
-        """Drop every plan."""
+        """Drops every plan."""
 
 
 class FftPlanCache(PlanCache, Protocol):
@@ -51,15 +51,15 @@ class FftPlanCache(PlanCache, Protocol):
 
     @property
     def hits(self) -> int:
-        """How often a plan was used again."""
+        """Number of times that a plan was used again."""
 
     @property
     def misses(self) -> int:
-        """How often a plan was made."""
+        """Number of times that a plan was made."""
 
 
 class Switched:
-    """What modules and sub-objects whose attributes are switches have in common. `attributes` fills their classes.
+    """Base of modules and sub-objects whose attributes are switches. `attributes` fills their classes.
 
     It has no methods with plain names: a name in a module's own body would hide them.
     """
@@ -69,7 +69,7 @@ class Switched:
     __lazy__: ClassVar[Collection[str]] = ()
 
     def __getattr__(self, name: str) -> Any:
-        # Reached when there is no such attribute: a submodule that nobody imported yet, a switch declared after the class was
+        # Reached when there is no such attribute: a submodule that is not imported yet, a switch declared after the class was
         # made, a name that a test took away, or a mistake.
         if mock_support.is_hidden(self, name):
             raise AttributeError(f"{_title(self)} has no attribute {name!r}: a test deleted it")
@@ -80,17 +80,18 @@ class Switched:
             return store.get(switch.name)
         if name.startswith("__"):  # asked for by the interpreter and by tools, which expect a plain refusal
             raise AttributeError(f"{_title(self)} has no attribute {name!r}")
-        late = _late(self, name)
-        if late is not None:
-            return late
+        plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may have it: a module of its own, or a switch
+        if _is_root(self) and name in plugins.found():
+            return importlib.import_module(f"{_title(self)}.{name}")
+        switch = _switches_of(self).get(name)
+        if switch is not None:
+            return store.get(switch.name)
         raise unknown_name(_title(self), name, _public(self))
 
     def __setattr__(self, name: str, value: object) -> None:
         tool = mock_support.tool(depth=2)
         switch = _switches_of(self).get(name)
         if switch is None and not name.startswith("_") and name not in _public(self):
-            from . import plugins  # here and below: it is much to import, and few programs come by
-
             plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may declare it
             switch = _switches_of(self).get(name)
         if switch is not None:
@@ -125,8 +126,6 @@ class Switched:
         )
 
     def __dir__(self) -> list[str]:
-        from . import plugins
-
         plugins.discover()
         dunders = [name for name in vars(self) if name.startswith("__")]
         return sorted(name for name in {*dunders, *_public(self)} if not mock_support.is_hidden(self, name))
@@ -170,7 +169,7 @@ def _title(thing: Switched) -> str:
 
 
 def _switches_of(thing: Switched) -> dict[str, Switch]:
-    return {s.attribute: s for s in every().values() if s.backend == thing.__backend__ and s.face == "attribute"}
+    return {s.attribute: s for s in all_switches().values() if s.backend == thing.__backend__ and s.as_attribute}
 
 
 def _public(thing: Switched) -> list[str]:
@@ -178,34 +177,22 @@ def _public(thing: Switched) -> list[str]:
     if listed is None:  # a sub-object: what its class has, and its own
         listed = [name for kind in type(thing).__mro__[:-1] for name in vars(kind) if not name.startswith("_")]
         listed += [name for name in vars(thing) if not name.startswith("_")]
-    added: Iterable[str] = ()
-    if isinstance(thing, ModuleType) and not thing.__backend__:
-        from . import plugins
-
-        added = plugins.found()
+    added = plugins.found() if _is_root(thing) else ()
     return [*listed, *_switches_of(thing), *thing.__computed__, *thing.__lazy__, *added]
 
 
-late_names: list[Callable[[str, str], object]] = []
-"""Functions of module and name that are asked for an attribute nobody has, before it is refused: plug-ins join here."""
-
-
-def _late(thing: Switched, name: str) -> object:
-    if isinstance(thing, ModuleType):
-        for find in late_names:
-            found = find(_title(thing), name)
-            if found is not None:
-                return found
-    return None
+def _is_root(thing: Switched) -> bool:
+    """Tells whether a module is that of the switches without a prefix, whose submodules are the backends."""
+    return isinstance(thing, ModuleType) and not thing.__backend__
 
 
 def is_submodule(module: ModuleType, name: str, value: object) -> bool:
-    """Tell whether `value` is the submodule called `name`: the import system sets it as an attribute of its package."""
+    """Tells whether `value` is the submodule called `name`: the import system sets it as an attribute of its package."""
     return isinstance(value, ModuleType) and sys.modules.get(f"{module.__name__}.{name}") is value
 
 
 def unknown_name(module: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that a module does not have, with the nearest of those it has."""
+    """Returns the error for a name that a module does not have, with the nearest of those it has."""
     near = ", ".join(nearest(name, dict.fromkeys(known))[:3])
     return UnknownName(f"{module} has no name {show(name)}.", remedy=f"the nearest names: {near}")
 
@@ -214,7 +201,7 @@ Computed: TypeAlias = "Mapping[str, tuple[Callable[[], object], str]]"
 
 
 def attributes(prefix: str, computed: Computed | None = None) -> dict[str, object]:
-    """Return the members of a class whose instances have the switches called "`prefix`.…" as attributes.
+    """Returns the members of a class whose instances have the switches called "`prefix`.…" as attributes.
 
     Parameters
     ----------
@@ -225,11 +212,11 @@ def attributes(prefix: str, computed: Computed | None = None) -> dict[str, objec
     """
     computed = dict(computed or {})
     members: dict[str, object] = {"__backend__": prefix, "__computed__": computed}
-    for switch in every().values():
-        if switch.backend == prefix and switch.face == "attribute":
+    for switch in all_switches().values():
+        if switch.backend == prefix and switch.as_attribute:
             members[switch.attribute] = property(store.reader(switch.name), doc=switch.doc)
     for name, (function, _) in computed.items():
-        members[name] = property(_ignoring_owner(function))
+        members[name] = property(_ignoring_owner(function), doc=function.__doc__)
     return members
 
 
@@ -240,7 +227,7 @@ def install(
     lazy: Collection[str] = (),
     members: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
-    """Make the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.
+    """Makes the switches called "`prefix`.…" attributes of `module`, which calls this at the end of its body.
 
     Parameters
     ----------
@@ -255,10 +242,18 @@ def install(
 
     Notes
     -----
-    The module's source annotates each switch (``enabled: bool``) without a value, for type checkers.
+    The module's source annotates each switch (``enabled: bool``) without a value, for type checkers. The module's docstring
+    gets a section about its attributes, which is made from the declarations.
     """
     body = {**attributes(prefix, computed), **members, "__lazy__": lazy, "__module__": __name__}
     sys.modules[module].__class__ = type("SwitchModule", (SwitchModule,), body)
+    vars(sys.modules[module])["__doc__"] = _with_attributes(vars(sys.modules[module]).get("__doc__"), body)
+
+
+def _with_attributes(doc: str | None, members: Mapping[str, object]) -> str:
+    """Returns the docstring of a module with a section about the properties among `members`."""
+    lines = [f"{name}\n    {p.__doc__}" for name, p in members.items() if isinstance(p, property) and p.__doc__]
+    return "\n".join([(doc or "").rstrip(), *(["", "Attributes", "----------", *lines] if lines else [])]) + "\n"
 
 
 def _ignoring_owner(function: Callable[[], object]) -> Callable[[object], object]:

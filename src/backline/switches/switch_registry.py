@@ -1,4 +1,4 @@
-"""Which switches exist, and the registration that plug-ins use. The declarations themselves are in `table`.
+"""The registry of the declared switches. Those of Backline itself are in `definitions`.
 
 A declaration is all a new switch needs; attribute, scope keyword, environment variable, configuration key and the rows of
 tables follow from it.
@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import NamedTuple, TypeVar
 
-from ..errors import BadType, BadValue, UnknownName
-from .switch import Switch, Value, View, nearest, show
+from ..errors import BadType, BadValue
+from .scope_state import lock, set_base
+from .switch import DerivedSwitch, Switch, Value, show
 
-__all__ = ["Attached", "attach", "attached", "declared", "every", "library_names", "lookup", "register", "views", "withdraw"]
+__all__ = [
+    "Attached", "all_switches", "attach", "attached", "declared", "derived_switches", "known_libraries", "register", "remove",
+]  # fmt: skip
 
-_every: dict[str, Switch] = {}
+_all: dict[str, Switch] = {}
 _stored: dict[str, Switch] = {}
-_views: dict[str, View] = {}
+_derived: dict[str, DerivedSwitch] = {}
 # Never changed, but replaced: another thread may be going through one.
 
 S = TypeVar("S", bound=Switch)
 
 
 class _Live(Mapping[str, S]):
-    """What one of the tables holds now. Going through it is safe while another thread declares."""
+    """Read-only view of one of the tables as it is now. Iteration is safe while another thread declares."""
 
     __slots__ = ("_now",)
 
@@ -52,14 +55,14 @@ class _Live(Mapping[str, S]):
         return self._now().items()
 
 
-_EVERY, _STORED, _VIEWS = _Live(lambda: _every), _Live(lambda: _stored), _Live(lambda: _views)
+_ALL, _STORED, _DERIVED = _Live(lambda: _all), _Live(lambda: _stored), _Live(lambda: _derived)
 
 # Libraries that no switch of their name turns off, but that may be preferred.
 _UNSWITCHED = ("cublas", "cublaslt", "cusolver", "magma", "cufft", "triton", "cupy")
 
 
 def declared() -> Mapping[str, Switch]:
-    """Return every switch that holds a value, by name, in the order of declaration (read-only, always up to date).
+    """Returns every switch that holds a value, by name, in the order of declaration (read-only, always up to date).
 
     Examples
     --------
@@ -69,93 +72,79 @@ def declared() -> Mapping[str, Switch]:
     return _STORED
 
 
-def views() -> Mapping[str, View]:
-    """Return every switch that is a view of others, by name."""
-    return _VIEWS
+def derived_switches() -> Mapping[str, DerivedSwitch]:
+    """Returns every switch that is computed from others and holds no value, by name."""
+    return _DERIVED
 
 
-def every() -> Mapping[str, Switch]:
-    """Return every switch, views among them, by name."""
-    return _EVERY
+def all_switches() -> Mapping[str, Switch]:
+    """Returns every switch, derived ones included, by name."""
+    return _ALL
 
 
-def library_names() -> list[str]:
-    """Names of the libraries that may be preferred, or be the only ones allowed."""
-    from . import plugins
-
-    plugins.discover()
+def known_libraries() -> list[str]:
+    """Returns the names of the libraries that have a switch here or may be preferred without one."""
     return [*dict.fromkeys(s.allows for s in _stored.values() if s.allows), *_UNSWITCHED]
 
 
-def lookup(name: str) -> Switch:
-    """Return the switch called `name`, or raise `UnknownName` with the nearest names."""
-    try:
-        return _every[name]
-    except (KeyError, TypeError):
-        from . import plugins  # here, because it stands on the store, which stands on this
-
-        plugins.discover(str(name))
-        if isinstance(name, str) and name in _every:
-            return _every[name]
-        near = ", ".join(nearest(str(name), _every)[:3])
-        raise UnknownName(f"there is no switch {show(name)}.", remedy=f"the nearest names: {near}") from None
-
-
 def register(switch: Switch) -> None:
-    """Add `switch` to the table. The store's `declare` does this and makes the snapshots anew."""
-    global _every, _stored, _views
+    """Adds a switch; the next read takes its value from files and environment.
+
+    Raises `BadValue` if another switch has its name or its environment variable.
+    """
+    global _all, _stored, _derived
     if not isinstance(switch, Switch):
         raise BadType(f"a Switch is wanted, not {type(switch).__name__}: {show(switch)}")
-    for other in _every.values():
-        if other == switch:
-            return  # a plug-in that is imported twice, or reloaded
-        if other.name == switch.name or other.env == switch.env:
-            raise BadValue(
-                f"switch {switch.name} cannot be declared.",
-                cause=f"{other.name} (environment {other.env}) is declared already",
-                remedy="choose another name",
-            )
-    if isinstance(switch, View):
-        _views = {**_views, switch.name: switch}
-    else:
-        _stored = {**_stored, switch.name: switch}
-    _every = {**_every, switch.name: switch}
+    with lock.now:
+        for other in _all.values():
+            if other == switch:
+                return  # a plug-in that is imported twice, or reloaded
+            if other.name == switch.name or other.env == switch.env:
+                raise BadValue(
+                    f"switch {switch.name} cannot be declared.",
+                    cause=f"{other.name} (environment {other.env}) is declared already",
+                    remedy="choose another name",
+                )
+        if isinstance(switch, DerivedSwitch):
+            _derived = {**_derived, switch.name: switch}
+        else:
+            _stored = {**_stored, switch.name: switch}
+        _all = {**_all, switch.name: switch}
+        set_base(None)  # the next read makes a Snapshot that has the switch
 
 
-def withdraw(name: str) -> None:
-    """Take a switch out again: for a plug-in that goes, and for tests."""
-    global _every, _stored, _views
-    _every = {k: v for k, v in _every.items() if k != name}
-    _stored = {k: v for k, v in _stored.items() if k != name}
-    _views = {k: v for k, v in _views.items() if k != name}
+def remove(name: str) -> None:
+    """Removes a switch: for a plug-in that goes, and for tests."""
+    global _all, _stored, _derived
+    with lock.now:
+        _all = {k: v for k, v in _all.items() if k != name}
+        _stored = {k: v for k, v in _stored.items() if k != name}
+        _derived = {k: v for k, v in _derived.items() if k != name}
+        set_base(None)
 
 
-# --- what the floors above know about a switch ---------------------------------------------------------------
+# --- checks that need the libraries --------------------------------------------------------------------------
 
 
 class Attached(NamedTuple):
-    """What a floor above adds to a switch whose values depend on the libraries that are there."""
+    """Functions of a switch whose values depend on the libraries that are there."""
 
     accept: Callable[[Value], None] | None = None
-    """Raises if the program may not set this value now. Files and environment are not asked."""
+    """Raises if the program may not set this value now. Values of files and environment are not checked by it."""
 
-    see: Callable[[Value], Value] | None = None
-    """The value as it reads, given the stored one."""
+    on_read: Callable[[Value], Value] | None = None
+    """Returns the value as it reads, given the stored one."""
 
 
 _attached: dict[str, Attached] = {}
+_NOTHING = Attached()
 
 
-def attach(
-    name: str, accept: Callable[[Value], None] | None = None, see: Callable[[Value], Value] | None = None
-) -> None:
-    """Let `accept` check what is written to a switch, and `see` change what is read from it."""
-    _attached[name] = Attached(accept, see)
+def attach(name: str, accept: Callable[[Value], None] | None = None, on_read: Callable[[Value], Value] | None = None) -> None:
+    """Lets `accept` check what is written to a switch, and `on_read` change what is read from it."""
+    _attached[name] = Attached(accept, on_read)
 
 
 def attached(name: str) -> Attached:
-    """What is attached to a switch."""
+    """Returns the functions that are attached to a switch."""
     return _attached.get(name, _NOTHING)
-
-
-_NOTHING = Attached()

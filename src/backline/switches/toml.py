@@ -18,7 +18,7 @@ _PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"?+|'[^'\n]*+'?+)"""
 _DOT = r"[ \t]*+\.[ \t]*+"
 # Comments and whole strings are passed over: dots inside of them part no key. Outside of them only keys have that many dots.
 # Possessive: the search takes time proportional to the text.
-_TOKEN = re.compile(
+_TOKEN = (
     rf"#[^\n]*+|{_BASIC_LINES}|{_LITERAL_LINES}|{_PART}(?:{_DOT}{_PART}){{0,{MOST_PARTS - 1}}}+(?P<long>{_DOT}{_PART})?+"
 )
 
@@ -31,7 +31,7 @@ class LongKey(ValueError):
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Parse a text.
+    """Parses a text.
 
     Raises
     ------
@@ -47,6 +47,6 @@ def loads(text: str) -> dict[str, Any]:
     """
     import tomllib
 
-    if any(token.lastgroup for token in _TOKEN.finditer(text)):
+    if any(token.lastgroup for token in re.finditer(_TOKEN, text)):
         raise LongKey
     return tomllib.loads(text)

@@ -1,51 +1,50 @@
-"""Taking assignments back: the stored state of a switch, which no getter returns in full, as it was before."""
+"""Restores the stored state of a switch, which no getter returns in full, after an assignment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from . import store
+from . import process_values
+from .lookup import lookup
 from .provenance import Place
-from .scope import Scope
-from .snapshot import Overlay, overlay
-from .switch import Value, View
-from .switch_registry import lookup
+from .scope_state import lock, set_base, state_over, states
+from .snapshot import Overlay, Scope, overlay, start
+from .switch import DerivedSwitch, Value
 
 __all__ = ["remember"]
 
 
 def remember(name: str) -> Callable[[], None]:
-    """Return a function that puts a switch back into its present state: in the innermost open scope, or in the base.
+    """Returns a function that puts a switch back into its present state: in the innermost open scope, or in the base.
 
     It passes a frozen base, which gets nothing new by it.
     """
     switch = lookup(name)
-    nodes = switch.nodes if isinstance(switch, View) else (name,)
-    frame = store.frames.get(None)
-    if frame is not None and frame.layers:
-        scope, values, written = frame.layers[-1]
+    nodes = switch.nodes if isinstance(switch, DerivedSwitch) else (name,)
+    state = states.get(None)
+    if state is not None and state.layers:
+        scope, values, written = state.layers[-1]
         return lambda: _in_layer(scope, nodes, values, written or {})
-    with store._lock:
-        assigned = {node: store._assigned.get(node) for node in nodes}
-    return lambda: _in_base(assigned)
+    with lock.now:
+        before = {node: process_values.assigned.get(node) for node in nodes}
+    return lambda: _in_base(before)
 
 
-def _in_base(assigned: Mapping[str, tuple[Value, Place] | None]) -> None:
-    with store._lock:
-        for node, entry in assigned.items():
+def _in_base(before: Mapping[str, tuple[Value, Place] | None]) -> None:
+    with lock.now:
+        for node, entry in before.items():
             if entry is None:
-                store._assigned.pop(node, None)
+                process_values.assigned.pop(node, None)
             else:
-                store._assigned[node] = entry
-        if store.the_base is not None:
-            store._make_base()
+                process_values.assigned[node] = entry
+        set_base(None)
 
 
 def _in_layer(scope: Scope, nodes: Iterable[str], values: Overlay, written: Mapping[str, Place]) -> None:
-    frame = store.frames.get(None)
-    layers = frame.layers if frame is not None else ()
+    state = states.get(None)
+    layers = state.layers if state is not None else ()
     at = max((index for index, layer in enumerate(layers) if layer[0] is scope), default=None)
-    if frame is None or at is None:
+    if state is None or at is None:
         return  # the scope has been left, and the assignment with it
     items, places = dict(layers[at][1].items), dict(layers[at][2] or {})
     for node in nodes:
@@ -56,5 +55,4 @@ def _in_layer(scope: Scope, nodes: Iterable[str], values: Overlay, written: Mapp
         if node in written:
             places[node] = written[node]
     layer = (scope, overlay(tuple(items.items())), places)
-    frames = (*layers[:at], layer, *layers[at + 1 :])
-    store.frames.set(store.frame_over(frames, store.start(), frame.tracer))
+    states.set(state_over((*layers[:at], layer, *layers[at + 1 :]), start(), state.tracer))

@@ -1,6 +1,6 @@
 """Starting sizes of cuBLAS's workspaces, from cuBLAS's own environment variables.
 
-Where no variable says, the size is what cuBLAS recommends for the device, which is not asked before somebody needs it.
+Where no variable says, the size is what cuBLAS recommends for the device, which is not asked before a size is needed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["RECOMMENDED", "recommended", "shared", "starting_cublas", "starting_
 
 KIB: Final = 1024
 RECOMMENDED: Final = -1
-"""Stored until somebody sets a size; it cannot be assigned, and no getter returns it."""
+"""Stored until a size is set; it cannot be assigned, and no getter returns it."""
 
 
 def recommended(capability: tuple[int, int] | None) -> int:
-    """Bytes that cuBLAS recommends for a device of this compute capability, or without a device.
+    """Returns the bytes that cuBLAS recommends for a device of this compute capability, or without a device.
 
     Examples
     --------
@@ -28,12 +28,12 @@ def recommended(capability: tuple[int, int] | None) -> int:
 
 
 def shared() -> bool:
-    """Tell whether cuBLASLt uses cuBLAS's workspace, as TORCH_CUBLASLT_UNIFIED_WORKSPACE says (it does unless that is 0)."""
+    """Tells whether cuBLASLt uses cuBLAS's workspace, as TORCH_CUBLASLT_UNIFIED_WORKSPACE says (it does unless that is 0)."""
     return os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1").strip() != "0"
 
 
 def starting_cublas() -> tuple[int, str]:
-    """Sum of the blocks that CUBLAS_WORKSPACE_CONFIG asks for (":KiB:count", repeated).
+    """Returns the sum of the blocks that CUBLAS_WORKSPACE_CONFIG asks for (":KiB:count", repeated).
 
     Examples
     --------
@@ -53,7 +53,7 @@ def _blocks(text: str) -> int | None:
 
 
 def starting_cublaslt() -> tuple[int, str]:
-    """What CUBLASLT_WORKSPACE_SIZE says, in KiB."""
+    """Returns the size in CUBLASLT_WORKSPACE_SIZE, which is in KiB, and its origin."""
     text = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "").strip()
     if not re.fullmatch("[0-9]+", text):
         return RECOMMENDED, "declaration"

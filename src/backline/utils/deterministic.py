@@ -9,7 +9,6 @@ from ..switches.switch_module import install as _install
 __all__ = ["fill_uninitialized_memory", "flags"]
 
 fill_uninitialized_memory: bool
-"""While determinism is on: fill new memory with NaN, the largest integer or True."""
 
 
 def flags(fill_uninitialized_memory: bool | None = None) -> _Scope:

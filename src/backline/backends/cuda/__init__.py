@@ -1,4 +1,4 @@
-"""CUDA: which libraries run products, linear algebra and attention on arrays of GPUs, and with how much memory.
+"""CUDA: the libraries that run products, linear algebra and attention on arrays of GPUs, and their workspaces.
 
 The switches of attention (``..._sdp``) hold for arrays of every device.
 """
@@ -14,7 +14,7 @@ from ...switches.enumerations import BlasBackend, LinalgBackend, ROCmFABackend, 
 from ...switches.switch import EnumSwitch as _EnumSwitch
 from .. import _module_factory
 from ._matmul_switches import cuBLASModule
-from ._plan_cache import cuFFTPlanCache, cuFFTPlanCacheAttrContextProp, cuFFTPlanCacheManager
+from ._plan_cache import cufft_plan_cache, cuFFTPlanCache, cuFFTPlanCacheAttrContextProp, cuFFTPlanCacheManager
 from ._sdpa_switches import (
     SDPAParams,
     can_use_cudnn_attention,
@@ -41,11 +41,10 @@ flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 
 matmul = cuBLASModule()
-cufft_plan_cache = cuFFTPlanCacheManager()
 
 
 def is_built() -> bool:
-    """Tell whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
+    """Tells whether CuPy, for the arrays, and cuBLAS are found; that needs neither driver nor device."""
     from ...libraries import presence
 
     return presence.cuda_is_built()
@@ -61,7 +60,7 @@ def _preferred(name: str) -> object:
 
 
 def preferred_linalg_library(backend: LinalgBackend | str | None = None) -> LinalgBackend:
-    """Set the library tried first for linear algebra on CUDA arrays, and return it. A query is a call without argument.
+    """Sets the library tried first for linear algebra on CUDA arrays, and returns it. A query is a call without argument.
 
     A library that lacks an operation is passed over; ``backends.fallback`` decides what that means.
 
@@ -88,7 +87,7 @@ def preferred_linalg_library(backend: LinalgBackend | str | None = None) -> Lina
 
 
 def preferred_blas_library(backend: BlasBackend | str | None = None) -> BlasBackend:
-    """Set the library tried first for products on CUDA arrays, and return it. A query is a call without argument.
+    """Sets the library tried first for products on CUDA arrays, and returns it. A query is a call without argument.
 
     Where none is preferred, the query returns the one that is tried first then, and nothing is stored.
 
@@ -123,7 +122,7 @@ def _blas(backend: BlasBackend) -> BlasBackend:
 
 
 def preferred_rocm_fa_library(backend: ROCmFABackend | str | None = None) -> ROCmFABackend:
-    """Set the library tried first for flash attention on ROCm arrays, and return it. A query is a call without argument.
+    """Sets the library tried first for flash attention on ROCm arrays, and returns it. A query is a call without argument.
 
     Parameters
     ----------
@@ -148,7 +147,7 @@ def preferred_rocm_fa_library(backend: ROCmFABackend | str | None = None) -> ROC
 
 
 def is_ck_sdpa_available() -> bool:
-    """Tell whether AMD's Composable Kernel library is found, which has attention for ROCm arrays."""
+    """Tells whether AMD's Composable Kernel library is found, which has attention for ROCm arrays."""
     from ...libraries.presence import presence
 
     return bool(presence("composable_kernel").available())
@@ -158,7 +157,7 @@ def is_ck_sdpa_available() -> bool:
 
 
 def cublas_workspace_size(size: int | None = None) -> int:
-    """Set the bytes of cuBLAS's workspace, and return them. A query is a call without argument.
+    """Sets the bytes of cuBLAS's workspace, and returns them. A query is a call without argument.
 
     There is one workspace for each handle and stream, made when it is first needed. The size beats CUBLAS_WORKSPACE_CONFIG.
 
@@ -185,7 +184,7 @@ def cublas_workspace_size(size: int | None = None) -> int:
 
 
 def cublaslt_workspace_size(size: int | None = None) -> int:
-    """Set the bytes of cuBLASLt's workspace, and return them. A query is a call without argument.
+    """Sets the bytes of cuBLASLt's workspace, and returns them. A query is a call without argument.
 
     Unless somebody sets it, it is as large as cuBLAS's; and never larger while the two share one, which they do unless
     TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0. The size beats CUBLASLT_WORKSPACE_SIZE.
@@ -213,7 +212,7 @@ def cublaslt_workspace_size(size: int | None = None) -> int:
 
 
 def blas_workspace_size(size: int | None = None, backend: BlasBackend | str | None = None) -> int:
-    """Set the bytes of the workspace of a library for products, and return them. Without `size` it is a query.
+    """Sets the bytes of the workspace of a library for products, and returns them. Without `size` it is a query.
 
     Parameters
     ----------
@@ -258,84 +257,24 @@ def blas_workspace_size(size: int | None = None, backend: BlasBackend | str | No
 # --- attention ---------------------------------------------------------------------------------------------------
 
 
-def flash_sdp_enabled() -> bool:
-    """Tell whether flash attention may run, on arrays of any device."""
-    return _cast(bool, _switches.get("cuda.flash_sdp"))
+flash_sdp_enabled, enable_flash_sdp = _module_factory.switch_functions(
+    "cuda.flash_sdp", "flash_sdp_enabled", "enable_flash_sdp", __name__
+)
+mem_efficient_sdp_enabled, enable_mem_efficient_sdp = _module_factory.switch_functions(
+    "cuda.mem_efficient_sdp", "mem_efficient_sdp_enabled", "enable_mem_efficient_sdp", __name__
+)
+math_sdp_enabled, enable_math_sdp = _module_factory.switch_functions(
+    "cuda.math_sdp", "math_sdp_enabled", "enable_math_sdp", __name__
+)
+cudnn_sdp_enabled, enable_cudnn_sdp = _module_factory.switch_functions(
+    "cuda.cudnn_sdp", "cudnn_sdp_enabled", "enable_cudnn_sdp", __name__
+)
+fp16_bf16_reduction_math_sdp_allowed, allow_fp16_bf16_reduction_math_sdp = _module_factory.switch_functions(
+    "cuda.fp16_bf16_reduction_math_sdp",
+    "fp16_bf16_reduction_math_sdp_allowed",
+    "allow_fp16_bf16_reduction_math_sdp",
+    __name__,
+)
 
 
-def enable_flash_sdp(enabled: bool) -> None:
-    """Allow or forbid flash attention. Forbidden, no fallback passes over it.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.flash_sdp", enabled, depth=2)
-
-
-def mem_efficient_sdp_enabled() -> bool:
-    """Tell whether memory-efficient attention may run, on arrays of any device."""
-    return _cast(bool, _switches.get("cuda.mem_efficient_sdp"))
-
-
-def enable_mem_efficient_sdp(enabled: bool) -> None:
-    """Allow or forbid memory-efficient attention.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.mem_efficient_sdp", enabled, depth=2)
-
-
-def math_sdp_enabled() -> bool:
-    """Tell whether attention made of products and softmax may run, on arrays of any device."""
-    return _cast(bool, _switches.get("cuda.math_sdp"))
-
-
-def enable_math_sdp(enabled: bool) -> None:
-    """Allow or forbid attention made of products and softmax.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.math_sdp", enabled, depth=2)
-
-
-def cudnn_sdp_enabled() -> bool:
-    """Tell whether cuDNN's attention may run."""
-    return _cast(bool, _switches.get("cuda.cudnn_sdp"))
-
-
-def enable_cudnn_sdp(enabled: bool) -> None:
-    """Allow or forbid cuDNN's attention.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.cudnn_sdp", enabled, depth=2)
-
-
-def fp16_bf16_reduction_math_sdp_allowed() -> bool:
-    """Tell whether attention made of products and softmax may compute half-precision arrays in half precision."""
-    return _cast(bool, _switches.get("cuda.fp16_bf16_reduction_math_sdp"))
-
-
-def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
-    """Allow attention made of products and softmax to compute half-precision arrays in half precision; else in float32.
-
-    Raises
-    ------
-    BadType
-        Not a bool.
-    """
-    _switches.assign("cuda.fp16_bf16_reduction_math_sdp", enabled, depth=2)
-
-
-_module_factory.install(__name__, hidden=True)
+_module_factory.install(__name__)

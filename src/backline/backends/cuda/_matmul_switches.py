@@ -1,4 +1,4 @@
-"""``cuda.matmul``: what products on CUDA arrays may do to be fast."""
+"""``cuda.matmul``: permissions for products on CUDA arrays."""
 
 from __future__ import annotations
 

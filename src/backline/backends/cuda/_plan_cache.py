@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
@@ -13,7 +12,7 @@ from ...errors import BackendUnavailable, BadType, BadValue, ReadOnly, UnknownNa
 from ...switches.switch import nearest, show
 from .. import _module_factory
 
-__all__ = ["cuFFTPlanCache", "cuFFTPlanCacheAttrContextProp", "cuFFTPlanCacheManager"]
+__all__ = ["cuFFTPlanCache", "cuFFTPlanCacheAttrContextProp", "cuFFTPlanCacheManager", "cufft_plan_cache"]
 
 _TITLE = "backline.backends.cuda.cufft_plan_cache"
 _SIZE = (
@@ -62,7 +61,7 @@ def _plans(index: int) -> Any:
 
 
 class _Fixed:
-    """Base of objects whose names are fixed: a slip of the pen must not pass for a setting."""
+    """Base of objects whose names are fixed, so that a misspelt name is an error."""
 
     _names: ClassVar[tuple[str, ...]] = ("clear", "flags", "max_size", "size")
 
@@ -93,11 +92,11 @@ class _Fixed:
         return sorted(self._names)
 
     def _index(self, what: str) -> int:
-        """The device that is meant, or an error if there is none for `what`."""
+        """Returns the device that is meant, or an error if there is none for `what`."""
         raise NotImplementedError
 
     def flags(self, max_size: int | None = None) -> switches.Scope:
-        """Return a scope with another bound; a context manager and a decorator. None keeps what holds.
+        """Returns a scope with another bound; a context manager and a decorator. None keeps what holds.
 
         Raises
         ------
@@ -138,7 +137,7 @@ class cuFFTPlanCache(_Fixed):
         vars(self)["device_index"] = _checked(device_index)
 
     def clear(self) -> None:
-        """Drop the plans."""
+        """Drops the plans."""
         _plans(self.device_index).clear()
 
     def _index(self, what: str) -> int:
@@ -157,17 +156,17 @@ class cuFFTPlanCacheManager(_Fixed):
     _names = ("caches", "clear", "flags", "max_size", "size")
 
     def __init__(self) -> None:
-        vars(self)["_made"] = {}
+        vars(self)["_caches"] = {}
 
     def __getitem__(self, device: object) -> cuFFTPlanCache:
         index = _checked(device)
-        found: cuFFTPlanCache = self._made.get(index) or self._made.setdefault(index, cuFFTPlanCache(index))
-        return found
+        caches: dict[int, cuFFTPlanCache] = self._caches
+        return caches.get(index) or caches.setdefault(index, cuFFTPlanCache(index))
 
     @property
     def caches(self) -> list[cuFFTPlanCache]:
-        """Those that were asked for so far."""
-        return list(self._made.values())
+        """Caches of the devices that were indexed so far."""
+        return list(self._caches.values())
 
     @property
     def size(self) -> int:
@@ -183,7 +182,7 @@ class cuFFTPlanCacheManager(_Fixed):
         return int(switches.get(_EVERY) if index is None else _plans(index).max_size)  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """Drop the plans of the current device."""
+        """Drops the plans of the current device."""
         index = _current()
         if index is not None:
             _plans(index).clear()
@@ -201,14 +200,15 @@ class cuFFTPlanCacheManager(_Fixed):
         return _manager, ()
 
 
-def _manager() -> cuFFTPlanCacheManager:
-    from .. import cuda
+cufft_plan_cache = cuFFTPlanCacheManager()
 
-    return cuda.cufft_plan_cache
+
+def _manager() -> cuFFTPlanCacheManager:
+    return cufft_plan_cache
 
 
 def _of_device(index: int) -> cuFFTPlanCache:
-    return operator.getitem(_manager(), index)
+    return cufft_plan_cache[index]
 
 
 # --- devices ------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _no_device(what: str) -> BackendUnavailable:
 
 
 def _checked(device: object) -> int:
-    """The index of a device: an int, "cuda:1", or a device object."""
+    """Returns the index of a device: an int, "cuda:1", or a device object."""
     from ...libraries import devices
 
     number = devices.count()
@@ -244,7 +244,7 @@ def _checked(device: object) -> int:
 
 
 def _parsed(device: object) -> int | None:
-    """The index that is meant, None if none is."""
+    """Returns the index that is meant, None if none is."""
     if isinstance(device, (bool, float)):
         raise BadType(
             f"cuda.cufft_plan_cache takes an int, not {type(device).__name__}: {show(device)}",

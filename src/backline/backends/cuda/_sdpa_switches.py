@@ -1,4 +1,4 @@
-"""Attention on arrays of every device: which kernels may run, and whether they can run a call."""
+"""Attention on arrays of every device: the kernels that are available, and the reasons why one cannot run a call."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ SDPAParams.__module__ = _PUBLIC
 
 
 def _checked(name: str, kind: type, value: object) -> Any:
-    """The value as that kind, or an error that names it. NumPy's numbers count, and bools are no numbers."""
+    """Returns the value as that kind, or an error that names it. NumPy's numbers count, and bools are no numbers."""
     kinds = (bool, np.bool_) if kind is bool else (int, float, np.integer, np.floating)
     if isinstance(value, kinds) and (kind is bool or not isinstance(value, bool)):
         return kind(value)
@@ -104,7 +104,7 @@ def _checked(name: str, kind: type, value: object) -> Any:
 
 
 def is_flash_attention_available(device: str | None = None) -> bool:
-    """Tell whether there is flash attention for a kind of device.
+    """Tells whether there is flash attention for a kind of device.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ _DEVICE = Switch(
 
 
 def can_use_flash_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Tell whether flash attention can run a call here: it is switched on, there, and fit for the arrays.
+    """Tells whether flash attention can run a call here: it is switched on, there, and fit for the arrays.
 
     Parameters
     ----------
@@ -150,12 +150,12 @@ def can_use_flash_attention(params: SDPAParams, debug: bool = False) -> bool:
 
 
 def can_use_efficient_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Tell whether memory-efficient attention can run a call here; as `can_use_flash_attention`."""
+    """Tells whether memory-efficient attention can run a call here; as `can_use_flash_attention`."""
     return _can_use("can_use_efficient_attention", "efficient_attention", params, debug)
 
 
 def can_use_cudnn_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Tell whether cuDNN's attention can run a call here; as `can_use_flash_attention`."""
+    """Tells whether cuDNN's attention can run a call here; as `can_use_flash_attention`."""
     return _can_use("can_use_cudnn_attention", "cudnn_attention", params, debug)
 
 
@@ -170,7 +170,7 @@ def _can_use(function: str, kernel: str, params: object, debug: bool) -> bool:
 
 
 def refused(kernel: str, params: SDPAParams) -> str:
-    """Why a kernel cannot run a call here: it is switched off, is not there, or has a constraint that fails. Else empty."""
+    """Returns the reason why a kernel cannot run a call here (off, absent, or a constraint that fails), or an empty string."""
     from ...libraries import attention_constraints
     from ...problems.attention_problem import attention_problem
 
@@ -184,8 +184,8 @@ def refused(kernel: str, params: SDPAParams) -> str:
         return error.message
     reason = ""
     if (kernel, problem.kind) in attention_constraints.RULES:
-        found, reasons = attention_constraints.providers(kernel, problem.kind)
-        if not found:
+        libraries, reasons = attention_constraints.providers(kernel, problem.kind)
+        if not libraries:
             reason = "; ".join(reasons) or f"no library here has it for arrays on {problem.kind}"
     return reason or attention_constraints.refusal(kernel, problem, attention_constraints.facts_of(problem.device))
 
@@ -193,7 +193,7 @@ def refused(kernel: str, params: SDPAParams) -> str:
 def sdp_kernel(
     enable_flash: bool = True, enable_math: bool = True, enable_mem_efficient: bool = True, enable_cudnn: bool = True
 ) -> switches.Scope:
-    """Return a scope that sets four attention kernels on or off, as given or on, and forbids those of extensions.
+    """Returns a scope that sets four attention kernels on or off, as given or on, and forbids those of extensions.
 
     Deprecated: `backline.nn.attention.sdpa_kernel` says which kernels are allowed.
 
@@ -208,12 +208,12 @@ def sdp_kernel(
         FutureWarning,
         stacklevel=2,
     )
-    given = {
+    arguments = {
         "cuda.flash_sdp": ("enable_flash", enable_flash), "cuda.math_sdp": ("enable_math", enable_math),
         "cuda.mem_efficient_sdp": ("enable_mem_efficient", enable_mem_efficient),
         "cuda.cudnn_sdp": ("enable_cudnn", enable_cudnn),
     }  # fmt: skip
-    values = {switch: _checked(f"sdp_kernel.{name}", bool, value) for switch, (name, value) in given.items()}
+    values = {switch: _checked(f"sdp_kernel.{name}", bool, value) for switch, (name, value) in arguments.items()}
     return switches.make_scope("cuda.sdp_kernel", {**values, "cuda.overrideable_sdp": False}, depth=2)
 
 

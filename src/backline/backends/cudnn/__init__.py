@@ -1,7 +1,4 @@
-"""cuDNN: convolution, recurrent networks and attention on NVIDIA GPUs.
-
-On AMD's GPUs ``enabled`` governs MIOpen as well.
-"""
+"""cuDNN: convolution, recurrent networks and attention on NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -24,27 +21,12 @@ CUDNN_TENSOR_DTYPES: Final = frozenset(map(_numpy.dtype, ("float16", "float32", 
 """The dtypes that cuDNN takes."""
 
 enabled: bool
-"""Whether cuDNN may run calls. Off is a prohibition: no fallback passes over it."""
-
 benchmark: bool
-"""Whether cuDNN's plans for a convolution are timed once, and the fastest kept; ``backends.benchmark`` does it for everything."""
-
 benchmark_limit: int
-"""Most plans timed per convolution; 0 times all. Calls of ``set_flags`` and ``flags`` that are older than this argument give a
-bool in its place: without cuDNN it is left out, as in torch, and with cuDNN refused."""
-
 deterministic: bool
-"""Whether cuDNN runs only what gives the same bits again; ``backends.deterministic`` asks for it too."""
-
 allow_tf32: bool
-"""Whether convolution and recurrent networks both read tf32; a view of ``fp32_precision``. Reading never raises."""
-
 fp32_precision: Literal["none", "ieee", "tf32"]
-"""Precision that float32 inputs may be reduced to on CUDA arrays, products included."""
-
 depthwise_kernel: Literal["auto", "cudnn", "native"]
-"""Who runs depthwise convolutions of half precision: by shape, or always one."""
-
 is_available: _module_factory.IsTrue
 is_enabled: _module_factory.IsTrue
 version: _module_factory.Version
@@ -53,7 +35,7 @@ set_flags: _module_factory.SetFlags
 
 
 def is_acceptable(tensor: object) -> bool:
-    """Tell whether cuDNN would take an array: it is enabled and there, and the array is on a GPU and of a dtype it takes.
+    """Tells whether cuDNN would take an array: it is enabled and there, and the array is on a GPU and of a dtype it takes.
 
     Parameters
     ----------
@@ -79,15 +61,18 @@ def is_acceptable(tensor: object) -> bool:
             remedy="an array of NumPy or CuPy",
         )
     on_cuda = hasattr(tensor, "__cuda_array_interface__")
-    taken = on_cuda and dtype in CUDNN_TENSOR_DTYPES
-    return taken and bool(_switches.get("cudnn.enabled")) and _module_factory.available("cudnn")
+    accepted = on_cuda and dtype in CUDNN_TENSOR_DTYPES
+    return accepted and bool(_switches.get("cudnn.enabled")) and _module_factory.available("cudnn")
 
 
 conv = _module_factory.precision(__name__, "cuda", "conv")
 
 
-
 def _older_order(values: dict[str, object]) -> dict[str, object]:
+    """Leaves a bool out that is given for ``benchmark_limit``, as torch does without cuDNN; with cuDNN it is refused.
+
+    Calls of ``flags`` and ``set_flags`` that are older than this argument give the next one in its place.
+    """
     limit = values.get("cudnn.benchmark_limit")
     if isinstance(limit, (bool, _numpy.bool_)) and not _module_factory.available("cudnn"):
         return {name: value for name, value in values.items() if name != "cudnn.benchmark_limit"}

@@ -16,8 +16,6 @@ from .. import _module_factory
 __all__ = ["Unserializable", "flags", "fp32_precision", "get_cudnn_mode", "init_dropout_state", "set_flags"]
 
 fp32_precision: Literal["none", "ieee", "tf32"]
-"""Precision that float32 inputs of recurrent networks may be reduced to on CUDA arrays."""
-
 flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 
@@ -30,7 +28,7 @@ class Unserializable:
     Parameters
     ----------
     inner
-        What `get` returns.
+        The object that `get` returns.
 
     Examples
     --------
@@ -45,7 +43,7 @@ class Unserializable:
         self.inner = inner
 
     def get(self) -> Any:
-        """What it holds."""
+        """Returns the object it holds."""
         return self.inner
 
     def __getstate__(self) -> str:
@@ -56,7 +54,7 @@ class Unserializable:
 
 
 def get_cudnn_mode(mode: str) -> int:
-    """Return cuDNN's number of a kind of recurrent network; cuDNN itself is not needed.
+    """Returns cuDNN's number of a kind of recurrent network; cuDNN itself is not needed.
 
     Parameters
     ----------
@@ -89,7 +87,7 @@ def get_cudnn_mode(mode: str) -> int:
 
 
 def init_dropout_state(dropout: float, train: bool, dropout_seed: int, dropout_state: _MutableMapping[str, Any]) -> Any:
-    """Return the state of dropout on the current device, made and kept in a dict at first need.
+    """Returns the state of dropout on the current device, made and kept in a dict at first need.
 
     Parameters
     ----------
@@ -100,8 +98,8 @@ def init_dropout_state(dropout: float, train: bool, dropout_seed: int, dropout_s
     dropout_seed
         Seed of the random numbers.
     dropout_state
-        Where the state is kept, as an `Unserializable` under "desc_" and the device's index. One that holds something is taken
-        as it is.
+        Dict in which the state is kept, as an `Unserializable` under "desc_" and the device's index. One that is not
+        empty is used.
 
     Returns
     -------

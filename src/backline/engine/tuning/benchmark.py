@@ -9,7 +9,7 @@ from typing import Any
 
 from ...libraries.base import Algorithm
 from ...problems import Problem
-from ...switches.config import steps_out
+from ...switches.provenance import steps_out
 from . import coverage, measure, record_store
 from .record import TuningRecord
 

@@ -15,7 +15,7 @@ from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
 from ...problems import Problem
-from ...switches.config import steps_out
+from ...switches.provenance import steps_out
 from .. import plan_caches
 from . import database
 from .database import MAX_FILE, path
