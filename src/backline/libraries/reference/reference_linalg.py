@@ -7,6 +7,7 @@ them, else loops.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -131,37 +132,36 @@ def qr(p: LinalgProblem, a: Array, *, mode: str = "reduced") -> Any:
 # Solving ------------------------------------------------------------------------------------------------------------
 
 
-def inv(p: LinalgProblem, a: Array, *, check: bool = True) -> Any:
+def _item_by_item(
+    p: LinalgProblem, matrices: Array, sides: Array, compute: Callable[[Array, Array], Array], core: tuple[int, ...], check: bool
+) -> Any:
+    """Computes a function of each matrix and its right-hand side; NaN where a matrix is singular, or an error with `check`."""
     results, infos = [], []
-    for item in _batched(p, a):
+    for matrix, side in zip(matrices, sides, strict=True):
         try:
-            results.append(np.linalg.inv(item))
+            results.append(compute(matrix, side))
             infos.append(np.int32(0))
         except np.linalg.LinAlgError:
-            info = _zero_pivot(item)
+            info = _zero_pivot(matrix)
             if check and info:
                 raise _singular(p.op, info) from None
-            results.append(np.full_like(item, np.nan))
+            results.append(np.full_like(side, np.nan))
             infos.append(np.int32(info))
-    out = _shaped(p, results, (p.n, p.n), a.dtype)
+    out = _shaped(p, results, core, matrices.dtype)
     return out if check else (out, _shaped(p, infos, (), np.int32))
+
+
+def inv(p: LinalgProblem, a: Array, *, check: bool = True) -> Any:
+    items = _batched(p, a)
+    return _item_by_item(p, items, items, lambda x, _: np.linalg.inv(x), (p.n, p.n), check)
 
 
 def solve(p: LinalgProblem, a: Array, b: Array, *, left: bool = True, check: bool = True) -> Any:
-    vector = bool(p.parameter("vector", False))
-    results, infos = [], []
-    for x, y in zip(_batched(p, a), _batched(p, b, 1 if vector else 2), strict=True):
-        try:
-            results.append(np.linalg.solve(x, y) if left else np.linalg.solve(x.T, y.T).T)
-            infos.append(np.int32(0))
-        except np.linalg.LinAlgError:
-            info = _zero_pivot(x)
-            if check and info:
-                raise _singular(p.op, info) from None
-            results.append(np.full_like(y, np.nan))
-            infos.append(np.int32(info))
-    out = _shaped(p, results, b.shape[b.ndim - (1 if vector else 2) :], a.dtype)
-    return out if check else (out, _shaped(p, infos, (), np.int32))
+    def compute(x: Array, y: Array) -> Array:
+        return np.linalg.solve(x, y) if left else np.linalg.solve(x.T, y.T).T
+
+    core = 1 if p.parameter("vector", False) else 2
+    return _item_by_item(p, _batched(p, a), _batched(p, b, core), compute, b.shape[b.ndim - core :], check)
 
 
 def _permutation(pivots: Array, n: int) -> Array:
