@@ -36,6 +36,9 @@ PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(execute)},
 #if PY_VERSION_HEX >= 0x030C0000
                             {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
+#ifdef Py_GIL_DISABLED
+                            {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
                             {0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "Dispatch: Memo, PreparedCall, Operation, ThreadCountGuard.",
                           0, nullptr, slots, nullptr, nullptr, nullptr};

@@ -101,7 +101,7 @@ void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, cons
 
 // What only the first call does. False if it failed: infos say how, and the next call tries again.
 bool run_first(PreparedCall *plan, const Run &run) {
-    if (plan->first.empty() || __atomic_load_n(&plan->ready, __ATOMIC_ACQUIRE)) return true;
+    if (plan->first.empty() || plan->ready.load(std::memory_order_acquire)) return true;
     auto lock = plan->once.hold();
     if (plan->ready) return true;
     size_t infos = plan->info_buffer >= 0 ? size_t(plan->info_size) * size_t(plan->info_count) : 0;
@@ -109,7 +109,7 @@ bool run_first(PreparedCall *plan, const Run &run) {
     run_groups(plan, plan->first, run);
     for (size_t i = 0; i < infos; ++i)
         if (run.base[plan->info_buffer][i]) return false;
-    __atomic_store_n(&plan->ready, 1, __ATOMIC_RELEASE);
+    plan->ready.store(true, std::memory_order_release);
     return true;
 }
 
@@ -212,9 +212,9 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         PyErr_Format(PyExc_TypeError, "this plan takes %d arrays, %d were given", plan->arguments, count);
         return nullptr;
     }
-    static unsigned long long clock = 0;  // under the GIL
-    plan->used = ++clock;
-    ++plan->runs;
+    static Counter clock;
+    plan->used.set(clock.next());
+    plan->runs.next();
     for (const Overlap &o : plan->overlaps) {
         char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.out]));
         char *in = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.in]));
@@ -249,9 +249,12 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
                 break;
         }
     }
+    const Held held = plan->rwlock.get();
+    ReadWriteLock *rwlock = reinterpret_cast<ReadWriteLock *>(held.get());
     if (plan->simple) {
-        if (plan->rwlock) plan->rwlock->wait_for_writer();
+        if (rwlock) rwlock->begin_short_call();
         run_step(plan->groups.front().steps.front(), run, 0, 0);
+        if (rwlock) rwlock->end_short_call();
         return finish(plan, arrays, count, made.arrays, run);
     }
     Workspace workspace;
@@ -272,16 +275,16 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     };
     plan->turn.renew();
     plan->once.renew();
-    if (plan->rwlock) plan->rwlock->wait_for_writer();
-    if (plan->release_gil) {
-        ReadWriteLock *rwlock = plan->rwlock;
-        Ref hold_lock(Py_XNewRef(reinterpret_cast<PyObject *>(rwlock)));
-        if (rwlock) ++rwlock->readers;
+    // Without a GIL the thread detaches in any case: it may wait in here for one that has to stop for the garbage collector.
+    if (kFreeThreaded || plan->release_gil) {
+        Ref alive(Py_XNewRef(held.get()));  // when the plan is given another one meanwhile
+        if (rwlock) rwlock->begin_call();
         ReleaseGil released;
         NativeCall native;
         execute();
-        if (rwlock) --rwlock->readers;
+        if (rwlock) rwlock->end_call();
     } else {
+        if (rwlock) rwlock->begin_short_call();
         execute();
     }
     return finish(plan, arrays, count, made.arrays, run);
