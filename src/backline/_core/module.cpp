@@ -1,6 +1,7 @@
 // backline._core: dispatch. It knows no vendor library and computes nothing itself but copies.
 #define BACKLINE_IMPORTS_NUMPY
 #include "common.hpp"
+#include "call.hpp"
 #include "team.hpp"
 
 #ifndef BACKLINE_CXX_FLAGS
@@ -28,6 +29,7 @@ int execute(PyObject *module) {
         if (add(module) < 0) return -1;
     if (PyModule_AddIntConstant(module, "most_threads", kMostThreads) < 0) return -1;
     if (PyModule_AddStringConstant(module, "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return -1;
+    if (PyModule_AddStringConstant(module, "call_convention", kCallConvention) < 0) return -1;
     contents = PyDict_Copy(names);
     return contents ? 0 : -1;
 }

@@ -37,13 +37,13 @@ inline bool run_step(const Step &s, const Run &run, int64_t item, int thread) {
                                        : a.value;
             }
             if (s.returns == ReturnKind::none) {
-                call_native<void>(s.address, ints, count, s.floats);
+                s.interface.call<void>(s.address, ints, count, s.floats);
             } else if (s.returns == ReturnKind::status) {
-                int64_t status = int32_t(call_native<int64_t>(s.address, ints, count, s.floats));
+                int64_t status = int32_t(s.interface.call<int64_t>(s.address, ints, count, s.floats));
                 std::memcpy(at(run, s.result, item, thread), &status, size_t(s.info_size));  // little endian
                 return status == 0;
             } else {  // both come back in the first floating-point register; a float fills its low half
-                double value = call_native<double>(s.address, ints, count, s.floats);
+                double value = s.interface.call<double>(s.address, ints, count, s.floats);
                 std::memcpy(at(run, s.result, item, thread), &value, s.returns == ReturnKind::float32 ? 4 : 8);
             }
             return true;

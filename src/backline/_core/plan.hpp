@@ -41,12 +41,12 @@ struct Argument {
 };
 
 enum class StepKind { call, copy, triangle, finite, range };
-enum class ReturnKind : int { none, float32, float64, status };  // status: an int that is 0 unless the call failed
 
 struct Step {
     StepKind kind;
     void *address = nullptr;
-    std::vector<Argument> ints;
+    CallInterface interface;
+    std::vector<Argument> ints;  // integers and pointers; floats stand apart, as the direct call wants them
     double floats[kMaxFloats] = {0, 0, 0, 0};
     ReturnKind returns = ReturnKind::none;
     Pointer result{}, source{}, target{};
