@@ -228,20 +228,16 @@ void memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObjec
     e->snapshot = Py_NewRef(snapshot);
 }
 
-void OwnMemo::clear(std::vector<PyObject *> &garbage) {
+// The plans of a Memo that was emptied go, too.
+void OwnMemo::refresh(std::vector<PyObject *> &garbage) {
+    const uint64_t now = generation.get();
+    if (generation_ == now) return;
     garbage.reserve(2 * entries_.size());
     for (Entry &e : entries_) {
         garbage.push_back(e.plan);
         garbage.push_back(e.snapshot);
     }
     entries_.clear();
-}
-
-// The plans of a Memo that was emptied go, too.
-void OwnMemo::refresh(std::vector<PyObject *> &garbage) {
-    const uint64_t now = generation.get();
-    if (generation_ == now) return;
-    clear(garbage);
     generation_ = now;
 }
 
@@ -281,10 +277,17 @@ void OwnMemo::put(const Signature &signature, uint64_t hash, PyObject *plan, PyO
     entries_.push_back({hash, ++clock_, std::move(words), Py_NewRef(plan), Py_NewRef(snapshot)});
 }
 
+// Allocates nothing: the garbage collector calls it, too.
 void OwnMemo::clear() {
-    Garbage garbage;
-    StateGuard guard(lock_);
-    clear(garbage);
+    std::vector<Entry> old;
+    {
+        StateGuard guard(lock_);
+        old.swap(entries_);
+    }
+    for (Entry &e : old) {
+        Py_XDECREF(e.plan);
+        Py_XDECREF(e.snapshot);
+    }
 }
 
 int OwnMemo::traverse(visitproc visit, void *arg) const {

@@ -52,7 +52,6 @@ class OwnMemo {
     using Garbage = std::vector<PyObject *>;
     Entry *entry_for(const Signature &signature, uint64_t hash);
     void refresh(Garbage &garbage);
-    void clear(Garbage &garbage);
 
     StateLock lock_;
     std::vector<Entry> entries_;

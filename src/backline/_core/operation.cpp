@@ -260,8 +260,8 @@ PyObject *operation_plans(PyObject *raw, PyObject *) {
     return self->own ? self->own->plans() : PyList_New(0);
 }
 
-PyMethodDef operation_methods[] = {{"own_plans", operation_plans, METH_NOARGS, "The plans that live with its bound arrays."},
-                                   {"__reduce__", operation_reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef operation_methods[] = {{"own_plans", entry<operation_plans>, METH_NOARGS, "The plans that live with its bound arrays."},
+                                   {"__reduce__", entry<operation_reduce>, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef operation_members[] = {
     {"__name__", T_OBJECT_EX, offsetof(Operation, name), READONLY, nullptr},
@@ -286,7 +286,7 @@ int operation_set_doc(PyObject *raw, PyObject *value, void *) {
     return dict ? PyDict_SetItemString(dict.get(), "__doc__", value ? value : Py_None) : -1;
 }
 
-PyGetSetDef operation_getset[] = {{"__doc__", operation_doc, operation_set_doc, nullptr, nullptr},
+PyGetSetDef operation_getset[] = {{"__doc__", entry<operation_doc>, entry<operation_set_doc>, nullptr, nullptr},
                                   {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                                   {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -295,7 +295,7 @@ PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(entry<oper
                                  {Py_tp_traverse, reinterpret_cast<void *>(operation_traverse)},
                                  {Py_tp_clear, reinterpret_cast<void *>(operation_clear)},
                                  {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
-                                 {Py_tp_repr, reinterpret_cast<void *>(operation_repr)},
+                                 {Py_tp_repr, reinterpret_cast<void *>(entry<operation_repr>)},
                                  {Py_tp_methods, operation_methods},
                                  {Py_tp_members, operation_members},
                                  {Py_tp_getset, operation_getset},
@@ -327,7 +327,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
 
 PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL,
                           "run(name, plan, *arrays): the plan's result; explain and trace see the call."},
-                         {"last_plan", get_last_plan, METH_NOARGS, "The Plan this thread ran last, or None."},
+                         {"last_plan", entry<get_last_plan>, METH_NOARGS, "The Plan this thread ran last, or None."},
                          {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -127,7 +127,7 @@ int add_rwlock_type(PyObject *module) {
     ReadWriteLockType.tp_flags = Py_TPFLAGS_DEFAULT;
     ReadWriteLockType.tp_doc =
         "ReadWriteLock(): lets one thread have a library to itself for a while. Prepared calls with this `rwlock` wait meanwhile.";
-    ReadWriteLockType.tp_new = rwlock_new;
+    ReadWriteLockType.tp_new = entry<rwlock_new>;
     ReadWriteLockType.tp_methods = rwlock_methods;
     ReadWriteLockType.tp_getset = rwlock_getset;
     if (pthread_atfork(nullptr, nullptr, [] { ++forks; })) {

@@ -8,6 +8,8 @@ namespace backline {
 
 const Services *services = nullptr;
 
+void raise_current_exception() { services->raise_current_exception(); }
+
 int best_level() {
 #if defined(__x86_64__)
     static const int level = [] {
