@@ -2,7 +2,7 @@
 # make test      the tests                                make types          mypy
 # make bench     the benchmarks                           make clean          removes what these made
 # make ranking   the shipped ranking, measured anew       make demo-cnn       a network is trained, a photograph filtered
-# make sanitize  the core under sanitizers                make check-kernels  every vendor kernel over problems with edges
+# make sanitize  the core under sanitizers, or by libffi  make check-kernels  every vendor kernel over problems with edges
 # make test-caps the tests as on other processors, and without some libraries: half an hour
 # make storm     first calls of many threads at once, in 300 processes
 # make fuzz      random calls of every operation against wider arithmetic
@@ -78,7 +78,8 @@ test-torch: $(VENV)/test $(VENV)/mkl
 	$(BIN)/python -m pytest -m torch tests $(ARGS)
 
 # The core built for AddressSanitizer with UndefinedBehaviorSanitizer, then for ThreadSanitizer, and a part of the tests on each.
-# make sanitize SANITIZERS=address ARGS="tests/core -x" runs others.
+# make sanitize SANITIZERS=address ARGS="tests/core -x" runs others. SANITIZERS=libffi is a build that calls libraries through libffi,
+# whose headers it needs.
 SANITIZERS ?= address thread
 sanitize: $(VENV)/test
 	.ci/sanitize $(SANITIZERS) $(if $(ARGS),-- $(ARGS))

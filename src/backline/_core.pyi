@@ -15,6 +15,7 @@ __all__ = [
     "ScopeState",
     "ThreadCountGuard",
     "bind_scope",
+    "call_convention",
     "cxx_flags",
     "flush_denormal",
     "forget_array_types",
@@ -41,6 +42,8 @@ __all__ = [
 
 # The compiler and the flags this was compiled with, for reports; empty in a build by hand.
 cxx_flags: str
+# How plans call vendors' functions: "direct", or "libffi".
+call_convention: str
 most_threads: int
 # A capsule: what backline._kernels needs of the thread team.
 services: object

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,3 +123,25 @@ def test_compiled_modules_that_are_imported_again_are_the_same() -> None:
         """
     )
     assert out.stdout.strip() == "True"
+
+
+# Functions in tables of methods, attributes and slots. The garbage collector's and destructors have no way to raise, and allocate nothing.
+IN_TABLES = (
+    r'\{"\w+", ([^,]+), METH_',
+    r'\{"\w+", ([^,"]+), [^,"]+, (?:"|nullptr)',
+    r'\{"\w+", [^,"]+, ([^,"]+), (?:"|nullptr)',
+    r"\{Py_tp_(?:new|repr|call|init|getattro|setattro), reinterpret_cast<void \*>\((.+)\)\}",
+    r"\.tp_(?:new|repr|call|init|getattro|setattro) = ([^;]+);",
+)
+NO_FUNCTIONS_OF_OURS = ("nullptr", "PyVectorcall_Call", "PyObject_GenericGetDict", "PyObject_GenericSetDict")
+
+
+def test_every_function_that_python_calls_catches_exceptions() -> None:
+    bare, seen = [], 0
+    for source in sorted((Path(__file__).parents[2] / "src" / "backline").glob("_*/*.cpp")):
+        text = source.read_text()
+        for function in (match for pattern in IN_TABLES for match in re.findall(pattern, text)):
+            seen += 1
+            if "entry<" not in function and function not in NO_FUNCTIONS_OF_OURS and not function.startswith(("METH_", "T_")):
+                bare.append(f"{source.name}: {function}")
+    assert not bare and seen > 60

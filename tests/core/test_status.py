@@ -49,7 +49,7 @@ def test_a_status_ends_the_items_calls_and_is_told(library: Any, status: int, si
     out = (0, 0, 0)
     info = (1, 0, 0)
     call = address(library.work)
-    steps = [("call", call, [out, value], [], 3, info) for value in (0, status, 0)]
+    steps = [("call", call, [out, value], 3, info) for value in (0, status, 0)]
     plan = _core.PreparedCall(
         1, [("argument", 0), ("work", 8)], [(1, 1, steps)], [0], [], info=(1, size, 1),
         on_info=lambda plan, infos, arrays, results: told.append(infos) or results[0],
@@ -64,7 +64,7 @@ def test_a_status_ends_the_items_calls_and_is_told(library: Any, status: int, si
 
 
 def test_calls_of_a_serial_plan_run_one_after_the_other(library: Any) -> None:
-    step = ("call", address(library.busy), [], [], 3, (1, 0, 0))
+    step = ("call", address(library.busy), [], 3, (1, 0, 0))
     plan = _core.PreparedCall(
         1, [("argument", 0), ("work", 4)], [(1, 1, [step])], [0], [], info=(1, 4, 1), release_gil=True, serial=True
     )
@@ -77,7 +77,7 @@ def test_calls_of_a_serial_plan_run_one_after_the_other(library: Any) -> None:
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(library: Any) -> None:
-    step = ("call", address(library.busy), [], [], 3, (1, 0, 0))
+    step = ("call", address(library.busy), [], 3, (1, 0, 0))
     plan = _core.PreparedCall(
         1, [("argument", 0), ("work", 4)], [(1, 1, [step])], [0], [], info=(1, 4, 1), release_gil=True, serial=True
     )

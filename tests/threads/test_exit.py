@@ -78,7 +78,7 @@ from backline import _core
 
 sleep = ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p).value
 entered = threading.Event()
-plan = _core.PreparedCall(0, [], [(1, 1, [("call", sleep, [1000], [], 0, None)])], [], [], release_gil=True)
+plan = _core.PreparedCall(0, [], [(1, 1, [("call", sleep, [1000], 0, None)])], [], [], release_gil=True)
 
 def call():
     entered.set()
@@ -119,7 +119,7 @@ text = ctypes.c_void_p(libc.strdup(b"handlers ran"))  # outlives the interpreter
 libc.__cxa_atexit(ctypes.cast(libc.puts, ctypes.c_void_p), text, None)
 
 sleep = ctypes.cast(libc.sleep, ctypes.c_void_p).value
-inner = _core.PreparedCall(0, [], [(1, 1, [("call", sleep, [1], [], 0, None)])], [], [], release_gil=True)
+inner = _core.PreparedCall(0, [], [(1, 1, [("call", sleep, [1], 0, None)])], [], [], release_gil=True)
 outer = _core.Operation("outer", (), lambda args, kwargs: lambda: inner(), None)
 
 threading.Thread(target=outer, daemon=True).start()

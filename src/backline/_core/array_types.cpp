@@ -1,5 +1,6 @@
 #include "boundary.hpp"
 #include "array_types.hpp"
+#include "locks.hpp"
 
 namespace backline {
 namespace {
@@ -11,7 +12,8 @@ struct Known {
     PyObject *how;
 };
 
-std::vector<Known> &known = *new std::vector<Known>;  // one or two; under the GIL; never destroyed
+StateLock lock;  // of `known`
+std::vector<Known> &known = *new std::vector<Known>;  // one or two; never destroyed
 
 bool is_path(PyObject *path) {
     if (!PyTuple_CheckExact(path) || !PyTuple_GET_SIZE(path)) return false;
@@ -32,6 +34,7 @@ PyObject *register_array_type(PyObject *, PyObject *args) {
         PyErr_SetString(PyExc_TypeError, "arrays are described by a tuple of paths of attributes, or by a function");
         return nullptr;
     }
+    StateGuard guard(lock);
     for (const Known &k : known)
         if (k.type == reinterpret_cast<PyTypeObject *>(type)) Py_RETURN_FALSE;
     known.reserve(known.size() + 1);
@@ -41,7 +44,10 @@ PyObject *register_array_type(PyObject *, PyObject *args) {
 
 PyObject *forget_array_types(PyObject *, PyObject *) {
     std::vector<Known> old;
-    old.swap(known);
+    {
+        StateGuard guard(lock);
+        old.swap(known);
+    }
     memo_empty();  // keys hold the addresses of the types
     for (const Known &k : old) {
         Py_DECREF(k.type);
@@ -87,10 +93,13 @@ PyMethodDef methods[] = {
 
 bool put_described(Signature &signature, PyObject *array) {
     PyTypeObject *type = Py_TYPE(array);
-    size_t at = 0;
-    while (at < known.size() && known[at].type != type) ++at;
-    if (at == known.size()) return false;
-    Ref how(Py_NewRef(known[at].how));  // what it runs may forget it
+    Ref how;  // owned: what it runs may forget it
+    {
+        StateGuard guard(lock);
+        for (const Known &k : known)
+            if (k.type == type) how.reset(Py_NewRef(k.how));
+    }
+    if (!how) return false;
     signature.put(reinterpret_cast<int64_t>(type));
     bool paths = PyTuple_CheckExact(how.get());
     Ref told(paths ? Py_NewRef(how.get()) : PyObject_CallOneArg(how.get(), array));

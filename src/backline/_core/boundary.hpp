@@ -1,37 +1,14 @@
 // The boundary to Python: C++ exceptions become Python's, and threads that the interpreter ends stop where they are.
 #pragma once
 #include "common.hpp"
-
-#include <exception>
+#include "entry.hpp"
 
 namespace backline {
-
-// Puts Python's exception for the C++ exception that is being handled. Call it inside catch (...).
-void raise_current_exception();
 
 // Stops this thread for good. For a thread that Python ends because the interpreter is finalizing (until 3.13, by unwinding its
 // stack at the moment when it asks for the GIL): destructors would let go of Python objects without the GIL. Its calls count as
 // ended: a stopped thread uses nothing of a library any more.
 [[noreturn]] void stop_thread();
-
-template <auto Function>
-struct Boundary;
-template <class R, class... A, R (*Function)(A...)>
-struct Boundary<Function> {
-    static R call(A... arguments) {
-        try {
-            return Function(arguments...);
-        } catch (...) {
-            raise_current_exception();
-            if constexpr (std::is_pointer_v<R>) return nullptr;
-            else return R(-1);
-        }
-    }
-};
-
-// A function for Python's tables that lets no C++ exception out: it raises MemoryError or RuntimeError instead.
-template <auto Function>
-constexpr auto entry = &Boundary<Function>::call;
 
 // Lets other Python threads run in its lifetime.
 class ReleaseGil {

@@ -21,21 +21,25 @@ union Lasting {
     ~Lasting() {}
 };
 
-// Open addressing, linear probing, at most half full. Everything here runs under the GIL.
+// Open addressing, linear probing, at most half full. All of it is under `lock`, but for reading `generation`.
+StateLock lock;
 Lasting<std::vector<Entry>> lasting_table(size_t(256));
 std::vector<Entry> &table = lasting_table.value;
 size_t entries = 0, max_entries = 4096;
 uint64_t clock_ = 0, misses = 0;
-uint64_t generation = 0;  // how often it was emptied
+Counter generation;  // how often it was emptied
 
 enum Tag : int64_t { kArray = 1, kNone, kBool, kInt, kFloat, kComplex, kText, kTuple, kForeign };
 
-void release(Entry &e, std::vector<PyObject *> &garbage) {
-    for (PyObject *o : {e.plan, e.operation, e.snapshot}) garbage.push_back(o);
-}
+// References to let go of once the lock is released: a finaliser may call back into the Memo.
+struct Garbage : std::vector<PyObject *> {
+    ~Garbage() {
+        for (PyObject *o : *this) Py_XDECREF(o);
+    }
+};
 
-void drop(std::vector<PyObject *> &garbage) {  // a finaliser may call back into the Memo: only when the table is whole again
-    for (PyObject *o : garbage) Py_XDECREF(o);
+void release(Entry &e, Garbage &garbage) {
+    for (PyObject *o : {e.plan, e.operation, e.snapshot}) garbage.push_back(o);
 }
 
 Entry *slot_for(std::vector<Entry> &in, uint64_t hash, const int64_t *words, size_t count) {
@@ -49,7 +53,7 @@ Entry *slot_for(std::vector<Entry> &in, uint64_t hash, const int64_t *words, siz
 }
 
 // Throws std::bad_alloc with the table as it was.
-void rebuild(size_t keep, std::vector<PyObject *> &garbage) {
+void rebuild(size_t keep, Garbage &garbage) {
     size_t size = 256, kept = std::min(entries, keep);
     while (size < 4 * kept) size *= 2;
     garbage.reserve(garbage.size() + 3 * (entries - kept));
@@ -69,11 +73,17 @@ void rebuild(size_t keep, std::vector<PyObject *> &garbage) {
 }
 
 PyObject *memo_info(PyObject *, PyObject *) {
-    return Py_BuildValue("{s:n,s:n,s:K,s:K}", "size", Py_ssize_t(entries), "max_size", Py_ssize_t(max_entries), "lookups",
-                         (unsigned long long)clock_, "misses", (unsigned long long)misses);
+    size_t size, most;
+    unsigned long long lookups, missed;
+    {
+        StateGuard guard(lock);
+        size = entries, most = max_entries, lookups = clock_, missed = misses;
+    }
+    return Py_BuildValue("{s:n,s:n,s:K,s:K}", "size", Py_ssize_t(size), "max_size", Py_ssize_t(most), "lookups", lookups, "misses",
+                         missed);
 }
 
-PyObject *memo_generation(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(generation); }
+PyObject *memo_generation(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(generation.get()); }
 
 PyObject *memo_clear(PyObject *, PyObject *) {
     memo_empty();
@@ -87,16 +97,16 @@ PyObject *memo_max_size(PyObject *, PyObject *arg) {
         PyErr_SetString(PyExc_ValueError, "the Memo's size is 0 or more");
         return nullptr;
     }
+    Garbage garbage;
+    StateGuard guard(lock);
     max_entries = size_t(n);
-    std::vector<PyObject *> garbage;
     if (entries > max_entries) rebuild(max_entries, garbage);
-    drop(garbage);
     Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"memo_info", memo_info, METH_NOARGS, "Entries, bound, lookups and misses of the Memo."},
-    {"memo_generation", memo_generation, METH_NOARGS, "How often the Memo was emptied: what others remember of Plans is as old."},
+    {"memo_info", entry<memo_info>, METH_NOARGS, "Entries, bound, lookups and misses of the Memo."},
+    {"memo_generation", entry<memo_generation>, METH_NOARGS, "How often the Memo was emptied: what others remember of Plans is as old."},
     {"memo_clear", entry<memo_clear>, METH_NOARGS, "Forget every Plan."},
     {"memo_max_size", entry<memo_max_size>, METH_O, "Bound the number of entries; the least recently used go first."},
     {nullptr, nullptr, 0, nullptr}};
@@ -174,13 +184,13 @@ bool Signature::put_foreign(PyObject *array) {
 }
 
 void memo_empty() {
-    std::vector<PyObject *> garbage;
-    ++generation;
+    Garbage garbage;
+    StateGuard guard(lock);
+    generation.next();
     rebuild(0, garbage);
-    drop(garbage);
 }
 
-uint64_t memo_age() { return generation; }
+uint64_t memo_age() { return generation.get(); }
 
 uint64_t Signature::hash() const {
     uint64_t h = 0x9e3779b97f4a7c15u;
@@ -191,18 +201,20 @@ uint64_t Signature::hash() const {
     return h;
 }
 
-PyObject *memo_find(const Signature &signature, uint64_t hash) {
+Ref memo_find(const Signature &signature, uint64_t hash) {
+    StateGuard guard(lock);
     Entry *e = slot_for(table, hash, signature.words, size_t(signature.count));
     e->used = ++clock_;
     if (!e->plan) ++misses;
-    return e->plan;
+    return Ref(Py_XNewRef(e->plan));
 }
 
-int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot) {
-    if (!max_entries) return 0;
-    std::vector<PyObject *> garbage;
+void memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot, uint64_t age) {
+    Garbage garbage;
     garbage.reserve(3);
     std::vector<int64_t> words(signature.words, signature.words + signature.count);
+    StateGuard guard(lock);
+    if (!max_entries || age != generation.get()) return;
     if (entries >= max_entries) rebuild(max_entries - max_entries / 8 - 1, garbage);
     else if (2 * (entries + 1) > table.size()) rebuild(max_entries, garbage);
     Entry *e = slot_for(table, hash, signature.words, size_t(signature.count));
@@ -214,55 +226,68 @@ int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject
     e->plan = Py_NewRef(plan);
     e->operation = Py_NewRef(operation);
     e->snapshot = Py_NewRef(snapshot);
-    drop(garbage);
-    return 0;
 }
 
-void OwnMemo::refresh() {
-    if (generation_ == generation) return;
-    clear();
-    generation_ = generation;
-}
-
-PyObject *OwnMemo::find(const Signature &signature, uint64_t hash) {
-    refresh();
-    for (Entry &e : entries_)
-        if (e.hash == hash && e.words.size() == size_t(signature.count) &&
-            !std::memcmp(e.words.data(), signature.words, e.words.size() * sizeof(int64_t))) {
-            e.used = ++clock_;
-            return e.plan;
-        }
-    return nullptr;
-}
-
-void OwnMemo::put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *snapshot) {
-    refresh();
-    std::vector<PyObject *> garbage;
-    auto remove = [&](std::vector<Entry>::iterator e) {
-        garbage.push_back(e->plan);
-        garbage.push_back(e->snapshot);
-        entries_.erase(e);
-    };
-    for (auto e = entries_.begin(); e != entries_.end(); ++e)  // another thread may have been faster
-        if (e->hash == hash && e->words.size() == size_t(signature.count) &&
-            !std::memcmp(e->words.data(), signature.words, e->words.size() * sizeof(int64_t))) {
-            remove(e);
-            break;
-        }
-    while (entries_.size() >= most_)
-        remove(std::min_element(entries_.begin(), entries_.end(), [](const Entry &a, const Entry &b) { return a.used < b.used; }));
-    entries_.push_back({hash, ++clock_, {signature.words, signature.words + signature.count}, Py_NewRef(plan), Py_NewRef(snapshot)});
-    drop(garbage);
-}
-
-void OwnMemo::clear() {
-    std::vector<PyObject *> garbage;
+// The plans of a Memo that was emptied go, too.
+void OwnMemo::refresh(std::vector<PyObject *> &garbage) {
+    const uint64_t now = generation.get();
+    if (generation_ == now) return;
+    garbage.reserve(2 * entries_.size());
     for (Entry &e : entries_) {
         garbage.push_back(e.plan);
         garbage.push_back(e.snapshot);
     }
     entries_.clear();
-    drop(garbage);
+    generation_ = now;
+}
+
+OwnMemo::Entry *OwnMemo::entry_for(const Signature &signature, uint64_t hash) {
+    for (Entry &e : entries_)
+        if (e.hash == hash && e.words.size() == size_t(signature.count) &&
+            !std::memcmp(e.words.data(), signature.words, e.words.size() * sizeof(int64_t)))
+            return &e;
+    return nullptr;
+}
+
+Ref OwnMemo::find(const Signature &signature, uint64_t hash) {
+    Garbage garbage;
+    StateGuard guard(lock_);
+    refresh(garbage);
+    Entry *e = entry_for(signature, hash);
+    if (!e) return {};
+    e->used = ++clock_;
+    return Ref(Py_NewRef(e->plan));
+}
+
+void OwnMemo::put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *snapshot) {
+    Garbage garbage;
+    std::vector<int64_t> words(signature.words, signature.words + signature.count);
+    StateGuard guard(lock_);
+    refresh(garbage);
+    garbage.reserve(garbage.size() + 2 * (entries_.size() + 1));
+    entries_.reserve(entries_.size() + 1);
+    auto remove = [&](Entry *e) {
+        garbage.push_back(e->plan);
+        garbage.push_back(e->snapshot);
+        entries_.erase(entries_.begin() + (e - entries_.data()));
+    };
+    if (Entry *other = entry_for(signature, hash)) remove(other);  // another thread was faster
+    auto older = [](const Entry &a, const Entry &b) { return a.used < b.used; };
+    while (entries_.size() >= most_) remove(&*std::min_element(entries_.begin(), entries_.end(), older));
+    entries_.push_back({hash, ++clock_, std::move(words), Py_NewRef(plan), Py_NewRef(snapshot)});
+}
+
+// Allocates nothing: the garbage collector calls it, too.
+void OwnMemo::clear() {
+    std::vector<Entry> old;
+    {
+        StateGuard guard(lock_);
+        old.swap(entries_);
+    }
+    for (Entry &e : old) {
+        Py_XDECREF(e.plan);
+        Py_XDECREF(e.snapshot);
+    }
 }
 
 int OwnMemo::traverse(visitproc visit, void *arg) const {
@@ -274,11 +299,17 @@ int OwnMemo::traverse(visitproc visit, void *arg) const {
 }
 
 PyObject *OwnMemo::plans() {
-    refresh();
+    Garbage garbage;
+    std::vector<Ref> plans;
+    {
+        StateGuard guard(lock_);
+        refresh(garbage);
+        plans.reserve(entries_.size());
+        for (const Entry &e : entries_) plans.emplace_back(Py_NewRef(e.plan));
+    }
     Ref list(PyList_New(0));
-    if (!list) return nullptr;
-    for (const Entry &e : entries_)
-        if (PyList_Append(list.get(), e.plan) < 0) return nullptr;
+    for (const Ref &plan : plans)
+        if (!list || PyList_Append(list.get(), plan.get()) < 0) return nullptr;
     return list.release();
 }
 

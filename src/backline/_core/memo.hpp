@@ -1,6 +1,6 @@
 // Memo: from the signature of a call (operation, switches, layouts of arrays, parameters) to its Plan.
 #pragma once
-#include "common.hpp"
+#include "locks.hpp"
 
 namespace backline {
 
@@ -26,9 +26,10 @@ struct Signature {
 
 void memo_empty();
 uint64_t memo_age();  // how often it was emptied
-PyObject *memo_find(const Signature &signature, uint64_t hash);  // borrowed, or nullptr
-// Keeps references to the plan, the operation and the Snapshot, so that their addresses in the key stay theirs.
-int memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot);
+Ref memo_find(const Signature &signature, uint64_t hash);  // or nullptr
+// Keeps references to the plan, the operation and the Snapshot, so that their addresses in the key stay theirs. Keeps nothing if the
+// Memo was emptied since `age`.
+void memo_put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *operation, PyObject *snapshot, uint64_t age);
 
 // The Memo of one Operation that owns operands: few plans, the least recently used goes first, and all go with it.
 // Whatever empties the Memo empties these.
@@ -36,11 +37,11 @@ class OwnMemo {
   public:
     explicit OwnMemo(size_t most) : most_(most) {}
     ~OwnMemo() { clear(); }
-    PyObject *find(const Signature &signature, uint64_t hash);  // borrowed, or nullptr
+    Ref find(const Signature &signature, uint64_t hash);  // or nullptr
     void put(const Signature &signature, uint64_t hash, PyObject *plan, PyObject *snapshot);
     void clear();
-    int traverse(visitproc visit, void *arg) const;
-    PyObject *plans();  // a new list
+    int traverse(visitproc visit, void *arg) const;  // takes no lock: the garbage collector stops the other threads
+    PyObject *plans();                               // a new list
 
   private:
     struct Entry {
@@ -48,8 +49,11 @@ class OwnMemo {
         std::vector<int64_t> words;
         PyObject *plan, *snapshot;
     };
-    void refresh();
+    using Garbage = std::vector<PyObject *>;
+    Entry *entry_for(const Signature &signature, uint64_t hash);
+    void refresh(Garbage &garbage);
 
+    StateLock lock_;
     std::vector<Entry> entries_;
     size_t most_;
     uint64_t clock_ = 0, generation_ = 0;

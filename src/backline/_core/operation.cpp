@@ -78,9 +78,8 @@ PyObject *run_foreign(PyObject *plan, const Signature &s) {
     return nullptr;
 }
 
-PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames,
-                   PyObject *bound = nullptr) {
-    Ref hold(Py_NewRef(plan));  // the Memo may evict it, and a nested call be remembered, while it runs
+// Whoever calls this owns the plan: the Memo may evict it, and a nested call be remembered, while it runs.
+PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs, PyObject *kwnames, PyObject *bound) {
     if (!remember(plan)) return nullptr;
     if (is_prepared(plan) && !s.foreign) return run_prepared(reinterpret_cast<PreparedCall *>(plan), s.arrays, s.array_count);
     [[maybe_unused]] PythonCall call;
@@ -95,16 +94,17 @@ PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, si
 
 // Tells those who trace what ran. False with an error set if that failed.
 bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent) {
-    Ref everybodys(Py_XNewRef(process_wide_tracer()));
-    Ref told(PyObject_CallFunction(tracer, "OOL", name, plan, spent));
-    if (told && everybodys && everybodys.get() != tracer) told.reset(PyObject_CallFunction(everybodys.get(), "OOL", name, plan, spent));
-    return bool(told);
+    Ref process_wide(Py_XNewRef(process_wide_tracer().get()));
+    Ref done(PyObject_CallFunction(tracer, "OOL", name, plan, spent));
+    if (done && process_wide && process_wide.get() != tracer)
+        done.reset(PyObject_CallFunction(process_wide.get(), "OOL", name, plan, spent));
+    return bool(done);
 }
 
 PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs,
                  PyObject *kwnames) {
     using Clock = std::chrono::steady_clock;
-    Ref hold_tracer(Py_NewRef(tracer)), hold_plan(Py_NewRef(plan));
+    Ref hold_tracer(Py_NewRef(tracer));
     auto start = Clock::now();
     Ref result(run_plan(plan, s, args, nargs, kwnames, self->bound));
     auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
@@ -115,12 +115,12 @@ PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signat
 PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Operation *self = reinterpret_cast<Operation *>(raw);
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
-    PyObject *snapshot, *tracer;
-    if (!current_scope_state(&snapshot, &tracer)) return nullptr;
+    Held snapshot, tracer;
+    if (!current_scope_state(snapshot, tracer)) return nullptr;
     Signature s;
     s.takes_foreign = self->foreign;
     s.words[s.count++] = reinterpret_cast<int64_t>(self);
-    s.words[s.count++] = reinterpret_cast<int64_t>(snapshot);
+    s.words[s.count++] = reinterpret_cast<int64_t>(snapshot.get());
     if (self->bound)  // always the same: no words of the key
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->bound); ++i) s.arrays[s.array_count++] = PyTuple_GET_ITEM(self->bound, i);
     for (Py_ssize_t i = 0; i < nargs && s.memoizable; ++i) s.put_argument(args[i]);
@@ -135,22 +135,21 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     if (!s.memoizable && PyErr_Occurred()) return nullptr;
     if (!s.memoizable) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
     if (s.foreign) {  // telling what they are may have run Python code, and that have written switches
-        if (!current_scope_state(&snapshot, &tracer)) return nullptr;
-        s.words[1] = reinterpret_cast<int64_t>(snapshot);
+        if (!current_scope_state(snapshot, tracer)) return nullptr;
+        s.words[1] = reinterpret_cast<int64_t>(snapshot.get());
     }
     uint64_t hash = s.hash();
-    PyObject *plan = self->own ? self->own->find(s, hash) : memo_find(s, hash);
-    if (plan) {
-        if (tracer) return traced(self, tracer, plan, s, args, nargsf, kwnames);
-        return run_plan(plan, s, args, nargsf, kwnames, self->bound);
+    if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) {
+        if (tracer) return traced(self, tracer.get(), plan.get(), s, args, nargsf, kwnames);
+        return run_plan(plan.get(), s, args, nargsf, kwnames, self->bound);
     }
-    Ref hold_snapshot(Py_NewRef(snapshot));
+    Ref hold_snapshot(Py_NewRef(snapshot.get())), hold_tracer(Py_XNewRef(tracer.get()));
     Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
     if (!positional || !keywords) return nullptr;
     for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
     for (Py_ssize_t i = 0; i < named; ++i)
         if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
-    uint64_t age = memo_age();
+    const uint64_t age = memo_age();
     Ref made(PyObject_CallFunctionObjArgs(self->resolve, positional.get(), keywords.get(), nullptr));
     if (!made) return nullptr;
     // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
@@ -159,13 +158,14 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     } else {
         // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot. If the
         // Memo was emptied meanwhile, a plan of other arrays may be one that was to go.
-        PyObject *now, *ignored;
-        if (!current_scope_state(&now, &ignored)) return nullptr;
-        if (now == snapshot && self->own) self->own->put(s, hash, made.get(), snapshot);
-        else if (now == snapshot && (!s.foreign || age == memo_age()) && memo_put(s, hash, made.get(), raw, snapshot) < 0)
-            return nullptr;
+        Held now, ignored;
+        if (!current_scope_state(now, ignored)) return nullptr;
+        if (now == hold_snapshot) {
+            if (self->own) self->own->put(s, hash, made.get(), now.get());
+            else memo_put(s, hash, made.get(), raw, now.get(), s.foreign ? age : memo_age());
+        }
     }
-    if (tracer) return traced(self, tracer, made.get(), s, args, nargsf, kwnames);
+    if (tracer) return traced(self, tracer.get(), made.get(), s, args, nargsf, kwnames);
     return run_plan(made.get(), s, args, nargsf, kwnames, self->bound);
 }
 
@@ -260,8 +260,8 @@ PyObject *operation_plans(PyObject *raw, PyObject *) {
     return self->own ? self->own->plans() : PyList_New(0);
 }
 
-PyMethodDef operation_methods[] = {{"own_plans", operation_plans, METH_NOARGS, "The plans that live with its bound arrays."},
-                                   {"__reduce__", operation_reduce, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef operation_methods[] = {{"own_plans", entry<operation_plans>, METH_NOARGS, "The plans that live with its bound arrays."},
+                                   {"__reduce__", entry<operation_reduce>, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef operation_members[] = {
     {"__name__", T_OBJECT_EX, offsetof(Operation, name), READONLY, nullptr},
@@ -275,14 +275,18 @@ PyMemberDef operation_members[] = {
 
 // __doc__ of a static type's instance would be the type's: read it from the instance.
 PyObject *operation_doc(PyObject *raw, void *) {
-    PyObject *doc = PyDict_GetItemString(reinterpret_cast<Operation *>(raw)->dict, "__doc__");
-    return Py_NewRef(doc ? doc : Py_None);
+    Ref dict(PyObject_GenericGetDict(raw, nullptr));
+    Ref doc(dict ? PyMapping_GetItemString(dict.get(), "__doc__") : nullptr);
+    if (doc || !PyErr_ExceptionMatches(PyExc_KeyError)) return doc.release();
+    PyErr_Clear();
+    Py_RETURN_NONE;
 }
 int operation_set_doc(PyObject *raw, PyObject *value, void *) {
-    return PyDict_SetItemString(reinterpret_cast<Operation *>(raw)->dict, "__doc__", value ? value : Py_None);
+    Ref dict(PyObject_GenericGetDict(raw, nullptr));
+    return dict ? PyDict_SetItemString(dict.get(), "__doc__", value ? value : Py_None) : -1;
 }
 
-PyGetSetDef operation_getset[] = {{"__doc__", operation_doc, operation_set_doc, nullptr, nullptr},
+PyGetSetDef operation_getset[] = {{"__doc__", entry<operation_doc>, entry<operation_set_doc>, nullptr, nullptr},
                                   {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                                   {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
@@ -291,7 +295,7 @@ PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(entry<oper
                                  {Py_tp_traverse, reinterpret_cast<void *>(operation_traverse)},
                                  {Py_tp_clear, reinterpret_cast<void *>(operation_clear)},
                                  {Py_tp_call, reinterpret_cast<void *>(PyVectorcall_Call)},
-                                 {Py_tp_repr, reinterpret_cast<void *>(operation_repr)},
+                                 {Py_tp_repr, reinterpret_cast<void *>(entry<operation_repr>)},
                                  {Py_tp_methods, operation_methods},
                                  {Py_tp_members, operation_members},
                                  {Py_tp_getset, operation_getset},
@@ -310,9 +314,9 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
         PyErr_SetString(PyExc_TypeError, "run takes a name, a plan and its arrays");
         return nullptr;
     }
-    PyObject *snapshot, *tracer;
-    if (!current_scope_state(&snapshot, &tracer)) return nullptr;
-    Ref hold_tracer(Py_XNewRef(tracer)), plan(Py_NewRef(args[1]));
+    Held snapshot, tracer;
+    if (!current_scope_state(snapshot, tracer)) return nullptr;
+    Ref hold_tracer(Py_XNewRef(tracer.get())), plan(Py_NewRef(args[1]));
     if (!remember(plan.get())) return nullptr;
     auto start = Clock::now();
     Ref result(PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr));
@@ -323,7 +327,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
 
 PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL,
                           "run(name, plan, *arrays): the plan's result; explain and trace see the call."},
-                         {"last_plan", get_last_plan, METH_NOARGS, "The Plan this thread ran last, or None."},
+                         {"last_plan", entry<get_last_plan>, METH_NOARGS, "The Plan this thread ran last, or None."},
                          {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -38,13 +38,13 @@ inline bool run_step(const Step &s, const Run &run, int64_t item, int thread) {
                                        : a.value;
             }
             if (s.returns == ReturnKind::none) {
-                call_native<void>(s.address, ints, count, s.floats);
+                s.interface.call<void>(s.address, ints, count, s.floats);
             } else if (s.returns == ReturnKind::status) {
-                int64_t status = int32_t(call_native<int64_t>(s.address, ints, count, s.floats));
+                int64_t status = int32_t(s.interface.call<int64_t>(s.address, ints, count, s.floats));
                 std::memcpy(at(run, s.result, item, thread), &status, size_t(s.info_size));  // little endian
                 return status == 0;
             } else {  // both come back in the first floating-point register; a float fills its low half
-                double value = call_native<double>(s.address, ints, count, s.floats);
+                double value = s.interface.call<double>(s.address, ints, count, s.floats);
                 std::memcpy(at(run, s.result, item, thread), &value, s.returns == ReturnKind::float32 ? 4 : 8);
             }
             return true;
@@ -102,7 +102,7 @@ void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, cons
 
 // What only the first call does. False if it failed: infos say how, and the next call tries again.
 bool run_first(PreparedCall *plan, const Run &run) {
-    if (plan->first.empty() || __atomic_load_n(&plan->ready, __ATOMIC_ACQUIRE)) return true;
+    if (plan->first.empty() || plan->ready.load(std::memory_order_acquire)) return true;
     auto lock = plan->once.hold();
     if (plan->ready) return true;
     size_t infos = plan->info_buffer >= 0 ? size_t(plan->info_size) * size_t(plan->info_count) : 0;
@@ -110,7 +110,7 @@ bool run_first(PreparedCall *plan, const Run &run) {
     run_groups(plan, plan->first, run);
     for (size_t i = 0; i < infos; ++i)
         if (run.base[plan->info_buffer][i]) return false;
-    __atomic_store_n(&plan->ready, 1, __ATOMIC_RELEASE);
+    plan->ready.store(true, std::memory_order_release);
     return true;
 }
 
@@ -213,9 +213,9 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
         PyErr_Format(PyExc_TypeError, "this plan takes %d arrays, %d were given", plan->arguments, count);
         return nullptr;
     }
-    static unsigned long long clock = 0;  // under the GIL
-    plan->used = ++clock;
-    ++plan->runs;
+    static Counter clock;
+    plan->used.set(clock.next());
+    plan->runs.next();
     for (const Overlap &o : plan->overlaps) {
         char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.out]));
         char *in = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.in]));
@@ -251,9 +251,12 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
                 break;
         }
     }
+    const Held held = plan->rwlock.get();
+    ReadWriteLock *rwlock = reinterpret_cast<ReadWriteLock *>(held.get());
     if (plan->simple) {
-        if (plan->rwlock) plan->rwlock->wait_for_writer();
+        if (rwlock) rwlock->begin_short_call();
         run_step(plan->groups.front().steps.front(), run, 0, 0);
+        if (rwlock) rwlock->end_short_call();
         return finish(plan, arrays, count, made.arrays, run);
     }
     Workspace workspace;
@@ -274,16 +277,16 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     };
     plan->turn.renew();
     plan->once.renew();
-    if (plan->rwlock) plan->rwlock->wait_for_writer();
-    if (plan->release_gil) {
-        ReadWriteLock *rwlock = plan->rwlock;
-        Ref hold_lock(Py_XNewRef(reinterpret_cast<PyObject *>(rwlock)));
-        if (rwlock) ++rwlock->readers;
+    // Without a GIL the thread detaches in any case: it may wait in here for one that has to stop for the garbage collector.
+    if (kFreeThreaded || plan->release_gil) {
+        Ref alive(Py_XNewRef(held.get()));  // when the plan is given another one meanwhile
+        if (rwlock) rwlock->begin_call();
         ReleaseGil released;
         NativeCall native;
         execute();
-        if (rwlock) --rwlock->readers;
+        if (rwlock) rwlock->end_call();
     } else {
+        if (rwlock) rwlock->begin_short_call();
         execute();
     }
     return finish(plan, arrays, count, made.arrays, run);

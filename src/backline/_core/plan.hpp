@@ -41,12 +41,12 @@ struct Argument {
 };
 
 enum class StepKind { call, copy, triangle, finite, range };
-enum class ReturnKind : int { none, float32, float64, status };  // status: an int that is 0 unless the call failed
 
 struct Step {
     StepKind kind;
     void *address = nullptr;
-    std::vector<Argument> ints;
+    CallInterface interface;
+    std::vector<Argument> ints;  // integers and pointers; floats stand apart, as the direct call wants them
     double floats[kMaxFloats] = {0, 0, 0, 0};
     ReturnKind returns = ReturnKind::none;
     Pointer result{}, source{}, target{};
@@ -71,15 +71,17 @@ struct Overlap {  // out against in: byte ranges relative to the data pointers t
 };
 
 // A mutex, or none. In a forked child it starts anew: the old one may be held by a thread that is not there any more, so it is not
-// destroyed either.
+// destroyed either. renew() comes before every hold().
 class ForkedMutex {
   public:
     void make() {
         mutex_ = std::make_unique<std::mutex>();
-        forks_seen_ = forks;
+        forks_seen_ = forks.load();
     }
     void renew() {
         if (!mutex_ || forks_seen_ == forks) return;
+        StateGuard guard(renewing_);
+        if (forks_seen_ == forks) return;
         (void)mutex_.release();
         make();
     }
@@ -88,7 +90,8 @@ class ForkedMutex {
 
   private:
     std::unique_ptr<std::mutex> mutex_;
-    int forks_seen_ = 0;
+    std::atomic<int> forks_seen_{0};
+    StateLock renewing_;
 };
 
 struct PreparedCall {
@@ -97,24 +100,24 @@ struct PreparedCall {
     std::vector<Group> groups;
     std::vector<Group> first;  // run by the first call only, before the rest: what it writes to kept buffers stays
     ForkedMutex once;          // one call is the first; not held while the rest runs
-    char ready;                // whether the first groups have run
+    std::atomic<bool> ready;   // whether the first groups have run
     std::vector<Overlap> overlaps;
     std::vector<std::vector<int64_t>> tables;
     std::vector<int> results;  // buffers to return; argument buffers return the argument itself
     int arguments;              // arrays a call has
     PyObject *wrap;             // None, or called with the tuple of results
     PyObject *on_info;          // None, or called as on_info(plan, infos, arrays, results) when an info is not 0
-    PyObject *choice;           // whatever the engine hangs on it: the Choice that led here
+    PyObject *choice;           // set by the engine: the Choice that led here
     PyObject *keep;             // objects that must outlive the plan
     ThreadCountGuard *thread_guard;
-    ReadWriteLock *rwlock;  // or nullptr; the engine hangs it on
+    ObjectSlot rwlock;  // the ReadWriteLock of its library, or nullptr; the engine sets it
     int threads, info_buffer, info_size;
     int copies, most_threads;   // of workspaces that each thread has its own of; threads of its groups or of its library
     int64_t info_count;
     bool release_gil;
     ForkedMutex turn;  // calls of this plan run one after the other: what it calls keeps state of its own
-    char failed;       // its library reported an error: the engine makes a new plan next time
-    unsigned long long runs, used;  // how often it ran, and when last, on a clock that the runs of all plans move: for caches
+    std::atomic<bool> failed;  // its library reported an error: the engine makes a new plan next time
+    Counter runs, used;  // how often it ran, and when last, on a clock that the runs of all plans move: for caches
     int simple;  // 1: one native call, no workspace, no info, no thread_guard: the short path
 };
 

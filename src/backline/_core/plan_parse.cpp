@@ -4,6 +4,8 @@
 
 #include "plan_parse.hpp"
 
+#include <numpy/arrayscalars.h>
+
 namespace backline {
 namespace {
 
@@ -100,15 +102,26 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
     const char *kind = PyUnicode_AsUTF8(PyTuple_GET_ITEM(o, 0));
     if (!kind) return false;
     Py_ssize_t size = PyTuple_GET_SIZE(o);
-    if (!std::strcmp(kind, "call") && size == 6) {
+    if (!std::strcmp(kind, "call") && size == 5) {
         s.kind = StepKind::call;
         s.address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(o, 1));
         if (!s.address) return fail("a call needs an address");
-        Ref ints(PySequence_Fast(PyTuple_GET_ITEM(o, 2), "arguments of a call"));
-        if (!ints) return false;
-        if (PySequence_Fast_GET_SIZE(ints.get()) > kMaxInts) return fail("a call has more integer arguments than can be passed");
-        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(ints.get()); ++i) {
-            PyObject *item = PySequence_Fast_GET_ITEM(ints.get(), i);
+        Ref arguments(PySequence_Fast(PyTuple_GET_ITEM(o, 2), "arguments of a call"));
+        if (!arguments) return false;
+        std::vector<ArgumentType> types;
+        int floats = 0;
+        for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(arguments.get()); ++i) {
+            PyObject *item = PySequence_Fast_GET_ITEM(arguments.get(), i);
+            if (PyFloat_Check(item) || PyArray_IsScalar(item, Float)) {
+                if (floats == kMaxFloats) return fail("a call has more floating arguments than can be passed");
+                const bool wide = PyFloat_Check(item);
+                if (wide) s.floats[floats] = PyFloat_AS_DOUBLE(item);
+                else std::memcpy(&s.floats[floats], &PyArrayScalar_VAL(item, Float), sizeof(float));
+                ++floats;
+                types.push_back(wide ? ArgumentType::float64 : ArgumentType::float32);
+                continue;
+            }
+            types.push_back(ArgumentType::integer);
             Argument a{};
             if (PyLong_Check(item)) {
                 a.value = PyLong_AsLongLong(item);
@@ -122,18 +135,16 @@ bool parse_step(PreparedCall *plan, PyObject *o, Step &s) {
                 a.is_pointer = true;
                 if (!parse_pointer(plan, item, a.pointer)) return false;
             }
+            if (s.ints.size() == size_t(kMaxInts)) return fail("a call has more integer arguments than can be passed");
             s.ints.push_back(a);
         }
-        std::vector<int64_t> bits;
-        if (!parse_ints(PyTuple_GET_ITEM(o, 3), bits)) return false;
-        if (bits.size() > size_t(kMaxFloats)) return fail("a call has more floating arguments than can be passed");
-        for (size_t i = 0; i < bits.size(); ++i) std::memcpy(&s.floats[i], &bits[i], 8);
-        long returns = PyLong_AsLong(PyTuple_GET_ITEM(o, 4));
+        long returns = PyLong_AsLong(PyTuple_GET_ITEM(o, 3));
         if (PyErr_Occurred()) return false;
         if (returns < 0 || returns > 3) return fail("a call returns nothing (0), a float (1), a double (2) or a status (3)");
         s.returns = ReturnKind(returns);
         s.info_size = plan->info_size;
-        return s.returns == ReturnKind::none || parse_pointer(plan, PyTuple_GET_ITEM(o, 5), s.result);
+        if (!s.interface.prepare(s.returns, types)) return fail("libffi cannot make such a call");
+        return s.returns == ReturnKind::none || parse_pointer(plan, PyTuple_GET_ITEM(o, 4), s.result);
     }
     if (!std::strcmp(kind, "copy") && size == 10) {
         s.kind = StepKind::copy;

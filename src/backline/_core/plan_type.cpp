@@ -51,7 +51,7 @@ bool count_threads(PreparedCall *plan) {
 template <class Run>
 void each_member(PreparedCall *self, const Run &run) {
     run(self->buffers), run(self->groups), run(self->first), run(self->once), run(self->overlaps), run(self->tables), run(self->results),
-        run(self->turn);
+        run(self->turn), run(self->ready), run(self->rwlock), run(self->failed), run(self->runs), run(self->used);
 }
 
 void construct(PreparedCall *self) {
@@ -109,13 +109,13 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 void plan_dealloc(PyObject *raw) {
     PyObject_GC_UnTrack(raw);
     PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
+    self->rwlock.set(nullptr);
     destroy(self);
     Py_XDECREF(self->wrap);
     Py_XDECREF(self->on_info);
     Py_XDECREF(self->choice);
     Py_XDECREF(self->keep);
     Py_XDECREF(reinterpret_cast<PyObject *>(self->thread_guard));
-    Py_XDECREF(reinterpret_cast<PyObject *>(self->rwlock));
     Py_TYPE(raw)->tp_free(raw);
 }
 
@@ -156,8 +156,8 @@ PyObject *plan_call(PyObject *raw, PyObject *args, PyObject *kwargs) {
 }
 
 PyObject *plan_get_rwlock(PyObject *raw, void *) {
-    ReadWriteLock *rwlock = reinterpret_cast<PreparedCall *>(raw)->rwlock;
-    return Py_NewRef(rwlock ? reinterpret_cast<PyObject *>(rwlock) : Py_None);
+    const Held rwlock = reinterpret_cast<PreparedCall *>(raw)->rwlock.get();
+    return Py_NewRef(rwlock ? rwlock.get() : Py_None);
 }
 
 int plan_set_rwlock(PyObject *raw, PyObject *value, void *) {
@@ -165,11 +165,27 @@ int plan_set_rwlock(PyObject *raw, PyObject *value, void *) {
         PyErr_SetString(PyExc_TypeError, "rwlock must be a ReadWriteLock or None");
         return -1;
     }
-    PreparedCall *self = reinterpret_cast<PreparedCall *>(raw);
-    PyObject *old = reinterpret_cast<PyObject *>(self->rwlock);
-    self->rwlock = value == Py_None ? nullptr : reinterpret_cast<ReadWriteLock *>(Py_NewRef(value));
-    Py_XDECREF(old);
+    reinterpret_cast<PreparedCall *>(raw)->rwlock.set(value == Py_None ? nullptr : value);
     return 0;
+}
+
+PyObject *plan_get_failed(PyObject *raw, void *) { return PyBool_FromLong(reinterpret_cast<PreparedCall *>(raw)->failed); }
+
+int plan_set_failed(PyObject *raw, PyObject *value, void *) {
+    if (!value || !PyBool_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "failed is True or False");
+        return -1;
+    }
+    reinterpret_cast<PreparedCall *>(raw)->failed = value == Py_True;
+    return 0;
+}
+
+PyObject *plan_get_runs(PyObject *raw, void *) {
+    return PyLong_FromUnsignedLongLong(reinterpret_cast<PreparedCall *>(raw)->runs.get());
+}
+
+PyObject *plan_get_used(PyObject *raw, void *) {
+    return PyLong_FromUnsignedLongLong(reinterpret_cast<PreparedCall *>(raw)->used.get());
 }
 
 PyObject *plan_get_kept_bytes(PyObject *raw, void *) {
@@ -178,14 +194,15 @@ PyObject *plan_get_kept_bytes(PyObject *raw, void *) {
     return PyLong_FromSize_t(sum);
 }
 
-PyGetSetDef plan_getset[] = {{"kept_bytes", plan_get_kept_bytes, nullptr, "bytes it keeps between calls: packed weights", nullptr},
-                             {"rwlock", plan_get_rwlock, plan_set_rwlock, "the ReadWriteLock of its library, or None", nullptr},
-                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyGetSetDef plan_getset[] = {
+    {"kept_bytes", entry<plan_get_kept_bytes>, nullptr, "bytes it keeps between calls: packed weights", nullptr},
+    {"rwlock", entry<plan_get_rwlock>, entry<plan_set_rwlock>, "the ReadWriteLock of its library, or None", nullptr},
+    {"failed", entry<plan_get_failed>, entry<plan_set_failed>, "whether its library failed to run it: it is not to be used again", nullptr},
+    {"runs", entry<plan_get_runs>, nullptr, "how often it ran", nullptr},
+    {"used", entry<plan_get_used>, nullptr, "when it ran last, on a clock that every run of a plan moves", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMemberDef plan_members[] = {
-    {"failed", T_BOOL, offsetof(PreparedCall, failed), 0, "whether its library failed to run it: it is not to be used again"},
-    {"runs", T_ULONGLONG, offsetof(PreparedCall, runs), READONLY, "how often it ran"},
-    {"used", T_ULONGLONG, offsetof(PreparedCall, used), READONLY, "when it ran last, on a clock that every run of a plan moves"},
     {"choice", T_OBJECT, offsetof(PreparedCall, choice), 0, "the Choice this plan carries out"},
     {"keep", T_OBJECT, offsetof(PreparedCall, keep), READONLY, "objects that live as long as the plan"},
     {"threads", T_INT, offsetof(PreparedCall, threads), READONLY, "threads its library is given"},

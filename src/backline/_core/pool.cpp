@@ -1,5 +1,7 @@
 #include "pool.hpp"
 
+#include "boundary.hpp"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,7 +18,8 @@ struct Block {
 };
 
 std::mutex &lock = *new std::mutex;
-std::vector<Block> &idle = *new std::vector<Block>;  // never destroyed: threads may still run when the process ends; oldest first; a handful, so a linear search is the fast one
+// Oldest first; a handful, so a linear search is the fast one. Never destroyed: threads may still run when the process ends.
+std::vector<Block> &idle = *new std::vector<Block>;
 size_t idle_bytes = 0;
 size_t idle_limit = size_t(128) << 20;
 uint64_t taken = 0, reused = 0;
@@ -98,10 +101,14 @@ PyDataMem_Handler handler = {
 PyObject *handler_capsule = nullptr;
 
 PyObject *pool_info(PyObject *, PyObject *) {
-    std::lock_guard<std::mutex> guard(lock);
-    return Py_BuildValue("{s:n,s:n,s:n,s:K,s:K}", "idle_bytes", Py_ssize_t(idle_bytes), "idle_blocks",
-                         Py_ssize_t(idle.size()), "limit_bytes", Py_ssize_t(idle_limit), "taken",
-                         (unsigned long long)taken, "reused", (unsigned long long)reused);
+    Py_ssize_t bytes, blocks, limit;
+    unsigned long long all, again;
+    {  // not while Python allocates: the garbage collector may run then, and arrays that it frees come back here
+        std::lock_guard<std::mutex> guard(lock);
+        bytes = Py_ssize_t(idle_bytes), blocks = Py_ssize_t(idle.size()), limit = Py_ssize_t(idle_limit), all = taken, again = reused;
+    }
+    return Py_BuildValue("{s:n,s:n,s:n,s:K,s:K}", "idle_bytes", bytes, "idle_blocks", blocks, "limit_bytes", limit, "taken", all, "reused",
+                         again);
 }
 
 PyObject *pool_limit(PyObject *, PyObject *arg) {
@@ -118,8 +125,8 @@ PyObject *pool_limit(PyObject *, PyObject *arg) {
 }
 
 PyMethodDef methods[] = {
-    {"pool_info", pool_info, METH_NOARGS, "State of the pool of large blocks: bytes and blocks kept, limit, blocks taken, reused."},
-    {"pool_limit", pool_limit, METH_O, "Keep at most this many bytes of freed large blocks."},
+    {"pool_info", entry<pool_info>, METH_NOARGS, "State of the pool of large blocks: bytes and blocks kept, limit, blocks taken, reused."},
+    {"pool_limit", entry<pool_limit>, METH_O, "Keep at most this many bytes of freed large blocks."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

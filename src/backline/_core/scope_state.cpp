@@ -1,15 +1,17 @@
 #include "scope_state.hpp"
 
+#include "boundary.hpp"
+
 #include <structmember.h>
 
 namespace backline {
 namespace {
 
 PyTypeObject ScopeStateType = {PyVarObject_HEAD_INIT(nullptr, 0)};
-PyObject *scope_variable = nullptr;  // ContextVar of ScopeState
-PyObject *base_snapshot = nullptr;   // nullptr until the first call needs the switches
-PyObject *rebuild = nullptr;         // switches' current(): makes the base, or merges a ScopeState over a newer base
-PyObject *process_tracer = nullptr;
+ObjectSlot scope_variable;  // ContextVar of ScopeState
+ObjectSlot base_snapshot;   // empty until the first call needs the switches
+ObjectSlot rebuild;         // switches' current(): makes the base, or merges a ScopeState over a newer base
+ObjectSlot process_tracer;
 
 PyObject *scope_state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *names[] = {"layers", "base", "snapshot", "tracer", nullptr};
@@ -56,81 +58,76 @@ PyMemberDef scope_state_members[] = {
     {"tracer", T_OBJECT_EX, offsetof(ScopeState, tracer), READONLY, "called with every Event in this context, or None"},
     {nullptr, 0, 0, 0, nullptr}};
 
-void replace(PyObject **slot, PyObject *value) {
-    PyObject *old = *slot;
-    *slot = value == Py_None ? nullptr : Py_NewRef(value);
-    Py_XDECREF(old);
-}
-
 PyObject *bind_scope(PyObject *, PyObject *args) {
     PyObject *variable, *current;
     if (!PyArg_ParseTuple(args, "O!O", &PyContextVar_Type, &variable, &current)) return nullptr;
-    replace(&scope_variable, variable);
-    replace(&rebuild, current);
+    scope_variable.set(variable);  // first: who finds the other one needs this
+    rebuild.set(current);
     Py_RETURN_NONE;
 }
 
 PyObject *set_base(PyObject *, PyObject *snapshot) {
-    replace(&base_snapshot, snapshot);
+    base_snapshot.set(snapshot == Py_None ? nullptr : snapshot);
     Py_RETURN_NONE;
 }
 
 PyObject *set_tracer(PyObject *, PyObject *tracer) {
-    replace(&process_tracer, tracer);
+    process_tracer.set(tracer == Py_None ? nullptr : tracer);
     Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"bind_scope", bind_scope, METH_VARARGS, "bind_scope(contextvar, current): where calls find their ScopeState, and who merges it anew."},
-    {"set_base", set_base, METH_O, "Make this the base Snapshot (None: not made yet)."},
-    {"set_tracer", set_tracer, METH_O, "Call this with every Event of the process (None: nobody)."},
+    {"bind_scope", entry<bind_scope>, METH_VARARGS, "bind_scope(contextvar, current): where calls find their ScopeState, and who merges it anew."},
+    {"set_base", entry<set_base>, METH_O, "Make this the base Snapshot (None: not made yet)."},
+    {"set_tracer", entry<set_tracer>, METH_O, "Call this with every Event of the process (None: nobody)."},
     {nullptr, nullptr, 0, nullptr}};
+
+// What the ScopeState of this context holds. The context keeps it alive for the length of a call.
+void read(const ScopeState *state, Held &snapshot, Held &tracer) {
+    snapshot = hold(state->snapshot);
+    if (state->tracer != Py_None) tracer = hold(state->tracer);
+}
 
 }  // namespace
 
-PyObject *process_wide_tracer() { return process_tracer; }
+Held process_wide_tracer() { return process_tracer.get(); }
 
-bool current_scope_state(PyObject **snapshot, PyObject **tracer) {
-    PyObject *found = nullptr;
-    if (scope_variable && PyContextVar_Get(scope_variable, nullptr, &found) < 0) return false;
-    *tracer = process_tracer;
-    if (!found && base_snapshot) {
-        *snapshot = base_snapshot;
+bool current_scope_state(Held &snapshot, Held &tracer) {
+    Held variable = scope_variable.get(), base = base_snapshot.get();
+    PyObject *value = nullptr;
+    if (variable && PyContextVar_Get(variable.get(), nullptr, &value) < 0) return false;
+    tracer = process_tracer.get();
+    if (!value && base) {
+        snapshot = std::move(base);
         return true;
     }
-    if (found) {
-        ScopeState *state = reinterpret_cast<ScopeState *>(found);
-        bool ours = Py_TYPE(found) == &ScopeStateType;
-        bool fresh = ours && state->base == base_snapshot && base_snapshot;
-        if (fresh) {
-            *snapshot = state->snapshot;
-            if (state->tracer != Py_None) *tracer = state->tracer;
-        }
-        Py_DECREF(found);  // the context keeps it alive for the length of this call
+    if (value) {
+        const ScopeState *state = reinterpret_cast<ScopeState *>(value);
+        bool fresh = Py_TYPE(value) == &ScopeStateType && base && state->base == base.get();
+        if (fresh) read(state, snapshot, tracer);
+        Py_DECREF(value);
         if (fresh) return true;
     }
-    if (!rebuild) {
+    Ref current(Py_XNewRef(rebuild.get().get()));
+    if (!current) {
         PyErr_SetString(PyExc_RuntimeError, "backline._core is not bound to the switches yet: import backline");
         return false;
     }
-    Ref merged(PyObject_CallNoArgs(rebuild));
+    Ref merged(PyObject_CallNoArgs(current.get()));
     if (!merged) return false;
-    found = nullptr;
-    if (PyContextVar_Get(scope_variable, nullptr, &found) < 0) return false;
-    if (found && Py_TYPE(found) == &ScopeStateType) {
-        ScopeState *state = reinterpret_cast<ScopeState *>(found);
-        *snapshot = state->snapshot;
-        if (state->tracer != Py_None) *tracer = state->tracer;
-        Py_DECREF(found);
+    value = nullptr;
+    variable = scope_variable.get();
+    if (PyContextVar_Get(variable.get(), nullptr, &value) < 0) return false;
+    if (value && Py_TYPE(value) == &ScopeStateType) {
+        read(reinterpret_cast<ScopeState *>(value), snapshot, tracer);
+        Py_DECREF(value);
         return true;
     }
-    Py_XDECREF(found);
-    if (!base_snapshot) {
-        PyErr_SetString(PyExc_RuntimeError, "the switches made no base Snapshot");
-        return false;
-    }
-    *snapshot = base_snapshot;
-    return true;
+    Py_XDECREF(value);
+    snapshot = base_snapshot.get();
+    if (snapshot) return true;
+    PyErr_SetString(PyExc_RuntimeError, "the switches made no base Snapshot");
+    return false;
 }
 
 int add_scope_state_type(PyObject *module) {
@@ -138,7 +135,7 @@ int add_scope_state_type(PyObject *module) {
     ScopeStateType.tp_basicsize = sizeof(ScopeState);
     ScopeStateType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
     ScopeStateType.tp_doc = "ScopeState(layers, base, snapshot, tracer=None): which switches hold in one context.";
-    ScopeStateType.tp_new = scope_state_new;
+    ScopeStateType.tp_new = entry<scope_state_new>;
     ScopeStateType.tp_dealloc = scope_state_dealloc;
     ScopeStateType.tp_traverse = scope_state_traverse;
     ScopeStateType.tp_clear = scope_state_clear;

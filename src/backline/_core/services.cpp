@@ -37,7 +37,7 @@ int for_parts(int64_t total, int64_t share, int threads, Part part, void *data) 
     return 0;
 }
 
-const Services services{entry<for_parts>};
+const Services services{entry<for_parts>, raise_current_exception};
 
 }  // namespace
 

@@ -28,9 +28,9 @@ namespace {
 using Parallel = void (*)(void (*)(void *), void *, unsigned, unsigned);  // GOMP_parallel
 using Number = int (*)();                                                 // omp_get_thread_num, omp_get_num_threads
 
-Parallel omp_parallel = nullptr;
-Number omp_number = nullptr;
-Number omp_size = nullptr;
+std::atomic<Parallel> omp_parallel{nullptr};  // bound after the other two, which are there where it is
+std::atomic<Number> omp_number{nullptr};
+std::atomic<Number> omp_size{nullptr};
 std::atomic<int> limit{1 << 30};
 std::atomic<bool> apart{false};
 std::atomic<uint64_t> moves{0};
@@ -95,7 +95,7 @@ std::atomic<int> startable{1};  // threads that were seen running at once
 
 void region_body(void *raw) {
     const Region &r = *static_cast<Region *>(raw);
-    int number = omp_number(), size = omp_size();
+    int number = omp_number.load()(), size = omp_size.load()();
     if (number >= r.count) return;
     // The runtime granted a smaller team (OMP_THREAD_LIMIT, OMP_DYNAMIC): the missing jobs get threads of their own.
     if (number == 0 && size < r.count) return run_with_threads(r, size);
@@ -170,7 +170,7 @@ void keep_apart(int threads) {
     if (workers.count < threads - 1) {
         Roll roll{workers.each, std::this_thread::get_id()};
         Region r{threads, note_worker, &roll, false};
-        omp_parallel(region_body, &r, unsigned(threads), 0);
+        omp_parallel.load()(region_body, &r, unsigned(threads), 0);
         workers.count = threads - 1;
     }
     cpu_set_t mine;
@@ -191,7 +191,7 @@ void run_jobs(int count, Job job, void *data, bool together) {
     if (count == 1) return job(0, data);
     if (team_limit() == 1 || !omp_parallel) return run_with_threads(r, 1);
     keep_apart(count);
-    omp_parallel(region_body, &r, unsigned(count), 0);
+    omp_parallel.load()(region_body, &r, unsigned(count), 0);
 }
 
 namespace {
@@ -231,7 +231,7 @@ PyObject *team_keep_apart(PyObject *, PyObject *arg) {
 
 PyObject *team_moves(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(moves.load()); }
 
-PyObject *team_bound(PyObject *, PyObject *) { return PyBool_FromLong(omp_parallel != nullptr); }
+PyObject *team_bound(PyObject *, PyObject *) { return PyBool_FromLong(omp_parallel.load() != nullptr); }
 
 PyObject *set_team_limit(PyObject *, PyObject *arg) {
     long n = PyLong_AsLong(arg);
@@ -319,12 +319,12 @@ PyMethodDef methods[] = {
     {"flush_denormal", entry<flush_denormal>, METH_VARARGS,
      "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; False "
      "where the processor has no such mode."},
-    {"team_bind", team_bind, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
-    {"team_keep_apart", team_keep_apart, METH_O, "Whether sleeping threads of the team are kept off the caller's processor."},
-    {"team_moves", team_moves, METH_NOARGS, "How often the team's threads were given other processors."},
-    {"team_bound", team_bound, METH_NOARGS, "Whether an OpenMP runtime is bound."},
-    {"set_team_limit", set_team_limit, METH_O, "Upper bound of every thread count from now on (1 in a forked child)."},
-    {"jobs_callback_address", jobs_callback_address, METH_NOARGS,
+    {"team_bind", entry<team_bind>, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
+    {"team_keep_apart", entry<team_keep_apart>, METH_O, "Whether sleeping threads of the team are kept off the caller's processor."},
+    {"team_moves", entry<team_moves>, METH_NOARGS, "How often the team's threads were given other processors."},
+    {"team_bound", entry<team_bound>, METH_NOARGS, "Whether an OpenMP runtime is bound."},
+    {"set_team_limit", entry<set_team_limit>, METH_O, "Upper bound of every thread count from now on (1 in a forked child)."},
+    {"jobs_callback_address", entry<jobs_callback_address>, METH_NOARGS,
      "Address of a function with the signature of OpenBLAS's thread callback that runs its jobs on the team."},
     {"team_check", entry<team_check>, METH_O, "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."},
     {nullptr, nullptr, 0, nullptr}};

@@ -3,18 +3,12 @@
 #include <algorithm>
 
 #include "../_core/copy.hpp"
+#include "cblas.hpp"
 #include "kernels.hpp"
 #include "softmax.hpp"
 
 namespace backline {
 namespace {
-
-using Enum = int64_t;  // every integer argument in a register of its own, as call.hpp says
-template <class T>
-using Gemm = void (*)(Enum, Enum, Enum, int64_t, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
-template <class T>
-using Gemv = void (*)(Enum, Enum, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
-constexpr Enum kRowMajor = 101, kPlain = 111, kTransposed = 112;
 
 // Workspace of one thread: offsets in bytes.
 struct Layout {
@@ -290,9 +284,6 @@ BACKLINE_INLINE void run(const Attention &p, int64_t item, const char *query, co
     b.finish(out + batch * p.out[0] + head * p.out[1] + first * p.out[2], p.out[2]);
 }
 
-#if defined(__x86_64__)
-#endif
-
 using Job = void(const Attention &, int64_t, const char *, const char *, const char *, const char *, char *, char *);
 using Array = void(const char *, char *, int64_t);
 
@@ -352,9 +343,9 @@ PyObject *attention_exp(PyObject *, PyObject *args) {
 }
 
 PyMethodDef methods[] = {
-    {"attention_workspace", attention_workspace, METH_O,
+    {"attention_workspace", entry<attention_workspace>, METH_O,
      "Bytes of workspace that a thread needs, from the description as bytes."},
-    {"attention_exp", attention_exp, METH_VARARGS,
+    {"attention_exp", entry<attention_exp>, METH_VARARGS,
      "attention_exp(from, to, n, itemsize, level): e^x of n numbers <= 0 at an address, as attention computes it."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "../_core/entry.hpp"
 #include "../_core/services.hpp"
 
 #include <cstdint>

@@ -166,11 +166,11 @@ PyObject *value_range(PyObject *, PyObject *args) {
 }
 
 PyMethodDef methods[] = {
-    {"quantize", quantize, METH_VARARGS,
+    {"quantize", entry<quantize>, METH_VARARGS,
      "quantize(x, to, scale, zero, level, threads): float32 without NaN to uint8 or int8, of the same order in memory."},
-    {"dequantize", dequantize, METH_VARARGS,
+    {"dequantize", entry<dequantize>, METH_VARARGS,
      "dequantize(x, to, scale, zero, level, threads): uint8 or int8 to float32, of the same order in memory."},
-    {"value_range", value_range, METH_VARARGS,
+    {"value_range", entry<value_range>, METH_VARARGS,
      "value_range(x, level): the least and the greatest of 0 and the elements of a float32 array; NaN if one is."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,5 +1,6 @@
 // Recurrent networks: all steps of some sequences of a layer in one direction, with the products of a BLAS for the state.
 // A plain function over plain memory, which plans call by address as they call a vendor's.
+#include "cblas.hpp"
 #include "kernels.hpp"
 #include "softmax.hpp"
 
@@ -7,13 +8,6 @@
 
 namespace backline {
 namespace {
-
-using Enum = int64_t;  // every integer argument in a register of its own, as call.hpp says
-template <class T>
-using Gemm = void (*)(Enum, Enum, Enum, int64_t, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
-template <class T>
-using Gemv = void (*)(Enum, Enum, int64_t, int64_t, T, const T *, int64_t, const T *, int64_t, T, T *, int64_t);
-constexpr Enum kRowMajor = 101, kPlain = 111, kTransposed = 112;
 
 enum Cell : int64_t { kLstm, kGru, kTanh, kRelu };
 

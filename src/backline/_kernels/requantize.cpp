@@ -96,16 +96,10 @@ BACKLINE_INLINE void finish_rows(const Layer &g, const Numbers &n, const int32_t
                                  int64_t rows) {
     const double *factors = reinterpret_cast<const double *>(&n + 1);
     const int32_t *added = reinterpret_cast<const int32_t *>(factors + g.outs * g.repeats);
-    if (windows) {
-        int32_t block[kBlock];
-        for (int64_t i = 0; i < rows; ++i, sums += g.outs, to += g.outs)
-            for (int64_t start = 0; start < g.outs; start += kBlock) {
-                const int64_t size = std::min(kBlock, g.outs - start);
-                without_zeros(g, n, sums + start, windows + i * g.groups, block, start, size);
-                rescale_row(g, n, factors, added, block, to + start, start, size);
-            }
-        return;
-    }
+    auto one_row = [&](int64_t start, const int32_t *from, uint8_t *out, int64_t size) {
+        rescale_row(g, n, factors, added, from, out, start, size);
+    };
+    if (windows) return rows_of(g, n, sums, windows, to, rows, one_row);
     const int64_t all = rows * g.outs, wide = g.outs * g.repeats;
     for (int64_t start = 0; start < all; start += wide)
         rescale_row(g, n, factors, added, sums + start, to + start, 0, std::min(wide, all - start));
@@ -125,18 +119,9 @@ BACKLINE_INLINE void real_rows(const Layer &g, const Numbers &n, const int32_t *
     const double *units = reinterpret_cast<const double *>(&n + 1), *biases = units + g.outs;
     const int32_t *added = reinterpret_cast<const int32_t *>(biases + g.outs);
     if (!n.bias) biases = nullptr;
-    int32_t block[kBlock];
-    for (int64_t i = 0; i < rows; ++i, sums += g.outs, to += g.outs)
-        for (int64_t start = 0; start < g.outs; start += kBlock) {
-            const int64_t size = std::min(kBlock, g.outs - start);
-            const int32_t *from = sums + start;
-            if (windows) {
-                without_zeros(g, n, from, windows + i * g.groups, block, start, size);
-                from = block;
-            }
-            const double *bias = biases ? biases + start : nullptr;
-            real_row(units + start, bias, added + start, from, to + start, size);
-        }
+    rows_of(g, n, sums, windows, to, rows, [&](int64_t start, const int32_t *from, float *out, int64_t size) {
+        real_row(units + start, biases ? biases + start : nullptr, added + start, from, out, size);
+    });
 }
 
 // The same source for every instruction set.

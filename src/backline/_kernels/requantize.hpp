@@ -81,6 +81,23 @@ BACKLINE_INLINE void without_zeros(const Layer &g, const Numbers &n, const int32
     }
 }
 
+// Rows of either kind of result: `one_row(first, sums, to, count)` for as many outputs of a row as are done together.
+template <class T, class Row>
+BACKLINE_INLINE void rows_of(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, T *to,
+                             int64_t rows, const Row &one_row) {
+    int32_t block[kBlock];
+    for (int64_t i = 0; i < rows; ++i, sums += g.outs, to += g.outs)
+        for (int64_t start = 0; start < g.outs; start += kBlock) {
+            const int64_t size = std::min(kBlock, g.outs - start);
+            const int32_t *from = sums + start;
+            if (windows) {
+                without_zeros(g, n, from, windows + i * g.groups, block, start, size);
+                from = block;
+            }
+            one_row(start, from, to + start, size);
+        }
+}
+
 // The definitions that round in float32 (requantize_float32.cpp): what follows from the numbers of a call, and rows of results.
 void float32_numbers(const Layer &g, Numbers &n);
 void float32_finish(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows);

@@ -31,23 +31,6 @@ BACKLINE_INLINE void real_row(const Layer &g, const Numbers &n, const double *un
     }
 }
 
-// Rows of either kind of result: `one_row(biases, added, sums, to, count)` for as many outputs of a row as are done together.
-template <class T, class Row>
-BACKLINE_INLINE void rows_of(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, T *to,
-                                 int64_t rows, const Row &one_row) {
-    int32_t block[kBlock];
-    for (int64_t i = 0; i < rows; ++i, sums += g.outs, to += g.outs)
-        for (int64_t start = 0; start < g.outs; start += kBlock) {
-            const int64_t size = std::min(kBlock, g.outs - start);
-            const int32_t *from = sums + start;
-            if (windows) {
-                without_zeros(g, n, from, windows + i * g.groups, block, start, size);
-                from = block;
-            }
-            one_row(start, from, to + start, size);
-        }
-}
-
 BACKLINE_INLINE void finish(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to,
                                    int64_t rows) {
     const double *factors = reinterpret_cast<const double *>(&n + 1), *biases = factors + g.outs;

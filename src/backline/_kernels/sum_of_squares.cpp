@@ -40,7 +40,7 @@ PyObject *squares(PyObject *, PyObject *argument) {
     return PyFloat_FromDouble(sum);
 }
 
-PyMethodDef methods[] = {{"sum_of_squares", squares, METH_O,
+PyMethodDef methods[] = {{"sum_of_squares", entry<squares>, METH_O,
                           "Sum of the squares of all elements, complex ones by their parts, in float64; None for an array of another dtype, "
                           "or whose elements have gaps or are out of line."},
                          {nullptr, nullptr, 0, nullptr}};

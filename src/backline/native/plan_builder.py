@@ -118,20 +118,20 @@ class Builder:
     def call(
         self,
         address: int,
-        ints: Sequence[Any],
-        floats: Sequence[int] = (),
+        arguments: Sequence[Any],
         *,
         returns: int = 0,
         to: Pointer | None = None,
     ) -> None:
-        """A native call; `ints` are integers and pointers in order, `floats` the bits of floating arguments in order.
+        """Adds a native call; `arguments` are integers, pointers and floats in the function's order.
 
-        A list in the place of an integer holds one value for every item of the group. `returns` is 0 for nothing, 1 for a
-        float and 2 for a double, written to `to`; 3 for a status, which is not 0 if the call failed: then `to` is a pointer
-        from `info`, and the item's other calls are left out.
+        A `numpy.float32` is passed as a float, a `float` or `numpy.float64` as a double. A list in the place of an integer holds
+        one value for every item of the group. `returns` is 0 for nothing, 1 for a float and 2 for a double, written to `to`; 3
+        for a status, which is not 0 if the call failed: then `to` is a pointer from `info`, and the item's other calls are
+        left out.
         """
         assert address
-        self.steps.append(("call", address, list(ints), list(floats), returns, to))
+        self.steps.append(("call", address, list(arguments), returns, to))
 
     def copy(
         self,

@@ -6,23 +6,11 @@ Calls made here go through ctypes: they are for set-up (versions, workspace quer
 from __future__ import annotations
 
 import ctypes
-import struct
 from typing import Any
 
 from .. import _core
 
-__all__ = ["NativeLibrary", "double_bits", "float_bits"]
-
-
-def float_bits(value: float) -> int:
-    """A float32 argument as the bits of a floating-point register."""
-    return int(struct.unpack("<q", struct.pack("<f4x", value))[0])
-
-
-def double_bits(value: float) -> int:
-    """A float64 argument as the bits of a floating-point register."""
-    return int(struct.unpack("<q", struct.pack("<d", value))[0])
-
+__all__ = ["NativeLibrary"]
 
 _rwlocks: dict[int, _core.ReadWriteLock] = {}
 

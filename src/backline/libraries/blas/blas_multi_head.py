@@ -16,7 +16,6 @@ from typing import Any
 from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer, shift
-from ...native.shared_library import double_bits, float_bits
 from ...problems import Operand
 from ...problems.memory_layout import matrix_layout
 from ...problems.multi_head_problem import MultiHeadProblem
@@ -190,10 +189,10 @@ class _Fused:
         x = (source.pointer[0], source.pointer[1], tuple(s * source.ld * item for s in starts[:-1]))
         y = (target[0], target[1], tuple(s * ld * item for s in starts[:-1]))
         weight = shift(b.argument(role), start * o.strides[0])
-        bits = [float_bits(v) if item == 4 else double_bits(v) for v in (1.0, float(bias is not None))]
+        one, beta = p.dtype.type(1), p.dtype.type(bias is not None)
         gemm = self.blas.native.cblas(LETTER[p.dtype.name] + "gemm")
         transposed = TRANSPOSED if layout == "C" else PLAIN
-        b.call(gemm, [ROW, PLAIN, transposed, sizes, width, source.width, x, source.ld, weight, lead, y, ld], bits)
+        b.call(gemm, [ROW, PLAIN, transposed, sizes, width, source.width, one, x, source.ld, weight, lead, beta, y, ld])
         b.each(parts, self.threads)
 
     def attention(self, heads: list[tuple[Pointer, int, _Rows]], rows: _Rows, out: Pointer) -> None:

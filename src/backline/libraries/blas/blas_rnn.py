@@ -15,7 +15,6 @@ from typing import Any
 from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
-from ...native.shared_library import double_bits, float_bits
 from ...problems.rnn_problem import RnnProblem
 from .. import capability
 from ..base import Algorithm, Refusal
@@ -127,15 +126,14 @@ class _Layer:
         bounds = [rows * i // parts for i in range(parts + 1)]
         firsts, counts = bounds[:-1], [n - m for m, n in pairwise(bounds)]
         gemm = self.blas.native.cblas(LETTER[p.dtype.name] + "gemm")
-        bits = float_bits if item == 4 else double_bits
+        one, zero = p.dtype.type(1), p.dtype.type(0)
         for d in range(p.directions):
             x = b.argument("x", tuple(first * self.features * item for first in firsts))
             to = (gates[0], d * rows * self.width * item, tuple(first * self.width * item for first in firsts))
             b.call(
                 gemm,
-                [ROW, PLAIN, TRANSPOSED, counts, self.width, self.features, x, self.features, b.argument(f"w_ih{d}"),
-                 self.features, to, self.width],
-                [bits(1.0), bits(0.0)],
+                [ROW, PLAIN, TRANSPOSED, counts, self.width, self.features, one, x, self.features, b.argument(f"w_ih{d}"),
+                 self.features, zero, to, self.width],
             )  # fmt: skip
         return parts
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
-from ...native.shared_library import NativeLibrary, double_bits, float_bits
+from ...native.shared_library import NativeLibrary
 from ...problems.matmul_problem import MatmulProblem, View
 from ..base import Algorithm, Refusal
 
@@ -271,12 +271,11 @@ class _Product:
         element = ("float32", p.dtype.name) if self.half else item
         self.b.copy((p.m, p.n), target, (p.n * item, item), self.result, self.out_strides(), element)
 
-    def scalars(self, *values: complex) -> tuple[list[Pointer], list[int]]:
-        """alpha and beta: by reference for complex types, else as bits of floating arguments."""
+    def scalars(self, *values: complex) -> list[Any]:
+        """Returns alpha and beta as arguments: by reference for complex types, else by value."""
         if self.compute.kind == "c":
-            return [self.b.number(complex(v), self.compute) for v in values], []
-        bits = float_bits if self.compute.itemsize == 4 else double_bits
-        return [], [bits(float(v.real)) for v in values]
+            return [self.b.number(complex(v), self.compute) for v in values]
+        return [self.compute.type(v.real) for v in values]
 
     def function(self, name: str) -> int:
         return self.blas.native.cblas(LETTER[self.compute.name] + name)
@@ -291,12 +290,8 @@ class _Product:
         self.load(c, layout, ldc)
         order = ROW if layout == "C" else COLUMN
         trans = [PLAIN if x == layout else TRANSPOSED for x in (a_layout, b_layout)]
-        refs, bits = self.scalars(p.alpha, p.beta)
-        head = [order, *trans, p.m, p.n, p.k]
-        if refs:
-            self.b.call(self.function("gemm"), [*head, refs[0], a, lda, bb, ldb, refs[1], c, ldc])
-        else:
-            self.b.call(self.function("gemm"), [*head, a, lda, bb, ldb, c, ldc], bits)
+        alpha, beta = self.scalars(p.alpha, p.beta)
+        self.b.call(self.function("gemm"), [order, *trans, p.m, p.n, p.k, alpha, a, lda, bb, ldb, beta, c, ldc])
         self.store(c)
 
     gemm_f32 = gemm
@@ -325,12 +320,9 @@ class _Product:
             self.b.copy((1, length), self.b.argument("c", cv.items), (0, step), y, (0, incy * item), item)
         # y = M x for a column, y = M^T x for a row: (x M)^T.
         trans = PLAIN if column else TRANSPOSED
-        refs, bits = self.scalars(p.alpha, p.beta)
+        alpha, beta = self.scalars(p.alpha, p.beta)
         head = [ROW if layout == "C" else COLUMN, trans, mv.rows, mv.cols]
-        if refs:
-            self.b.call(self.function("gemv"), [*head, refs[0], matrix, ld, x, incx, refs[1], y, incy])
-        else:
-            self.b.call(self.function("gemv"), [*head, matrix, ld, x, incx, y, incy], bits)
+        self.b.call(self.function("gemv"), [*head, alpha, matrix, ld, x, incx, beta, y, incy])
         if y != self.result:
             step = self.out_strides()[0 if column else 1]
             self.b.copy((1, length), y, (0, item), self.result, (0, step), item)
@@ -374,18 +366,14 @@ class _Product:
             self.load(self.result, layout, ldc)
             self.b.each(p.items)
         trans = [PLAIN if v.layout == layout else TRANSPOSED for v in views if v]
-        refs, bits = self.scalars(p.alpha, p.beta)
+        alpha, beta = self.scalars(p.alpha, p.beta)
         head = [ROW if layout == "C" else COLUMN, *trans, p.m, p.n, p.k]
         steps = [v.items // self.size for v in views if v and isinstance(v.items, int)]
         tail = [
             pointers[0], views[0].ld, steps[0], pointers[1], views[1].ld, steps[1],
         ]  # fmt: skip
         end = [c, ldc, step // self.size, p.items]
-        function = self.function("gemm_batch_strided")
-        if refs:
-            self.b.call(function, [*head, refs[0], *tail, refs[1], *end])
-        else:
-            self.b.call(function, [*head, *tail, *end], bits)
+        self.b.call(self.function("gemm_batch_strided"), [*head, alpha, *tail, beta, *end])
 
     # one product in parts
 
@@ -411,12 +399,9 @@ class _Product:
         to = (self.result[0], 0, tuple(s * out_strides[0 if by_rows else 1] for s in starts))
         order = ROW if layout == "C" else COLUMN
         trans = [PLAIN if v.layout == layout else TRANSPOSED for v in (a, b)]
-        refs, bits = self.scalars(p.alpha, p.beta)
+        alpha, beta = self.scalars(p.alpha, p.beta)
         head = [order, *trans, sizes if by_rows else p.m, p.n if by_rows else sizes, p.k]
-        if refs:
-            self.b.call(self.function("gemm"), [*head, refs[0], pa, a.ld, pb, b.ld, refs[1], to, ldc])
-        else:
-            self.b.call(self.function("gemm"), [*head, pa, a.ld, pb, b.ld, to, ldc], bits)
+        self.b.call(self.function("gemm"), [*head, alpha, pa, a.ld, pb, b.ld, beta, to, ldc])
         return len(starts)
 
     def gemv_slabs(self, parts: int) -> int:
@@ -434,9 +419,6 @@ class _Product:
         m = self.b.argument("b", tuple(s * b.stride1 for s, _ in items))
         y = (self.result[0], 0, tuple(row * row_step + s * item for s, row in items))
         widths = [min(width, p.n - s) for s, _ in items]
-        refs, bits = self.scalars(p.alpha, 0)
-        if refs:
-            self.b.call(self.function("gemv"), [ROW, PLAIN, widths, p.k, refs[0], m, b.ld, x, 1, refs[1], y, 1])
-        else:
-            self.b.call(self.function("gemv"), [ROW, PLAIN, widths, p.k, m, b.ld, x, 1, y, 1], bits)
+        alpha, beta = self.scalars(p.alpha, 0)
+        self.b.call(self.function("gemv"), [ROW, PLAIN, widths, p.k, alpha, m, b.ld, x, 1, beta, y, 1])
         return len(items)

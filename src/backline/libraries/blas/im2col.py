@@ -18,7 +18,6 @@ from typing import Any
 from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer, shift
-from ...native.shared_library import double_bits, float_bits
 from ...problems import Operand
 from ...problems.conv_problem import ConvProblem, channels_last
 from ...problems.memory_layout import batch_offsets, contiguous_strides
@@ -215,9 +214,9 @@ class _Steps:
         ]  # fmt: skip
         return self.b.constant(struct.pack(f"<{len(words)}q", *words))
 
-    def scalar(self, value: float) -> Pointer | None:
-        """A factor by reference, as complex products take it."""
-        return self.b.number(complex(value), self.p.dtype) if self.p.dtype.kind == "c" else None
+    def scalar(self, value: float) -> Any:
+        """Returns a factor as an argument: by reference for complex types, else by value."""
+        return self.b.number(complex(value), self.p.dtype) if self.p.dtype.kind == "c" else self.p.dtype.type(value)
 
     def gemm(
         self, trans: tuple[int, int], sizes: Sequence[Any], a: Sequence[Any], b: Sequence[Any], c: Sequence[Any],
@@ -225,13 +224,7 @@ class _Steps:
     ) -> None:  # fmt: skip
         """C = A B + beta C in row order; a, b and c are pointer and leading dimension."""
         function = self.blas.native.cblas(LETTER[self.p.dtype.name] + "gemm")
-        one, factor = self.scalar(1), self.scalar(beta)
-        head = [ROW, *trans, *sizes]
-        if one is not None:
-            self.b.call(function, [*head, one, *a, *b, factor, *c])
-        else:
-            bits = float_bits if self.item == 4 else double_bits
-            self.b.call(function, [*head, *a, *b, *c], [bits(1.0), bits(float(beta))])
+        self.b.call(function, [ROW, *trans, *sizes, self.scalar(1), *a, *b, self.scalar(beta), *c])
 
     def finish(self, target: Pointer, bias: Sequence[int], rows: Any, columns: Any) -> None:
         """Bias and activation of a block of the result; `bias` holds the first feature of every item."""

@@ -164,11 +164,8 @@ class Solving(Writer):
         ]  # fmt: skip
         tail = [a, ld, x, shape[1] if order == "C" else shape[0]]
         function = self.native.cblas(LETTER[self.dtype.name] + "trsm")
-        if self.complex:
-            self.b.call(function, [*head, self.b.number(1, self.dtype), *tail])
-        else:
-            bits = np.array([1, 0], self.dtype).view(np.int32 if self.size == 4 else np.int64)
-            self.b.call(function, [*head, *tail], [int(bits[0])])
+        one = self.b.number(1, self.dtype) if self.complex else self.dtype.type(1)
+        self.b.call(function, [*head, one, *tail])
         return self.returned(x), None
 
     def lstsq(self) -> tuple[list[Pointer], Any]:

@@ -8,6 +8,8 @@ namespace backline {
 
 const Services *services = nullptr;
 
+void raise_current_exception() { services->raise_current_exception(); }
+
 int best_level() {
 #if defined(__x86_64__)
     static const int level = [] {
@@ -60,6 +62,9 @@ int execute(PyObject *module) {
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(execute)},
 #if PY_VERSION_HEX >= 0x030C0000
                             {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_GIL_DISABLED
+                            {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
                             {0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._kernels", "Numeric loops that no vendor library has, by their addresses.",

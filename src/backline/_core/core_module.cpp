@@ -1,6 +1,7 @@
 // backline._core: dispatch. It knows no vendor library and computes nothing itself but copies.
 #define BACKLINE_IMPORTS_NUMPY
 #include "common.hpp"
+#include "call.hpp"
 #include "team.hpp"
 
 #ifndef BACKLINE_CXX_FLAGS
@@ -28,6 +29,7 @@ int execute(PyObject *module) {
         if (add(module) < 0) return -1;
     if (PyModule_AddIntConstant(module, "most_threads", kMostThreads) < 0) return -1;
     if (PyModule_AddStringConstant(module, "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return -1;
+    if (PyModule_AddStringConstant(module, "call_convention", kCallConvention) < 0) return -1;
     contents = PyDict_Copy(names);
     return contents ? 0 : -1;
 }
@@ -35,6 +37,9 @@ int execute(PyObject *module) {
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(execute)},
 #if PY_VERSION_HEX >= 0x030C0000
                             {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_GIL_DISABLED
+                            {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
                             {0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "Dispatch: Memo, PreparedCall, Operation, ThreadCountGuard.",
