@@ -19,7 +19,7 @@ __all__ = ["Measured", "Op", "composites", "import_operations", "later", "operat
 
 Sample = Callable[[np.random.Generator, np.ndarray[Any, Any], Problem], None]
 Flops = Callable[[int, int, int], float]
-Check = Literal["unique", "values", "residual"]
+Check = Literal["unique", "values", "residual"] | Callable[[Problem, list[Any], tuple[Any, ...]], float]
 
 
 class Measured(TypedDict, total=False):
@@ -53,7 +53,8 @@ class Op:
         Turns random numbers into a matrix that the operation takes, for measuring. Any matrix will do without it.
     check
         Accuracy of results of linear algebra: "unique" ones and unique "values" in any order are compared with a reference,
-        of others the "residual" is computed.
+        of others the "residual" is computed. For a Problem of any kind, a function that returns the relative error of results,
+        from the Problem, its operands and the results.
     powers
         Index of the part of the result that scales with the operands, and the powers of the operands a and b that it scales with.
     sizes

@@ -42,7 +42,7 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
     ((4, 3), (4, 16), 'float32')
     """
     rng = np.random.default_rng(seed)
-    row = operations[problem.op] if isinstance(problem, LinalgProblem) else None
+    row = operations[problem.op] if isinstance(problem, LinalgProblem) else operations.get(problem.op)
     arrays: list[Array] = []
     for o in problem.operands:
         array = _empty(o)
