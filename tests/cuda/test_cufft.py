@@ -218,7 +218,7 @@ def test_transforms_in_float16(machine: Machine, shape: tuple[int, ...], sign: i
         for op in ("r2c", "c2c"):
             for laid in (x, np.asfortranarray(x), x[..., ::2]):
                 p = on_cuda(problem(op, laid, axes, sign=sign, scale=0.25))
-                got = library.prepare(p, Algorithm("cufft", "half"))(ndarray(laid)).host
+                got = library.prepare(p, Algorithm(library="cufft", name="half"))(ndarray(laid)).host
                 reference = wanted(problem(op, laid.astype(np.float32), axes, sign=sign, scale=0.25), laid.astype(np.float32))
                 assert got.dtype == np.complex64 and error(got, reference) < 4e-3
 

@@ -51,7 +51,7 @@ class Machine:
         x, w = self.array(2, 4, 6, 6), self.array(8, 4, 3, 3)
         with switches.scope(given):
             problem = backline.explain(functional.conv2d, x, w).problem
-            return libraries.get("cudnn").prepare(problem, Algorithm("cudnn", name)), (x, w)
+            return libraries.get("cudnn").prepare(problem, Algorithm(library="cudnn", name=name)), (x, w)
 
 
 def aligned(values: np.ndarray[Any, Any]) -> ndarray:

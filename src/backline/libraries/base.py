@@ -20,7 +20,7 @@ LEVELS = ("off", "run", "threads")
 BORROWED = "count of the process"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One way a library has to solve a Problem.
 

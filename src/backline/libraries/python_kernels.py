@@ -41,7 +41,9 @@ class PythonKernels(Library):
             else:
                 # What such a kernel promises of its bits nobody can tell here.
                 which = f"override {id(verdict.override)}"  # a plan that was made for another one is no plan for this
-                yield Algorithm(self.name, name, level="off", traits=("override", which), note="in the operation's place")
+                yield Algorithm(
+                    library=self.name, name=name, level="off", traits=("override", which), note="in the operation's place"
+                )
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         return PythonPlan(self._considered(problem)[algorithm.name].override.function)

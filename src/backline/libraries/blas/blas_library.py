@@ -88,7 +88,7 @@ class BlasLibrary(FileLibrary):
         mine = isinstance(problem, MatmulProblem) or self.has_lapack or problem.op == "linalg.solve_triangular"
         if isinstance(problem, (MatmulProblem, LinalgProblem)) and problem.empty and mine and takes(problem.dtype):
             # Nothing to compute, so `only` must not be why it fails: an empty batch is part of every program's life.
-            yield Algorithm(self.name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+            yield Algorithm(library=self.name, name="empty", level="threads", basis="construction", note="nothing to compute")
         elif isinstance(problem, MatmulProblem):
             yield from matmul_algorithms(self.traits, problem, threads)
         elif isinstance(problem, LinalgProblem) and (self.has_lapack or problem.op == "linalg.solve_triangular"):
@@ -125,7 +125,9 @@ class BlasLibrary(FileLibrary):
         assert isinstance(problem, LinalgProblem)
 
         def again(name: str) -> Any:
-            return self.prepare(problem, Algorithm(self.name, name, algorithm.threads, algorithm.scaled))
+            return self.prepare(
+                problem, Algorithm(library=self.name, name=name, threads=algorithm.threads, scaled=algorithm.scaled)
+            )
 
         return prepare_linalg(self.traits, problem, algorithm, again)
 

@@ -83,8 +83,9 @@ class Emulated(Library):
         for precision in STORED:
             for a in inner:
                 yield Algorithm(
-                    self.name, precision, a.threads, a.scaled, precision, a.level, a.basis, a.pool,
-                    f"rounded operands, float32 product by {library.title} ({a.name})", ("emulated", *a.traits), a.isa,
+                    library=self.name, name=precision, threads=a.threads, scaled=a.scaled, precision=precision, level=a.level,
+                    basis=a.basis, pool=a.pool, note=f"rounded operands, float32 product by {library.title} ({a.name})",
+                    traits=("emulated", *a.traits), isa=a.isa,
                 )  # fmt: skip
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:

@@ -217,7 +217,7 @@ def _check(planner: Planner, letter: str) -> str:
     problem = FftProblem("fft.c2c", (operand("input", x),), (), "fft", axes=(0,), lengths=(32,), result=(32,))
     wanted = np.exp(-2j * np.pi * np.arange(32) / 32)
     for scale in (1.0, 0.5):
-        algorithm = Algorithm("fftw", "estimate", 1)
+        algorithm = Algorithm(library="fftw", name="estimate")
         got = prepare_fftw(planner, replace(problem, scale=scale), algorithm, 1.0, None)(x)
         if not np.allclose(got, wanted * scale, rtol=0, atol=1e-5):
             return "computes a wrong transform of 32 points"

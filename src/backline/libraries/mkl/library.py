@@ -127,7 +127,7 @@ class MKL(BlasLibrary):
                 yield Refusal(self.name, "jit", reason)
             else:
                 yield Algorithm(
-                    self.name, "jit", 1, False, "", "threads", "construction", "", "a kernel compiled for this shape"
+                    library=self.name, name="jit", level="threads", basis="construction", note="a kernel compiled for this shape"
                 )
         yield from super().algorithms(problem, threads)
 

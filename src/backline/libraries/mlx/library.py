@@ -159,9 +159,9 @@ class MLX(Library):
             # A permission cannot be withdrawn call by call, so what MLX does is told as it is, and refuses nothing.
             precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else halves
             words = "; ".join(filter(None, (LAZY, note)))
-            yield Algorithm(self.name, name, 1, False, precision, "off", "measured", "", words, (METAL, *traits))
+            yield Algorithm(library=self.name, name=name, precision=precision, level="off", note=words, traits=(METAL, *traits))
         words = "; ".join(filter(None, ("on the CPU stream", LAZY, note)))
-        yield Algorithm(self.name, f"{name}_{CPU}", 1, False, halves, "run", "measured", "", words, traits)
+        yield Algorithm(library=self.name, name=f"{name}_{CPU}", precision=halves, note=words, traits=traits)
 
     def _attention(self, problem: AttentionProblem, device: Device) -> Iterator[Algorithm | Refusal]:
         yield from mlx_attention.others(self.name, problem)
@@ -173,7 +173,7 @@ class MLX(Library):
             precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else "f32 accumulation"
             note = "; ".join(filter(None, (LAZY, mlx_attention.flash_note(problem))))
             traits = (METAL, "flash_attention")
-            yield Algorithm(self.name, "flash_attention", 1, False, precision, "off", "measured", "", note, traits)
+            yield Algorithm(library=self.name, name="flash_attention", precision=precision, level="off", note=note, traits=traits)
         reason = IMMUTABLE if _written(problem) else mlx_attention.math_refusal(problem)
         yield from self._placed(problem, device, "math", reason, "all scores of all heads at once", ("math",))
 

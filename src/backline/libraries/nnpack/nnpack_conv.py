@@ -178,8 +178,13 @@ def conv_algorithms(native: NativeLibrary, pools: Pools, problem: Problem, threa
             many = threads if pool else 1
         if many > 1 and problem.flops >= THREAD_FLOPS:
             how = "images divided among the threads" if by_items else "all threads on one image"
-            yield Algorithm("nnpack", name, many, True, way.precision, "threads", "measured", pool, f"{note}; {how}", (), ISA)
-        yield Algorithm("nnpack", name, 1, False, way.precision, "threads", "construction", "", note, (), ISA)
+            yield Algorithm(
+                library="nnpack", name=name, threads=many, scaled=True, precision=way.precision, level="threads", pool=pool,
+                note=f"{note}; {how}", isa=ISA,
+            )  # fmt: skip
+        yield Algorithm(
+            library="nnpack", name=name, precision=way.precision, level="threads", basis="construction", note=note, isa=ISA
+        )
 
 
 def prepare_conv(native: NativeLibrary, pools: Pools, p: ConvProblem, algorithm: Algorithm) -> Any:

@@ -101,9 +101,9 @@ class NumPy(Library):
                 return
             if problem.empty or problem.dtype.name not in (*FLOATS, "float16", "bfloat16"):
                 # No BLAS takes part: NumPy's own loops, on one thread and in one order.
-                yield Algorithm(self.name, "matmul", 1, False, "", "threads", "construction")
+                yield Algorithm(library=self.name, name="matmul", level="threads", basis="construction")
                 return
-            yield Algorithm(self.name, "matmul", threads, True, "", "run", "measured", "numpy" if threads > 1 else "")
+            yield Algorithm(library=self.name, name="matmul", threads=threads, scaled=True, pool="numpy" if threads > 1 else "")
         elif isinstance(problem, LinalgProblem):
             if problem.dtype.name not in FLOATS:
                 yield Refusal(self.name, "linalg", f"NumPy has no linear algebra of {problem.dtype.name}")
@@ -116,8 +116,9 @@ class NumPy(Library):
             inside = "f64" if single else ""
             note = "computed in float64 and rounded" if single else ""
             yield Algorithm(
-                self.name, "linalg", threads, True, inside, "run", "measured", "numpy" if threads > 1 else "", note
-            )
+                library=self.name, name="linalg", threads=threads, scaled=True, precision=inside,
+                pool="numpy" if threads > 1 else "", note=note,
+            )  # fmt: skip
         elif isinstance(problem, LinearProblem):
             yield from linear_algorithms(self, problem, threads)
         elif isinstance(problem, NeuralProblem):

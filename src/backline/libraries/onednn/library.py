@@ -229,7 +229,7 @@ def _check(engine: Engine) -> str:
         ones = np.ones((n, n), np.float32)
         operands = tuple(Operand(role, ones.dtype, ones.shape, ones.strides) for role in "ab")
         problem = MatmulProblem("matmul", operands, (), "matmul", m=n, n=n, k=n, result=(n, n))
-        plan = prepare_product(engine, problem, Algorithm("onednn", "matmul", count))
+        plan = prepare_product(engine, problem, Algorithm(library="onednn", name="matmul", threads=count))
         if not np.array_equal(plan(ones, ones), np.full((n, n), n, np.float32)):
             return f"computes a wrong product of {n} x {n} ones on {count} threads"
     return ""

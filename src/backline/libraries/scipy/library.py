@@ -80,9 +80,11 @@ class SciPy(Library):
         name = problem.op.removeprefix("fft.")
         # One line is always transformed by one thread; with more, each line as it would be alone.
         precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
-        yield Algorithm(self.name, name, 1, False, precision, "threads", "construction", "", note)
+        yield Algorithm(library=self.name, name=name, precision=precision, level="threads", basis="construction", note=note)
         if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty:
-            yield Algorithm(self.name, name, threads, True, precision, "run", "measured", "scipy", note)
+            yield Algorithm(
+                library=self.name, name=name, threads=threads, scaled=True, precision=precision, pool="scipy", note=note
+            )
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         assert isinstance(problem, FftProblem)

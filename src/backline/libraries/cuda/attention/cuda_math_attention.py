@@ -134,7 +134,9 @@ def _listed(library: str, p: AttentionProblem, name: str, traits: tuple[str, ...
     # What half precisions lose is lost in their inputs; a product of float32 may be coarser than these.
     precision = "f32 accumulation" if p.dtype.name in HALVES else chosen.precision
     note = f"all scores of all heads at once; products by {chosen.library} {chosen.name}"
-    return Algorithm(library, name, precision=precision, level=chosen.level, basis=chosen.basis, note=note, traits=traits)
+    return Algorithm(
+        library=library, name=name, precision=precision, level=chosen.level, basis=chosen.basis, note=note, traits=traits
+    )
 
 
 def function(p: AttentionProblem, algorithm: Algorithm) -> Callable[..., Any]:

@@ -100,7 +100,9 @@ def listed(problem: Problem, facts: Facts, values: Any, absent: str = "") -> Ite
         notes = [NOTE] if problem.mask is not None or problem.is_causal else []
         notes += [PACKAGED] if absent else []
         note = "; ".join(notes)
-        yield Algorithm(library, name, 1, False, precision, "threads", "construction", "", note, (kernel,))
+        yield Algorithm(
+            library=library, name=name, precision=precision, level="threads", basis="construction", note=note, traits=(kernel,)
+        )
 
 
 def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: str) -> str:

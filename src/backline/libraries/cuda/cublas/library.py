@@ -206,8 +206,8 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
         else:
             # Its makers promise the same bits in each run; threads of the CPU have no part in it.
             yield Algorithm(
-                "cublas", way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits,
-            )  # fmt: skip
+                library="cublas", name=way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits
+            )
     if problem.dtype.name in ("float16", "bfloat16"):
         switch = "cuda.preferred_blas_library"
         yield Refusal(
@@ -346,14 +346,14 @@ class CuBLAS(Library):
     def _layer(self, problem: LinearProblem, algorithm: Algorithm, device: int) -> DevicePlan:
         from . import cuda_epilogue
 
-        product = Algorithm("cublas", algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
+        product = Algorithm(library="cublas", name=algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
         return cuda_epilogue.plan(problem, self._product(cuda_epilogue.product_of(problem), product, device, unrounded=True))
 
     def _convolution(self, problem: ConvProblem, algorithm: Algorithm, device: int) -> DevicePlan:
         from .direct_conv import DirectConv
 
         halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
-        way = Algorithm("cublas", "gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
+        way = Algorithm(library="cublas", name="gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
         function = DirectConv(problem, algorithm.name, lambda product: self.prepare(product, way))
         return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
 

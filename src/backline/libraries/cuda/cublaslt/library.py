@@ -141,7 +141,7 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
             yield Refusal("cublaslt", way.name, why)
         else:
             yield Algorithm(
-                "cublaslt", way.name, precision=way.precision, level="threads", basis="promise", note=note,
+                library="cublaslt", name=way.name, precision=way.precision, level="threads", basis="promise", note=note,
                 traits=(*way.traits, *traits),
             )  # fmt: skip
 

@@ -83,8 +83,8 @@ def attention_algorithms(problem: Problem, facts: attention_constraints.Facts) -
         # Gradients are summed in any order where nobody asks for another way.
         level = "off" if name == "sdpa_backward" else "threads"
         yield Algorithm(
-            "cudnn", name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=(KERNEL,)
-        )  # fmt: skip
+            library="cudnn", name=name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=(KERNEL,)
+        )
 
 
 def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:

@@ -50,10 +50,10 @@ class CuFFT(Library):
             else:
                 note = "computed in float16, whose largest number is 65504"
                 yield Algorithm(
-                    self.name, "half", precision="f16", level="threads", basis="construction", note=note,
+                    library=self.name, name="half", precision="f16", level="threads", basis="construction", note=note,
                     traits=("half transform",),
                 )  # fmt: skip
-        yield Algorithm(self.name, "plan", level="threads", basis="construction")
+        yield Algorithm(library=self.name, name="plan", level="threads", basis="construction")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         assert isinstance(problem, FftProblem)

@@ -108,16 +108,21 @@ class CuPy(Library):
             if refused:
                 yield Refusal(self.name, problem.op, refused)
             elif problem.op in FORMULAS:
-                yield Algorithm(self.name, "formula", 1, False, halves, "threads", "construction", "", "kernels and reductions")
+                yield Algorithm(
+                    library=self.name, name="formula", precision=halves, level="threads", basis="construction",
+                    note="kernels and reductions",
+                )  # fmt: skip
             else:
-                yield Algorithm(self.name, "kernel", 1, False, halves, "threads", "construction", "", "one kernel")
+                yield Algorithm(
+                    library=self.name, name="kernel", precision=halves, level="threads", basis="construction", note="one kernel"
+                )
         elif isinstance(problem, EinsumProblem):
             kind = reference_einsum._kind(problem)
             legal = (*NUMBERS, "float16", "bfloat16") if kind == "multiply" else NUMBERS
             if kind == "einsum" or problem.dtype.name not in legal:
                 yield Refusal(self.name, "einsum", f"it has sums and products of elements here, of {', '.join(legal)}")
             else:
-                yield Algorithm(self.name, kind, 1, False, "", "threads", "construction")
+                yield Algorithm(library=self.name, name=kind, level="threads", basis="construction")
         elif isinstance(problem, AttentionProblem):
             yield from cuda_math_attention.algorithms(self.name, problem)
         elif isinstance(problem, RnnProblem):

@@ -44,7 +44,7 @@ def listed(problem: Problem, version: Version, preference: str) -> Iterator[Algo
         # Its makers promise the same bits in each run, unless they are let off; threads of the CPU have no part in it.
         level, basis = ("off", "promise") if recipe.any_order else ("threads", "promise")
         notes = [recipe.note, "sums in any order" if recipe.any_order else "", f"waits: {recipe.waits}" if recipe.waits else ""]
-        yield Algorithm("cusolver", recipe.name, level=level, basis=basis, note="; ".join(filter(None, notes)))
+        yield Algorithm(library="cusolver", name=recipe.name, level=level, basis=basis, note="; ".join(filter(None, notes)))
 
 
 def finish(problem: LinalgProblem, arrays: tuple[Any, ...], parts: tuple[Any, ...]) -> Any:

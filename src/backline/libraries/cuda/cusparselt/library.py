@@ -189,7 +189,7 @@ class CuSPARSELt(Library):
             yield Refusal(self.name, "", f"cuSPARSELt has no {problem.op}")
             return
         if problem.empty:
-            yield Algorithm(self.name, "empty", level="threads", basis="construction", note="nothing to compute")
+            yield Algorithm(library=self.name, name="empty", level="threads", basis="construction", note="nothing to compute")
             return
         version = presence.presence("cusparselt").version()
         reason = refusal(problem, capability(index_of(problem)), None if version is None else int(version))
@@ -202,7 +202,7 @@ class CuSPARSELt(Library):
         traits: tuple[str, ...] = ()
         if problem.parameter("split_k", 1) != 1 and problem.dtype.name != "int8":
             traits = ("fp16 split-k",) if problem.dtype.name == "float16" else ("bf16 split-k",)
-        yield Algorithm(self.name, "sparse", level="threads", basis="promise", traits=traits)
+        yield Algorithm(library=self.name, name="sparse", level="threads", basis="promise", traits=traits)
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         assert isinstance(problem, SparseProblem)

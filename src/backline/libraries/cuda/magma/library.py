@@ -93,7 +93,9 @@ def listed(problem: Problem, exports: Any) -> Iterator[Algorithm | Refusal]:
             yield Refusal("magma", "+".join(way), f"the library exports no {missing[0]}")
         else:
             # Part of the work is done by whatever LAPACK it was built with: nobody promises the same bits.
-            yield Algorithm("magma", "+".join(way), level="off", basis="promise", note="waits: part of the work is the host's")
+            yield Algorithm(
+                library="magma", name="+".join(way), level="off", basis="promise", note="waits: part of the work is the host's"
+            )
 
 
 class Native:
