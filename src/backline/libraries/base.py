@@ -1,18 +1,20 @@
-"""What a Library is to the engine: it refuses a Problem with a reason, or lists Algorithms and prepares Plans for them."""
+"""The interface between libraries and the engine: a Library refuses a Problem, or lists Algorithms and prepares Plans."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from .. import _core
 from ..errors import LibraryFailed
 from ..native import loading
+from ..native.library_search import Finding
 from ..problems import Problem
 
-__all__ = ["BORROWED", "Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
+__all__ = ["BORROWED", "Algorithm", "FileLibrary", "Handler", "Library", "PythonPlan", "Refusal", "failure"]
 
 LEVELS = ("off", "run", "threads")
 
@@ -71,7 +73,7 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a library, or one of its algorithms, is not a candidate."""
+    """The reason for which a library, or one of its algorithms, is not a candidate."""
 
     library: str
     name: str
@@ -108,11 +110,33 @@ class PythonPlan:
         return self.function(*arrays)
 
 
-class Library:
-    """Base of the libraries. A subclass sets `name` and `title` and has the five methods below.
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Support of one library for one type of Problem.
 
     Attributes
     ----------
+    algorithms
+        Function of the library's `context`, the Problem and the threads allowed: its algorithms, and why it lacks others.
+    prepare
+        Function of the `context`, the Problem and an Algorithm that `algorithms` listed: the Plan.
+    """
+
+    algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
+    prepare: Callable[[Any, Any, Algorithm], Any]
+
+
+class Library:
+    """Base of the libraries. A subclass has `reason`, `version` and `handlers`, or `algorithms` and `prepare` of its own.
+
+    Attributes
+    ----------
+    handlers
+        What it has for each type of Problem.
+    threaded
+        Whether it can use more than one thread for a call.
+    rwlock
+        Lock that its prepared calls take, None for none.
     switch
         The switch that allows it; ``<name>.enabled`` unless a subclass says otherwise.
     families
@@ -136,6 +160,9 @@ class Library:
     openmp = False
     kernels: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
+    handlers: ClassVar[Mapping[type[Problem], Handler]] = {}
+    threaded = True
+    rwlock: _core.ReadWriteLock | None = None
 
     def __init_subclass__(cls) -> None:
         if not cls.switch and cls.name:
@@ -161,17 +188,40 @@ class Library:
         """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
         return None
 
+    def context(self) -> Any:
+        """Returns the first argument of the functions of `handlers`."""
+        return self
+
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        """Every way it has for this Problem with at most that many threads, and the reasons for those it does not have."""
-        raise NotImplementedError
+        """Yields the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
+        handler = self.handlers.get(type(problem))
+        if not self.available():
+            yield Refusal(self.name, "", f"not available: {self.reason()}")
+        elif handler is None:
+            yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
+        else:
+            yield from handler.algorithms(self.context(), problem, threads if self.threaded else 1)
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        """The Plan: a callable of the arrays of the call."""
-        raise NotImplementedError
+        """Returns the Plan: a callable of the arrays of the call."""
+        handler = self.handlers.get(type(problem))
+        if handler is None:
+            raise LibraryFailed(f"{self.title} has no {problem.op}")
+        plan = handler.prepare(self.context(), problem, algorithm)
+        if self.rwlock is not None and isinstance(plan, _core.PreparedCall):
+            plan.rwlock = self.rwlock  # here, so that plans of second tries and measurements have it as well
+        return plan
+
+    def details(self) -> dict[str, Any]:
+        """Returns facts of this library's own for `report`, which come after the common ones and replace them."""
+        return {}
 
     def report(self) -> dict[str, Any]:
-        """Facts for `backline info`: path, version, where it was found, threads, what was set at load."""
-        raise NotImplementedError
+        """Returns facts for `backline info`: path, version, where it was found, threads, what was set at load."""
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        facts |= {"how to get": self.how_to_get} if reason else {"version": self.version()}
+        return facts | self.details()
 
 
 class FileLibrary(Library):
@@ -179,11 +229,17 @@ class FileLibrary(Library):
 
     Attributes
     ----------
+    finding
+        Result of the search for the file; None before.
+    facts
+        What was learned when it was loaded, for `report`.
     load_seconds
-        What finding, loading and checking it took, without testing the file in a child process; 0 before.
+        Time that finding, loading and checking it took, without testing the file in a child process; 0 before.
     """
 
     load_seconds = 0.0
+    finding: Finding | None = None
+    facts: Mapping[str, Any] = MappingProxyType({})
     _reason: str | None = None
     _being_loaded = False
 
@@ -212,8 +268,18 @@ class FileLibrary(Library):
             self._being_loaded = True
             try:
                 reason = self.load()
+            except (OSError, RuntimeError, ValueError) as error:
+                # dlopen's own text, or a symbol or call that is not as it should be: a reason, not a crash.
+                reason = f"{type(error).__name__}: {error}"
             finally:
                 self._being_loaded = False
             self.load_seconds = time.perf_counter() - loading.testing_seconds - begin
             self._reason = reason  # last: from here on other threads use the library without the lock
             return reason
+
+    def details(self) -> dict[str, Any]:
+        found = self.finding
+        searched = {} if found is None else {
+            "path": found.path, "found by": found.step, "search": [str(step) for step in found.steps],
+        }  # fmt: skip
+        return searched | (dict(self.facts) if self.available() else {})

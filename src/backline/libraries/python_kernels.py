@@ -48,5 +48,5 @@ class PythonKernels(Library):
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         return PythonPlan(self._considered(problem)[algorithm.name].override.function)
 
-    def report(self) -> dict[str, Any]:
-        return {"name": self.name, "title": self.title, "available": True, "reason": "", "version": None, "path": None}
+    def details(self) -> dict[str, Any]:
+        return {"path": None}

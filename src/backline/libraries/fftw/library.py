@@ -1,4 +1,4 @@
-"""FFTW, found and loaded: one library for each precision, and for each a part that divides transforms among threads."""
+"""FFTW: a library for each precision, and for each a part that divides transforms among threads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from ... import _core, switches
 from ...errors import BackendUnavailable, BadValue
 from ...native import thread_team
-from ...native.library_search import Finding, search
+from ...native.library_search import search
 from ...native.shared_library import NativeLibrary
-from ...problems import Problem, operand
+from ...problems import operand
 from ...problems.fft_problem import FftProblem
-from ..base import Algorithm, FileLibrary, Refusal
+from ..base import Algorithm, FileLibrary, Handler, Refusal
 from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from . import wisdom
@@ -40,34 +40,26 @@ class FFTW(FileLibrary):
     spec = KNOWN["fftw"].spec
 
     def __init__(self) -> None:
-        self.finding: Finding | None = None
         self.planners: dict[str, Planner] = {}
         self.missing: dict[str, str] = {}
-        self.facts: dict[str, str] = {}
         self.thread_guard: Any = None
         self.pool = ""
 
     # loading
 
     def load(self) -> str:
-        try:
-            self.finding = search(self.spec)
-            if self.finding.path is None:
-                return self.finding.reason
-            path = self.finding.path
-            proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
-            if proof.reason:
-                return proof.reason
-            self._open(path)
-            wrong = proof.replaced() or self._wrong()
-            if wrong:
-                self.planners = {}
-                return wrong
-        except (OSError, RuntimeError, ValueError) as error:
-            # dlopen's own text, or a symbol that is not what it should be: a reason, not a crash.
+        self.finding = search(self.spec)
+        path = self.finding.path
+        if path is None:
+            return self.finding.reason
+        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
+        if proof.reason:
+            return proof.reason
+        self._open(path)
+        wrong = proof.replaced() or self._wrong()
+        if wrong:
             self.planners = {}
-            return f"{type(error).__name__}: {error}"
-        return ""
+        return wrong
 
     def test(self, path: str) -> dict[str, str]:
         self._open(path)
@@ -81,6 +73,7 @@ class FFTW(FileLibrary):
     def _open(self, path: str) -> None:
         threads = thread_team.bind()  # its libgomp is then the one we know
         names: dict[str, str] = {}
+        planners: dict[str, Planner] = {}
         for letter in PRECISIONS:
             try:
                 base = _native(path if letter == _letter(path) else _sibling(path, letter))
@@ -95,29 +88,22 @@ class FFTW(FileLibrary):
                     part = _native(_sibling(path, letter, "_omp"))
                 except OSError as error:
                     names["threads"] = f"none: {error}"
-            self.planners[letter] = planner_of(letter, base, part)
-        if any(planner.threaded for planner in self.planners.values()):
+            planners[letter] = planner_of(letter, base, part)
+        if any(planner.threaded for planner in planners.values()):
             setter = thread_team.address("omp_set_num_threads")
             getter = thread_team.address("omp_get_max_threads")
             self.thread_guard = thread_team.thread_guard(setter, thread_team.LOCAL, whole=setter, get=getter)
             self.pool = thread_team.name()
             names["threads"] = "OpenMP"
-        self.facts = {"precisions": ", ".join(PRECISIONS[letter] for letter in self.planners), **names}
+        self.planners = planners
+        build = next(iter(planners.values())).identity
+        precisions = ", ".join(PRECISIONS[letter] for letter in planners)
+        self.facts = {"config": build, "pool": self.pool, "precisions": precisions, **names}
 
     def version(self) -> str | None:
-        if not self.available():
-            return None
-        return next(iter(self.planners.values())).version or None
+        return (next(iter(self.planners.values())).version or None) if self.available() else None
 
-    # problems
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not self.available():
-            yield Refusal(self.name, "", f"not available: {self.reason()}")
-            return
-        if not isinstance(problem, FftProblem):
-            yield Refusal(self.name, "", f"FFTW has no {problem.op}")
-            return
+    def _algorithms(self, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
         letter = _precision(problem)
         planner = self.planners.get(letter)
         if planner is None:
@@ -126,8 +112,7 @@ class FFTW(FileLibrary):
         planning = str(switches.get("fftw.planning"))
         yield from fftw_algorithms(planner, problem, threads, planning, self.pool)
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        assert isinstance(problem, FftProblem)
+    def _prepare(self, problem: FftProblem, algorithm: Algorithm) -> Any:
         planner = self.planners[_precision(problem)]
         seconds = cast(float, switches.get("fftw.plan_time_limit"))
         try:
@@ -137,6 +122,8 @@ class FFTW(FileLibrary):
         if isinstance(plan, _core.PreparedCall):
             plan.rwlock = planner.base.rwlock
         return plan
+
+    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
 
     # wisdom
 
@@ -176,18 +163,6 @@ class FFTW(FileLibrary):
         for planner in self.planners.values():
             planner.forget()
         _core.memo_clear()
-
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            facts["how to get"] = self.how_to_get
-        if self.finding is not None:
-            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
-        if not reason:
-            build = next(iter(self.planners.values())).identity
-            facts |= {"version": self.version(), "config": build, "pool": self.pool, **self.facts}
-        return facts
 
 
 def _precision(problem: FftProblem) -> str:

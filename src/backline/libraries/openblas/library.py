@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from ...native import thread_team
 from ...native.library_search import LibrarySpec
 from ...native.shared_library import NativeLibrary
 from .. import capability
-from ..blas.blas_library import BlasLibrary
+from ..blas.blas_library import ATTENTION, BlasLibrary
 from ..blas.cblas import BlasTraits
 from ..probing.probe_cache import Proof
 
@@ -30,6 +30,7 @@ class OpenBLAS(BlasLibrary):
     title = "OpenBLAS"
     kernels = ("flash_attention", "math")
     how_to_get = "pip install scipy-openblas32"
+    handlers: ClassVar = {**BlasLibrary.handlers, **ATTENTION}
     spec = LibrarySpec(
         name="openblas",
         env="BACKLINE_OPENBLAS_LIBRARY",

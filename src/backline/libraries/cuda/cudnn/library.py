@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from .... import switches
 from ....problems import Operand, Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ... import attention_constraints
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, device_info, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..cublas.library import report, version_of
+from ..cublas.library import details, version_of
 from . import graph_cache
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .graphs import Plans
@@ -37,46 +37,6 @@ from .sdpa_graphs import (
 __all__ = ["CuDNN"]
 
 AT_ONCE = Search(False, 0)
-
-
-class CuDNN(Library):
-    """libcudnn, called through nvidia-cudnn-frontend."""
-
-    name = "cudnn"
-    title = "cuDNN"
-    families = ("conv", "attention")
-    devices = ("cuda",)
-    kernels = ("cudnn_attention",)
-    how_to_get = "pip install 'backline[cudnn]'"
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cudnn")
-
-    def version(self) -> str | None:
-        return version_of("cudnn")
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if isinstance(problem, ConvProblem):
-            yield from conv_algorithms(problem, capability(index_of(problem)))
-        elif isinstance(problem, AttentionProblem):
-            known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
-            yield from attention_algorithms(problem, known)
-        else:
-            yield Refusal(self.name, "", f"it has no {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        device, module = index_of(problem), bindings.cudnn()
-        function: Callable[..., Any]
-        with bindings.cupy().cuda.Device(device):
-            if isinstance(problem, ConvProblem):
-                function = _Conv(problem, conv_recipe(problem, algorithm.name, switches.current()), module, device)
-            else:
-                assert isinstance(problem, AttentionProblem)
-                function = _Attention(problem, attention_recipe(problem, algorithm.name), module, device)
-        return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
-
-    def report(self) -> dict[str, Any]:
-        return report(self, "cudnn")
 
 
 class _Run:
@@ -236,3 +196,51 @@ def _rows(feed: Feed, array: Any) -> Any:
     made = bindings.cupy().empty(array.shape, array.dtype)
     made[...] = array
     return made
+
+
+def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return conv_algorithms(problem, capability(index_of(problem)))
+
+
+def _prepare_conv(context: Any, problem: ConvProblem, algorithm: Algorithm) -> DevicePlan:
+    return _plan(problem, _Conv, conv_recipe(problem, algorithm.name, switches.current()))
+
+
+def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
+    return attention_algorithms(problem, known)
+
+
+def _prepare_attention(context: Any, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
+    return _plan(problem, _Attention, attention_recipe(problem, algorithm.name))
+
+
+def _plan(problem: Problem, kind: Callable[..., Callable[..., Any]], recipe: Any) -> DevicePlan:
+    device, module = index_of(problem), bindings.cudnn()
+    with bindings.cupy().cuda.Device(device):
+        function = kind(problem, recipe, module, device)
+    return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
+
+
+class CuDNN(Library):
+    """libcudnn, called through nvidia-cudnn-frontend."""
+
+    name = "cudnn"
+    title = "cuDNN"
+    families = ("conv", "attention")
+    devices = ("cuda",)
+    kernels = ("cudnn_attention",)
+    how_to_get = "pip install 'backline[cudnn]'"
+    handlers: ClassVar = {
+        ConvProblem: Handler(_conv_algorithms, _prepare_conv),
+        AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+    }
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cudnn")
+
+    def version(self) -> str | None:
+        return version_of("cudnn")
+
+    def details(self) -> dict[str, Any]:
+        return details("cudnn")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....problems import Operand, Problem
+from ....problems import Operand
 from ....problems.attention_problem import AttentionProblem
 from ... import attention_constraints
 from ...base import Algorithm, Refusal
@@ -65,11 +65,8 @@ def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Fa
     return ""
 
 
-def attention_algorithms(problem: Problem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
+def attention_algorithms(problem: AttentionProblem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
     """What cuDNN has for attention under some Facts."""
-    if not isinstance(problem, AttentionProblem):
-        yield Refusal("cudnn", "", f"it has no {problem.op}")
-        return
     reason = attention_refusal(problem, facts)
     if reason:
         yield Refusal("cudnn", KERNEL, reason)
