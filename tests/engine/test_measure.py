@@ -478,6 +478,7 @@ from backline.libraries.base import Algorithm, PythonPlan
 
 class Slow:
     name = "numpy"
+    handlers = {}
     def version(self): return np.__version__
     def available(self): return True
     def prepare(self, problem, algorithm):

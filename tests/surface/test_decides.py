@@ -164,7 +164,7 @@ def timed(made: list[Trial], asked: Problem) -> Any:
     """How many algorithms are timed for a call."""
     count = []
 
-    def measure_once(asked: Problem, found: list[Algorithm], threads: int, under: object) -> Record:
+    def measure_once(asked: Problem, found: list[Algorithm], threads: int, under: object, planner: object) -> Record:
         count.append(len(found))
         return Record()
 

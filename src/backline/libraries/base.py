@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from .. import _core
-from ..errors import LibraryFailed
+from ..errors import LibraryFailed, NoKernel
 from ..native import loading
 from ..native.library_search import Finding
 from ..problems import Problem
 
-__all__ = ["BORROWED", "Algorithm", "FileLibrary", "Handler", "Library", "PythonPlan", "Refusal", "failure"]
+__all__ = [
+    "BORROWED", "NO_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
+    "planner_for",
+]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")
 
@@ -110,6 +113,46 @@ class PythonPlan:
         return self.function(*arrays)
 
 
+class Planner(Protocol):
+    """The engine, as libraries see it whose algorithms are made of operations, or whose vendors have plans of their own."""
+
+    def chosen(self, problem: Problem) -> Any:
+        """Returns the Choice for a Problem under the switches that hold; nothing is measured or prepared for it."""
+
+    def plan(self, problem: Problem) -> Any:
+        """Returns the Plan for a Problem under the switches that hold."""
+
+    def cufft_plan(self, device: int, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Returns the plan of cuFFT for a key from the cache of a device; `make` makes the one that is not there."""
+
+    def timed_plan(self, library: str, key: str) -> tuple[str, int]:
+        """Returns the vendor's plan that was the fastest for a key, "" if none was timed, and of how many at most (0: of all)."""
+
+    def keep_timed_plan(self, library: str, key: str, plan: str, seconds: float, searched: int) -> None:
+        """Keeps the vendor's plan that was the fastest for a key, its time, and how many were timed at most (0: all)."""
+
+
+class NoPlanner:
+    """The Planner of a library that is used without the engine: it keeps nothing, and there are no plans of other libraries."""
+
+    def chosen(self, problem: Problem) -> Any:
+        raise NoKernel(f"nothing plans {problem.key}", cause="the library was called without a planner")
+
+    plan = chosen
+
+    def cufft_plan(self, device: int, key: Hashable, make: Callable[[], Any]) -> Any:
+        return make()
+
+    def timed_plan(self, library: str, key: str) -> tuple[str, int]:
+        return "", 0
+
+    def keep_timed_plan(self, library: str, key: str, plan: str, seconds: float, searched: int) -> None:
+        pass
+
+
+NO_PLANNER = NoPlanner()
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """Support of one library for one type of Problem.
@@ -132,7 +175,8 @@ class Library:
     Attributes
     ----------
     handlers
-        What it has for each type of Problem.
+        What it has for each type of Problem. A subclass without any has `algorithms` and `prepare` of its own, which may leave
+        the planner out.
     threaded
         Whether it can use more than one thread for a call.
     rwlock
@@ -188,11 +232,11 @@ class Library:
         """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
         return None
 
-    def context(self) -> Any:
+    def context(self, planner: Planner) -> Any:
         """Returns the first argument of the functions of `handlers`."""
         return self
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
         """Yields the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
         handler = self.handlers.get(type(problem))
         if not self.available():
@@ -200,14 +244,14 @@ class Library:
         elif handler is None:
             yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
         else:
-            yield from handler.algorithms(self.context(), problem, threads if self.threaded else 1)
+            yield from handler.algorithms(self.context(planner), problem, threads if self.threaded else 1)
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
         """Returns the Plan: a callable of the arrays of the call."""
         handler = self.handlers.get(type(problem))
         if handler is None:
             raise LibraryFailed(f"{self.title} has no {problem.op}")
-        plan = handler.prepare(self.context(), problem, algorithm)
+        plan = handler.prepare(self.context(planner), problem, algorithm)
         if self.rwlock is not None and isinstance(plan, _core.PreparedCall):
             plan.rwlock = self.rwlock  # here, so that plans of second tries and measurements have it as well
         return plan
@@ -222,6 +266,11 @@ class Library:
         facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
         facts |= {"how to get": self.how_to_get} if reason else {"version": self.version()}
         return facts | self.details()
+
+
+def planner_for(library: Library, planner: Planner) -> tuple[Planner] | tuple[()]:
+    """Returns the last argument of `algorithms` and `prepare`: none for a library without handlers, which may not take it."""
+    return (planner,) if library.handlers else ()
 
 
 class FileLibrary(Library):

@@ -73,10 +73,11 @@ def _of_traits(
     algorithms: Callable[[BlasTraits, Any, int], Listed], prepare: Callable[[BlasTraits, Any, Algorithm], Any]
 ) -> Handler:
     """Returns the Handler of two functions that take the traits of a loaded library."""
-    return Handler(
-        lambda library, problem, threads: algorithms(library.blas, problem, threads),
-        lambda library, problem, algorithm: prepare(library.blas, problem, algorithm),
-    )
+
+    def prepared(library: BlasLibrary, problem: Problem, algorithm: Algorithm) -> Any:
+        return reference_plan(problem) if algorithm.name == "empty" else prepare(library.blas, problem, algorithm)
+
+    return Handler(lambda library, problem, threads: algorithms(library.blas, problem, threads), prepared)
 
 
 ATTENTION = {

@@ -12,7 +12,7 @@ from ...native import thread_team
 from ...native.shared_library import NativeLibrary
 from ...problems.conv_problem import ConvProblem
 from .. import presence
-from ..base import FileLibrary, Handler
+from ..base import FileLibrary, Handler, Planner
 from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from ..pthreadpool import Pools
@@ -85,6 +85,6 @@ class NNPACK(FileLibrary):
         """It does not tell one."""
         return None
 
-    def context(self) -> tuple[NativeLibrary, Pools]:
+    def context(self, planner: Planner) -> tuple[NativeLibrary, Pools]:
         assert self.native is not None and self.pools is not None
         return self.native, self.pools

@@ -21,7 +21,7 @@ from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
 from ...switches.initial_verbosity import starting_mkldnn
 from .. import capability
-from ..base import Algorithm, FileLibrary, Handler
+from ..base import Algorithm, FileLibrary, Handler, Planner
 from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from . import abi
@@ -155,7 +155,7 @@ class OneDNN(FileLibrary):
         bits = self.traits.engine.isa if self.available() and self.traits is not None else 0
         return tuple(isa.name.lower() for isa in abi.Isa if bits & isa) if bits else None
 
-    def context(self) -> Engine:
+    def context(self, planner: Planner) -> Engine:
         assert self.traits is not None
         return self.traits.engine
 

@@ -13,7 +13,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems.conv_problem import ConvProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
-from ..base import FileLibrary, Handler
+from ..base import FileLibrary, Handler, Planner
 from ..known import KNOWN
 from ..probing.probe_cache import prove_by_class
 from . import xnnpack_layers
@@ -75,7 +75,7 @@ class XNNPACK(FileLibrary):
         """It does not tell one."""
         return None
 
-    def context(self) -> Xnnpack:
+    def context(self, planner: Planner) -> Xnnpack:
         assert self.xnn is not None
         return self.xnn
 

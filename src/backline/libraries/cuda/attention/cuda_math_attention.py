@@ -15,9 +15,8 @@ from ....errors import BacklineError
 from ....problems import Operand
 from ....problems.attention_problem import AttentionProblem
 from ....problems.matmul_problem import MatmulProblem
-from ... import steps
 from ...attention_constraints import Facts, refusal
-from ...base import Algorithm, Refusal
+from ...base import Algorithm, Planner, Refusal
 from ...reference.attention_formula import Space, run
 from ..common import bindings
 from .philox import kept
@@ -71,10 +70,12 @@ class Products:
         Where they run: "cuda:0".
     dtype
         What they are computed in.
+    planner
+        What plans them.
     """
 
-    def __init__(self, device: str, dtype: np.dtype[Any]) -> None:
-        self.device, self.dtype = device, dtype
+    def __init__(self, device: str, dtype: np.dtype[Any], planner: Planner) -> None:
+        self.device, self.dtype, self.planner = device, dtype, planner
         self.plans: dict[tuple[tuple[int, ...], ...], Any] = {}
 
     def plan(self, problem: MatmulProblem) -> Any:
@@ -83,7 +84,7 @@ class Products:
         key = (a.shape, a.strides, b.shape, b.strides)
         plan = self.plans.get(key)
         if plan is None or getattr(plan, "failed", False):
-            plan = self.plans[key] = steps.plan(problem)
+            plan = self.plans[key] = self.planner.plan(problem)
         return plan
 
     def __call__(self, left: Any, right: Any) -> Any:
@@ -97,10 +98,10 @@ class Products:
 class _Run:
     """The function of a Plan: of the arrays of a call."""
 
-    def __init__(self, p: AttentionProblem, half: bool) -> None:
+    def __init__(self, p: AttentionProblem, half: bool, planner: Planner) -> None:
         self.p, self.roles = p, [o.role for o in p.operands]
         self.compute = np.dtype(np.float32) if p.dtype.name in HALVES else p.dtype
-        self.multiply = Products(p.device, _inner(p, half))
+        self.multiply = Products(p.device, _inner(p, half), planner)
         self.multiply.plan(scores_of(p, self.multiply.dtype))
 
     def __call__(self, *arrays: Any) -> Any:
@@ -113,7 +114,7 @@ class _Run:
         return run(p, space, dict(zip(self.roles, arrays, strict=True)))
 
 
-def algorithms(library: str, p: AttentionProblem) -> Iterator[Algorithm | Refusal]:
+def algorithms(library: str, p: AttentionProblem, planner: Planner) -> Iterator[Algorithm | Refusal]:
     """What there is for a Problem, as a library's own."""
     reason = refusal("math", p, Facts())
     if not reason and p.dtype.name not in COMPUTED:
@@ -123,12 +124,14 @@ def algorithms(library: str, p: AttentionProblem) -> Iterator[Algorithm | Refusa
         return
     for name, traits in WAYS.items():
         if name == "math" or p.dtype.name in HALVES:
-            yield _listed(library, p, name, traits)
+            yield _listed(library, p, name, traits, planner)
 
 
-def _listed(library: str, p: AttentionProblem, name: str, traits: tuple[str, ...]) -> Algorithm | Refusal:
+def _listed(
+    library: str, p: AttentionProblem, name: str, traits: tuple[str, ...], planner: Planner
+) -> Algorithm | Refusal:
     try:
-        chosen = steps.chosen(scores_of(p, _inner(p, name == "math_half"))).chosen
+        chosen = planner.chosen(scores_of(p, _inner(p, name == "math_half"))).chosen
     except BacklineError as error:
         return Refusal(library, name, f"there is nothing for its products: {error}")
     # What half precisions lose is lost in their inputs; a product of float32 may be coarser than these.
@@ -139,6 +142,6 @@ def _listed(library: str, p: AttentionProblem, name: str, traits: tuple[str, ...
     )
 
 
-def function(p: AttentionProblem, algorithm: Algorithm) -> Callable[..., Any]:
+def function(p: AttentionProblem, algorithm: Algorithm, planner: Planner) -> Callable[..., Any]:
     """The function of the arrays of a call, on the device that is current."""
-    return _Run(p, "half math" in algorithm.traits)
+    return _Run(p, "half math" in algorithm.traits, planner)

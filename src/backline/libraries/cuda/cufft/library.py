@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ....problems.fft_problem import FftProblem
 from ... import presence
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
@@ -36,10 +36,10 @@ def _algorithms(context: Any, problem: FftProblem, threads: int) -> Iterator[Alg
     yield Algorithm(library="cufft", name="plan", level="threads", basis="construction")
 
 
-def _prepare(context: Any, problem: FftProblem, algorithm: Algorithm) -> DevicePlan:
+def _prepare(planner: Planner, problem: FftProblem, algorithm: Algorithm) -> DevicePlan:
     device = index_of(problem)
     errors = (bindings.cufft().cuFFTError,)
-    return DevicePlan(_Run(problem, recipe(problem, algorithm.name), device), device, f"cuFFT, {problem.key}", errors)
+    return DevicePlan(_Run(problem, recipe(problem, algorithm.name), device, planner), device, f"cuFFT, {problem.key}", errors)
 
 
 class CuFFT(Library):
@@ -59,6 +59,9 @@ class CuFFT(Library):
         version = presence.presence("cufft").version()
         return None if version is None else str(version)
 
+    def context(self, planner: Planner) -> Planner:
+        return planner
+
     def details(self) -> dict[str, Any]:
         return {"path": presence.presence("cufft").path} if self.available() else {}
 
@@ -66,8 +69,8 @@ class CuFFT(Library):
 class _Run:
     """Carries out a recipe."""
 
-    def __init__(self, problem: FftProblem, made: Recipe, device: int) -> None:
-        self.problem, self.recipe, self.device = problem, made, device
+    def __init__(self, problem: FftProblem, made: Recipe, device: int, planner: Planner) -> None:
+        self.problem, self.recipe, self.device, self.planner = problem, made, device, planner
         self.out = problem.index("out")
 
     def __call__(self, *arrays: Any) -> Any:
@@ -85,7 +88,7 @@ class _Run:
         buffers = [arrays[b.operand] if b.operand >= 0 else _memory(cupy, b) for b in made.buffers]
         for step in made.steps:
             if isinstance(step, Exec):
-                plan = transform_plans.plan(step.key, self.device)
+                plan = transform_plans.plan(step.key, self.device, self.planner)
                 plan.run(int(buffers[step.source].data.ptr), int(buffers[step.target].data.ptr), step.direction, step.offsets)
             elif isinstance(step, Copy):
                 source, target = _part(buffers[step.source], step.slices), _part(buffers[step.target], step.into)

@@ -18,7 +18,7 @@ from ....problems.einsum_problem import EinsumProblem
 from ....problems.neural_problem import NeuralProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import python_packages
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ...reference import reference_einsum
 from ...reference.array_namespaces import Space
 from ...reference.layer_formulas import FORMULAS, empty, function
@@ -139,13 +139,13 @@ def _einsum_algorithms(context: Any, problem: EinsumProblem, threads: int) -> It
         yield Algorithm(library="cupy", name=kind, level="threads", basis="construction")
 
 
-def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    return cuda_math_attention.algorithms("cupy", problem)
+def _attention_algorithms(planner: Planner, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return cuda_math_attention.algorithms("cupy", problem, planner)
 
 
-def _prepare_attention(context: Any, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
-    plan = _prepared(lambda p: cuda_math_attention.function(p, algorithm))
-    return plan(context, problem, algorithm)
+def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
+    plan = _prepared(lambda p: cuda_math_attention.function(p, algorithm, planner))
+    return plan(planner, problem, algorithm)
 
 
 def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -173,6 +173,9 @@ class CuPy(Library):
 
     def version(self) -> str | None:
         return None if python_packages.find("cupy")[2] else python_packages.version("cupy")
+
+    def context(self, planner: Planner) -> Planner:
+        return planner
 
     def details(self) -> dict[str, Any]:
         return {"pool": "", "version": self.version()}

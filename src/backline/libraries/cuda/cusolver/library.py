@@ -14,7 +14,7 @@ import numpy as np
 
 from .... import switches
 from ....problems.linalg_problem import LinalgProblem
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ...numpy.library import WRAP
 from ..common import bindings
 from ..common.device_facts import capability, index_of
@@ -104,7 +104,7 @@ class CuSOLVER(Library):
     def version(self) -> str | None:
         return version_of("cusolver")
 
-    def context(self) -> Version:
+    def context(self, planner: Planner) -> Version:
         told = (self.version() or "").split(".")
         return tuple(map(int, told)) if all(part.isdigit() for part in told) else None
 
