@@ -33,7 +33,7 @@ class Swift(Library):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         if problem.op == "matmul" and len(problem.operands) == 2:
-            yield Algorithm(self.name, "gemm")
+            yield Algorithm(library=self.name, name="gemm")
         else:
             yield Refusal(self.name, "", "it has plain products only")
 

@@ -175,11 +175,11 @@ def test_query_and_key_each_take_the_root_of_the_scale(machine: Machine) -> None
 
 
 def test_the_products_are_planned_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.libraries import steps
+    from backline.engine import choose
 
     arrays = tuple(map(there, arrays_of({}, SINGLE)[0]))
     attend(*arrays)
-    monkeypatch.setattr(steps, "plan", None)
+    monkeypatch.setattr(choose, "plan_for", None)
     attend(*arrays)
     assert len(machine.modes()) == 4
 

@@ -100,7 +100,7 @@ def test_what_is_set_is_set_back_after_a_failure_too(machine: Machine, dtype: st
 
 def test_emulation_and_its_strategy_are_set_back(machine: Machine) -> None:
     problem = backline.explain(backline.matmul, machine.array(3, 4), machine.array(4, 5)).problem
-    plan = libraries.get("cublas").prepare(problem, Algorithm("cublas", "gemm_bf16x9"))
+    plan = libraries.get("cublas").prepare(problem, Algorithm(library="cublas", name="gemm_bf16x9"))
     machine.names()
     plan(machine.array(3, 4), machine.array(4, 5))
     log = [(name, list(given.values())[1]) for name, given in machine.log if name.startswith(("set_math", "set_em"))]
@@ -110,7 +110,7 @@ def test_emulation_and_its_strategy_are_set_back(machine: Machine) -> None:
 
 def test_a_failed_plan_is_not_used_again(machine: Machine) -> None:
     problem = backline.explain(backline.matmul, machine.array(3, 4), machine.array(4, 5)).problem
-    plan = libraries.get("cublas").prepare(problem, Algorithm("cublas", "gemm"))
+    plan = libraries.get("cublas").prepare(problem, Algorithm(library="cublas", name="gemm"))
     machine.cublas.answers["set_stream"] = lambda **_: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS"))
     with pytest.raises(LibraryFailed, match="ILLEGAL_ADDRESS"):
         plan(machine.array(3, 4), machine.array(4, 5))
@@ -332,7 +332,7 @@ def test_an_algorithm_for_aligned_addresses_only_serves_those(machine: Machine) 
     aligned, out = ndarray(block[:16].reshape(4, 4)), ndarray(block[256:272].reshape(4, 4))
     with switches.scope(ON_LT):
         problem = backline.explain(backline.matmul, aligned, aligned, out=out).problem
-        plan = libraries.get("cublaslt").prepare(problem, Algorithm("cublaslt", "matmul"))
+        plan = libraries.get("cublaslt").prepare(problem, Algorithm(library="cublaslt", name="matmul"))
         plan(aligned, aligned, out)
         assert (out.host == 4).all()
         with pytest.raises(LibraryFailed, match="no algorithm"):
@@ -357,7 +357,7 @@ def test_where_it_has_no_algorithm_the_other_library_runs(machine: Machine) -> N
 
 def test_descriptions_are_freed_with_their_plan(machine: Machine) -> None:
     problem = backline.explain(backline.matmul, machine.array(3, 4), machine.array(4, 5)).problem
-    plan = libraries.get("cublaslt").prepare(problem, Algorithm("cublaslt", "matmul"))
+    plan = libraries.get("cublaslt").prepare(problem, Algorithm(library="cublaslt", name="matmul"))
     assert len(machine.lt.things) == 4, "a product and three matrices; what was preferred is freed at once"
     plan(machine.array(3, 4), machine.array(4, 5))
     del plan

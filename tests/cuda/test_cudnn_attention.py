@@ -101,5 +101,5 @@ def test_gradients_in_any_order_only_where_nobody_minds(machine: Machine) -> Non
     problem = backline.explain(grad.scaled_dot_product_attention_backward, q, k, v, dy).problem
     listed = {a.name: a.level for a in libraries.get("cudnn").algorithms(problem, 1)}
     assert listed == {"sdpa_backward": "off", "sdpa_backward_steady": "threads"}
-    libraries.get("cudnn").prepare(problem, Algorithm("cudnn", "sdpa_backward_steady"))(q, k, v, dy)
+    libraries.get("cudnn").prepare(problem, Algorithm(library="cudnn", name="sdpa_backward_steady"))(q, k, v, dy)
     assert machine.cudnn.graphs[1].inputs["use_deterministic_algorithm"] is True

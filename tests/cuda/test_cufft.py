@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,11 +21,11 @@ import backline
 from backline import libraries, switches
 from backline.backends import cuda
 from backline.engine import plan_caches
+from backline.engine.choose import planner
 from backline.engine.cufft_plan_caches import cufft_plans, switch_of
 from backline.errors import BackendUnavailable, BadValue, LibraryFailed, NoKernel, ReadOnly
 from backline.libraries import devices
 from backline.libraries.base import Algorithm, Refusal
-from backline.libraries.cuda.common import kept
 from backline.libraries.cuda.cufft import transform_plans
 from backline.libraries.cuda.cufft.transform_sequence import half_refusal, recipe, refusal
 from backline.libraries.cuda.cufft.transform_steps import Exec, PlanKey, Side
@@ -218,7 +219,7 @@ def test_transforms_in_float16(machine: Machine, shape: tuple[int, ...], sign: i
         for op in ("r2c", "c2c"):
             for laid in (x, np.asfortranarray(x), x[..., ::2]):
                 p = on_cuda(problem(op, laid, axes, sign=sign, scale=0.25))
-                got = library.prepare(p, Algorithm("cufft", "half"))(ndarray(laid)).host
+                got = library.prepare(p, Algorithm(library="cufft", name="half"))(ndarray(laid)).host
                 reference = wanted(problem(op, laid.astype(np.float32), axes, sign=sign, scale=0.25), laid.astype(np.float32))
                 assert got.dtype == np.complex64 and error(got, reference) < 4e-3
 
@@ -619,16 +620,18 @@ def test_a_forked_child_destroys_nothing_of_its_parents(machine: Machine) -> Non
     machine.cufft.live.clear()
 
 
-def test_without_the_engine_each_call_makes_its_plan(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "plans_of", kept._each_call)
+def test_without_the_engine_each_call_makes_its_plan(machine: Machine) -> None:
     x = machine.array(8)
-    backline.fft.fft(x)
-    backline.fft.fft(x)
+    plan = libraries.get("cufft").prepare(backline.explain(backline.fft.fft, x).problem, Algorithm(library="cufft", name="plan"))
+    plan(x)
+    plan(x)
     assert machine.made() == 2 and not machine.cufft.live
 
 
 def test_the_engine_keeps_the_plans() -> None:
-    assert kept.plans_of(3) is cufft_plans(3) and cufft_plans(3) in plan_caches._caches.values()
+    made = planner.cufft_plan(3, "key", lambda: types.SimpleNamespace(failed=False, nbytes=0))
+    assert cufft_plans(3).get("key", list) is made and cufft_plans(3) in plan_caches._caches.values()
+    cufft_plans(3).clear()
 
 
 @pytest.mark.usefixtures("present")

@@ -21,7 +21,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def numpy_result(problem: Any, arrays: list[Array]) -> Any:
-    return libraries.get("numpy").prepare(problem, Algorithm("numpy", "linalg"))(*arrays)
+    return libraries.get("numpy").prepare(problem, Algorithm(library="numpy", name="linalg"))(*arrays)
 
 
 def relative(got: Array, right: Pair) -> float:

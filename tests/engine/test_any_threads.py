@@ -69,7 +69,7 @@ class Promising(Library):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm]:
         if threads == 1:
-            yield Algorithm(self.name, "only alone", level="threads")
+            yield Algorithm(library=self.name, name="only alone", level="threads")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> PythonPlan:
         Promising.tried += 1

@@ -227,7 +227,7 @@ class Plugin(Library):
             yield Refusal(self.name, "", f"it has no {problem.op} with out")
             return
         for name in ("first", "second"):
-            yield Algorithm(self.name, name, 1, level="threads", basis="construction")
+            yield Algorithm(library=self.name, name=name, level="threads", basis="construction")
 
     def prepare(self, problem: Any, algorithm: Algorithm) -> Any:
         if algorithm.name == self.broken:

@@ -24,7 +24,7 @@ from backline.problems import Problem
 from backline.problems.op_registry import operations
 from support import need
 
-A, B, C = Algorithm("a", "x"), Algorithm("b", "x"), Algorithm("c", "x")
+A, B, C = Algorithm(library="a", name="x"), Algorithm(library="b", name="x"), Algorithm(library="c", name="x")
 TIMES = {"a.x@1": 3.0, "b.x@1": 2.0, "c.x@1": 1.0}
 
 

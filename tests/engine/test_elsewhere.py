@@ -38,7 +38,7 @@ class StandIn(Library):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm]:
         if problem.op == "matmul":
-            yield Algorithm(self.name, "product")
+            yield Algorithm(library=self.name, name="product")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         StandIn.prepared += 1
@@ -86,7 +86,7 @@ def test_explain_knows_only_the_libraries_of_the_device() -> None:
 
 
 def two_ways(self: StandIn, problem: Problem, threads: int) -> Iterator[Algorithm]:
-    yield from (Algorithm(self.name, "slow"), Algorithm(self.name, "product"))
+    yield from (Algorithm(library=self.name, name="slow"), Algorithm(library=self.name, name="product"))
 
 
 def test_where_nothing_can_be_measured_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ class StandIn(Library):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm]:
         if problem.op == "matmul":
-            yield Algorithm(self.name, "product")
+            yield Algorithm(library=self.name, name="product")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         self.prepared.append(Plan(problem))

@@ -47,8 +47,8 @@ class Toy(Library):
         return self.sets
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        yield Algorithm("blis", "fast")
-        yield Algorithm("blis", "slow")
+        yield Algorithm(library="blis", name="fast")
+        yield Algorithm(library="blis", name="slow")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         return PythonPlan(np.matmul)

@@ -91,10 +91,10 @@ def test_the_ranking_says_whether_loading_may_change_the_choice(monkeypatch: pyt
     problem = problem_of("mm", np.ones((8, 8)), np.ones((8, 8)))
     monkeypatch.setattr(ranking, "_order", lambda p: ["blis.gemm@1", "openblas.gemm@1", "mkl.gemm@1"])
     monkeypatch.setattr(ranking, "_intel", lambda: False)
-    chosen = Algorithm("openblas", "gemm")
+    chosen = Algorithm(library="openblas", name="gemm")
     assert ranking.sooner(problem, chosen, {"mkl", "onednn"}) == ""
     assert ranking.sooner(problem, chosen, {"mkl", "blis"}) == "blis"
-    assert ranking.sooner(problem, Algorithm("numpy", "matmul"), {"mkl", "onednn"}) == "mkl"
+    assert ranking.sooner(problem, Algorithm(library="numpy", name="matmul"), {"mkl", "onednn"}) == "mkl"
     monkeypatch.setattr(ranking, "_intel", lambda: True)
     assert ranking.sooner(problem, chosen, {"mkl", "onednn"}) == "mkl"  # it may have a kernel compiled for the shape
 

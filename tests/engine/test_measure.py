@@ -55,7 +55,7 @@ class Fake(Library):
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
         for name in self.functions:
-            yield Algorithm(self.name, name, pool=self.pool)
+            yield Algorithm(library=self.name, name=name, pool=self.pool)
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         return PythonPlan(self.functions[algorithm.name])
@@ -193,7 +193,7 @@ def test_a_right_result_has_a_small_error_and_a_wrong_element_a_large_one(
     p = build(name, shapes, keywords, np.dtype(dtype))
     arrays = sample_operands.arrays_for(p, 3)
     held = accuracy.Reference(p, arrays)
-    result = libraries.get("numpy").prepare(p, Algorithm("numpy", "x"))(*arrays)
+    result = libraries.get("numpy").prepare(p, Algorithm(library="numpy", name="x"))(*arrays)
     assert held.error(result) <= accuracy.bound(p)
     parts = result if isinstance(result, tuple) else (result,)
     which = {"linalg.qr": 1, "linalg.svd": 1}.get(name, 0)
@@ -478,6 +478,7 @@ from backline.libraries.base import Algorithm, PythonPlan
 
 class Slow:
     name = "numpy"
+    handlers = {}
     def version(self): return np.__version__
     def available(self): return True
     def prepare(self, problem, algorithm):
@@ -495,7 +496,8 @@ rounds = []
 def progress(key, runs):
     if runs == 4:
         print("measuring", flush=True)
-measure.measure_problem(p, [Algorithm("numpy", "one"), Algorithm("numpy", "two")], 2, budget=1e9, progress=progress)
+algorithms = [Algorithm(library="numpy", name=name) for name in ("one", "two")]
+measure.measure_problem(p, algorithms, 2, budget=1e9, progress=progress)
 """
 
 

@@ -127,7 +127,7 @@ class Two(Library):
         return "1"
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        yield from (Algorithm(self.name, "one"), Algorithm(self.name, "two"))
+        yield from (Algorithm(library=self.name, name="one"), Algorithm(library=self.name, name="two"))
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
         return PythonPlan(lambda a, b: np.matmul(a, b))
@@ -140,7 +140,7 @@ class Two(Library):
 def two() -> Iterator[list[Algorithm]]:
     library = Two()
     libraries.register(library)
-    yield [Algorithm("fake", "one"), Algorithm("fake", "two")]
+    yield [Algorithm(library="fake", name="one"), Algorithm(library="fake", name="two")]
     if "fake" in libraries.names():
         libraries.unregister("fake")
     _core.memo_clear()
@@ -204,5 +204,5 @@ def test_an_error_is_a_verdict_on_any_machine(two: list[Algorithm], busy: Any, m
     real = Two.prepare
     wrong = PythonPlan(lambda a, b: a @ b + 1)
     monkeypatch.setattr(Two, "prepare", lambda self, p, a: wrong if a.name == "three" else real(self, p, a))
-    record = measure.measure_problem(square(), [*two, Algorithm("fake", "three")], 2, budget=0.0)
+    record = measure.measure_problem(square(), [*two, Algorithm(library="fake", name="three")], 2, budget=0.0)
     assert record.covered == ("fake.three@1",) and "wrong result" in record.rejected["fake.three@1"]

@@ -146,7 +146,11 @@ def test_keeping_makes_the_next_call_choose_anew(monkeypatch: pytest.MonkeyPatch
 
 # The order ----------------------------------------------------------------------------------------------------------------
 
-FIRST, SECOND, THIRD = Algorithm("a", "x", pool="gomp"), Algorithm("b", "x", pool="gomp"), Algorithm("c", "x", pool="other")
+FIRST, SECOND, THIRD = (
+    Algorithm(library="a", name="x", pool="gomp"),
+    Algorithm(library="b", name="x", pool="gomp"),
+    Algorithm(library="c", name="x", pool="other"),
+)
 
 
 @pytest.mark.parametrize(

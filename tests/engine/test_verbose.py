@@ -582,7 +582,7 @@ class Speaking(Library):
 
     def algorithms(self, problem: Any, threads: int) -> Iterator[Algorithm | Refusal]:
         if problem.op == "matmul":
-            yield Algorithm(self.name, "brgemm", threads, level="threads", basis="construction")
+            yield Algorithm(library=self.name, name="brgemm", threads=threads, level="threads", basis="construction")
         else:
             yield Refusal(self.name, "", "products only")
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import backline
 from backline import libraries, switches
+from backline.engine.choose import planner
 from backline.libraries.base import Algorithm
 from backline.nn import functional
 from fakes.cupy_standin import H100, CuPy, ndarray
@@ -51,7 +52,7 @@ class Machine:
         x, w = self.array(2, 4, 6, 6), self.array(8, 4, 3, 3)
         with switches.scope(given):
             problem = backline.explain(functional.conv2d, x, w).problem
-            return libraries.get("cudnn").prepare(problem, Algorithm("cudnn", name)), (x, w)
+            return libraries.get("cudnn").prepare(problem, Algorithm(library="cudnn", name=name), planner), (x, w)
 
 
 def aligned(values: np.ndarray[Any, Any]) -> ndarray:

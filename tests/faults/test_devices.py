@@ -186,7 +186,7 @@ class Faulty(Library):
         return "1"
 
     def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm]:
-        yield from (Algorithm(self.name, name) for name in self.does if problem.op == "matmul")
+        yield from (Algorithm(library=self.name, name=name) for name in self.does if problem.op == "matmul")
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
         Faulty.prepared += 1

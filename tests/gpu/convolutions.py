@@ -13,6 +13,7 @@ import pytest
 import backline
 from backline import libraries, switches
 from backline.engine import plan_caches as engine_plans
+from backline.engine.choose import planner
 from backline.engine.tuning import record_store
 from backline.libraries.cuda.cudnn import graph_cache
 from backline.libraries.cuda.cudnn.graphs import Plans
@@ -112,7 +113,7 @@ class Convolution:
         self.run(op)
         choice = backline.explain()
         assert choice.library == "cudnn", choice.candidates
-        found: Plans = libraries.get("cudnn").prepare(choice.problem, choice.chosen).function.run.plans
+        found: Plans = libraries.get("cudnn").prepare(choice.problem, choice.chosen, planner).function.run.plans
         return found
 
 

@@ -153,7 +153,7 @@ def test_emulation_by_bfloat16(row: Any, xp: Any, square: Square) -> None:
     problem = backline.explain(backline.matmul, square.a, square.b).problem
     said = []
     try:
-        result = libraries.get("cublas").prepare(problem, Algorithm("cublas", "gemm_bf16x9"))(square.a, square.b)
+        result = libraries.get("cublas").prepare(problem, Algorithm(library="cublas", name="gemm_bf16x9"))(square.a, square.b)
         said.append(("as Backline prepares it, eager", result))
     except BacklineError as failure:
         said.append((f"as Backline prepares it, eager: {failure}", None))
@@ -246,7 +246,7 @@ def schemes_of(xp: Any, size: Size, dtype: str, name: str) -> dict[str, tuple[in
         a, b = xp.zeros((m, k), dtype_of(dtype)), xp.zeros((k, m), dtype_of(dtype))
         with switches.scope(ON_LT):
             problem = backline.explain(backline.matmul, a, b).problem
-        plan = libraries.get("cublaslt").prepare(problem, Algorithm("cublaslt", name))
+        plan = libraries.get("cublaslt").prepare(problem, Algorithm(library="cublaslt", name=name))
         algorithm = plan.function.found[plan.function.made.alignments[0]].address
         values = []
         for attribute in (kind.SPLITK_NUM, kind.REDUCTION_SCHEME):

@@ -104,7 +104,7 @@ class TestPlanning:
         p = problem("c2c", x)
         with backends.fftw.flags(planning="patient", plan_time_limit=0.2):
             begin = time.perf_counter()
-            fftw.prepare(p, Algorithm("fftw", "patient", 1))
+            fftw.prepare(p, Algorithm(library="fftw", name="patient"))
             assert time.perf_counter() - begin < 20  # without a limit it is minutes
 
     def test_estimate_does_not_depend_on_what_was_timed(self):
@@ -112,14 +112,14 @@ class TestPlanning:
         p = problem("c2c", x)
         before = plans_of(fftw, p, 1)[-1][1](x).tobytes()
         with backends.fftw.flags(planning="measure"):
-            fftw.prepare(p, Algorithm("fftw", "measure", 1))(x)
-        assert fftw.prepare(p, Algorithm("fftw", "estimate", 1))(x).tobytes() == before
+            fftw.prepare(p, Algorithm(library="fftw", name="measure"))(x)
+        assert fftw.prepare(p, Algorithm(library="fftw", name="estimate"))(x).tobytes() == before
 
     def test_wisdom_is_used_where_it_is(self):
         x = arrays_like((512,), "complex64")["C"]
         p = problem("c2c", x)
         with backends.fftw.flags(planning="measure"):
-            fftw.prepare(p, Algorithm("fftw", "measure", 1))
+            fftw.prepare(p, Algorithm(library="fftw", name="measure"))
         keys = [a.key for a in fftw.algorithms(p, 1)]
         assert keys == ["fftw.measure@1", "fftw.estimate@1"]
         other = problem("c2c", np.ones(509, np.complex64))
@@ -137,7 +137,7 @@ class TestWisdom:
     def file(self, tmp_path):
         with backends.fftw.flags(planning="measure"):
             for dtype in (np.complex64, np.complex128):
-                fftw.prepare(problem("c2c", np.ones(256, dtype)), Algorithm("fftw", "measure", 1))
+                fftw.prepare(problem("c2c", np.ones(256, dtype)), Algorithm(library="fftw", name="measure"))
         path = tmp_path / "wisdom"
         backends.fftw.export_wisdom(path)
         return path
@@ -217,12 +217,12 @@ def test_plans_are_destroyed():
     p = problem("c2c", x)
     gc.collect()
     before = planner.alive
-    plans = [fftw.prepare(replace(p, scale=1.0 + i), Algorithm("fftw", "estimate", 1)) for i in range(50)]
+    plans = [fftw.prepare(replace(p, scale=1.0 + i), Algorithm(library="fftw", name="estimate")) for i in range(50)]
     assert planner.alive == before + 100  # for aligned arrays, and for any
     assert all(kept.nbytes > 4096 for plan in plans for kept in plan.keep)
     del plans
     for i in range(2000):
-        fftw.prepare(replace(p, scale=1.0 + i), Algorithm("fftw", "estimate", 1))
+        fftw.prepare(replace(p, scale=1.0 + i), Algorithm(library="fftw", name="estimate"))
     gc.collect()
     assert planner.alive == before
 
@@ -326,7 +326,7 @@ def test_mkl_does_not_stand_in_for_it():
     if mkl.available():
         x = arrays_like((512,), "complex64")["C"]
         p = problem("c2c", x)
-        mkl.prepare(p, Algorithm("mkl", "dfti", 1))(x)
+        mkl.prepare(p, Algorithm(library="mkl", name="dfti"))(x)
         assert fftw.planners["f"].version.startswith("3.") and fftw.planners["f"].identity
         assert error(plans_of(fftw, p, 1)[-1][1](x), wanted(p, x)) <= allowed(p)
 

@@ -308,14 +308,14 @@ def test_descriptors_are_freed():
 
     x = np.ones(4096, np.complex64)
     p = problem("c2c", x)
-    mkl.prepare(p, Algorithm("mkl", "dfti", 1))
+    mkl.prepare(p, Algorithm(library="mkl", name="dfti"))
     before = held()
-    plans = [mkl.prepare(replace(p, scale=1.0 + i), Algorithm("mkl", "dfti", 1)) for i in range(100)]
+    plans = [mkl.prepare(replace(p, scale=1.0 + i), Algorithm(library="mkl", name="dfti")) for i in range(100)]
     grown = held() - before
     assert grown > 100 * 4096 and all(plan.keep[0].nbytes > 0 for plan in plans)
     del plans
     for i in range(2000):
-        mkl.prepare(replace(p, scale=1.0 + i), Algorithm("mkl", "dfti", 1))
+        mkl.prepare(replace(p, scale=1.0 + i), Algorithm(library="mkl", name="dfti"))
     assert held() - before < grown / 20
 
 

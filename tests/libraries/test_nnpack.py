@@ -155,7 +155,7 @@ def test_what_it_says_no_to_is_refused(library: NNPACK, monkeypatch: pytest.Monk
     assert all(not isinstance(a, Algorithm) for a in found)
     assert "NNPACK refuses it: out of memory (status 52)" in {f.reason for f in found}
     with pytest.raises(RuntimeError, match="out of memory"):
-        library.prepare(problem, Algorithm("nnpack", "ft8x8"))
+        library.prepare(problem, Algorithm(library="nnpack", name="ft8x8"))
 
 
 def test_it_is_known_to_the_rest() -> None:

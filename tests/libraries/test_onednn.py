@@ -165,7 +165,7 @@ def test_an_operation_it_has_not_is_refused_with_the_reason(library: Any) -> Non
     (refused,) = library.algorithms(problem, 2)
     assert "lstm" in refused.reason
     with pytest.raises(RuntimeError, match="lstm"):
-        library.prepare(problem, Algorithm("onednn", "none"))
+        library.prepare(problem, Algorithm(library="onednn", name="none"))
 
 
 # Threads and instruction sets --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Thing(Library):
     def reason(self): return ""
     def version(self): return "1"
     def algorithms(self, problem, threads):
-        yield Algorithm(self.name, "only", level="threads", basis="construction")
+        yield Algorithm(library=self.name, name="only", level="threads", basis="construction")
     def prepare(self, problem, algorithm):
         import numpy as np
         return PythonPlan(lambda a, b: np.full(problem.result, 7.0))

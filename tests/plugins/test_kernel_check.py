@@ -31,8 +31,8 @@ class Broken(Library):
         if problem.get("out"):
             yield Refusal("broken", "", "it makes its own output")
             return
-        yield Algorithm("broken", "sound")
-        yield Algorithm("broken", "kernel")
+        yield Algorithm(library="broken", name="sound")
+        yield Algorithm(library="broken", name="kernel")
     def prepare(self, problem, algorithm):
         m = problem.m if algorithm.name == "kernel" else 0
         def run(a, b):

@@ -57,7 +57,10 @@ class Trial(Library):
         self.name, self.title, self.openmp = name, name.upper(), openmp
         self.switch = switch or f"{name}.enabled"
         self.devices = ("cpu", "cuda", "rocm", "mps")
-        self.listed = [Algorithm(name, each.pop("as_", f"way{i}"), **{"level": "threads", **each}) for i, each in enumerate(map(dict, algorithms))]
+        self.listed = [
+            Algorithm(library=name, name=each.pop("as_", f"way{i}"), **{"level": "threads", **each})
+            for i, each in enumerate(map(dict, algorithms))
+        ]
         self.threads = 0
         self.levels: list[int] = []
 
@@ -161,7 +164,7 @@ def timed(made: list[Trial], asked: Problem) -> Any:
     """How many algorithms are timed for a call."""
     count = []
 
-    def measure_once(asked: Problem, found: list[Algorithm], threads: int, under: object) -> Record:
+    def measure_once(asked: Problem, found: list[Algorithm], threads: int, under: object, planner: object) -> Record:
         count.append(len(found))
         return Record()
 
@@ -218,7 +221,7 @@ def planned() -> Any:
     names = [a.name for a in fftw.algorithms(asked, 1)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fftw_library, "prepare_fftw", lambda planner, problem, algorithm, seconds, thread_guard: seconds)
-        return names, fftw.prepare(asked, Algorithm("fftw", names[0]))
+        return names, fftw.prepare(asked, Algorithm(library="fftw", name=names[0]))
 
 
 def permits(switch: str, change: Any, trait: str, family: str = "matmul", library: str = "trial", **more: Any) -> dict[str, Case]:

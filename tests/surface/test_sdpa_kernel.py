@@ -47,7 +47,7 @@ class Kernels(Library):
 
     def algorithms(self, problem: Any, threads: int) -> Iterator[Algorithm]:
         for kernel in KERNELS:
-            yield Algorithm(self.name, kernel, traits=(kernel,))
+            yield Algorithm(library=self.name, name=kernel, traits=(kernel,))
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def bench(
     """
     from .. import libraries, switches
     from ..engine import ranking
-    from ..engine.choose import eligible
+    from ..engine.choose import eligible, planner
     from ..engine.tuning.measure import measure_problem
 
     for name in library or ():
@@ -91,7 +91,8 @@ def bench(
                 candidates = able if len(able) > 1 else able * 2
                 # What is not needed here is there for those that follow.
                 share = min(budget, max(left, 0.0) / (len(problems) - number))
-                record = measure_problem(problem, candidates, allowed, budget=share, limit=max(left, share))
+                limit = max(left, share)
+                record = measure_problem(problem, candidates, allowed, budget=share, limit=limit, planner=planner)
                 found = _rows(problem, able, record, every)
                 disturbed += [record.disturbed] if record.disturbed else []
             else:

@@ -1,4 +1,4 @@
-"""From a Problem and the switches to a Choice, in the one order that holds everywhere.
+"""The Choice of an Algorithm for a Problem under the switches, in the one order that holds everywhere.
 
 1. libraries that are switched off or not there are refused; 2. what a library cannot do, or a switch forbids, is refused;
 3. algorithms coarser than `fp32_precision` permits, or whose measured error is above what is allowed, are refused; 4. those
@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from .. import libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import steps
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import Algorithm, Library, Refusal
-from ..libraries.cuda.common import kept
+from ..libraries.base import Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem
 from ..switches.provenance import steps_out
-from . import effective_precision, fft_plan_caches, plan_caches, ranking
-from . import policy as permits
+from . import effective_precision, fft_plan_caches, plan_caches, policy, ranking
 from .choice import Candidate, Choice
 
-__all__ = ["able", "choose", "eligible", "plan_for"]
+__all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
 
 _warned: set[tuple[str, ...]] = set()
 
@@ -72,7 +69,7 @@ def choose(
             waiting = set()  # what is not loaded yet may help
             continue
         assert choice.chosen is not None
-        preferred = choice.library in permits.preferred(problem, snapshot)[0]
+        preferred = choice.library in policy.preferred(problem, snapshot)[0]
         first = "" if preferred else _worth_loading(problem, choice, waiting, snapshot)
         if not first:
             return choice
@@ -82,9 +79,9 @@ def choose(
 
 def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     """Libraries that would have to be loaded to be asked, and that nobody asked for."""
-    if permits.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
+    if policy.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
         return set()  # everything is to be compared, or the choice must not depend on what was loaded on one thread
-    wanted = (*(snapshot["only"] or ()), *permits.preferred(problem, snapshot)[0])
+    wanted = (*(snapshot["only"] or ()), *policy.preferred(problem, snapshot)[0])
     return {name for name in libraries.names() if name not in wanted and not libraries.is_loaded(name)}
 
 
@@ -120,7 +117,7 @@ def _choose(
     if not conforming:
         raise _no_kernel(problem, refused)
     home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
-    timed, limit = permits.benchmarks(problem, snapshot)
+    timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
     if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, record, compared):
@@ -128,7 +125,7 @@ def _choose(
 
         under = coverage.restrictions(refused, snapshot, len(compared) < len(conforming))
         try:
-            record = measure_once(asked, compared, threads, under)
+            record = measure_once(asked, compared, threads, under, planner)
         except MemoryError:
             known = coverage.describe(record, conforming) if record is not None else ranking.describe(problem)
             basis = f"{known}; there is not enough memory to measure it"
@@ -144,7 +141,7 @@ def _choose(
         basis = ranking.describe(problem)
         if timed and not measured and measure:
             basis += "; nothing is measured on this device"
-    prefer, prefers = permits.preferred(problem, snapshot)
+    prefer, prefers = policy.preferred(problem, snapshot)
     order = ranking.sort(problem, conforming, prefer)
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
@@ -171,7 +168,7 @@ def _choose(
 
 
 def _put_first(order: list[Algorithm], prefer: tuple[str, ...], snapshot: Any) -> None:
-    order.sort(key=lambda a: permits.priority(a, snapshot))
+    order.sort(key=lambda a: policy.priority(a, snapshot))
     if prefer:
         order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
 
@@ -189,13 +186,10 @@ def _for_any_threads(
     alone = ranking.sort(problem, alone)
     _put_first(alone, prefer, snapshot)
     first = alone[0]
-    same = [a for a in order if (a.library, _base(a)) == (first.library, _base(first))] or [first]
+    base = first.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone
+    same = [a for a in order if (a.library, a.name.removesuffix("_items")) == (first.library, base)] or [first]
     same.sort(key=lambda a: not a.scaled)
     return [*same, *(a for a in order if a not in same)]
-
-
-def _base(algorithm: Algorithm) -> str:
-    return algorithm.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone
 
 
 def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = None) -> list[Algorithm]:
@@ -249,11 +243,11 @@ def _listed_by(
     from ..libraries import capability, errata
 
     able = []
-    for found in _algorithms(library, problem, threads):
+    for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
             continue
-        reason, switch = permits.forbids(found, snapshot)
+        reason, switch = policy.forbids(found, snapshot)
         if not reason and found.isa and not capability.allows(found.isa):
             reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
         if not reason:
@@ -267,9 +261,10 @@ def _listed_by(
     return able
 
 
-def _algorithms(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+def algorithms_of(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Yields what a library has for a Problem; one that fails to tell is refused."""
     try:
-        yield from library.algorithms(problem, threads)
+        yield from library.algorithms(problem, threads, *planner_for(library, planner))
     except Exception as error:  # a plug-in's mistake must not take the other libraries away
         yield Refusal(library.name, "", f"{type(library).__name__}.algorithms raised {type(error).__name__}: {error}")
 
@@ -296,7 +291,7 @@ def _conforming(
 ) -> list[Algorithm]:
     kept = []
     for a in able:
-        asked, switch = permits.determinism(a, problem, level, snapshot)
+        asked, switch = policy.determinism(a, problem, level, snapshot)
         if a.reaches(asked):
             kept.append(a)
         else:
@@ -312,7 +307,7 @@ def _switches_that_matter(problem: Problem, snapshot: Any) -> dict[str, tuple[st
     for name, switch in switches.declared().items():
         # One about arrays of another device, or a library that nothing drives, decides nothing here.
         absent = switch.allows and switch.allows not in libraries.names()
-        if problem.family in switch.governs and permits.device_of(switch) in ("", kind) and not absent:
+        if problem.family in switch.governs and policy.device_of(switch) in ("", kind) and not absent:
             said = switches.history(name)[0]
             if said.origin.kind != "default":
                 found[name] = (repr(snapshot[name]), str(said.origin))
@@ -355,14 +350,14 @@ def _preference_not_kept(choice: Choice, prefer: tuple[str, ...], prefers: str, 
         reasons = [c.reason for c in choice.candidates if c.library == name and c.verdict == "refused"]
         why = "; ".join(dict.fromkeys(reasons)) or "it has no algorithm for this"
         choice.fallbacks.append(f"{name} was preferred: {why}")
-    policy = snapshot["fallback"]
-    if policy == "error":
+    fallback = snapshot["fallback"]
+    if fallback == "error":
         raise FallbackRefused(
             f"{choice.problem.op} cannot run on {' or '.join(prefer)}, which {prefers} puts first",
             cause="; ".join(choice.fallbacks),
             remedy="another preference, or fallback = 'allow'",
         )
-    if policy == "warn":
+    if fallback == "warn":
         for name, text in zip(prefer, choice.fallbacks, strict=True):
             _warn_once((choice.problem.op, name, text), f"{choice.problem.op} runs on {choice.library}: {text}")
 
@@ -408,12 +403,12 @@ def plan_for(problem: Problem) -> Any:
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
-            return verbose_scopes.prepare(library, problem, algorithm, snapshot)
+            return verbose_scopes.prepare(library, problem, algorithm, snapshot, planner)
 
         try:
             # A plan that keeps packed weights is the caller's own: another object's weights may look the same.
-            kept = (fft_plan_caches if problem.family == "fft" else plan_caches).cache(library.name)
-            plan = make() if problem.packed else kept.get((problem, algorithm, snapshot, library), make)
+            cache = (fft_plan_caches if problem.family == "fft" else plan_caches).cache(library.name)
+            plan = make() if problem.packed else cache.get((problem, algorithm, snapshot, library), make)
         except RuntimeError as error:
             if algorithm.key in failed or isinstance(error, DeviceLost):
                 raise
@@ -425,30 +420,29 @@ def plan_for(problem: Problem) -> Any:
         return verbose_scopes.around(plan, library, snapshot)
 
 
-# What the libraries are given from here: who runs a step of theirs, where plans are kept, what became of timing them.
+class _EnginePlanner:
+    """The Planner that libraries are given."""
+
+    def chosen(self, problem: Problem) -> Choice:
+        return choose(problem, measure=False)
+
+    def plan(self, problem: Problem) -> Any:
+        return plan_for(problem)
+
+    def cufft_plan(self, device: int, key: Hashable, make: Callable[[], Any]) -> Any:
+        from .cufft_plan_caches import cufft_plans
+
+        return cufft_plans(device).get(key, make)
+
+    def timed_plan(self, library: str, key: str) -> tuple[str, int]:
+        from .tuning import vendor_plans
+
+        return vendor_plans.find(library, key)
+
+    def keep_timed_plan(self, library: str, key: str, plan: str, seconds: float, searched: int) -> None:
+        from .tuning import vendor_plans
+
+        vendor_plans.keep(library, key, plan, seconds, searched)
 
 
-def _chosen_for_step(problem: Problem) -> Choice:
-    return choose(problem, measure=False)
-
-
-def _cufft_plans(device: int) -> kept.Plans:
-    from .cufft_plan_caches import cufft_plans
-
-    return cufft_plans(device)
-
-
-def _tuned(library: str, key: str) -> tuple[str, int]:
-    from .tuning import vendor_plans
-
-    return vendor_plans.find(library, key)
-
-
-def _keep_tuned(library: str, key: str, plan: str, seconds: float, searched: int) -> None:
-    from .tuning import vendor_plans
-
-    vendor_plans.keep(library, key, plan, seconds, searched)
-
-
-steps.chosen, steps.plan = _chosen_for_step, plan_for
-kept.plans_of, kept.tuned, kept.keep_tuned = _cufft_plans, _tuned, _keep_tuned
+planner = _EnginePlanner()

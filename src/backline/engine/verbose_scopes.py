@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import BackendUnavailable
-from ..libraries.base import Algorithm, Library, PythonPlan
+from ..libraries.base import Algorithm, Library, Planner, PythonPlan, planner_for
 from ..libraries.verbosity_control import Voice, library_of, read_mkl, read_onednn, voice_of
 from ..native import capture_stdout
 from ..problems import Problem
@@ -215,14 +215,18 @@ def around(plan: Any, library: Library, snapshot: Any) -> Any:
     return VerbosePlan(plan, voice, level) if level or voice.standing else plan
 
 
-def prepare(library: Library, problem: Problem, algorithm: Algorithm, snapshot: Any) -> Any:
-    """Have a library prepare a plan, at the verbose level that a Snapshot asks for."""
+def prepare(library: Library, problem: Problem, algorithm: Algorithm, snapshot: Any, planner: Planner) -> Any:
+    """Returns the plan that a library prepares at the verbose level that a Snapshot asks for."""
+
+    def make() -> Any:
+        return library.prepare(problem, algorithm, *planner_for(library, planner))
+
     voice = voice_of(library)
     if voice is not None:
         level = voice.level(snapshot)
         if level < voice.standing or (level == 2 and voice.creates):
-            return _speak(voice, level, "creation", problem, algorithm, lambda: library.prepare(problem, algorithm))
-    return library.prepare(problem, algorithm)
+            return _speak(voice, level, "creation", problem, algorithm, make)
+    return make()
 
 
 def _speak(voice: Voice, level: int, phase: str, problem: Problem, algorithm: Algorithm, run: Callable[[], Any]) -> Any:

@@ -1,15 +1,17 @@
-"""What a Library is to the engine: it refuses a Problem with a reason, or lists Algorithms and prepares Plans for them."""
+"""The interface between libraries and the engine: a Library refuses a Problem, or lists Algorithms and prepares Plans."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .. import _core
-from ..errors import LibraryFailed
+from ..errors import LibraryFailed, NoKernel
 from ..native import loading
+from ..native.library_search import Finding
 from ..problems import Problem
 from . import registry
 from .availability import Availability
@@ -17,7 +19,10 @@ from .availability import Availability
 if TYPE_CHECKING:
     from ..native.library_search import LibrarySpec
 
-__all__ = ["BORROWED", "Algorithm", "FileLibrary", "Library", "PythonPlan", "Refusal", "failure"]
+__all__ = [
+    "BORROWED", "NO_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
+    "planner_for",
+]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")
 
@@ -25,7 +30,7 @@ LEVELS = ("off", "run", "threads")
 BORROWED = "count of the process"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One way a library has to solve a Problem.
 
@@ -76,7 +81,7 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a library, or one of its algorithms, is not a candidate."""
+    """The reason for which a library, or one of its algorithms, is not a candidate."""
 
     library: str
     name: str
@@ -113,13 +118,78 @@ class PythonPlan:
         return self.function(*arrays)
 
 
+class Planner(Protocol):
+    """The engine, as libraries see it whose algorithms are made of operations, or whose vendors have plans of their own."""
+
+    def chosen(self, problem: Problem) -> Any:
+        """Returns the Choice for a Problem under the switches that hold; nothing is measured or prepared for it."""
+
+    def plan(self, problem: Problem) -> Any:
+        """Returns the Plan for a Problem under the switches that hold."""
+
+    def cufft_plan(self, device: int, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Returns the plan of cuFFT for a key from the cache of a device; `make` makes the one that is not there."""
+
+    def timed_plan(self, library: str, key: str) -> tuple[str, int]:
+        """Returns the vendor's plan that was the fastest for a key, "" if none was timed, and of how many at most (0: of all)."""
+
+    def keep_timed_plan(self, library: str, key: str, plan: str, seconds: float, searched: int) -> None:
+        """Keeps the vendor's plan that was the fastest for a key, its time, and how many were timed at most (0: all)."""
+
+
+class NoPlanner:
+    """The Planner of a library that is used without the engine: it keeps nothing, and there are no plans of other libraries."""
+
+    def chosen(self, problem: Problem) -> Any:
+        raise NoKernel(f"nothing plans {problem.key}", cause="the library was called without a planner")
+
+    plan = chosen
+
+    def cufft_plan(self, device: int, key: Hashable, make: Callable[[], Any]) -> Any:
+        return make()
+
+    def timed_plan(self, library: str, key: str) -> tuple[str, int]:
+        return "", 0
+
+    def keep_timed_plan(self, library: str, key: str, plan: str, seconds: float, searched: int) -> None:
+        pass
+
+
+NO_PLANNER = NoPlanner()
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Support of one library for one type of Problem.
+
+    Attributes
+    ----------
+    algorithms
+        Function of the library's `context`, the Problem and the threads allowed: its algorithms, and why it lacks others.
+    prepare
+        Function of the `context`, the Problem and an Algorithm that `algorithms` listed: the Plan.
+    """
+
+    algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
+    prepare: Callable[[Any, Any, Algorithm], Any]
+
+
 class Library(Availability):
-    """Base of the libraries. A subclass has the five methods below; what else is known of it is its row in `registry`.
+    """Base of the libraries. A subclass has `reason`, `version` and `handlers`, or `algorithms` and `prepare` of its own.
+
+    What else is known of it is its row in `registry`.
 
     Attributes
     ----------
     name, title, how_to_get
         From its row, and so are the others below; a class without a row sets them itself.
+    handlers
+        What it has for each type of Problem. A subclass without any has `algorithms` and `prepare` of its own, which may leave
+        the planner out.
+    threaded
+        Whether it can use more than one thread for a call.
+    rwlock
+        Lock that its prepared calls take, None for none.
     switch
         The switch that allows it; ``<name>.enabled`` unless a subclass says otherwise.
     families
@@ -140,6 +210,9 @@ class Library(Availability):
     openmp = False
     kernels: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
+    handlers: ClassVar[Mapping[type[Problem], Handler]] = {}
+    threaded = True
+    rwlock: _core.ReadWriteLock | None = None
     _row: registry.LibraryInfo | None = None
 
     def __init_subclass__(cls) -> None:
@@ -173,17 +246,45 @@ class Library(Availability):
         """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
         return None
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        """Every way it has for this Problem with at most that many threads, and the reasons for those it does not have."""
-        raise NotImplementedError
+    def context(self, planner: Planner) -> Any:
+        """Returns the first argument of the functions of `handlers`."""
+        return self
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        """The Plan: a callable of the arrays of the call."""
-        raise NotImplementedError
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+        """Yields the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
+        handler = self.handlers.get(type(problem))
+        if not self.available():
+            yield Refusal(self.name, "", f"not available: {self.reason()}")
+        elif handler is None:
+            yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
+        else:
+            yield from handler.algorithms(self.context(planner), problem, threads if self.threaded else 1)
+
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
+        """Returns the Plan: a callable of the arrays of the call."""
+        handler = self.handlers.get(type(problem))
+        if handler is None:
+            raise LibraryFailed(f"{self.title} has no {problem.op}")
+        plan = handler.prepare(self.context(planner), problem, algorithm)
+        if self.rwlock is not None and isinstance(plan, _core.PreparedCall):
+            plan.rwlock = self.rwlock  # here, so that plans of second tries and measurements have it as well
+        return plan
+
+    def details(self) -> dict[str, Any]:
+        """Returns facts of this library's own for `report`, which come after the common ones and replace them."""
+        return {}
 
     def report(self) -> dict[str, Any]:
-        """Facts for `backline info`: path, version, where it was found, threads, what was set at load."""
-        raise NotImplementedError
+        """Returns facts for `backline info`: path, version, where it was found, threads, what was set at load."""
+        reason = self.reason()
+        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+        facts |= {"how to get": self.how_to_get} if reason else {"version": self.version()}
+        return facts | self.details()
+
+
+def planner_for(library: Library, planner: Planner) -> tuple[Planner] | tuple[()]:
+    """Returns the last argument of `algorithms` and `prepare`: none for a library without handlers, which may not take it."""
+    return (planner,) if library.handlers else ()
 
 
 class FileLibrary(Library):
@@ -191,11 +292,17 @@ class FileLibrary(Library):
 
     Attributes
     ----------
+    finding
+        Result of the search for the file; None before.
+    facts
+        What was learned when it was loaded, for `report`.
     load_seconds
-        What finding, loading and checking it took, without testing the file in a child process; 0 before.
+        Time that finding, loading and checking it took, without testing the file in a child process; 0 before.
     """
 
     load_seconds = 0.0
+    finding: Finding | None = None
+    facts: Mapping[str, Any] = MappingProxyType({})
     _reason: str | None = None
     _being_loaded = False
 
@@ -229,8 +336,18 @@ class FileLibrary(Library):
             self._being_loaded = True
             try:
                 reason = self.load()
+            except (OSError, RuntimeError, ValueError) as error:
+                # dlopen's own text, or a symbol or call that is not as it should be: a reason, not a crash.
+                reason = f"{type(error).__name__}: {error}"
             finally:
                 self._being_loaded = False
             self.load_seconds = time.perf_counter() - loading.testing_seconds - begin
             self._reason = reason  # last: from here on other threads use the library without the lock
             return reason
+
+    def details(self) -> dict[str, Any]:
+        found = self.finding
+        searched = {} if found is None else {
+            "path": found.path, "found by": found.step, "search": [str(step) for step in found.steps],
+        }  # fmt: skip
+        return searched | (dict(self.facts) if self.available() else {})

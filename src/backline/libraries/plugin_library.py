@@ -17,7 +17,7 @@ from ..problems import Problem
 from ..switches import plugins
 from ..switches.plugin_file import DEVICES, line_of
 from ..switches.switch import show
-from .base import LEVELS, Algorithm, Library, Refusal
+from .base import LEVELS, NO_PLANNER, Algorithm, Library, Planner, Refusal, planner_for
 
 __all__ = ["Plugged"]
 
@@ -139,13 +139,13 @@ class Plugged(Library):
         except Exception:  # any error of its own; an absent library has no version either
             return None
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
         made = self.load()
         if made is None:
             yield Refusal(self.name, "", self.reason())
             return
         try:
-            found = list(made.algorithms(problem, threads))
+            found = list(made.algorithms(problem, threads, *planner_for(made, planner)))
         except Exception as error:  # any error of its own
             yield Refusal(self.name, "", f"{self.who}: algorithms() raised {plugins.words_of(error)}")
             return
@@ -181,12 +181,12 @@ class Plugged(Library):
             return f"level must be one of {', '.join(LEVELS)}, and basis one of {', '.join(_BASES)}"
         return ""
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
         made = self.load()
         if made is None:
             raise BackendUnavailable(self.reason())
         try:
-            plan = made.prepare(problem, algorithm)
+            plan = made.prepare(problem, algorithm, *planner_for(made, planner))
             if not callable(plan):
                 raise TypeError(f"the plan {show(plan)} is no function of the arrays")
             plan.choice = None  # the engine writes its Choice there

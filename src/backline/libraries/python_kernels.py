@@ -7,7 +7,7 @@ from typing import Any
 
 from ..problems import Problem
 from . import overrides
-from .base import Algorithm, Library, PythonPlan, Refusal
+from .base import NO_PLANNER, Algorithm, Library, Planner, PythonPlan, Refusal
 
 __all__ = ["PythonKernels"]
 
@@ -31,17 +31,19 @@ class PythonKernels(Library):
             found[f"{name} {same + 1}" if same else name] = verdict
         return found
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
         for name, verdict in self._considered(problem).items():
             if verdict.reason:
                 yield Refusal(self.name, name, verdict.reason, verdict.switch)
             else:
                 # What such a kernel promises of its bits nobody can tell here.
                 which = f"override {id(verdict.override)}"  # a plan that was made for another one is no plan for this
-                yield Algorithm(self.name, name, level="off", traits=("override", which), note="in the operation's place")
+                yield Algorithm(
+                    library=self.name, name=name, level="off", traits=("override", which), note="in the operation's place"
+                )
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
         return PythonPlan(self._considered(problem)[algorithm.name].override.function)
 
-    def report(self) -> dict[str, Any]:
-        return {"name": self.name, "title": self.title, "available": True, "reason": "", "version": None, "path": None}
+    def details(self) -> dict[str, Any]:
+        return {"path": None}

@@ -55,7 +55,7 @@ class Kahan(Library):
             yield Refusal(self.name, "dot2", reason, "kahan.largest")
         else:
             note = "as if computed in twice the precision; slow"
-            yield Algorithm(self.name, "dot2", 1, False, "", "threads", "construction", "", note)
+            yield Algorithm(library=self.name, name="dot2", level="threads", basis="construction", note=note)
 
     def prepare(self, problem: Problem, algorithm: Algorithm) -> PythonPlan:
         a, b, out = (problem.index(role) for role in ("a", "b", "out"))

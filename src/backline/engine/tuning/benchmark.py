@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...libraries.base import Algorithm
+from ...libraries.base import NO_PLANNER, Algorithm, Planner
 from ...problems import Problem
 from ...switches.provenance import steps_out
 from . import coverage, measure, record_store
@@ -20,8 +20,9 @@ _warned = False
 
 
 def measure_once(
-    problem: Problem, algorithms: list[Algorithm], threads: int, under: Mapping[str, str] = _NOTHING
-) -> TuningRecord:
+    problem: Problem, algorithms: list[Algorithm], threads: int, under: Mapping[str, str] = _NOTHING,
+    planner: Planner = NO_PLANNER,
+) -> TuningRecord:  # fmt: skip
     """The record for a Problem, which covers the candidates: what it does not cover yet is measured and kept.
 
     Threads that ask for the same wait. What this process has tried to measure is not tried again. One warning a process says that
@@ -31,7 +32,7 @@ def measure_once(
         record = record_store.find(problem, threads)
         if record is not None and not coverage.untried(problem, threads, record, algorithms):
             return record
-        record = measure_missing(problem, algorithms, threads, under=under)
+        record = measure_missing(problem, algorithms, threads, under=under, planner=planner)
         record_store.tried(problem, threads).update(a.key for a in algorithms)  # not those that there was no memory for any of
     global _warned
     if record.disturbed and not _warned:

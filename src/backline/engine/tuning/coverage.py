@@ -33,7 +33,7 @@ def pending(record: TuningRecord | None, algorithms: Sequence[Algorithm], *, tim
 
     Examples
     --------
-    >>> a, b = Algorithm("numpy", "matmul"), Algorithm("mkl", "gemm")
+    >>> a, b = Algorithm(library="numpy", name="matmul"), Algorithm(library="mkl", name="gemm")
     >>> record = TuningRecord("matmul f32 8x8 8x8", 1, errors={"numpy.matmul@1": 0.0}, covered=("numpy.matmul@1",))
     >>> [one.key for one in pending(record, [a, b])], pending(record, [a])
     (['mkl.gemm@1'], [])

@@ -27,7 +27,7 @@ from ... import _core, libraries
 from ..._version import __version__
 from ...errors import DeviceLost
 from ...libraries import array_kinds
-from ...libraries.base import Algorithm
+from ...libraries.base import NO_PLANNER, Algorithm, Planner, planner_for
 from ...native import machine
 from ...problems import Problem
 from .. import accuracy
@@ -91,6 +91,7 @@ def measure_problem(
     progress: Callable[[str, int], None] | None = None,
     under: Mapping[str, str] = _NOTHING,
     tries: int = TRIES,
+    planner: Planner = NO_PLANNER,
 ) -> TuningRecord:
     """Check and time algorithms on random operands.
 
@@ -116,6 +117,8 @@ def measure_problem(
         Switches that keep other candidates away, for the record.
     tries
         How often to time at most, if other programs keep the machine busy.
+    planner
+        Given to the libraries that prepare the algorithms.
 
     Returns
     -------
@@ -136,7 +139,7 @@ def measure_problem(
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     with one_at_a_time:
         run = _Run(problem, algorithms, threads, seed, start + limit, progress)
-        run.under = under
+        run.under, run.planner = under, planner
         pooled = _core.pool_info()["limit_bytes"]
         # Candidates take turns: what each leaves in the pool of blocks would add up.
         _core.pool_limit(min(pooled, problem.bytes + MAX_POOL))
@@ -177,6 +180,7 @@ class _Run:
         self.hopeless: list[str] = []
         self.disturbed = ""
         self.under: Mapping[str, str] = _NOTHING
+        self.planner: Planner = NO_PLANNER
         self.last_pool = ""
         l2, l3 = _caches()
         self.flush = min(2 * l3, MAX_FLUSH) if problem.bytes > l2 else 0
@@ -221,7 +225,8 @@ class _Run:
             if overwritten:  # by the last candidate
                 self.refill(held.arrays)
             try:
-                plan = libraries.get(a.library).prepare(self.problem, a)
+                library = libraries.get(a.library)
+                plan = library.prepare(self.problem, a, *planner_for(library, self.planner))
                 self.settle(pool)
                 begin = time.perf_counter()
                 result = plan(*self.arrays)

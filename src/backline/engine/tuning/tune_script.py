@@ -23,7 +23,7 @@ from ...libraries.base import FileLibrary
 from ...problems import Problem
 from .. import ranking
 from ..choice import Candidate
-from ..choose import eligible
+from ..choose import eligible, planner
 from . import coverage, database
 from . import record_store as records
 from .benchmark import measure_missing
@@ -360,6 +360,7 @@ def _measure(
                     again=again,
                     timing=timing,
                     under=under,
+                    planner=planner,
                     budget=min(PER_PROBLEM, left),
                     limit=min(left, max(3 * PER_PROBLEM, left / 4)),
                     tries=1,

@@ -45,15 +45,17 @@ def attention_algorithms(blas: BlasTraits, problem: AttentionProblem, threads: i
             yield Refusal(blas.name, name, reason)
             continue
         if blas.pool and blas.thread_guard is None:  # its threads are NumPy's: as many as that was told
-            yield Algorithm(blas.name, name, 1, False, precision, "run", blas.run_basis, blas.pool, traits=(trait,))
+            yield Algorithm(
+                library=blas.name, name=name, precision=precision, basis=blas.run_basis, pool=blas.pool, traits=(trait,)
+            )
             continue
         count = _Shape(problem, name).items
         if threads > 1 and count > 1 and problem.flops >= THREAD_FLOPS and blas.pool:
             yield Algorithm(
-                blas.name, name, min(threads, count), True, precision, "threads", "construction", blas.pool,
-                "blocks of query rows divided among the threads", (trait,),
+                library=blas.name, name=name, threads=min(threads, count), scaled=True, precision=precision, level="threads",
+                basis="construction", pool=blas.pool, note="blocks of query rows divided among the threads", traits=(trait,),
             )  # fmt: skip
-        yield Algorithm(blas.name, name, 1, False, precision, "threads", "construction", traits=(trait,))
+        yield Algorithm(library=blas.name, name=name, precision=precision, level="threads", basis="construction", traits=(trait,))
 
 
 def _too_much(p: AttentionProblem) -> str:

@@ -1,13 +1,13 @@
-"""What OpenBLAS, MKL and BLIS have in common: found, checked, opened, probed; then products and LAPACK."""
+"""Base class of OpenBLAS, MKL and BLIS: loading, probing, and handlers for products, LAPACK and what is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, cast
 
 from ... import switches
 from ...native import thread_team
-from ...native.library_search import Finding, search
+from ...native.library_search import search
 from ...problems import Problem
 from ...problems.attention_problem import AttentionProblem
 from ...problems.conv_problem import ConvProblem
@@ -16,7 +16,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.rnn_problem import RnnProblem
-from ..base import Algorithm, FileLibrary, Refusal
+from ..base import Algorithm, FileLibrary, Handler, Refusal
 from ..numpy.library import reference_plan
 from ..probing.in_process_probe import probe
 from ..probing.probe_cache import Proof, prove
@@ -28,7 +28,63 @@ from .im2col import conv_algorithms, prepare_conv
 from .lapack import linalg_algorithms, prepare_linalg
 from .linear_epilogue import linear_algorithms, prepare_linear
 
-__all__ = ["BlasLibrary"]
+__all__ = ["ATTENTION", "BlasLibrary", "prepare_product", "product_algorithms"]
+
+
+Listed = Iterator[Algorithm | Refusal]
+
+
+def _empty(library: BlasLibrary, problem: MatmulProblem | LinalgProblem) -> list[Algorithm]:
+    """Returns an algorithm for an empty Problem: `only` must not be why a program's empty batch fails."""
+    if not problem.empty or not takes(problem.dtype):
+        return []
+    return [Algorithm(library=library.name, name="empty", level="threads", basis="construction", note="nothing to compute")]
+
+
+def product_algorithms(library: BlasLibrary, problem: MatmulProblem, threads: int) -> Listed:
+    """Yields what a BLAS has for a product."""
+    yield from _empty(library, problem) or matmul_algorithms(library.blas, problem, threads)
+
+
+def prepare_product(library: BlasLibrary, problem: MatmulProblem, algorithm: Algorithm) -> Any:
+    """Returns the Plan of an Algorithm that `product_algorithms` listed."""
+    return reference_plan(problem) if algorithm.name == "empty" else prepare_matmul(library.blas, problem, algorithm)
+
+
+def _linalg_algorithms(library: BlasLibrary, problem: LinalgProblem, threads: int) -> Listed:
+    if not library.has_lapack and problem.op != "linalg.solve_triangular":  # which every BLAS has
+        yield Refusal(library.name, "", f"{library.title} has no {problem.op}")
+        return
+    yield from _empty(library, problem) or linalg_algorithms(library.blas, problem, threads)
+
+
+def _prepare_linalg(library: BlasLibrary, problem: LinalgProblem, algorithm: Algorithm) -> Any:
+    if algorithm.name == "empty":
+        return reference_plan(problem)
+
+    def again(name: str) -> Any:
+        other = Algorithm(library=library.name, name=name, threads=algorithm.threads, scaled=algorithm.scaled)
+        return library.prepare(problem, other)
+
+    return prepare_linalg(library.blas, problem, algorithm, again)
+
+
+def _of_traits(
+    algorithms: Callable[[BlasTraits, Any, int], Listed], prepare: Callable[[BlasTraits, Any, Algorithm], Any]
+) -> Handler:
+    """Returns the Handler of two functions that take the traits of a loaded library."""
+
+    def prepared(library: BlasLibrary, problem: Problem, algorithm: Algorithm) -> Any:
+        return reference_plan(problem) if algorithm.name == "empty" else prepare(library.blas, problem, algorithm)
+
+    return Handler(lambda library, problem, threads: algorithms(library.blas, problem, threads), prepared)
+
+
+ATTENTION = {
+    AttentionProblem: _of_traits(attention_algorithms, prepare_attention),
+    MultiHeadProblem: _of_traits(fused_algorithms, prepare_fused),
+}
+"""Handlers of the libraries whose products our attention kernels call."""
 
 
 class BlasLibrary(FileLibrary):
@@ -37,38 +93,47 @@ class BlasLibrary(FileLibrary):
     has_lapack = True
     openmp = True  # what threads they start are those of the one team
     kernels: tuple[str, ...] = ()  # of attention
+    handlers: ClassVar[Mapping[type[Problem], Handler]] = {
+        MatmulProblem: Handler(product_algorithms, prepare_product),
+        LinalgProblem: Handler(_linalg_algorithms, _prepare_linalg),
+        ConvProblem: _of_traits(conv_algorithms, prepare_conv),
+        LinearProblem: Handler(linear_algorithms, prepare_linear),
+        RnnProblem: _of_traits(rnn_algorithms, prepare_rnn),
+    }
 
     def __init__(self) -> None:
-        self.finding: Finding | None = None
         self.traits: BlasTraits | None = None
-        self.facts: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def blas(self) -> BlasTraits:
+        """The loaded library."""
+        assert self.traits is not None
+        return self.traits
 
     def open(self, path: str) -> BlasTraits:
-        """Load the file and say what it is."""
+        """Loads the file and returns its traits."""
         raise NotImplementedError
 
     def opened(self, traits: BlasTraits) -> None:
         """Called once it has computed something."""
 
     def load(self) -> str:
-        try:
-            self.finding = search(self.spec)
-            if self.finding.path is None:
-                return self.finding.reason
-            proof = self._proof(self.finding.path)
-            if proof.reason:
-                return proof.reason
-            traits = self.open(self.finding.path)
-            wrong = proof.replaced()
-            if wrong:
-                return wrong
-            wrong = probe(traits, has_lapack=self.has_lapack)
-            if wrong:
-                return f"{self.finding.path} {wrong}"
-            self.opened(traits)
-        except (OSError, RuntimeError, ValueError) as error:
-            # dlopen's own text, or a symbol that is not what it should be: a reason, not a crash.
-            return f"{type(error).__name__}: {error}"
+        self.finding = search(self.spec)
+        if self.finding.path is None:
+            return self.finding.reason
+        proof = self._proof(self.finding.path)
+        if proof.reason:
+            return proof.reason
+        traits = self.open(self.finding.path)
+        wrong = proof.replaced()
+        if wrong:
+            return wrong
+        wrong = probe(traits, has_lapack=self.has_lapack)
+        if wrong:
+            return f"{self.finding.path} {wrong}"
+        self.opened(traits)
+        self.facts = {"pool": traits.pool, "integers": f"{8 * traits.native.int_size}-bit", **self.facts}
         self.traits = traits
         return ""
 
@@ -81,61 +146,3 @@ class BlasLibrary(FileLibrary):
     def trial(self) -> dict[str, Any]:
         """Returns how the child process is to open the file: "mode", "setup" and "set threads" of `probe_program`."""
         raise NotImplementedError
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        assert self.traits is not None
-        mine = isinstance(problem, MatmulProblem) or self.has_lapack or problem.op == "linalg.solve_triangular"
-        if isinstance(problem, (MatmulProblem, LinalgProblem)) and problem.empty and mine and takes(problem.dtype):
-            # Nothing to compute, so `only` must not be why it fails: an empty batch is part of every program's life.
-            yield Algorithm(self.name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
-        elif isinstance(problem, MatmulProblem):
-            yield from matmul_algorithms(self.traits, problem, threads)
-        elif isinstance(problem, LinalgProblem) and (self.has_lapack or problem.op == "linalg.solve_triangular"):
-            yield from linalg_algorithms(self.traits, problem, threads)
-        elif isinstance(problem, AttentionProblem) and self.kernels:
-            yield from attention_algorithms(self.traits, problem, threads)
-        elif isinstance(problem, MultiHeadProblem) and self.kernels:
-            yield from fused_algorithms(self.traits, problem, threads)
-        elif isinstance(problem, ConvProblem):
-            yield from conv_algorithms(self.traits, problem, threads)
-        elif isinstance(problem, LinearProblem):
-            yield from linear_algorithms(self, problem, threads)
-        elif isinstance(problem, RnnProblem):
-            yield from rnn_algorithms(self.traits, problem, threads)
-        else:
-            yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        assert self.traits is not None
-        if algorithm.name == "empty":
-            return reference_plan(problem)
-        if isinstance(problem, MatmulProblem):
-            return prepare_matmul(self.traits, problem, algorithm)
-        if isinstance(problem, ConvProblem):
-            return prepare_conv(self.traits, problem, algorithm)
-        if isinstance(problem, AttentionProblem):
-            return prepare_attention(self.traits, problem, algorithm)
-        if isinstance(problem, MultiHeadProblem):
-            return prepare_fused(self.traits, problem, algorithm)
-        if isinstance(problem, LinearProblem):
-            return prepare_linear(self, problem, algorithm)
-        if isinstance(problem, RnnProblem):
-            return prepare_rnn(self.traits, problem, algorithm)
-        assert isinstance(problem, LinalgProblem)
-
-        def again(name: str) -> Any:
-            return self.prepare(problem, Algorithm(self.name, name, algorithm.threads, algorithm.scaled))
-
-        return prepare_linalg(self.traits, problem, algorithm, again)
-
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            facts["how to get"] = self.how_to_get
-        if self.finding is not None:
-            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
-        if self.traits is not None:
-            native = self.traits.native
-            facts |= {"version": self.version(), "pool": self.traits.pool, "integers": f"{8 * native.int_size}-bit", **self.facts}
-        return facts

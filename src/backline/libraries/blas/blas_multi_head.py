@@ -39,7 +39,7 @@ composed: list[Callable[..., Any]] = []  # the function of a Problem and its arr
 def composed_algorithms(p: MultiHeadProblem) -> Iterator[Algorithm | Refusal]:
     """Operations one after the other; who runs each is decided for it alone."""
     note = "linear, matmul and softmax one by one, each by the library that is chosen for it"
-    yield Algorithm("numpy", COMPOSED, 1, False, "", "threads", "construction", "", note)
+    yield Algorithm(library="numpy", name=COMPOSED, level="threads", basis="construction", note=note)
 
 
 def prepare_composed(p: MultiHeadProblem) -> Any:
@@ -62,8 +62,11 @@ def fused_algorithms(blas: BlasTraits, p: MultiHeadProblem, threads: int) -> Ite
     if threads > 1 and p.flops >= THREAD_FLOPS and blas.pool:
         note = "rows of the projections and blocks of queries divided among the threads"
         shared = thread_team.items_threads(threads)
-        yield Algorithm(blas.name, FUSED, shared, True, "", "run", "construction", blas.pool, note, TRAITS)
-    yield Algorithm(blas.name, FUSED, 1, False, "", "threads", "construction", traits=TRAITS)
+        yield Algorithm(
+            library=blas.name, name=FUSED, threads=shared, scaled=True, basis="construction", pool=blas.pool, note=note,
+            traits=TRAITS,
+        )  # fmt: skip
+    yield Algorithm(library=blas.name, name=FUSED, level="threads", basis="construction", traits=TRAITS)
 
 
 def _refusal(p: MultiHeadProblem) -> str:

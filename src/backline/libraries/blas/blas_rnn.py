@@ -36,24 +36,25 @@ def rnn_algorithms(blas: BlasTraits, p: RnnProblem, threads: int) -> Iterator[Al
     elif p.is_gradient:
         yield Refusal(blas.name, "steps", "the compiled steps have no gradients")
     elif p.empty:
-        yield Algorithm(blas.name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        yield Algorithm(library=blas.name, name="empty", level="threads", basis="construction", note="nothing to compute")
     elif _largest(p) > blas.native.max_integer:
         yield Refusal(blas.name, "steps", f"sizes past {blas.native.max_integer} need 64-bit integers")
     else:
         if threads > 1 and p.flops >= THREAD_FLOPS and blas.pool:
             shared = thread_team.items_threads(threads)
             divided = Algorithm(
-                blas.name, "steps_items", shared, True, "", "run", "construction", blas.pool,
-                "directions and parts of the batch divided among the threads",
+                library=blas.name, name="steps_items", threads=shared, scaled=True, basis="construction", pool=blas.pool,
+                note="directions and parts of the batch divided among the threads",
             )  # fmt: skip
             whole = Algorithm(
-                blas.name, "steps", threads, True, "", "threads" if blas.any_thread_count else "run",
-                blas.any_thread_count or blas.run_basis, blas.pool,
+                library=blas.name, name="steps", threads=threads, scaled=True,
+                level="threads" if blas.any_thread_count else "run", basis=blas.any_thread_count or blas.run_basis,
+                pool=blas.pool,
             )  # fmt: skip
             if p.directions * _parts(p, shared) > 1:
                 yield divided
             yield whole
-        yield Algorithm(blas.name, "steps", 1, False, "", "threads", blas.run_basis)
+        yield Algorithm(library=blas.name, name="steps", level="threads", basis=blas.run_basis)
 
 
 def _largest(p: RnnProblem) -> int:

@@ -93,7 +93,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     precision = "f32 accumulation" if half else ""
     vector = not half and (problem.m == 1 or problem.n == 1)
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
-        yield Algorithm(blas.name, "dot", level="threads", basis="construction")
+        yield Algorithm(library=blas.name, name="dot", level="threads", basis="construction")
         return
     names = ["gemv"] if vector else []
     if not vector or problem.parameter("conj"):
@@ -101,22 +101,27 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     for name in names:
         if threads > 1 and problem.flops >= THREAD_FLOPS:
             yield Algorithm(
-                blas.name, name, threads, True, precision, "threads" if blas.any_thread_count else "run",
-                blas.any_thread_count or blas.run_basis, blas.pool,
+                library=blas.name, name=name, threads=threads, scaled=True, precision=precision,
+                level="threads" if blas.any_thread_count else "run", basis=blas.any_thread_count or blas.run_basis,
+                pool=blas.pool,
             )  # fmt: skip
-        yield Algorithm(blas.name, name, 1, False, precision, "threads", blas.run_basis)
+        yield Algorithm(library=blas.name, name=name, precision=precision, level="threads", basis=blas.run_basis)
     if problem.items == 1 and not vector:
         yield from _divided(blas, problem, threads, half)
     if problem.items > 1 and not vector:
         if threads > 1 and problem.flops >= THREAD_FLOPS and blas.pool:
             yield Algorithm(
-                blas.name, f"{names[0]}_items", thread_team.items_threads(threads), True, precision, "threads", "construction",
-                blas.pool, "items of the batch divided among the threads",
+                library=blas.name, name=f"{names[0]}_items", threads=thread_team.items_threads(threads), scaled=True,
+                precision=precision, level="threads", basis="construction", pool=blas.pool,
+                note="items of the batch divided among the threads",
             )  # fmt: skip
         if not half and _strided(blas, problem):
-            yield Algorithm(blas.name, "gemm_batch", 1, False, precision, "threads", blas.run_basis)
+            yield Algorithm(library=blas.name, name="gemm_batch", precision=precision, level="threads", basis=blas.run_basis)
             if threads > 1 and problem.flops >= THREAD_FLOPS:
-                yield Algorithm(blas.name, "gemm_batch", threads, True, precision, "run", blas.run_basis, blas.pool)
+                yield Algorithm(
+                    library=blas.name, name="gemm_batch", threads=threads, scaled=True, precision=precision,
+                    basis=blas.run_basis, pool=blas.pool,
+                )  # fmt: skip
 
 
 def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> Iterator[Algorithm]:
@@ -125,8 +130,8 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
         return
     if threads > 1 and p.flops >= SPLIT_FLOPS and max(p.m, p.n) >= 16 * threads and blas.pool:
         yield Algorithm(
-            blas.name, "gemm_split", threads, True, "", "run", "construction", blas.pool,
-            "rows or columns divided among the threads, each part a product of its own",
+            library=blas.name, name="gemm_split", threads=threads, scaled=True, basis="construction", pool=blas.pool,
+            note="rows or columns divided among the threads, each part a product of its own",
         )  # fmt: skip
     a, b, out = p.view("a"), p.view("b"), p.view("out")
     assert a is not None and b is not None
@@ -135,8 +140,11 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
             return
         note = "row by row over slabs of the right operand that stay in cache"
         if threads > 1 and blas.pool:
-            yield Algorithm(blas.name, "gemv_slabs", threads, True, "", "run", "construction", blas.pool, note)
-        yield Algorithm(blas.name, "gemv_slabs", 1, False, "", "threads", "construction", "", note)
+            yield Algorithm(
+                library=blas.name, name="gemv_slabs", threads=threads, scaled=True, basis="construction", pool=blas.pool,
+                note=note,
+            )  # fmt: skip
+        yield Algorithm(library=blas.name, name="gemv_slabs", level="threads", basis="construction", note=note)
 
 
 def takes(dtype: np.dtype[Any]) -> bool:

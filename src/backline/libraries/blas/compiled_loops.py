@@ -51,8 +51,10 @@ def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm]:
         return
     size, note = max(prod(o.shape) for o in p.operands), "a loop compiled for this"
     if threads > 1 and size >= (RELU_THREADED if p.op in RELU else THREADED):
-        yield Algorithm("numpy", COMPILED, threads, True, "", "threads", "construction", "", note)
-    yield Algorithm("numpy", COMPILED, 1, False, "", "threads", "construction", "", note)
+        yield Algorithm(
+            library="numpy", name=COMPILED, threads=threads, scaled=True, level="threads", basis="construction", note=note
+        )
+    yield Algorithm(library="numpy", name=COMPILED, level="threads", basis="construction", note=note)
 
 
 def prepare_compiled(p: NeuralProblem, algorithm: Algorithm) -> Any:

@@ -42,7 +42,7 @@ def conv_algorithms(blas: BlasTraits, p: ConvProblem, threads: int) -> Iterator[
     elif p.dtype.kind == "c" and p.op.startswith("conv_grad"):
         yield Refusal(blas.name, "im2col", "gradients of complex convolutions are conjugated, which this does not do")
     elif p.empty:
-        yield Algorithm(blas.name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        yield Algorithm(library=blas.name, name="empty", level="threads", basis="construction", note="nothing to compute")
     elif _largest(p) > MOST:
         yield Refusal(blas.name, "im2col", f"an image, or the weights of a feature, have more than {MOST} elements")
     else:
@@ -51,10 +51,10 @@ def conv_algorithms(blas: BlasTraits, p: ConvProblem, threads: int) -> Iterator[
             name, basis, note = "depthwise", "construction", "channel by channel, without a product"
         if threads > 1 and p.flops >= THREAD_FLOPS and blas.pool:
             yield Algorithm(
-                blas.name, name, thread_team.items_threads(threads), True, "", "threads", "construction", blas.pool,
-                f"{note}, divided among the threads",
+                library=blas.name, name=name, threads=thread_team.items_threads(threads), scaled=True, level="threads",
+                basis="construction", pool=blas.pool, note=f"{note}, divided among the threads",
             )  # fmt: skip
-        yield Algorithm(blas.name, name, 1, False, "", "threads", basis, "", note)
+        yield Algorithm(library=blas.name, name=name, level="threads", basis=basis, note=note)
 
 
 def _by_channel(p: ConvProblem) -> bool:

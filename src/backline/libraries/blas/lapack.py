@@ -93,13 +93,13 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
             continue
         if threads > 1 and problem.flops >= THREAD_FLOPS:
             if problem.flops >= SHARED_FLOPS * problem.items:
-                yield Algorithm(blas.name, name, threads, True, "", "run", blas.run_basis, pool)
+                yield Algorithm(library=blas.name, name=name, threads=threads, scaled=True, basis=blas.run_basis, pool=pool)
             if problem.items > 1 and blas.pool:
                 yield Algorithm(
-                    blas.name, f"{name}_items", thread_team.items_threads(threads), True, "", "threads", "construction",
-                    blas.pool, "items of the batch divided among the threads",
+                    library=blas.name, name=f"{name}_items", threads=thread_team.items_threads(threads), scaled=True,
+                    level="threads", basis="construction", pool=blas.pool, note="items of the batch divided among the threads",
                 )  # fmt: skip
-        yield Algorithm(blas.name, name, 1, False, "", "threads", blas.run_basis)
+        yield Algorithm(library=blas.name, name=name, level="threads", basis=blas.run_basis)
 
 
 def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, again: Callable[[str], Any]) -> Any:

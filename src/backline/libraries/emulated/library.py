@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import libraries, switches
 from ...errors import refuse_overlap
-from ...problems import Operand, Problem
+from ...problems import Operand
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from .. import errata
-from ..base import Algorithm, Library, PythonPlan, Refusal
+from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
 from ..blas.linear_epilogue import linear_algorithms, prepare_linear
 from ..reference.rounding import STORED, round_to
 
@@ -48,6 +48,10 @@ class Emulated(Library):
     bf16 False
     """
 
+    handlers: ClassVar = {
+        MatmulProblem: Handler(lambda library, p, threads: _algorithms(p, threads), lambda library, p, a: _prepare(p, a)),
+        LinearProblem: Handler(linear_algorithms, prepare_linear),
+    }
 
     def reason(self) -> str:
         return ""
@@ -55,44 +59,35 @@ class Emulated(Library):
     def version(self) -> str | None:
         return None
 
-    def report(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         return {
-            "name": self.name, "title": self.title, "available": True, "reason": "", "version": None, "path": "",
-            "found by": "part of backline", "pool": "",
+            "path": "", "found by": "part of backline", "pool": "",
             "config": f"{' and '.join(STORED)} for the products of {', '.join(INNER)}, while emulate is on",
         }  # fmt: skip
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if isinstance(problem, LinearProblem):
-            yield from linear_algorithms(self, problem, threads)
-            return
-        if not isinstance(problem, MatmulProblem):
-            yield Refusal(self.name, "", f"matrix products are emulated, not {problem.op}")
-            return
-        if problem.dtype not in (np.dtype(np.float32), np.dtype(np.complex64)):
-            yield Refusal(self.name, "", f"reduced precision concerns float32 and complex64 only, not {problem.dtype.name}")
-            return
-        library, inner = _inner(_rounded_problem(problem), threads)
-        if library is None:
-            yield Refusal(self.name, "", f"none of {', '.join(INNER)} can run the float32 product and is allowed to")
-            return
-        for precision in STORED:
-            for a in inner:
-                yield Algorithm(
-                    self.name, precision, a.threads, a.scaled, precision, a.level, a.basis, a.pool,
-                    f"rounded operands, float32 product by {library.title} ({a.name})", ("emulated", *a.traits), a.isa,
-                )  # fmt: skip
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        if isinstance(problem, LinearProblem):
-            return prepare_linear(self, problem, algorithm)
-        assert isinstance(problem, MatmulProblem)
-        rounded = _rounded_problem(problem)
-        library, found = _inner(rounded, algorithm.threads)
-        inner = next((a for a in found if a.scaled == algorithm.scaled and a.threads == algorithm.threads), None)
-        if library is None or inner is None:
-            raise RuntimeError(f"no library runs the float32 product of {problem} on {algorithm.threads} threads any more")
-        return PythonPlan(_product(problem, algorithm.name, library.prepare(rounded, inner)))
+def _algorithms(problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    if problem.dtype not in (np.dtype(np.float32), np.dtype(np.complex64)):
+        yield Refusal("emulated", "", f"reduced precision concerns float32 and complex64 only, not {problem.dtype.name}")
+        return
+    library, inner = _inner(_rounded_problem(problem), threads)
+    if library is None:
+        yield Refusal("emulated", "", f"none of {', '.join(INNER)} can run the float32 product and is allowed to")
+        return
+    for precision in STORED:
+        for a in inner:
+            note = f"rounded operands, float32 product by {library.title} ({a.name})"
+            traits = ("emulated", *a.traits)
+            yield replace(a, library="emulated", name=precision, precision=precision, note=note, traits=traits)
+
+
+def _prepare(problem: MatmulProblem, algorithm: Algorithm) -> PythonPlan:
+    rounded = _rounded_problem(problem)
+    library, found = _inner(rounded, algorithm.threads)
+    inner = next((a for a in found if a.scaled == algorithm.scaled and a.threads == algorithm.threads), None)
+    if library is None or inner is None:
+        raise RuntimeError(f"no library runs the float32 product of {problem} on {algorithm.threads} threads any more")
+    return PythonPlan(_product(problem, algorithm.name, library.prepare(rounded, inner)))
 
 
 def _inner(problem: MatmulProblem, threads: int) -> tuple[Library | None, list[Algorithm]]:

@@ -160,7 +160,7 @@ def fftw_algorithms(
 ) -> Iterator[Algorithm | Refusal]:
     """What FFTW has for a Problem."""
     if problem.empty:
-        yield Algorithm("fftw", "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        yield Algorithm(library="fftw", name="empty", level="threads", basis="construction", note="nothing to compute")
         return
     reason = unfit(problem)
     if not reason and problem.parameter("kind") == "dct1" and min(problem.lengths) < 2:
@@ -182,11 +182,14 @@ def fftw_algorithms(
             if way != planning and way != "estimate" and not _known(planner, problem, count, way):
                 continue
             if way != "estimate":
-                yield Algorithm("fftw", way, count, count > 1, precision, "off", "measured", pool if count > 1 else "", note)
+                yield Algorithm(
+                    library="fftw", name=way, threads=count, scaled=count > 1, precision=precision, level="off",
+                    pool=pool if count > 1 else "", note=note,
+                )  # fmt: skip
             elif count > 1:
-                yield Algorithm("fftw", way, count, True, precision, "run", "measured", pool, note)
+                yield Algorithm(library="fftw", name=way, threads=count, scaled=True, precision=precision, pool=pool, note=note)
             else:
-                yield Algorithm("fftw", way, 1, False, precision, "threads", "construction", "", note)
+                yield Algorithm(library="fftw", name=way, precision=precision, level="threads", basis="construction", note=note)
 
 
 def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:

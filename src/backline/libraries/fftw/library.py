@@ -1,4 +1,4 @@
-"""FFTW, found and loaded: one library for each precision, and for each a part that divides transforms among threads."""
+"""FFTW: a library for each precision, and for each a part that divides transforms among threads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from ... import _core, switches
 from ...errors import BackendUnavailable, BadValue
 from ...native import thread_team
-from ...native.library_search import Finding, search
+from ...native.library_search import search
 from ...native.shared_library import NativeLibrary
-from ...problems import Problem, operand
+from ...problems import operand
 from ...problems.fft_problem import FftProblem
-from ..base import Algorithm, FileLibrary, Refusal
+from ..base import Algorithm, FileLibrary, Handler, Refusal
 from ..probing.probe_cache import prove_by_class
 from . import wisdom
 from .guru_transforms import fftw_algorithms, prepare_fftw
@@ -33,34 +33,26 @@ class FFTW(FileLibrary):
 
 
     def __init__(self) -> None:
-        self.finding: Finding | None = None
         self.planners: dict[str, Planner] = {}
         self.missing: dict[str, str] = {}
-        self.facts: dict[str, str] = {}
         self.thread_guard: Any = None
         self.pool = ""
 
     # loading
 
     def load(self) -> str:
-        try:
-            self.finding = search(self.spec)
-            if self.finding.path is None:
-                return self.finding.reason
-            path = self.finding.path
-            proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
-            if proof.reason:
-                return proof.reason
-            self._open(path)
-            wrong = proof.replaced() or self._wrong()
-            if wrong:
-                self.planners = {}
-                return wrong
-        except (OSError, RuntimeError, ValueError) as error:
-            # dlopen's own text, or a symbol that is not what it should be: a reason, not a crash.
+        self.finding = search(self.spec)
+        path = self.finding.path
+        if path is None:
+            return self.finding.reason
+        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
+        if proof.reason:
+            return proof.reason
+        self._open(path)
+        wrong = proof.replaced() or self._wrong()
+        if wrong:
             self.planners = {}
-            return f"{type(error).__name__}: {error}"
-        return ""
+        return wrong
 
     def test(self, path: str) -> dict[str, str]:
         self._open(path)
@@ -74,6 +66,7 @@ class FFTW(FileLibrary):
     def _open(self, path: str) -> None:
         threads = thread_team.bind()  # its libgomp is then the one we know
         names: dict[str, str] = {}
+        planners: dict[str, Planner] = {}
         for letter in PRECISIONS:
             try:
                 base = _native(path if letter == _letter(path) else _sibling(path, letter))
@@ -88,29 +81,22 @@ class FFTW(FileLibrary):
                     part = _native(_sibling(path, letter, "_omp"))
                 except OSError as error:
                     names["threads"] = f"none: {error}"
-            self.planners[letter] = planner_of(letter, base, part)
-        if any(planner.threaded for planner in self.planners.values()):
+            planners[letter] = planner_of(letter, base, part)
+        if any(planner.threaded for planner in planners.values()):
             setter = thread_team.address("omp_set_num_threads")
             getter = thread_team.address("omp_get_max_threads")
             self.thread_guard = thread_team.thread_guard(setter, thread_team.LOCAL, whole=setter, get=getter)
             self.pool = thread_team.name()
             names["threads"] = "OpenMP"
-        self.facts = {"precisions": ", ".join(PRECISIONS[letter] for letter in self.planners), **names}
+        self.planners = planners
+        build = next(iter(planners.values())).identity
+        precisions = ", ".join(PRECISIONS[letter] for letter in planners)
+        self.facts = {"config": build, "pool": self.pool, "precisions": precisions, **names}
 
     def version(self) -> str | None:
-        if not self.available():
-            return None
-        return next(iter(self.planners.values())).version or None
+        return (next(iter(self.planners.values())).version or None) if self.available() else None
 
-    # problems
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not self.available():
-            yield Refusal(self.name, "", f"not available: {self.reason()}")
-            return
-        if not isinstance(problem, FftProblem):
-            yield Refusal(self.name, "", f"FFTW has no {problem.op}")
-            return
+    def _algorithms(self, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
         letter = _precision(problem)
         planner = self.planners.get(letter)
         if planner is None:
@@ -119,8 +105,7 @@ class FFTW(FileLibrary):
         planning = str(switches.get("fftw.planning"))
         yield from fftw_algorithms(planner, problem, threads, planning, self.pool)
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        assert isinstance(problem, FftProblem)
+    def _prepare(self, problem: FftProblem, algorithm: Algorithm) -> Any:
         planner = self.planners[_precision(problem)]
         seconds = cast(float, switches.get("fftw.plan_time_limit"))
         try:
@@ -130,6 +115,8 @@ class FFTW(FileLibrary):
         if isinstance(plan, _core.PreparedCall):
             plan.rwlock = planner.base.rwlock
         return plan
+
+    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
 
     # wisdom
 
@@ -170,18 +157,6 @@ class FFTW(FileLibrary):
             planner.forget()
         _core.memo_clear()
 
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            facts["how to get"] = self.how_to_get
-        if self.finding is not None:
-            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
-        if not reason:
-            build = next(iter(self.planners.values())).identity
-            facts |= {"version": self.version(), "config": build, "pool": self.pool, **self.facts}
-        return facts
-
 
 def _precision(problem: FftProblem) -> str:
     return "f" if problem.single and not problem.needs_double else ""
@@ -210,7 +185,7 @@ def _check(planner: Planner, letter: str) -> str:
     problem = FftProblem("fft.c2c", (operand("input", x),), (), "fft", axes=(0,), lengths=(32,), result=(32,))
     wanted = np.exp(-2j * np.pi * np.arange(32) / 32)
     for scale in (1.0, 0.5):
-        algorithm = Algorithm("fftw", "estimate", 1)
+        algorithm = Algorithm(library="fftw", name="estimate")
         got = prepare_fftw(planner, replace(problem, scale=scale), algorithm, 1.0, None)(x)
         if not np.allclose(got, wanted * scale, rtol=0, atol=1e-5):
             return "computes a wrong transform of 32 points"

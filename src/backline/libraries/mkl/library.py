@@ -10,9 +10,9 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from ... import _core, switches
+from ... import switches
 from ...native import thread_team
 from ...native.plan_builder import Builder
 from ...native.process_map import mapped_files
@@ -21,8 +21,8 @@ from ...problems import Problem
 from ...problems.fft_problem import FftProblem
 from ...problems.matmul_problem import MatmulProblem
 from .. import capability
-from ..base import Algorithm, Refusal
-from ..blas.blas_library import BlasLibrary
+from ..base import NO_PLANNER, Algorithm, Handler, Planner, Refusal
+from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
 
@@ -36,9 +36,37 @@ ALWAYS_REPRODUCIBLE = ("jit", "jit_pointwise", "empty")
 UNREPRODUCIBLE = "MKL was used in this process before it could be asked for the same bits from run to run"
 
 
+def _product_algorithms(mkl: MKL, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    reason = mkl.jit.refusal(problem)
+    if reason:
+        yield Refusal("mkl", "jit", reason)
+    else:
+        note = "a kernel compiled for this shape"
+        yield Algorithm(library="mkl", name="jit", level="threads", basis="construction", note=note)
+    yield from product_algorithms(mkl, problem, threads)
+
+
+def _prepare_product(mkl: MKL, problem: MatmulProblem, algorithm: Algorithm) -> Any:
+    return mkl.jit.prepare(problem) if algorithm.name == "jit" else prepare_product(mkl, problem, algorithm)
+
+
+def _fft_algorithms(mkl: MKL, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    yield from fft_algorithms(mkl, mkl.blas, mkl.real_transforms, problem, threads)
+
+
+def _prepare_fft(mkl: MKL, problem: FftProblem, algorithm: Algorithm) -> Any:
+    return prepare_fft(mkl.blas, problem, algorithm)
+
+
 class MKL(BlasLibrary):
     """libmkl_rt of the wheel mkl, a conda environment, or the system."""
 
+    handlers: ClassVar = {
+        **BlasLibrary.handlers,
+        **ATTENTION,
+        MatmulProblem: Handler(_product_algorithms, _prepare_product),
+        FftProblem: Handler(_fft_algorithms, _prepare_fft),
+    }
     reproducible = True
 
     def instruction_sets(self) -> tuple[str, ...] | None:
@@ -66,8 +94,9 @@ class MKL(BlasLibrary):
         thread_guard = thread_team.thread_guard(
             native.address("MKL_Set_Num_Threads_Local"), thread_team.LOCAL, whole=native.address("MKL_Set_Num_Threads")
         )
-        self._kernels = _Kernels(native)
+        self.jit = _Kernels(native)
         self.real_transforms = RealTransforms()
+        self.rwlock = native.rwlock
         return BlasTraits(self.name, native, thread_guard, "", run="promise", threads="promise" if strict else "")
 
     def _reproduce(self, native: NativeLibrary) -> bool:
@@ -98,39 +127,12 @@ class MKL(BlasLibrary):
         words = self.facts["config"].split()
         return next((w.split("-")[0] for w in words if w[:1].isdigit()), None)
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        for each in self._algorithms(problem, threads):
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+        for each in super().algorithms(problem, threads, planner):
             if self.reproducible or isinstance(each, Refusal) or each.name in ALWAYS_REPRODUCIBLE:
                 yield each
             else:
                 yield replace(each, level="off", note="; ".join(filter(None, (each.note, UNREPRODUCIBLE))))
-
-    def _algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if isinstance(problem, FftProblem) and self.available() and self.traits is not None:
-            yield from fft_algorithms(self, self.traits, self.real_transforms, problem, threads)
-            return
-        if isinstance(problem, MatmulProblem) and self.available():
-            reason = self._kernels.refusal(problem)
-            if reason:
-                yield Refusal(self.name, "jit", reason)
-            else:
-                yield Algorithm(
-                    self.name, "jit", 1, False, "", "threads", "construction", "", "a kernel compiled for this shape"
-                )
-        yield from super().algorithms(problem, threads)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        if algorithm.name == "jit":
-            assert isinstance(problem, MatmulProblem)
-            plan = self._kernels.prepare(problem)
-        elif isinstance(problem, FftProblem):
-            assert self.traits is not None
-            plan = prepare_fft(self.traits, problem, algorithm)
-        else:
-            plan = super().prepare(problem, algorithm)
-        if self.traits is not None and isinstance(plan, _core.PreparedCall):
-            plan.rwlock = self.traits.native.rwlock  # also where the engine does not come by: second tries, measurements
-        return plan
 
 
 def _layer() -> int | None:

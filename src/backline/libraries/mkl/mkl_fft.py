@@ -284,7 +284,7 @@ def fft_algorithms(
         yield Refusal(name, "dfti", "DFTI has no cosine and sine transforms")
         return
     if problem.empty:
-        yield Algorithm(name, "empty", 1, False, "", "threads", "construction", "", "nothing to compute")
+        yield Algorithm(library=name, name="empty", level="threads", basis="construction", note="nothing to compute")
         return
     reason = unfit(problem)
     if reason or len(problem.axes) > MOST_AXES:
@@ -303,9 +303,11 @@ def fft_algorithms(
             ways.append(("dfti", "", ""))
         for way, precision, note in ways:
             if count > 1:
-                yield Algorithm(name, way, count, True, precision, "run", "measured", traits.pool, note)
+                yield Algorithm(
+                    library=name, name=way, threads=count, scaled=True, precision=precision, pool=traits.pool, note=note
+                )
             else:
-                yield Algorithm(name, way, 1, False, precision, "threads", "construction", "", note)
+                yield Algorithm(library=name, name=way, precision=precision, level="threads", basis="construction", note=note)
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:

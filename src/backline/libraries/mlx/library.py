@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from ...problems import Problem
 from ...problems.attention_problem import AttentionProblem
@@ -26,7 +26,7 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
-from ..base import Algorithm, Library, Refusal
+from ..base import NO_PLANNER, Algorithm, Handler, Library, Planner, Refusal
 from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_quantized, mlx_rnn
 from .placement import CPU, METAL, Device, device_of, not_on_metal, reduces
 
@@ -34,28 +34,6 @@ __all__ = ["MLX", "MlxPlan"]
 
 IMMUTABLE = "arrays of MLX are values that nothing is written to: there is no out"
 LAZY = "lazy: computed when it is evaluated"
-
-
-class Part(NamedTuple):
-    """What there is for one kind of Problem: its name, why not, the function of the arrays, and what a user should know."""
-
-    name: str
-    refusal: Callable[[Any], str]
-    function: Callable[[Any, Any, bool], Callable[..., Any]]  # of the Problem, MLX, and whether it runs on Metal
-    note: Callable[[Any], str] = lambda problem: ""
-
-
-PARTS: dict[type[Problem], Part] = {
-    MatmulProblem: Part("matmul", mlx_products.refusal, mlx_products.matmul),
-    LinearProblem: Part("linear", mlx_products.refusal, mlx_products.linear, mlx_products.note),
-    ConvProblem: Part("conv", mlx_conv.refusal, mlx_conv.function, mlx_conv.note),
-    NeuralProblem: Part("layer", mlx_layers.refusal, mlx_layers.function, mlx_layers.note),
-    LinalgProblem: Part("linalg", mlx_linalg.refusal, mlx_linalg.function, mlx_linalg.note),
-    FftProblem: Part("fft", mlx_fft.refusal, mlx_fft.function),
-    EinsumProblem: Part("elements", mlx_products.elements_refusal, mlx_products.elements),
-    QuantizedProblem: Part("quantized_matmul", mlx_quantized.refusal, mlx_quantized.linear_dynamic, mlx_quantized.note),
-    RnnProblem: Part("steps", mlx_rnn.refusal, mlx_rnn.function),
-}
 
 
 class MlxPlan:
@@ -72,9 +50,105 @@ class MlxPlan:
             return self.function(*arrays)
 
 
+def _written(problem: Problem) -> bool:
+    return any(o.role.rstrip("0123456789") == "out" for o in problem.operands)
+
+
+def _placed(
+    problem: Problem, device: Device, name: str, reason: str, note: str, traits: tuple[str, ...] = ()
+) -> Iterator[Algorithm | Refusal]:
+    """Yields an algorithm on Metal, and the same on the CPU stream."""
+    if reason:
+        yield Refusal("mlx", name, reason)
+        return
+    halves = "f32 accumulation" if problem.dtype.name in ("float16", "bfloat16") else ""
+    refused = not_on_metal(problem, device)
+    if refused:
+        yield Refusal("mlx", name, refused)
+    else:
+        # A permission cannot be withdrawn call by call, so what MLX does is told as it is, and refuses nothing.
+        precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else halves
+        words = "; ".join(filter(None, (LAZY, note)))
+        yield Algorithm(library="mlx", name=name, precision=precision, level="off", note=words, traits=(METAL, *traits))
+    words = "; ".join(filter(None, ("on the CPU stream", LAZY, note)))
+    yield Algorithm(library="mlx", name=f"{name}_{CPU}", precision=halves, note=words, traits=traits)
+
+
+def _handler(
+    name: str,
+    refusal: Callable[[Any], str],
+    function: Callable[[Any, Any, bool], Callable[..., Any]],
+    note: Callable[[Any], str] = lambda problem: "",
+) -> Handler:
+    """Returns the Handler of one type of Problem.
+
+    Parameters
+    ----------
+    name
+        Name of the algorithm on Metal.
+    refusal, note
+        Functions of the Problem: the reason for which there is none, and what a user should know.
+    function
+        Function of the Problem, MLX, and whether it runs on Metal; returns the function of the arrays.
+    """
+
+    def algorithms(mlx: MLX, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+        reason = IMMUTABLE if _written(problem) else refusal(problem)
+        return _placed(problem, mlx.device(), name, reason, "" if reason else note(problem))
+
+    def prepare(mlx: MLX, problem: Problem, algorithm: Algorithm) -> MlxPlan:
+        metal = METAL in algorithm.traits
+        return _plan(function(problem, mlx.core(), metal), mlx.core(), metal)
+
+    return Handler(algorithms, prepare)
+
+
+def _plan(function: Callable[..., Any], mx: Any, metal: bool) -> MlxPlan:
+    where = mx.gpu if metal else mx.cpu
+    return MlxPlan(function, lambda: mx.stream(where))
+
+
+def _attention_algorithms(mlx: MLX, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    device = mlx.device()
+    yield from mlx_attention.others("mlx", problem)
+    flash = IMMUTABLE if _written(problem) else mlx_attention.flash_refusal(problem)
+    flash = flash or not_on_metal(problem, device) or _unfused(mlx.core(), problem)
+    if flash:
+        yield Refusal("mlx", "flash_attention", flash)
+    else:
+        precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else "f32 accumulation"
+        note = "; ".join(filter(None, (LAZY, mlx_attention.flash_note(problem))))
+        traits = (METAL, "flash_attention")
+        yield Algorithm(library="mlx", name="flash_attention", precision=precision, level="off", note=note, traits=traits)
+    reason = IMMUTABLE if _written(problem) else mlx_attention.math_refusal(problem)
+    yield from _placed(problem, device, "math", reason, "all scores of all heads at once", ("math",))
+
+
+def _unfused(mx: Any, problem: AttentionProblem) -> str:
+    with mx.stream(mx.gpu):
+        return mlx_attention.unfused(problem, mx)
+
+
+def _prepare_attention(mlx: MLX, problem: AttentionProblem, algorithm: Algorithm) -> MlxPlan:
+    make = mlx_attention.flash if "flash_attention" in algorithm.traits else mlx_attention.math
+    return _plan(make(problem, mlx.core()), mlx.core(), METAL in algorithm.traits)
+
+
 class MLX(Library):
     """mlx, the package. ``mps.enabled`` is about Metal, not about all of it: off, work goes to the CPU stream."""
 
+    handlers: ClassVar = {
+        MatmulProblem: _handler("matmul", mlx_products.refusal, mlx_products.matmul),
+        LinearProblem: _handler("linear", mlx_products.refusal, mlx_products.linear, mlx_products.note),
+        ConvProblem: _handler("conv", mlx_conv.refusal, mlx_conv.function, mlx_conv.note),
+        NeuralProblem: _handler("layer", mlx_layers.refusal, mlx_layers.function, mlx_layers.note),
+        LinalgProblem: _handler("linalg", mlx_linalg.refusal, mlx_linalg.function, mlx_linalg.note),
+        FftProblem: _handler("fft", mlx_fft.refusal, mlx_fft.function),
+        EinsumProblem: _handler("elements", mlx_products.elements_refusal, mlx_products.elements),
+        QuantizedProblem: _handler("quantized_matmul", mlx_quantized.refusal, mlx_quantized.linear_dynamic, mlx_quantized.note),
+        RnnProblem: _handler("steps", mlx_rnn.refusal, mlx_rnn.function),
+        AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+    }
     _reason: str | None = None
     _device: Device | None = None
 
@@ -110,85 +184,22 @@ class MLX(Library):
             return said
         return None if python_packages.find("mlx", "core")[2] else python_packages.version("mlx")
 
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+        if problem.device != "mps":
+            yield Refusal(self.name, "", f"it is for arrays of MLX, not for those on {problem.device}")
+        else:
+            yield from super().algorithms(problem, threads, planner)
+
     def device(self) -> Device:
-        """What placement depends on, asked once."""
+        """Returns what placement depends on, found out once."""
         if self._device is None:
             self._device = device_of(self.core())
         return self._device
 
-    def report(self) -> dict[str, Any]:
-        there = not self.reason()
-        facts = {"name": self.name, "title": self.title, "available": there, "reason": self.reason(), "version": self.version()}
-        if there:
-            device = self.device()
-            where = "Metal, and the CPU stream" if device.metal else "the CPU stream"
-            reduced = "; float32 products on Metal are reduced to TF32 (MLX_ENABLE_TF32)" if device.tf32 else ""
-            facts |= {"path": getattr(self.core(), "__file__", ""), "found by": "imported", "config": where + reduced}
-        return facts
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if problem.device != "mps":
-            yield Refusal(self.name, "", f"it is for arrays of MLX, not for those on {problem.device}")
-            return
+    def details(self) -> dict[str, Any]:
+        if not self.available():
+            return {"version": self.version()}
         device = self.device()
-        part = PARTS.get(type(problem))
-        if isinstance(problem, AttentionProblem):
-            yield from self._attention(problem, device)
-        elif part is None:
-            yield Refusal(self.name, "", f"there is no {problem.op} for arrays of MLX")
-        else:
-            reason = IMMUTABLE if _written(problem) else part.refusal(problem)
-            yield from self._placed(problem, device, part.name, reason, part.note(problem) if not reason else "", ())
-
-    def _placed(
-        self, problem: Problem, device: Device, name: str, reason: str, note: str, traits: tuple[str, ...]
-    ) -> Iterator[Algorithm | Refusal]:
-        """An algorithm on Metal, and the same on the CPU stream."""
-        if reason:
-            yield Refusal(self.name, name, reason)
-            return
-        halves = "f32 accumulation" if problem.dtype.name in ("float16", "bfloat16") else ""
-        refused = not_on_metal(problem, device)
-        if refused:
-            yield Refusal(self.name, name, refused)
-        else:
-            # A permission cannot be withdrawn call by call, so what MLX does is told as it is, and refuses nothing.
-            precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else halves
-            words = "; ".join(filter(None, (LAZY, note)))
-            yield Algorithm(self.name, name, 1, False, precision, "off", "measured", "", words, (METAL, *traits))
-        words = "; ".join(filter(None, ("on the CPU stream", LAZY, note)))
-        yield Algorithm(self.name, f"{name}_{CPU}", 1, False, halves, "run", "measured", "", words, traits)
-
-    def _attention(self, problem: AttentionProblem, device: Device) -> Iterator[Algorithm | Refusal]:
-        yield from mlx_attention.others(self.name, problem)
-        flash = IMMUTABLE if _written(problem) else mlx_attention.flash_refusal(problem)
-        flash = flash or not_on_metal(problem, device) or self._unfused(problem)
-        if flash:
-            yield Refusal(self.name, "flash_attention", flash)
-        else:
-            precision = "tf32 (MLX_ENABLE_TF32)" if reduces(problem, device) else "f32 accumulation"
-            note = "; ".join(filter(None, (LAZY, mlx_attention.flash_note(problem))))
-            traits = (METAL, "flash_attention")
-            yield Algorithm(self.name, "flash_attention", 1, False, precision, "off", "measured", "", note, traits)
-        reason = IMMUTABLE if _written(problem) else mlx_attention.math_refusal(problem)
-        yield from self._placed(problem, device, "math", reason, "all scores of all heads at once", ("math",))
-
-    def _unfused(self, problem: AttentionProblem) -> str:
-        mx = self.core()
-        with mx.stream(mx.gpu):
-            return mlx_attention.unfused(problem, mx)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> MlxPlan:
-        mx = self.core()
-        metal = METAL in algorithm.traits
-        if isinstance(problem, AttentionProblem):
-            make = mlx_attention.flash if "flash_attention" in algorithm.traits else mlx_attention.math
-            function = make(problem, mx)
-        else:
-            function = PARTS[type(problem)].function(problem, mx, metal)
-        where = mx.gpu if metal else mx.cpu
-        return MlxPlan(function, lambda: mx.stream(where))
-
-
-def _written(problem: Problem) -> bool:
-    return any(o.role.rstrip("0123456789") == "out" for o in problem.operands)
+        where = "Metal, and the CPU stream" if device.metal else "the CPU stream"
+        reduced = "; float32 products on Metal are reduced to TF32 (MLX_ENABLE_TF32)" if device.tf32 else ""
+        return {"path": getattr(self.core(), "__file__", ""), "found by": "imported", "config": where + reduced}

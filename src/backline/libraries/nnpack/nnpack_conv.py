@@ -23,7 +23,7 @@ from ... import switches
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...native.shared_library import NativeLibrary
-from ...problems import Operand, Problem
+from ...problems import Operand
 from ...problems.conv_problem import ConvProblem
 from ...problems.memory_layout import batch_offsets, contiguous_strides, is_contiguous
 from ..base import Algorithm, Refusal, failure
@@ -155,13 +155,15 @@ def check(native: NativeLibrary, pool: int) -> str:
 # What it has ----------------------------------------------------------------------------------------------------------------
 
 
-def conv_algorithms(native: NativeLibrary, pools: Pools, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-    """NNPACK's ways for a convolution, the one that is usually the fastest first."""
+def conv_algorithms(
+    context: tuple[NativeLibrary, Pools], problem: ConvProblem, threads: int
+) -> Iterator[Algorithm | Refusal]:
+    """Yields NNPACK's algorithms for a convolution, the one that is usually the fastest first."""
+    native, pools = context
     reason = _refusal(problem)
     if reason:
         yield Refusal("nnpack", problem.op, reason)
         return
-    assert isinstance(problem, ConvProblem)
     for name in _order(problem):
         way, reason = WAYS[name], _unfit(native, problem, name)
         if reason:
@@ -178,20 +180,26 @@ def conv_algorithms(native: NativeLibrary, pools: Pools, problem: Problem, threa
             many = threads if pool else 1
         if many > 1 and problem.flops >= THREAD_FLOPS:
             how = "images divided among the threads" if by_items else "all threads on one image"
-            yield Algorithm("nnpack", name, many, True, way.precision, "threads", "measured", pool, f"{note}; {how}", (), ISA)
-        yield Algorithm("nnpack", name, 1, False, way.precision, "threads", "construction", "", note, (), ISA)
+            yield Algorithm(
+                library="nnpack", name=name, threads=many, scaled=True, precision=way.precision, level="threads", pool=pool,
+                note=f"{note}; {how}", isa=ISA,
+            )  # fmt: skip
+        yield Algorithm(
+            library="nnpack", name=name, precision=way.precision, level="threads", basis="construction", note=note, isa=ISA
+        )
 
 
-def prepare_conv(native: NativeLibrary, pools: Pools, p: ConvProblem, algorithm: Algorithm) -> Any:
-    """The plan of an Algorithm that `conv_algorithms` listed."""
+def prepare_conv(context: tuple[NativeLibrary, Pools], p: ConvProblem, algorithm: Algorithm) -> Any:
+    """Returns the Plan of an Algorithm that `conv_algorithms` listed."""
+    native, pools = context
     by_items = algorithm.threads > 1 and algorithm.pool != pools.name
     pool = 0 if by_items else pools.get(algorithm.threads)
     return _Steps(native, p, algorithm.name, pool, algorithm.threads if by_items else 1).plan()
 
 
-def _refusal(p: Problem) -> str:
-    if not isinstance(p, ConvProblem) or p.op != "conv":
-        return f"NNPACK is not asked for {p.op}"
+def _refusal(p: ConvProblem) -> str:
+    if p.op != "conv":
+        return f"NNPACK has no {p.op}"
     if p.dtype != F32 or any(o.dtype != F32 for o in p.operands):
         return f"no convolution of {p.dtype.name}"
     if p.empty:

@@ -6,8 +6,9 @@ float64 inside NumPy, which is slower and more accurate than a float32 LAPACK.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from ...problems.result_tuples import (
 )  # fmt: skip
 from ...problems.rnn_problem import RnnProblem
 from ...problems.sparse_problem import SparseProblem
-from ..base import Algorithm, Library, PythonPlan, Refusal
+from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
 from ..blas.blas_multi_head import composed_algorithms, prepare_composed
 from ..blas.linear_epilogue import linear_algorithms, prepare_linear
 from ..reference import (
@@ -60,123 +61,68 @@ from . import numpy_threads
 __all__ = ["NumPy"]
 
 FLOATS = ("float32", "float64", "complex64", "complex128")
-# What NumPy's BLAS has a part in.
-ON_BLAS = (MatmulProblem, LinalgProblem, ConvProblem, RnnProblem, QuantizedProblem, AttentionProblem)
 
 
-class NumPy(Library):
-    """numpy, the package."""
+Listed = Iterator[Algorithm | Refusal]
 
 
-    def reason(self) -> str:
-        return ""
-
-    def version(self) -> str | None:
-        return np.__version__
-
-    def report(self) -> dict[str, Any]:
-        blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-        return {
-            "name": self.name, "title": self.title, "available": True, "reason": "", "version": np.__version__,
-            "path": np.__file__, "found by": "imported", "pool": "numpy",
-            "config": f"built with {blas.get('name', 'an unknown BLAS')} {blas.get('version', '')}".strip(),
-        }  # fmt: skip
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        for found in self._algorithms(problem, threads):
-            if isinstance(found, Algorithm) and isinstance(problem, ON_BLAS):
-                found = numpy_threads.marked(found, problem)
-            yield found
-
-    def _algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if isinstance(problem, MatmulProblem):
-            # NumPy's BLAS takes as many threads as it was told to, whatever is asked here: with one thread allowed
-            # it is a candidate only where that can be had of it.
-            if problem.dtype.name in FLOATS and (no := numpy_threads.refusal("matmul", problem, threads)):
-                yield no
-                return
-            if problem.empty or problem.dtype.name not in (*FLOATS, "float16", "bfloat16"):
-                # No BLAS takes part: NumPy's own loops, on one thread and in one order.
-                yield Algorithm(self.name, "matmul", 1, False, "", "threads", "construction")
-                return
-            yield Algorithm(self.name, "matmul", threads, True, "", "run", "measured", "numpy" if threads > 1 else "")
-        elif isinstance(problem, LinalgProblem):
-            if problem.dtype.name not in FLOATS:
-                yield Refusal(self.name, "linalg", f"NumPy has no linear algebra of {problem.dtype.name}")
-                return
-            driver = problem.parameter("driver")
-            if driver is not None and driver not in ("gesdd", "gelsd"):
-                yield Refusal(self.name, "linalg", f"the call asks for driver={driver!r}; NumPy has gesdd and gelsd")
-                return
-            single = problem.dtype.name in ("float32", "complex64")
-            inside = "f64" if single else ""
-            note = "computed in float64 and rounded" if single else ""
-            yield Algorithm(
-                self.name, "linalg", threads, True, inside, "run", "measured", "numpy" if threads > 1 else "", note
-            )
-        elif isinstance(problem, LinearProblem):
-            yield from linear_algorithms(self, problem, threads)
-        elif isinstance(problem, NeuralProblem):
-            yield from reference_neural.algorithms(problem, threads)
-        elif isinstance(problem, AttentionProblem):
-            yield from reference_attention.algorithms(self.name, problem, threads)
-        elif isinstance(problem, MultiHeadProblem):
-            yield from composed_algorithms(problem)
-        elif isinstance(problem, ConvProblem):
-            yield from reference_conv.algorithms(problem, threads)
-        elif isinstance(problem, RnnProblem):
-            yield from reference_rnn.algorithms(problem, threads)
-        elif isinstance(problem, QuantizedProblem):
-            yield from reference_quantized.algorithms(problem, threads)
-        elif isinstance(problem, EinsumProblem):
-            yield from reference_einsum.algorithms(self.name, problem)
-        elif isinstance(problem, FftProblem):
-            yield from reference_fft.algorithms(problem)
-        elif isinstance(problem, SparseProblem):
-            yield from reference_sparse.algorithms(problem)
-        else:
-            yield Refusal(self.name, "", f"NumPy has no {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        if isinstance(problem, LinearProblem):
-            return prepare_linear(self, problem, algorithm)
-        plan = self._plan(problem, algorithm)
-        if numpy_threads.BORROWED in algorithm.traits:
-            plan.function = numpy_threads.limited(plan.function)
-        return plan
-
-    def _plan(self, problem: Problem, algorithm: Algorithm) -> Any:
-        if isinstance(problem, NeuralProblem):
-            return reference_neural.prepare(problem, algorithm)
-        if isinstance(problem, AttentionProblem):
-            return PythonPlan(reference_attention.plan(problem, half=algorithm.name == reference_attention.HALF))
-        if isinstance(problem, EinsumProblem):
-            return PythonPlan(reference_einsum.plan(problem))
-        if isinstance(problem, FftProblem):
-            return reference_fft.plan(problem)
-        if isinstance(problem, SparseProblem):
-            return PythonPlan(reference_sparse.plan(problem))
-        if isinstance(problem, MultiHeadProblem):
-            return prepare_composed(problem)
-        if isinstance(problem, QuantizedProblem):
-            return PythonPlan(reference_quantized.plan(problem, loops=algorithm.name == "loops"))
-        return reference_plan(problem, loops=algorithm.name == "loops")
+def _product_algorithms(problem: MatmulProblem, threads: int) -> Listed:
+    # NumPy's BLAS takes as many threads as it was told to, whatever is asked here: with one thread allowed
+    # it is a candidate only where that can be had of it.
+    if problem.dtype.name in FLOATS and (no := numpy_threads.refusal("matmul", problem, threads)):
+        yield no
+    elif problem.empty or problem.dtype.name not in (*FLOATS, "float16", "bfloat16"):
+        # No BLAS takes part: NumPy's own loops, on one thread and in one order.
+        yield Algorithm(library="numpy", name="matmul", level="threads", basis="construction")
+    else:
+        yield Algorithm(library="numpy", name="matmul", threads=threads, scaled=True, pool="numpy" if threads > 1 else "")
 
 
-def reference_plan(problem: Problem, *, loops: bool = False) -> PythonPlan:
-    """The Plan of NumPy's routines for a product, a convolution or recurrence (with `loops` without a BLAS), linear algebra."""
-    if isinstance(problem, MatmulProblem):
-        return PythonPlan(_product(problem))
-    if isinstance(problem, ConvProblem):
-        return PythonPlan(_convolution(problem, loops))
-    if isinstance(problem, RnnProblem):
-        return PythonPlan(reference_rnn.plan(problem, loops=loops))
-    assert isinstance(problem, LinalgProblem)
-    return PythonPlan(_linalg(problem))
+def _linalg_algorithms(problem: LinalgProblem, threads: int) -> Listed:
+    driver = problem.parameter("driver")
+    if problem.dtype.name not in FLOATS:
+        yield Refusal("numpy", "linalg", f"NumPy has no linear algebra of {problem.dtype.name}")
+    elif driver not in (None, "gesdd", "gelsd"):
+        yield Refusal("numpy", "linalg", f"the call asks for driver={driver!r}; NumPy has gesdd and gelsd")
+    else:
+        single = problem.dtype.name in ("float32", "complex64")
+        yield Algorithm(
+            library="numpy", name="linalg", threads=threads, scaled=True, precision="f64" if single else "",
+            pool="numpy" if threads > 1 else "", note="computed in float64 and rounded" if single else "",
+        )  # fmt: skip
+
+
+def _handler(
+    algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], prepare: Callable[[Any, Algorithm], Any]
+) -> Handler:
+    """Returns the Handler of two functions that take no context."""
+    return Handler(
+        lambda library, problem, threads: algorithms(problem, threads),
+        lambda library, problem, algorithm: prepare(problem, algorithm),
+    )
+
+
+def _on_blas(
+    algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], function: Callable[[Any, str], Callable[..., Any]]
+) -> Handler:
+    """Returns the Handler of what NumPy's BLAS has a part in.
+
+    `function` returns the function of the arrays of a call, given the Problem and the name of the algorithm.
+    """
+
+    def marked(problem: Problem, threads: int) -> Listed:
+        for each in algorithms(problem, threads):
+            yield numpy_threads.marked(each, problem) if isinstance(each, Algorithm) else each
+
+    def prepare(problem: Problem, algorithm: Algorithm) -> PythonPlan:
+        run = function(problem, algorithm.name)
+        return PythonPlan(numpy_threads.limited(run) if numpy_threads.BORROWED in algorithm.traits else run)
+
+    return _handler(marked, prepare)
 
 
 def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str, ...] = ()) -> None:
-    """What the compiled plans refuse is refused here as well: whether a call is legal does not depend on who runs it."""
+    """Refuses what the compiled plans refuse: the library that runs a call must not decide whether the call is legal."""
     operands = list(zip(problem.operands, arrays, strict=True))
     for i, (out, target) in enumerate(operands):
         if not out.role.startswith("out"):
@@ -190,7 +136,7 @@ def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str,
                 refuse_overlap(target, array)
 
 
-def _product(p: MatmulProblem) -> Callable[..., Any]:
+def _product(p: MatmulProblem, name: str) -> Callable[..., Any]:
     """beta * C + alpha * A @ B, with vectors as the caller gave them."""
     index = {o.role: i for i, o in enumerate(p.operands)}
     halves = p.dtype.name in ("float16", "bfloat16")
@@ -233,8 +179,8 @@ def _product(p: MatmulProblem) -> Callable[..., Any]:
     return run
 
 
-def _convolution(p: ConvProblem, loops: bool) -> Callable[..., Any]:
-    compute = reference_conv.function(p, loops=loops)
+def _convolution(p: ConvProblem, name: str) -> Callable[..., Any]:
+    compute = reference_conv.function(p, loops=name == "loops")
 
     def run(*arrays: Any) -> Any:
         _refuse_overlaps(p, arrays, same=("residual",))
@@ -244,7 +190,7 @@ def _convolution(p: ConvProblem, loops: bool) -> Callable[..., Any]:
     return run
 
 
-def _linalg(p: LinalgProblem) -> Callable[..., Any]:
+def _linalg(p: LinalgProblem, algorithm: str) -> Callable[..., Any]:
     name = p.op.rpartition(".")[2]
     solve = getattr(reference_indefinite if name in reference_indefinite.__all__ else reference_linalg, name)
     index = {o.role: i for i, o in enumerate(p.operands)}
@@ -301,3 +247,51 @@ WRAP: dict[tuple[str, bool], Any] = {
     ("linalg.svd", True): SVD,
     ("linalg.lstsq", True): Lstsq,
 }
+
+
+class NumPy(Library):
+    """numpy, the package."""
+
+    handlers: ClassVar = {
+        MatmulProblem: _on_blas(_product_algorithms, _product),
+        LinalgProblem: _on_blas(_linalg_algorithms, _linalg),
+        LinearProblem: Handler(linear_algorithms, prepare_linear),
+        ConvProblem: _on_blas(reference_conv.algorithms, _convolution),
+        RnnProblem: _on_blas(reference_rnn.algorithms, lambda p, name: reference_rnn.plan(p, loops=name == "loops")),
+        QuantizedProblem: _on_blas(
+            reference_quantized.algorithms, lambda p, name: reference_quantized.plan(p, loops=name == "loops")
+        ),
+        AttentionProblem: _on_blas(
+            partial(reference_attention.algorithms, "numpy"),
+            lambda p, name: reference_attention.plan(p, half=name == reference_attention.HALF),
+        ),
+        MultiHeadProblem: _handler(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
+        NeuralProblem: _handler(reference_neural.algorithms, reference_neural.prepare),
+        EinsumProblem: _handler(
+            lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
+        ),
+        FftProblem: _handler(lambda p, threads: reference_fft.algorithms(p), lambda p, algorithm: reference_fft.plan(p)),
+        SparseProblem: _handler(
+            lambda p, threads: reference_sparse.algorithms(p), lambda p, algorithm: PythonPlan(reference_sparse.plan(p))
+        ),
+    }
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return np.__version__
+
+    def details(self) -> dict[str, Any]:
+        blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+        return {
+            "path": np.__file__, "found by": "imported", "pool": "numpy",
+            "config": f"built with {blas.get('name', 'an unknown BLAS')} {blas.get('version', '')}".strip(),
+        }  # fmt: skip
+
+
+def reference_plan(problem: Problem, *, loops: bool = False) -> PythonPlan:
+    """Returns the Plan of NumPy's routines for a Problem that a BLAS has a part in; with `loops` without a BLAS."""
+    algorithm = Algorithm(library="numpy", name="loops" if loops else "reference")
+    plan: PythonPlan = NumPy.handlers[type(problem)].prepare(None, problem, algorithm)
+    return plan

@@ -1,19 +1,18 @@
-"""oneDNN, loaded: found, checked, and what it has for each kind of problem."""
+"""oneDNN: loading and checking of libdnnl, and its handlers."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from ... import _core, switches
+from ... import switches
 from ...native import thread_team
 from ...native.library_search import Finding, search
 from ...native.shared_library import NativeLibrary
-from ...problems import Operand, Problem
+from ...problems import Operand
 from ...problems.conv_problem import ConvProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
@@ -22,7 +21,7 @@ from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
 from ...switches.initial_verbosity import starting_mkldnn
 from .. import capability
-from ..base import Algorithm, FileLibrary, Refusal
+from ..base import Algorithm, FileLibrary, Handler, Planner
 from ..probing.probe_cache import prove_by_class
 from . import abi
 from .onednn_conv import conv_algorithms, prepare_conv
@@ -51,11 +50,18 @@ class Loaded:
 class OneDNN(FileLibrary):
     """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
 
+    handlers: ClassVar = {
+        MatmulProblem: Handler(product_algorithms, prepare_product),
+        LinearProblem: Handler(product_algorithms, prepare_product),
+        ConvProblem: Handler(conv_algorithms, prepare_conv),
+        NeuralProblem: Handler(neural_algorithms, prepare_neural),
+        RnnProblem: Handler(rnn_algorithms, prepare_rnn),
+        QuantizedProblem: Handler(quantized_algorithms, prepare_quantized),
+    }
 
     def __init__(self) -> None:
-        self.finding: Finding | None = None
         self.traits: Loaded | None = None
-        self.facts: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
         self._level = starting_mkldnn()[0]
 
     # loading
@@ -100,7 +106,9 @@ class OneDNN(FileLibrary):
         except (OSError, RuntimeError, ValueError) as error:
             # dlopen's own text, or a call that fails: a reason, not a crash.
             return f"{type(error).__name__}: {error}"
-        self.traits = loaded
+        self.traits, self.rwlock = loaded, loaded.native.rwlock
+        self.threaded = loaded.engine.thread_guard is not None
+        self.facts["pool"] = loaded.engine.pool
         return ""
 
     def test(self, path: str) -> dict[str, str]:
@@ -138,45 +146,9 @@ class OneDNN(FileLibrary):
         bits = self.traits.engine.isa if self.available() and self.traits is not None else 0
         return tuple(isa.name.lower() for isa in abi.Isa if bits & isa) if bits else None
 
-    # problems
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not self.available() or self.traits is None:
-            yield Refusal(self.name, "", f"not available: {self.reason()}")
-            return
-        engine = self.traits.engine
-        threads = threads if engine.thread_guard is not None else 1
-        if isinstance(problem, MatmulProblem | LinearProblem):
-            yield from product_algorithms(engine, problem, threads)
-        elif isinstance(problem, ConvProblem):
-            yield from conv_algorithms(engine, problem, threads)
-        elif isinstance(problem, NeuralProblem):
-            yield from neural_algorithms(engine, problem, threads)
-        elif isinstance(problem, RnnProblem):
-            yield from rnn_algorithms(engine, problem, threads)
-        elif isinstance(problem, QuantizedProblem):
-            yield from quantized_algorithms(engine, problem, threads)
-        else:
-            yield Refusal(self.name, "", f"oneDNN is not asked for {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+    def context(self, planner: Planner) -> Engine:
         assert self.traits is not None
-        engine = self.traits.engine
-        if isinstance(problem, MatmulProblem | LinearProblem):
-            plan = prepare_product(engine, problem, algorithm)
-        elif isinstance(problem, ConvProblem):
-            plan = prepare_conv(engine, problem, algorithm)
-        elif isinstance(problem, NeuralProblem):
-            plan = prepare_neural(engine, problem, algorithm)
-        elif isinstance(problem, RnnProblem):
-            plan = prepare_rnn(engine, problem, algorithm)
-        elif isinstance(problem, QuantizedProblem):
-            plan = prepare_quantized(engine, problem, algorithm)
-        else:
-            raise RuntimeError(f"oneDNN is not asked for {problem.op}")
-        if isinstance(plan, _core.PreparedCall):
-            plan.rwlock = self.traits.native.rwlock  # also where the engine does not come by: measurements, second tries
-        return plan
+        return self.traits.engine
 
     # what others ask
 
@@ -197,17 +169,6 @@ class OneDNN(FileLibrary):
         self._level = level
         return former
 
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            facts["how to get"] = self.how_to_get
-        if self.finding is not None:
-            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
-        if self.traits is not None:
-            facts |= {"version": self.traits.version, "pool": self.traits.engine.pool, **self.facts}
-        return facts
-
 
 def _threads() -> int:
     return 1 if thread_team.forked() else cast(int, switches.get("num_threads"))
@@ -220,7 +181,7 @@ def _check(engine: Engine) -> str:
         ones = np.ones((n, n), np.float32)
         operands = tuple(Operand(role, ones.dtype, ones.shape, ones.strides) for role in "ab")
         problem = MatmulProblem("matmul", operands, (), "matmul", m=n, n=n, k=n, result=(n, n))
-        plan = prepare_product(engine, problem, Algorithm("onednn", "matmul", count))
+        plan = prepare_product(engine, problem, Algorithm(library="onednn", name="matmul", threads=count))
         if not np.array_equal(plan(ones, ones), np.full((n, n), n, np.float32)):
             return f"computes a wrong product of {n} x {n} ones on {count} threads"
     return ""

@@ -56,8 +56,12 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
         isa = "avx512" if precision else ""
         note = kernel + (PACKED if p.packed else "")
         if many > 1:
-            yield Algorithm("onednn", name, many, True, precision, "run", "measured", engine.pool, note, (), isa)
-        yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", note, (), isa)
+            yield Algorithm(
+                library="onednn", name=name, threads=many, scaled=True, precision=precision, pool=engine.pool, note=note, isa=isa
+            )
+        yield Algorithm(
+            library="onednn", name=name, precision=precision, level="threads", basis="construction", note=note, isa=isa
+        )
 
 
 def prepare_conv(engine: Engine, p: ConvProblem, algorithm: Algorithm) -> Any:

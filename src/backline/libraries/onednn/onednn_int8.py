@@ -71,7 +71,7 @@ def quantized_algorithms(engine: Engine, p: QuantizedProblem, threads: int) -> I
         yield Refusal("onednn", p.op, reason)
         return
     if p.empty:
-        yield Algorithm("onednn", "empty", 1, False, "", "threads", "construction", "", "nothing to multiply")
+        yield Algorithm(library="onednn", name="empty", level="threads", basis="construction", note="nothing to multiply")
         return
     many = threads if p.flops >= INT8_THREAD_FLOPS else 1
     try:
@@ -86,8 +86,11 @@ def quantized_algorithms(engine: Engine, p: QuantizedProblem, threads: int) -> I
     isa = "avx512" if engine.isa & abi.Isa.AVX512_VNNI else "avx2"
     # Sums of integers are the same in any order.
     if many > 1:
-        yield Algorithm("onednn", "int8", many, True, "", "threads", "construction", engine.pool, note, (), isa)
-    yield Algorithm("onednn", "int8", 1, False, "", "threads", "construction", "", note, (), isa)
+        yield Algorithm(
+            library="onednn", name="int8", threads=many, scaled=True, level="threads", basis="construction", pool=engine.pool,
+            note=note, isa=isa,
+        )  # fmt: skip
+    yield Algorithm(library="onednn", name="int8", level="threads", basis="construction", note=note, isa=isa)
 
 
 def prepare_quantized(engine: Engine, p: QuantizedProblem, algorithm: Algorithm) -> Any:

@@ -67,8 +67,11 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
     precision = "f32 accumulation" if p.dtype == BF16 else ""
     # Every element of the result is one thread's work from beginning to end.
     if many > 1:
-        yield Algorithm("onednn", NAME, many, True, precision, "threads", "measured", engine.pool, kernel)
-    yield Algorithm("onednn", NAME, 1, False, precision, "threads", "construction", "", kernel)
+        yield Algorithm(
+            library="onednn", name=NAME, threads=many, scaled=True, precision=precision, level="threads", pool=engine.pool,
+            note=kernel,
+        )  # fmt: skip
+    yield Algorithm(library="onednn", name=NAME, precision=precision, level="threads", basis="construction", note=kernel)
 
 
 def prepare_neural(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:

@@ -51,8 +51,10 @@ def gradient_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Itera
         return
     if many > 1:
         level, basis = ("run", "measured") if p.op in MEETING else ("threads", "measured")
-        yield Algorithm("onednn", NAME, many, True, "", level, basis, engine.pool, kernels[-1])
-    yield Algorithm("onednn", NAME, 1, False, "", "threads", "construction", "", kernels[-1])
+        yield Algorithm(
+            library="onednn", name=NAME, threads=many, scaled=True, level=level, basis=basis, pool=engine.pool, note=kernels[-1]
+        )
+    yield Algorithm(library="onednn", name=NAME, level="threads", basis="construction", note=kernels[-1])
 
 
 def prepare_gradient(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:

@@ -66,8 +66,12 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
         isa = "avx512" if precision else ""
         note = kernel + ("; NaN for infinity" if p.parameter("activation") == "gelu" else "") + (PACKED if p.packed else "")
         if many > 1:
-            yield Algorithm("onednn", name, many, True, precision, "run", "measured", engine.pool, note, (), isa)
-        yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", note, (), isa)
+            yield Algorithm(
+                library="onednn", name=name, threads=many, scaled=True, precision=precision, pool=engine.pool, note=note, isa=isa
+            )
+        yield Algorithm(
+            library="onednn", name=name, precision=precision, level="threads", basis="construction", note=note, isa=isa
+        )
 
 
 def _refusal(engine: Engine, p: Product) -> str:

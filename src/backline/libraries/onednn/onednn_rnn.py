@@ -51,8 +51,13 @@ def rnn_algorithms(engine: Engine, p: RnnProblem, threads: int) -> Iterator[Algo
         if many > 1:
             # These kernels divide rows and columns among the threads, never a sum.
             level = "threads" if kernel.startswith("brgemm") and not precision else "run"
-            yield Algorithm("onednn", name, many, True, precision, level, "measured", engine.pool, kernel, (), isa)
-        yield Algorithm("onednn", name, 1, False, precision, "threads", "construction", "", kernel, (), isa)
+            yield Algorithm(
+                library="onednn", name=name, threads=many, scaled=True, precision=precision, level=level, pool=engine.pool,
+                note=kernel, isa=isa,
+            )  # fmt: skip
+        yield Algorithm(
+            library="onednn", name=name, precision=precision, level="threads", basis="construction", note=kernel, isa=isa
+        )
 
 
 def prepare_rnn(engine: Engine, p: RnnProblem, algorithm: Algorithm) -> Any:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from ...native import thread_team
 from ...native.shared_library import NativeLibrary
 from .. import capability
-from ..blas.blas_library import BlasLibrary
+from ..blas.blas_library import ATTENTION, BlasLibrary
 from ..blas.cblas import BlasTraits
 from ..probing.probe_cache import Proof
 
@@ -25,6 +25,7 @@ NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
 class OpenBLAS(BlasLibrary):
     """libopenblas from the wheel scipy-openblas32 or -64, the system, or NumPy."""
 
+    handlers: ClassVar = {**BlasLibrary.handlers, **ATTENTION}
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.openblas_kernels(self.facts.get("core", "")) if self.available() else None

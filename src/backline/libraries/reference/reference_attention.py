@@ -34,14 +34,16 @@ def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterato
         return
     if problem.dtype.name in HALVES and switches.get("cuda.fp16_bf16_reduction_math_sdp"):
         how = f"products and softmax rounded to {problem.dtype.name}"
-        yield Algorithm(library, HALF, 1, False, "", "threads", "construction", "", how, ("math", "half math"))
+        yield Algorithm(library=library, name=HALF, level="threads", basis="construction", note=how, traits=("math", "half math"))
     precision = "f32 accumulation" if problem.dtype.name in HALVES else ""
     note = "all scores of all heads at once"
     if problem.dtype.name not in (*HALVES, "float32", "float64"):  # no BLAS takes part
-        yield Algorithm(library, "math", 1, False, "", "threads", "construction", "", note, ("math",))
+        yield Algorithm(library=library, name="math", level="threads", basis="construction", note=note, traits=("math",))
         return
     pool = "numpy" if threads > 1 else ""
-    yield Algorithm(library, "math", threads, True, precision, "run", "measured", pool, note, ("math",))
+    yield Algorithm(
+        library=library, name="math", threads=threads, scaled=True, precision=precision, pool=pool, note=note, traits=("math",)
+    )
 
 
 def plan(problem: AttentionProblem, *, half: bool = False) -> Callable[..., Any]:

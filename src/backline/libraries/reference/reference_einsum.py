@@ -22,7 +22,7 @@ def algorithms(name: str, p: EinsumProblem) -> Iterator[Algorithm | Refusal]:
     elif _kind(p) == "einsum" and (len(p.sizes) > len(LETTERS) or len(p.terms) > 31):
         yield Refusal(name, "einsum", f"NumPy's einsum has {len(LETTERS)} labels and 31 operands at most")
     else:
-        yield Algorithm(name, _kind(p), 1, False, "", "threads", "construction")
+        yield Algorithm(library=name, name=_kind(p), level="threads", basis="construction")
 
 
 def _kind(p: EinsumProblem) -> str:

@@ -26,7 +26,7 @@ def algorithms(problem: FftProblem) -> Iterator[Algorithm]:
     """One, on one thread: no other thread count can give other bits."""
     made = problem.op == "fft.r2r"
     note = "made of real Fourier transforms of a longer sequence" if made else ""
-    yield Algorithm("numpy", "extended" if made else "fft", 1, False, "", "threads", "construction", "", note)
+    yield Algorithm(library="numpy", name="extended" if made else "fft", level="threads", basis="construction", note=note)
 
 
 def apart(out: Array, x: Array) -> None:

@@ -37,7 +37,7 @@ def algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     else:
         yield from compiled_algorithms(p, threads)
         note = "computed in float64 and rounded" if p.dtype == np.float32 and not p.op.startswith(("relu", "max_pool")) else ""
-        yield Algorithm("numpy", "loops", 1, False, "", "threads", "construction", "", note)
+        yield Algorithm(library="numpy", name="loops", level="threads", basis="construction", note=note)
 
 
 def plan(p: NeuralProblem) -> Callable[..., Any]:

@@ -42,8 +42,11 @@ def algorithms(p: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusa
         yield no
     else:
         pool = "numpy" if threads > 1 else ""
-        yield Algorithm("numpy", "exact", threads, True, "", "threads", "construction", pool, "integers in float64, exact" + how)
-    yield Algorithm("numpy", "loops", 1, False, "", "threads", "construction", "", "without a BLAS: slow" + how)
+        yield Algorithm(
+            library="numpy", name="exact", threads=threads, scaled=True, level="threads", basis="construction", pool=pool,
+            note="integers in float64, exact" + how,
+        )  # fmt: skip
+    yield Algorithm(library="numpy", name="loops", level="threads", basis="construction", note="without a BLAS: slow" + how)
 
 
 # Plans -----------------------------------------------------------------------------------------------------------------

@@ -29,14 +29,16 @@ def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """The two ways: products by NumPy's BLAS, or by NumPy's own loops on one thread and in one order."""
     precision = "f32 accumulation" if p.dtype.name in HALVES else ""
     if p.empty:
-        yield Algorithm("numpy", "loops", 1, False, precision, "threads", "construction")
+        yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction")
         return
     if no := numpy_threads.refusal("steps", p, threads):
         yield no
     else:
         pool = "numpy" if threads > 1 else ""
-        yield Algorithm("numpy", "steps", threads, True, precision, "run", "measured", pool)
-    yield Algorithm("numpy", "loops", 1, False, precision, "threads", "construction", "", "without a BLAS: slow")
+        yield Algorithm(library="numpy", name="steps", threads=threads, scaled=True, precision=precision, pool=pool)
+    yield Algorithm(
+        library="numpy", name="loops", precision=precision, level="threads", basis="construction", note="without a BLAS: slow"
+    )
 
 
 def plan(p: RnnProblem, *, loops: bool = False) -> Callable[..., tuple[Array, ...]]:

@@ -23,7 +23,7 @@ def algorithms(problem: SparseProblem) -> Iterator[Algorithm | Refusal]:
         yield Refusal("numpy", "sparse", "the call asks for one of cuSPARSELt's ways; NumPy has one of its own")
         return
     inside = "" if problem.dtype.name in ("float64", "int8") or problem.op != "sparse.matmul" else "f64"
-    yield Algorithm("numpy", "sparse", 1, False, inside, "threads", "construction")
+    yield Algorithm(library="numpy", name="sparse", precision=inside, level="threads", basis="construction")
 
 
 def plan(p: SparseProblem) -> Callable[..., Any]:

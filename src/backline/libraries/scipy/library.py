@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ...problems import Problem
 from ...problems.fft_problem import FftProblem
-from ..base import Algorithm, Library, Refusal
+from ..base import Algorithm, Handler, Library
 from ..fft_steps import IN_DOUBLE
 from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
 
@@ -26,9 +25,26 @@ Array = Any
 KINDS = {"_duccfft": ("pyduccfft", "DUCC"), "_pocketfft": ("pypocketfft", "pocketfft")}
 
 
-class SciPy(Library):
-    """scipy.fft without its front door."""
+def _algorithms(library: SciPy, problem: FftProblem, threads: int) -> Iterator[Algorithm]:
+    name = problem.op.removeprefix("fft.")
+    # One line is always transformed by one thread; with more, each line as it would be alone.
+    precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
+    yield Algorithm(library="scipy", name=name, precision=precision, level="threads", basis="construction", note=note)
+    if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty:
+        yield Algorithm(
+            library="scipy", name=name, threads=threads, scaled=True, precision=precision, pool="scipy", note=note
+        )
 
+
+def _prepare(library: SciPy, problem: FftProblem, algorithm: Algorithm) -> FftPlan:
+    function = _in_double if problem.needs_double else _function
+    return FftPlan(problem, function(problem, library.module(), algorithm.threads))
+
+
+class SciPy(Library):
+    """The compiled module below scipy.fft."""
+
+    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
 
     def __init__(self) -> None:
         self._reason: str | None = None
@@ -69,22 +85,6 @@ class SciPy(Library):
                 self._version = str(import_module("scipy").__version__)
         return self._version
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not isinstance(problem, FftProblem):
-            yield Refusal(self.name, "", f"SciPy is used for Fourier transforms only, not for {problem.op}")
-            return
-        name = problem.op.removeprefix("fft.")
-        # One line is always transformed by one thread; with more, each line as it would be alone.
-        precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
-        yield Algorithm(self.name, name, 1, False, precision, "threads", "construction", "", note)
-        if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty:
-            yield Algorithm(self.name, name, threads, True, precision, "run", "measured", "scipy", note)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        assert isinstance(problem, FftProblem)
-        function = _in_double if problem.needs_double else _function
-        return FftPlan(problem, function(problem, self.module(), algorithm.threads))
-
     def module(self) -> Any:
         """The compiled module."""
         from importlib import import_module
@@ -92,12 +92,8 @@ class SciPy(Library):
         self.reason()
         return import_module(f"scipy.fft.{self.folder}.{KINDS[self.folder][0]}")
 
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            return {**facts, "how to get": self.how_to_get}
-        return {**facts, "version": self.version(), "path": self.path, "found by": "imported", "pool": "scipy"}
+    def details(self) -> dict[str, Any]:
+        return {"path": self.path, "found by": "imported", "pool": "scipy"} if self.available() else {}
 
 
 def _function(p: FftProblem, module: Any, threads: int) -> Callable[[Array, Array | None], Array]:

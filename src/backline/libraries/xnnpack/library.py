@@ -1,21 +1,19 @@
-"""XNNPACK, loaded: found, its interface told by trying, checked, and what it has for each kind of problem."""
+"""XNNPACK: search for the file, detection of its interface by trials, checks, and its handlers."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import ClassVar, cast
 
 from ... import switches
 from ...native import thread_team
-from ...native.library_search import Finding, search
+from ...native.library_search import search
 from ...native.shared_library import NativeLibrary
-from ...problems import Problem
 from ...problems.conv_problem import ConvProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
-from ..base import Algorithm, FileLibrary, Refusal
+from ..base import FileLibrary, Handler, Planner
 from ..probing.probe_cache import prove_by_class
 from . import xnnpack_layers
 from .interface import EARLY, Interface, Xnnpack, trials, wrong
@@ -29,38 +27,37 @@ RIGHT = 0  # exit status of a trial
 class XNNPACK(FileLibrary):
     """libXNNPACK of the system, such as Debian's libxnnpack0; float32 convolutions and products with constant weights."""
 
-
-    def __init__(self) -> None:
-        self.finding: Finding | None = None
-        self.xnn: Xnnpack | None = None
+    handlers: ClassVar = {
+        ConvProblem: Handler(xnnpack_layers.conv_algorithms, xnnpack_layers.prepare_conv),
+        MatmulProblem: Handler(xnnpack_layers.product_algorithms, xnnpack_layers.prepare_product),
+        LinearProblem: Handler(xnnpack_layers.product_algorithms, xnnpack_layers.prepare_product),
+    }
+    xnn: Xnnpack | None = None
 
     # loading
 
     def load(self) -> str:
-        try:
-            self.finding = search(self.spec)
-            path = self.finding.path
-            if path is None:
-                return self.finding.reason
-            proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
-            if proof.reason:
-                return proof.reason
-            interface = Interface.read(proof.facts.get("interface", ""))
-            if interface is None:
-                return "which interface it has is found by trying, which takes a process that may crash, and none can be started"
-            xnn = Xnnpack(NativeLibrary(path), interface)
-            amiss = proof.replaced()
+        self.finding = search(self.spec)
+        path = self.finding.path
+        if path is None:
+            return self.finding.reason
+        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
+        if proof.reason:
+            return proof.reason
+        interface = Interface.read(proof.facts.get("interface", ""))
+        if interface is None:
+            return "which interface it has is found by trying, which takes a process that may crash, and none can be started"
+        xnn = Xnnpack(NativeLibrary(path), interface)
+        amiss = proof.replaced()
+        if amiss:
+            return amiss
+        threads = 1 if thread_team.forked() or not xnn.pools.name else cast(int, switches.get("num_threads"))
+        for count in dict.fromkeys((1, threads)):
+            amiss = wrong(xnn, count)
             if amiss:
-                return amiss
-            threads = 1 if thread_team.forked() or not xnn.pools.name else cast(int, switches.get("num_threads"))
-            for count in dict.fromkeys((1, threads)):
-                amiss = wrong(xnn, count)
-                if amiss:
-                    return f"{path} {amiss}"
-        except (OSError, RuntimeError, ValueError) as error:
-            # dlopen's own text, or a call that fails: a reason, not a crash.
-            return f"{type(error).__name__}: {error}"
-        self.xnn = xnn
+                return f"{path} {amiss}"
+        self.xnn, self.threaded = xnn, bool(xnn.pools.name)
+        self.facts = {"pool": xnn.pools.name, "config": f"the {'older' if interface in EARLY else 'newer'} {interface}"}
         return ""
 
     def test(self, path: str) -> dict[str, str]:
@@ -72,39 +69,9 @@ class XNNPACK(FileLibrary):
         """It does not tell one."""
         return None
 
-    # problems
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not self.available() or self.xnn is None:
-            yield Refusal(self.name, "", f"not available: {self.reason()}")
-            return
-        threads = threads if self.xnn.pools.name else 1
-        if isinstance(problem, ConvProblem):
-            yield from xnnpack_layers.conv_algorithms(self.xnn, problem, threads)
-        elif isinstance(problem, MatmulProblem | LinearProblem):
-            yield from xnnpack_layers.product_algorithms(self.xnn, problem, threads)
-        else:
-            yield Refusal(self.name, "", f"XNNPACK is not asked for {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
+    def context(self, planner: Planner) -> Xnnpack:
         assert self.xnn is not None
-        if isinstance(problem, ConvProblem):
-            return xnnpack_layers.prepare_conv(self.xnn, problem, algorithm)
-        assert isinstance(problem, MatmulProblem | LinearProblem)
-        return xnnpack_layers.prepare_product(self.xnn, problem, algorithm)
-
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            facts["how to get"] = self.how_to_get
-        if self.finding is not None:
-            facts |= {"path": self.finding.path, "found by": self.finding.step, "search": [str(s) for s in self.finding.steps]}
-        if self.xnn is not None:
-            old = self.xnn.interface in EARLY
-            config = f"the {'older' if old else 'newer'} {self.xnn.interface}"
-            facts |= {"version": None, "pool": self.xnn.pools.name, "config": config}
-        return facts
+        return self.xnn
 
 
 def _tried(native: NativeLibrary) -> str:

@@ -43,8 +43,10 @@ def _both(name: str, p: ConvProblem | Product, pool: str, threads: int) -> Itera
     isa = detected if detected in ("avx2", "avx512") else ""
     note = f"weights packed by {'the first' if p.packed else 'each'} call"
     if threads > 1 and p.flops >= THREAD_FLOPS:
-        yield Algorithm("xnnpack", name, threads, True, "", "threads", "measured", pool, note, (), isa)
-    yield Algorithm("xnnpack", name, 1, False, "", "threads", "construction", "", note, (), isa)
+        yield Algorithm(
+            library="xnnpack", name=name, threads=threads, scaled=True, level="threads", pool=pool, note=note, isa=isa
+        )
+    yield Algorithm(library="xnnpack", name=name, level="threads", basis="construction", note=note, isa=isa)
 
 
 def _address(array: Any) -> int:

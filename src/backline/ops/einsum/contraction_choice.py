@@ -96,8 +96,8 @@ def choice_of(contraction: FoundSteps) -> EinsumChoice:
     bases = [a.basis for a in taken if a.level == level] or ["construction"]
     count = len(contraction.steps)
     chosen = Algorithm(
-        names[0] if len(names) == 1 else "several", f"{count} step{'s' if count != 1 else ''}",
-        max((a.threads for a in taken), default=1), any(a.scaled for a in taken), "", level, bases[0],
+        library=names[0] if len(names) == 1 else "several", name=f"{count} step{'s' if count != 1 else ''}",
+        threads=max((a.threads for a in taken), default=1), scaled=any(a.scaled for a in taken), level=level, basis=bases[0],
         traits=tuple(dict.fromkeys(t for a in taken for t in a.traits)),
     )  # fmt: skip
     # The step with the most operations stands for all where there is one answer only.

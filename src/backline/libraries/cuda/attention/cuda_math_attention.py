@@ -17,9 +17,8 @@ from ....problems.attention_problem import AttentionProblem
 from ....problems.dtypes import HALVES, compute_dtype
 from ....problems.matmul_problem import MatmulProblem
 from ....problems.memory_layout import contiguous_strides
-from ... import steps
 from ...attention_constraints import Facts, refusal
-from ...base import Algorithm, Refusal
+from ...base import Algorithm, Planner, Refusal
 from ...reference.attention_formula import Space, run
 from ..common import bindings
 from .philox import kept
@@ -64,10 +63,12 @@ class Products:
         Where they run: "cuda:0".
     dtype
         Their dtype.
+    planner
+        What plans them.
     """
 
-    def __init__(self, device: str, dtype: np.dtype[Any]) -> None:
-        self.device, self.dtype = device, dtype
+    def __init__(self, device: str, dtype: np.dtype[Any], planner: Planner) -> None:
+        self.device, self.dtype, self.planner = device, dtype, planner
         self.plans: dict[tuple[tuple[int, ...], ...], Any] = {}
 
     def plan(self, problem: MatmulProblem) -> Any:
@@ -76,7 +77,7 @@ class Products:
         key = (a.shape, a.strides, b.shape, b.strides)
         plan = self.plans.get(key)
         if plan is None or getattr(plan, "failed", False):
-            plan = self.plans[key] = steps.plan(problem)
+            plan = self.plans[key] = self.planner.plan(problem)
         return plan
 
     def __call__(self, left: Any, right: Any) -> Any:
@@ -90,10 +91,10 @@ class Products:
 class _Run:
     """The function of a Plan: of the arrays of a call."""
 
-    def __init__(self, p: AttentionProblem, half: bool) -> None:
+    def __init__(self, p: AttentionProblem, half: bool, planner: Planner) -> None:
         self.p, self.roles = p, [o.role for o in p.operands]
         self.compute = compute_dtype(p.dtype)
-        self.multiply = Products(p.device, _inner(p, half))
+        self.multiply = Products(p.device, _inner(p, half), planner)
         self.multiply.plan(scores_of(p, self.multiply.dtype))
 
     def __call__(self, *arrays: Any) -> Any:
@@ -106,7 +107,7 @@ class _Run:
         return run(p, space, dict(zip(self.roles, arrays, strict=True)))
 
 
-def algorithms(library: str, p: AttentionProblem) -> Iterator[Algorithm | Refusal]:
+def algorithms(library: str, p: AttentionProblem, planner: Planner) -> Iterator[Algorithm | Refusal]:
     """Lists the algorithms for a Problem under a library's name."""
     reason = refusal("math", p, Facts())
     if not reason and p.dtype.name not in COMPUTED:
@@ -116,20 +117,24 @@ def algorithms(library: str, p: AttentionProblem) -> Iterator[Algorithm | Refusa
         return
     for name, traits in WAYS.items():
         if name == "math" or p.dtype.name in HALVES:
-            yield _listed(library, p, name, traits)
+            yield _listed(library, p, name, traits, planner)
 
 
-def _listed(library: str, p: AttentionProblem, name: str, traits: tuple[str, ...]) -> Algorithm | Refusal:
+def _listed(
+    library: str, p: AttentionProblem, name: str, traits: tuple[str, ...], planner: Planner
+) -> Algorithm | Refusal:
     try:
-        chosen = steps.chosen(scores_of(p, _inner(p, name == "math_half"))).chosen
+        chosen = planner.chosen(scores_of(p, _inner(p, name == "math_half"))).chosen
     except BacklineError as error:
         return Refusal(library, name, f"there is nothing for its products: {error}")
     # What half precisions lose is lost in their inputs; a product of float32 may be coarser than these.
     precision = "f32 accumulation" if p.dtype.name in HALVES else chosen.precision
     note = f"all scores of all heads at once; products by {chosen.library} {chosen.name}"
-    return Algorithm(library, name, precision=precision, level=chosen.level, basis=chosen.basis, note=note, traits=traits)
+    return Algorithm(
+        library=library, name=name, precision=precision, level=chosen.level, basis=chosen.basis, note=note, traits=traits
+    )
 
 
-def function(p: AttentionProblem, algorithm: Algorithm) -> Callable[..., Any]:
+def function(p: AttentionProblem, algorithm: Algorithm, planner: Planner) -> Callable[..., Any]:
     """The function of the arrays of a call, on the device that is current."""
-    return _Run(p, "half math" in algorithm.traits)
+    return _Run(p, "half math" in algorithm.traits, planner)

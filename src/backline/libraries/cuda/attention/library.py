@@ -8,14 +8,14 @@ run a Problem is said by `libraries.attention_constraints`, what the kernels are
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from .... import switches
 from ....problems import Problem
 from ....problems.attention_problem import AttentionProblem
 from ....switches.definitions import KERNELS
 from ...attention_constraints import Facts, refusal
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan
@@ -69,7 +69,7 @@ def _unfit(name: str, problem: AttentionProblem, facts: Facts) -> str:
     return limits(problem)
 
 
-def listed(problem: Problem, facts: Facts, values: Any, absent: str = "") -> Iterator[Algorithm | Refusal]:
+def listed(problem: AttentionProblem, facts: Facts, values: Any, absent: str = "") -> Iterator[Algorithm | Refusal]:
     """What there is for a Problem on a device, and why the rest is not.
 
     Parameters
@@ -84,9 +84,6 @@ def listed(problem: Problem, facts: Facts, values: Any, absent: str = "") -> Ite
         Why there is no Triton, and only the packaged kernels can run; empty where there is one.
     """
     library = Triton.name
-    if not isinstance(problem, AttentionProblem):
-        yield Refusal(library, "", f"our kernels are for attention, not {problem.op}")
-        return
     for kernel in KERNELS:
         if kernel == "overrideable":
             yield Refusal(library, kernel, "no extension has registered one")
@@ -100,7 +97,9 @@ def listed(problem: Problem, facts: Facts, values: Any, absent: str = "") -> Ite
         notes = [NOTE] if problem.mask is not None or problem.is_causal else []
         notes += [PACKAGED] if absent else []
         note = "; ".join(notes)
-        yield Algorithm(library, name, 1, False, precision, "threads", "construction", "", note, (kernel,))
+        yield Algorithm(
+            library=library, name=name, precision=precision, level="threads", basis="construction", note=note, traits=(kernel,)
+        )
 
 
 def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: str) -> str:
@@ -110,9 +109,26 @@ def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: st
     return f"{absent}; the kernels that come with Backline are none for it: {lacks}" if lacks else ""
 
 
+def _algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    values = switches.current()
+    strict = bool(values["deterministic"]) and not values["warn_only"]
+    return listed(problem, Facts(capability(index_of(problem)), strict=strict), values, compiler.reason())
+
+
+def _prepare(context: Any, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
+    from .kernel_launcher import Run
+
+    device = index_of(problem)
+    made = recipe(problem, capability(device), algorithm.name == "efficient_tf32")
+    with bindings.cupy().cuda.Device(device):
+        function = Run(problem, made)
+    return DevicePlan(function, device, f"Triton {algorithm.name}", ())
+
+
 class Triton(Library):
     """Kernels in Triton, which compiles them; CuPy loads and launches what it made. Without Triton, those that are packaged."""
 
+    handlers: ClassVar = {AttentionProblem: Handler(_algorithms, _prepare)}
 
     def reason(self) -> str:
         absent = compiler.reason()
@@ -121,24 +137,7 @@ class Triton(Library):
     def version(self) -> str | None:
         return (packaged.version() if compiler.reason() else compiler.version()) or None
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        values = switches.current()
-        strict = bool(values["deterministic"]) and not values["warn_only"]
-        yield from listed(problem, Facts(capability(index_of(problem)), strict=strict), values, compiler.reason())
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        from .kernel_launcher import Run
-
-        assert isinstance(problem, AttentionProblem)
-        device = index_of(problem)
-        made = recipe(problem, capability(device), algorithm.name == "efficient_tf32")
-        with bindings.cupy().cuda.Device(device):
-            function = Run(problem, made)
-        return DevicePlan(function, device, f"Triton {algorithm.name}", ())
-
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
+    def details(self) -> dict[str, Any]:
         absent = compiler.reason()
-        config = f"packaged kernels only: {absent}" if absent and not reason else ""
-        return facts | {"version": self.version(), "path": None, "cache": compiler.folder(), "config": config, "pool": ""}
+        config = f"packaged kernels only: {absent}" if absent and self.available() else ""
+        return {"version": self.version(), "path": None, "cache": compiler.folder(), "config": config, "pool": ""}

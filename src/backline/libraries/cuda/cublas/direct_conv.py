@@ -58,14 +58,20 @@ def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal
     spelled = "f32 accumulation" if p.dtype.itemsize == 2 else ""
     if by_channel(p):
         note = "channel by channel, without a product"
-        yield Algorithm("cublas", "depthwise", 1, False, spelled, "threads", "construction", "", note, traits)
+        yield Algorithm(
+            library="cublas", name="depthwise", precision=spelled, level="threads", basis="construction", note=note, traits=traits
+        )
     note = "images spread into columns, block by block"
     if p.dtype.name == "float32":
         if tf32:
             yield Refusal("cublas", "im2col_tf32", tf32)
         else:
-            yield Algorithm("cublas", "im2col_tf32", 1, False, "tf32", "threads", "promise", "", note, traits)
-    yield Algorithm("cublas", "im2col", 1, False, spelled, "threads", "promise", "", note, traits)
+            yield Algorithm(
+                library="cublas", name="im2col_tf32", precision="tf32", level="threads", basis="promise", note=note, traits=traits
+            )
+    yield Algorithm(
+        library="cublas", name="im2col", precision=spelled, level="threads", basis="promise", note=note, traits=traits
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ....problems.conv_problem import ConvProblem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
 from ....switches import workspaces
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Refusal
 from ...presence import presence
 from ..common import bindings
 from ..common.device_facts import capability, index_of, lacks
@@ -27,7 +27,7 @@ from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
 from ..common.streams import Handles
 
 __all__ = [
-    "CuBLAS", "Recipe", "Way", "listed", "recipe", "report", "scale_type", "version_of", "ways", "workspace_bytes",
+    "CuBLAS", "Recipe", "Way", "details", "listed", "recipe", "scale_type", "version_of", "ways", "workspace_bytes",
 ]  # fmt: skip
 
 # Math modes, compute types and strategies have the numbers of cuBLAS's header.
@@ -193,8 +193,6 @@ def recipe(problem: Problem, name: str, snapshot: Any, having: tuple[int, int]) 
 def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
     """What cuBLAS has for a Problem on a device with a compute capability."""
     reason = refusal(problem)
-    if not reason and isinstance(problem, LinearProblem):
-        reason = "it has products, without an activation after them; cuBLASLt has some"
     if reason:
         yield Refusal("cublas", "", reason)
         return
@@ -206,8 +204,8 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
         else:
             # Its makers promise the same bits in each run; threads of the CPU have no part in it.
             yield Algorithm(
-                "cublas", way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits,
-            )  # fmt: skip
+                library="cublas", name=way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits
+            )
     if problem.dtype.name in ("float16", "bfloat16"):
         switch = "cuda.preferred_blas_library"
         yield Refusal(
@@ -299,9 +297,61 @@ def _offsets(items: int | tuple[int, ...], batch: int) -> np.ndarray[Any, Any]:
     return np.array([i * items for i in range(batch)] if isinstance(items, int) else items, np.int64)
 
 
+def _product(problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = False) -> DevicePlan:
+    device = index_of(problem)
+    made = recipe(problem, algorithm.name, switches.current(), capability(device))
+    module = bindings.cublas()
+    with bindings.cupy().cuda.Device(device):
+        function = _Gemm(problem, made, module, device, unrounded)
+    return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
+
+
+def _product_algorithms(context: Any, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return listed(problem, capability(index_of(problem)))
+
+
+def _prepare_product(context: Any, problem: MatmulProblem, algorithm: Algorithm) -> DevicePlan:
+    return _product(problem, algorithm)
+
+
+def _linear_algorithms(context: Any, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    from . import cuda_epilogue
+
+    having = capability(index_of(problem))
+    return cuda_epilogue.algorithms("cublas", problem, lambda product: listed(product, having))
+
+
+def _prepare_linear(context: Any, problem: LinearProblem, algorithm: Algorithm) -> DevicePlan:
+    from . import cuda_epilogue
+
+    product = Algorithm(library="cublas", name=algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
+    return cuda_epilogue.plan(problem, _product(cuda_epilogue.product_of(problem), product, unrounded=True))
+
+
+def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    from .direct_conv import direct_algorithms
+
+    return direct_algorithms(problem, lacks("tf32", (8, 0), capability(index_of(problem))))
+
+
+def _prepare_conv(context: Any, problem: ConvProblem, algorithm: Algorithm) -> DevicePlan:
+    from .direct_conv import DirectConv
+
+    device = index_of(problem)
+    halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
+    way = Algorithm(library="cublas", name="gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
+    function = DirectConv(problem, algorithm.name, lambda product: _product(product, way))
+    return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
+
+
 class CuBLAS(Library):
     """libcublas, called through nvmath's binding."""
 
+    handlers: ClassVar = {
+        MatmulProblem: Handler(_product_algorithms, _prepare_product),
+        LinearProblem: Handler(_linear_algorithms, _prepare_linear),
+        ConvProblem: Handler(_conv_algorithms, _prepare_conv),
+    }
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cublas")
@@ -309,51 +359,8 @@ class CuBLAS(Library):
     def version(self) -> str | None:
         return version_of("cublas")
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        having = capability(index_of(problem))
-        if isinstance(problem, ConvProblem):
-            from .direct_conv import direct_algorithms
-
-            yield from direct_algorithms(problem, lacks("tf32", (8, 0), having))
-        elif isinstance(problem, LinearProblem):
-            from . import cuda_epilogue
-
-            yield from cuda_epilogue.algorithms(self.name, problem, lambda product: listed(product, having))
-        else:
-            yield from listed(problem, having)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        device = index_of(problem)
-        if isinstance(problem, ConvProblem):
-            return self._convolution(problem, algorithm, device)
-        if isinstance(problem, LinearProblem):
-            return self._layer(problem, algorithm, device)
-        assert isinstance(problem, MatmulProblem)
-        return self._product(problem, algorithm, device)
-
-    def _product(self, problem: MatmulProblem, algorithm: Algorithm, device: int, unrounded: bool = False) -> DevicePlan:
-        made = recipe(problem, algorithm.name, switches.current(), capability(device))
-        module = bindings.cublas()
-        with bindings.cupy().cuda.Device(device):
-            function = _Gemm(problem, made, module, device, unrounded)
-        return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
-
-    def _layer(self, problem: LinearProblem, algorithm: Algorithm, device: int) -> DevicePlan:
-        from . import cuda_epilogue
-
-        product = Algorithm("cublas", algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
-        return cuda_epilogue.plan(problem, self._product(cuda_epilogue.product_of(problem), product, device, unrounded=True))
-
-    def _convolution(self, problem: ConvProblem, algorithm: Algorithm, device: int) -> DevicePlan:
-        from .direct_conv import DirectConv
-
-        halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
-        way = Algorithm("cublas", "gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
-        function = DirectConv(problem, algorithm.name, lambda product: self.prepare(product, way))
-        return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
-
-    def report(self) -> dict[str, Any]:
-        return report(self, "cublas")
+    def details(self) -> dict[str, Any]:
+        return details("cublas")
 
 
 def version_of(name: str) -> str | None:
@@ -362,10 +369,8 @@ def version_of(name: str) -> str | None:
     return None if told is None else str(told)
 
 
-def report(library: Library, name: str) -> dict[str, Any]:
-    """What `backline info` shows of a library that is called through a binding."""
-    found, reason = presence(name), library.reason()
-    facts = {"name": library.name, "title": library.title, "available": not reason, "reason": reason}
-    if found.path is not None:
-        facts |= {"version": version_of(name), "path": found.path}
+def details(name: str) -> dict[str, Any]:
+    """Returns what `backline info` shows of a library that is called through a binding, also where the binding is missing."""
+    found = presence(name)
+    facts = {} if found.path is None else {"version": version_of(name), "path": found.path}
     return facts | {"search": list(found.searched()), "pool": ""}

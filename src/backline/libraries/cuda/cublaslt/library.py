@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from ....errors import LibraryFailed
 from ....problems import Problem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of, lacks
 from ..common.device_plan import DevicePlan, strided
 from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
 from ..common.streams import Handles, current_stream
-from ..cublas.library import report, scale_type, version_of, workspace_bytes
+from ..cublas.library import details, scale_type, version_of, workspace_bytes
 
 __all__ = ["CuBLASLt", "Recipe", "Way", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
 
@@ -141,7 +141,7 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
             yield Refusal("cublaslt", way.name, why)
         else:
             yield Algorithm(
-                "cublaslt", way.name, precision=way.precision, level="threads", basis="promise", note=note,
+                library="cublaslt", name=way.name, precision=way.precision, level="threads", basis="promise", note=note,
                 traits=(*way.traits, *traits),
             )  # fmt: skip
 
@@ -319,9 +319,26 @@ def _free(owned: list[tuple[Callable[[int], Any], int]]) -> None:
         destroy(what)
 
 
+def _algorithms(context: Any, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return listed(problem, capability(index_of(problem)))
+
+
+def _prepare(context: Any, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+    device = index_of(problem)
+    made = recipe(problem, algorithm.name, switches.current(), capability(device))
+    module = bindings.cublasLt()
+    try:
+        with bindings.cupy().cuda.Device(device):
+            function = _Matmul(problem, made, module, device)
+    except module.cuBLASLtError as error:
+        raise LibraryFailed(f"cuBLASLt cannot describe {problem.key}", cause=f"{type(error).__name__}: {error}") from error
+    return DevicePlan(function, device, "cuBLASLt matmul", (module.cuBLASLtError,))
+
+
 class CuBLASLt(Library):
     """libcublasLt, called through nvmath's binding."""
 
+    handlers: ClassVar = {MatmulProblem: Handler(_algorithms, _prepare), LinearProblem: Handler(_algorithms, _prepare)}
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cublasLt")
@@ -329,19 +346,5 @@ class CuBLASLt(Library):
     def version(self) -> str | None:
         return version_of("cublaslt")
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        yield from listed(problem, capability(index_of(problem)))
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        device = index_of(problem)
-        made = recipe(problem, algorithm.name, switches.current(), capability(device))
-        module = bindings.cublasLt()
-        try:
-            with bindings.cupy().cuda.Device(device):
-                function = _Matmul(problem, made, module, device)
-        except module.cuBLASLtError as error:
-            raise LibraryFailed(f"cuBLASLt cannot describe {problem.key}", cause=f"{type(error).__name__}: {error}") from error
-        return DevicePlan(function, device, "cuBLASLt matmul", (module.cuBLASLtError,))
-
-    def report(self) -> dict[str, Any]:
-        return report(self, "cublaslt")
+    def details(self) -> dict[str, Any]:
+        return details("cublaslt")

@@ -197,7 +197,7 @@ def conv_algorithms(problem: ConvProblem, having: tuple[int, int]) -> Iterator[A
                 continue
             spelled = precision or ("f32 accumulation" if problem.dtype.itemsize == 2 else "")
             level, basis = ("threads", "promise") if steady else ("off", "promise")
-            yield Algorithm("cudnn", name, precision=spelled, level=level, basis=basis, traits=traits)
+            yield Algorithm(library="cudnn", name=name, precision=spelled, level=level, basis=basis, traits=traits)
 
 
 def depthwise_half(problem: ConvProblem) -> bool:

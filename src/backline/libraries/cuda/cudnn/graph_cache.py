@@ -14,7 +14,7 @@ from typing import Any
 
 from ....errors import LibraryFailed
 from ....native.bounded_cache import BoundedCache
-from ..common import kept as by_engine
+from ...base import Planner
 from ..common.device_facts import DeviceInfo
 from .conv_graphs import Graph, Search
 from .graphs import Plans, handle_for
@@ -100,7 +100,7 @@ def named_in(text: str, version: int, device: DeviceInfo) -> tuple[str, str]:
 # --- what calls use --------------------------------------------------------------------------------------------------
 
 
-def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo) -> Plans:
+def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo, planner: Planner) -> Plans:
     """The plans of a graph on a device, which is current; one of them at least is built.
 
     Raises
@@ -112,7 +112,7 @@ def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo) -> Plans:
     def make() -> Plans:
         made = Plans(module, spec, device.capability, handle_for(module, device.index))
         if search.tuned:
-            _take_tuned(made, key_of(spec, device), module, device)
+            _take_tuned(made, key_of(spec, device), module, device, planner)
         made.first()
         return made
 
@@ -120,8 +120,8 @@ def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo) -> Plans:
     return plans
 
 
-def _take_tuned(made: Plans, key: str, module: Any, device: DeviceInfo) -> None:
-    text, searched = by_engine.tuned("cudnn", key)
+def _take_tuned(made: Plans, key: str, module: Any, device: DeviceInfo, planner: Planner) -> None:
+    text, searched = planner.timed_plan("cudnn", key)
     if not text:
         return
     name, reason = named_in(text, int(module.backend_version()), device)
@@ -133,7 +133,9 @@ def _take_tuned(made: Plans, key: str, module: Any, device: DeviceInfo) -> None:
         made.refused[f"{name or 'the plan'} of the tuning record"] = reason
 
 
-def run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search) -> Plans:
+def run(
+    plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search, planner: Planner
+) -> Plans:
     """Run a graph on CuPy's current stream; with a search that was not made yet, make it first.
 
     Returns
@@ -142,21 +144,23 @@ def run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceIn
         Those that ran: others than were given where these had failed.
     """
     if plans.failed:
-        plans = kept(module, plans.spec, search, device)
+        plans = kept(module, plans.spec, search, device, planner)
     try:
-        _run(plans, pointers, module, device, search)
+        _run(plans, pointers, module, device, search, planner)
     except LibraryFailed:
         if not plans.tuned:
             raise
         # What was read does not run here. The others may.
         _failed.add((key_of(plans.spec, device), plans.tuned))
         plans.failed = True
-        plans = kept(module, plans.spec, search, device)
-        _run(plans, pointers, module, device, search)
+        plans = kept(module, plans.spec, search, device, planner)
+        _run(plans, pointers, module, device, search, planner)
     return plans
 
 
-def _run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search) -> None:
+def _run(
+    plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search, planner: Planner
+) -> None:
     handle = handle_for(module, device.index)
     with plans.lock:
         if search.on and not plans.covers(search.limit):
@@ -164,7 +168,8 @@ def _run(plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceI
             if len(plans.times) > 1 and search.tuned:
                 name = plans.name(plans.ready[0])
                 text = written(name, int(module.backend_version()), device)
-                by_engine.keep_tuned("cudnn", key_of(plans.spec, device), text, plans.times[name] * 1e-3, plans.searched or 0)
+                seconds = plans.times[name] * 1e-3
+                planner.keep_timed_plan("cudnn", key_of(plans.spec, device), text, seconds, plans.searched or 0)
         plans.run(pointers, handle)
 
 

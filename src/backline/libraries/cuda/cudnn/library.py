@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from .... import switches
 from ....problems import Operand, Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ... import attention_constraints
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, device_info, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..cublas.library import report, version_of
+from ..cublas.library import details, version_of
 from . import graph_cache
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .graphs import Plans
@@ -39,49 +39,15 @@ __all__ = ["CuDNN"]
 AT_ONCE = Search(False, 0)
 
 
-class CuDNN(Library):
-    """libcudnn, called through nvidia-cudnn-frontend."""
-
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cudnn")
-
-    def version(self) -> str | None:
-        return version_of("cudnn")
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if isinstance(problem, ConvProblem):
-            yield from conv_algorithms(problem, capability(index_of(problem)))
-        elif isinstance(problem, AttentionProblem):
-            known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
-            yield from attention_algorithms(problem, known)
-        else:
-            yield Refusal(self.name, "", f"it has no {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        device, module = index_of(problem), bindings.cudnn()
-        function: Callable[..., Any]
-        with bindings.cupy().cuda.Device(device):
-            if isinstance(problem, ConvProblem):
-                function = _Conv(problem, conv_recipe(problem, algorithm.name, switches.current()), module, device)
-            else:
-                assert isinstance(problem, AttentionProblem)
-                function = _Attention(problem, attention_recipe(problem, algorithm.name), module, device)
-        return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
-
-    def report(self) -> dict[str, Any]:
-        return report(self, "cudnn")
-
-
 class _Run:
     """One graph on one device: built now, run by calls."""
 
-    def __init__(self, graph: Graph, search: Search, module: Any, device: int) -> None:
-        self.search, self.module, self.info = search, module, device_info(device)
-        self.plans: Plans = graph_cache.kept(module, graph, search, self.info)
+    def __init__(self, graph: Graph, search: Search, module: Any, device: int, planner: Planner) -> None:
+        self.search, self.module, self.info, self.planner = search, module, device_info(device), planner
+        self.plans: Plans = graph_cache.kept(module, graph, search, self.info, planner)
 
     def __call__(self, pointers: dict[int, int]) -> None:
-        self.plans = graph_cache.run(self.plans, pointers, self.module, self.info, self.search)
+        self.plans = graph_cache.run(self.plans, pointers, self.module, self.info, self.search, self.planner)
 
 
 def _address(array: Any) -> int:
@@ -104,9 +70,9 @@ def _images(shape: tuple[int, ...], dtype: Any, last: bool) -> Any:
 class _Conv:
     """The function of the Plan of a convolution."""
 
-    def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int) -> None:
+    def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
-        self.run = None if made.graph is None else _Run(made.graph, made.search, module, device)
+        self.run = None if made.graph is None else _Run(made.graph, made.search, module, device, planner)
 
     def __call__(self, *arrays: Any) -> Any:
         p, made = self.problem, self.made
@@ -168,10 +134,10 @@ class _Conv:
 class _Attention:
     """The function of the Plan of attention."""
 
-    def __init__(self, problem: AttentionProblem, made: AttentionRecipe, module: Any, device: int) -> None:
+    def __init__(self, problem: AttentionProblem, made: AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
-        self.forward = _Run(made.forward, AT_ONCE, module, device)
-        self.backward = None if made.backward is None else _Run(made.backward, AT_ONCE, module, device)
+        self.forward = _Run(made.forward, AT_ONCE, module, device, planner)
+        self.backward = None if made.backward is None else _Run(made.backward, AT_ONCE, module, device, planner)
         self.numbers: tuple[Any, ...] = ()
         if made.forward.dropout is not None:
             import numpy as np
@@ -230,3 +196,48 @@ def _rows(feed: Feed, array: Any) -> Any:
     made = bindings.cupy().empty(array.shape, array.dtype)
     made[...] = array
     return made
+
+
+def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return conv_algorithms(problem, capability(index_of(problem)))
+
+
+def _prepare_conv(planner: Planner, problem: ConvProblem, algorithm: Algorithm) -> DevicePlan:
+    return _plan(planner, problem, _Conv, conv_recipe(problem, algorithm.name, switches.current()))
+
+
+def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
+    return attention_algorithms(problem, known)
+
+
+def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
+    return _plan(planner, problem, _Attention, attention_recipe(problem, algorithm.name))
+
+
+def _plan(planner: Planner, problem: Problem, kind: Callable[..., Callable[..., Any]], recipe: Any) -> DevicePlan:
+    device, module = index_of(problem), bindings.cudnn()
+    with bindings.cupy().cuda.Device(device):
+        function = kind(problem, recipe, module, device, planner)
+    return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
+
+
+class CuDNN(Library):
+    """libcudnn, called through nvidia-cudnn-frontend."""
+
+    handlers: ClassVar = {
+        ConvProblem: Handler(_conv_algorithms, _prepare_conv),
+        AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+    }
+
+    def reason(self) -> str:
+        return bindings.reason("cupy", "cudnn")
+
+    def version(self) -> str | None:
+        return version_of("cudnn")
+
+    def context(self, planner: Planner) -> Planner:
+        return planner
+
+    def details(self) -> dict[str, Any]:
+        return details("cudnn")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....problems import Operand, Problem
+from ....problems import Operand
 from ....problems.attention_problem import AttentionProblem
 from ....problems.memory_layout import contiguous_strides
 from ... import attention_constraints
@@ -66,11 +66,8 @@ def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Fa
     return ""
 
 
-def attention_algorithms(problem: Problem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
+def attention_algorithms(problem: AttentionProblem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
     """What cuDNN has for attention under some Facts."""
-    if not isinstance(problem, AttentionProblem):
-        yield Refusal("cudnn", "", f"it has no {problem.op}")
-        return
     reason = attention_refusal(problem, facts)
     if reason:
         yield Refusal("cudnn", KERNEL, reason)
@@ -84,8 +81,8 @@ def attention_algorithms(problem: Problem, facts: attention_constraints.Facts) -
         # Gradients are summed in any order where nobody asks for another way.
         level = "off" if name == "sdpa_backward" else "threads"
         yield Algorithm(
-            "cudnn", name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=(KERNEL,)
-        )  # fmt: skip
+            library="cudnn", name=name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=(KERNEL,)
+        )
 
 
 def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:

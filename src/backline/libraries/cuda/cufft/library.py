@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
-from ....problems import Problem
 from ....problems.fft_problem import FftProblem
 from ... import presence
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
@@ -19,9 +18,34 @@ from .transform_steps import Buffer, Copy, Exec, Recipe, Scale, Slices, Widen, Z
 __all__ = ["CuFFT"]
 
 
+def _algorithms(context: Any, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    reason = refusal(problem)
+    if reason:
+        yield Refusal("cufft", "plan", reason)
+        return
+    if problem.dtype.name == "float16" and problem.axes and not problem.empty:
+        reason = half_refusal(problem, capability(index_of(problem)))
+        if reason:
+            yield Refusal("cufft", "half", reason)
+        else:
+            note = "computed in float16, whose largest number is 65504"
+            yield Algorithm(
+                library="cufft", name="half", precision="f16", level="threads", basis="construction", note=note,
+                traits=("half transform",),
+            )  # fmt: skip
+    yield Algorithm(library="cufft", name="plan", level="threads", basis="construction")
+
+
+def _prepare(planner: Planner, problem: FftProblem, algorithm: Algorithm) -> DevicePlan:
+    device = index_of(problem)
+    errors = (bindings.cufft().cuFFTError,)
+    return DevicePlan(_Run(problem, recipe(problem, algorithm.name), device, planner), device, f"cuFFT, {problem.key}", errors)
+
+
 class CuFFT(Library):
     """libcufft, the GPU library of Fourier transforms."""
 
+    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cufft")
@@ -30,45 +54,18 @@ class CuFFT(Library):
         version = presence.presence("cufft").version()
         return None if version is None else str(version)
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not isinstance(problem, FftProblem):
-            yield Refusal(self.name, "", f"cuFFT has no {problem.op}")
-            return
-        reason = refusal(problem)
-        if reason:
-            yield Refusal(self.name, "plan", reason)
-            return
-        if problem.dtype.name == "float16" and problem.axes and not problem.empty:
-            reason = half_refusal(problem, capability(index_of(problem)))
-            if reason:
-                yield Refusal(self.name, "half", reason)
-            else:
-                note = "computed in float16, whose largest number is 65504"
-                yield Algorithm(
-                    self.name, "half", precision="f16", level="threads", basis="construction", note=note,
-                    traits=("half transform",),
-                )  # fmt: skip
-        yield Algorithm(self.name, "plan", level="threads", basis="construction")
+    def context(self, planner: Planner) -> Planner:
+        return planner
 
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        assert isinstance(problem, FftProblem)
-        device = index_of(problem)
-        errors = (bindings.cufft().cuFFTError,)
-        return DevicePlan(_Run(problem, recipe(problem, algorithm.name), device), device, f"cuFFT, {problem.key}", errors)
-
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            return {**facts, "how to get": self.how_to_get}
-        return {**facts, "version": self.version(), "path": presence.presence("cufft").path}
+    def details(self) -> dict[str, Any]:
+        return {"path": presence.presence("cufft").path} if self.available() else {}
 
 
 class _Run:
     """Carries out a recipe."""
 
-    def __init__(self, problem: FftProblem, made: Recipe, device: int) -> None:
-        self.problem, self.recipe, self.device = problem, made, device
+    def __init__(self, problem: FftProblem, made: Recipe, device: int, planner: Planner) -> None:
+        self.problem, self.recipe, self.device, self.planner = problem, made, device, planner
         self.out = problem.index("out")
 
     def __call__(self, *arrays: Any) -> Any:
@@ -86,7 +83,7 @@ class _Run:
         buffers = [arrays[b.operand] if b.operand >= 0 else _memory(cupy, b) for b in made.buffers]
         for step in made.steps:
             if isinstance(step, Exec):
-                plan = transform_plans.plan(step.key, self.device)
+                plan = transform_plans.plan(step.key, self.device, self.planner)
                 plan.run(int(buffers[step.source].data.ptr), int(buffers[step.target].data.ptr), step.direction, step.offsets)
             elif isinstance(step, Copy):
                 source, target = _part(buffers[step.source], step.slices), _part(buffers[step.target], step.into)

@@ -1,4 +1,4 @@
-"""Plans of cuFFT: made once for a layout, kept by the engine for each device, destroyed when nothing uses them any more.
+"""Plans of cuFFT: made once for a layout, kept by the planner for each device, destroyed when nothing uses them any more.
 
 A plan takes its work area from CuPy's memory for each run, so plans that rest hold none. A run sets the plan's stream and work
 area: threads that share a plan take turns in that, not in computing.
@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..common import bindings, kept
+from ...base import Planner
+from ..common import bindings
 from .transform_steps import PlanKey
 
 __all__ = ["CufftPlan", "destroy_unused", "plan"]
@@ -24,10 +25,10 @@ PER_THREAD = 2
 MOST_STREAMS = 8  # whose last use is remembered before those that are done are forgotten
 
 
-def plan(key: PlanKey, device: int) -> CufftPlan:
-    """The plan for a key on a device, which is current."""
-    found: CufftPlan = kept.plans_of(device).get(key, lambda: CufftPlan(key, device))
-    return found
+def plan(key: PlanKey, device: int, planner: Planner) -> CufftPlan:
+    """Returns the plan for a key on a device, which is current."""
+    plan: CufftPlan = planner.cufft_plan(device, key, lambda: CufftPlan(key, device))
+    return plan
 
 
 class CufftPlan:

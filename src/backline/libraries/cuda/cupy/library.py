@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ....problems.einsum_problem import EinsumProblem
 from ....problems.neural_problem import NeuralProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import python_packages
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ...reference import reference_einsum
 from ...reference.array_namespaces import Space
 from ...reference.layer_formulas import FORMULAS, empty, function
@@ -85,59 +85,6 @@ def reason(p: NeuralProblem) -> str:
     return "" if p.dtype.name in DTYPES else f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"
 
 
-class CuPy(Library):
-    """cupy, the package, for elementwise work and reductions; products, transforms and solvers are other libraries'."""
-
-
-    def reason(self) -> str:
-        return bindings.reason("cupy")
-
-    def version(self) -> str | None:
-        return None if python_packages.find("cupy")[2] else python_packages.version("cupy")
-
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        halves = "f32, rounded once" if problem.dtype.name in ("float16", "bfloat16") else ""
-        if isinstance(problem, NeuralProblem):
-            refused = reason(problem)
-            if refused:
-                yield Refusal(self.name, problem.op, refused)
-            elif problem.op in FORMULAS:
-                yield Algorithm(self.name, "formula", 1, False, halves, "threads", "construction", "", "kernels and reductions")
-            else:
-                yield Algorithm(self.name, "kernel", 1, False, halves, "threads", "construction", "", "one kernel")
-        elif isinstance(problem, EinsumProblem):
-            kind = reference_einsum._kind(problem)
-            legal = (*NUMBERS, "float16", "bfloat16") if kind == "multiply" else NUMBERS
-            if kind == "einsum" or problem.dtype.name not in legal:
-                yield Refusal(self.name, "einsum", f"it has sums and products of elements here, of {', '.join(legal)}")
-            else:
-                yield Algorithm(self.name, kind, 1, False, "", "threads", "construction")
-        elif isinstance(problem, AttentionProblem):
-            yield from cuda_math_attention.algorithms(self.name, problem)
-        elif isinstance(problem, RnnProblem):
-            yield Refusal(self.name, problem.op, RECURRENT)
-        else:
-            yield Refusal(self.name, "", f"CuPy has no {problem.op}")
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        device = index_of(problem)
-        made: Run
-        with bindings.cupy().cuda.Device(device):
-            if isinstance(problem, EinsumProblem):
-                made = _step(problem)
-            elif isinstance(problem, AttentionProblem):
-                made = cuda_math_attention.function(problem, algorithm)
-            else:
-                assert isinstance(problem, NeuralProblem)
-                made = _layer(problem)
-        return DevicePlan(made, device, f"CuPy, {problem.op}", ())
-
-    def report(self) -> dict[str, Any]:
-        why = self.reason()
-        facts = {"name": self.name, "title": self.title, "available": not why, "reason": why, "pool": ""}
-        return facts | {"version": self.version()}
-
-
 def _layer(p: NeuralProblem) -> Run:
     if p.empty or any(0 in o.shape for o in p.operands):
         return empty(p, space())
@@ -159,3 +106,70 @@ def _step(p: EinsumProblem) -> Run:
     summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
     axes = tuple(range(len(p.output), len(p.output) + summed))
     return lambda x: cupy.ascontiguousarray(looks[0](x).sum(axis=axes, dtype=p.dtype))
+
+
+def _prepared(make: Callable[[Any], Run]) -> Callable[[Any, Any, Algorithm], DevicePlan]:
+    """Returns the `prepare` of a Handler from a function that makes that of the arrays of a call, on the current device."""
+
+    def prepare(context: Any, problem: Problem, algorithm: Algorithm) -> DevicePlan:
+        device = index_of(problem)
+        with bindings.cupy().cuda.Device(device):
+            function = make(problem)
+        return DevicePlan(function, device, f"CuPy, {problem.op}", ())
+
+    return prepare
+
+
+def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    halves = "f32, rounded once" if problem.dtype.name in ("float16", "bfloat16") else ""
+    refused = reason(problem)
+    if refused:
+        yield Refusal("cupy", problem.op, refused)
+        return
+    name, note = ("formula", "kernels and reductions") if problem.op in FORMULAS else ("kernel", "one kernel")
+    yield Algorithm(library="cupy", name=name, precision=halves, level="threads", basis="construction", note=note)
+
+
+def _einsum_algorithms(context: Any, problem: EinsumProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    kind = reference_einsum._kind(problem)
+    legal = (*NUMBERS, "float16", "bfloat16") if kind == "multiply" else NUMBERS
+    if kind == "einsum" or problem.dtype.name not in legal:
+        yield Refusal("cupy", "einsum", f"it has sums and products of elements here, of {', '.join(legal)}")
+    else:
+        yield Algorithm(library="cupy", name=kind, level="threads", basis="construction")
+
+
+def _attention_algorithms(planner: Planner, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return cuda_math_attention.algorithms("cupy", problem, planner)
+
+
+def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
+    plan = _prepared(lambda p: cuda_math_attention.function(p, algorithm, planner))
+    return plan(planner, problem, algorithm)
+
+
+def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    yield Refusal("cupy", problem.op, RECURRENT)
+
+
+class CuPy(Library):
+    """cupy, the package, for elementwise work and reductions; products, transforms and solvers are other libraries'."""
+
+    handlers: ClassVar = {
+        NeuralProblem: Handler(_neural_algorithms, _prepared(_layer)),
+        EinsumProblem: Handler(_einsum_algorithms, _prepared(_step)),
+        AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+        RnnProblem: Handler(_rnn_algorithms, _prepared(_layer)),
+    }
+
+    def reason(self) -> str:
+        return bindings.reason("cupy")
+
+    def version(self) -> str | None:
+        return None if python_packages.find("cupy")[2] else python_packages.version("cupy")
+
+    def context(self, planner: Planner) -> Planner:
+        return planner
+
+    def details(self) -> dict[str, Any]:
+        return {"pool": "", "version": self.version()}

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .... import switches
-from ....problems import Problem
 from ....problems.linalg_problem import LinalgProblem
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ...numpy.library import WRAP
 from ..common import bindings
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
 from ..common.matrix_stacks import Settings
-from ..cublas.library import report, version_of, workspace_bytes
+from ..cublas.library import details, version_of, workspace_bytes
 from .empty_results import empty
 from .routine_table import choose, recipes, refusals
 from .routines import Solver
@@ -33,9 +32,9 @@ __all__ = ["CuSOLVER", "finish", "listed"]
 PREFERENCE = "cuda.preferred_linalg_library"
 
 
-def listed(problem: Problem, version: Version, preference: str) -> Iterator[Algorithm | Refusal]:
+def listed(problem: LinalgProblem, version: Version, preference: str) -> Iterator[Algorithm | Refusal]:
     """What cuSOLVER has for a Problem: the Algorithm of the rules first, what it may be compared with next."""
-    if not isinstance(problem, LinalgProblem) or problem.op not in OPERATIONS:
+    if problem.op not in OPERATIONS:
         yield Refusal("cusolver", "", f"it has no {problem.op}")
         return
     for name, reason in refusals(problem, version):
@@ -44,7 +43,7 @@ def listed(problem: Problem, version: Version, preference: str) -> Iterator[Algo
         # Its makers promise the same bits in each run, unless they are let off; threads of the CPU have no part in it.
         level, basis = ("off", "promise") if recipe.any_order else ("threads", "promise")
         notes = [recipe.note, "sums in any order" if recipe.any_order else "", f"waits: {recipe.waits}" if recipe.waits else ""]
-        yield Algorithm("cusolver", recipe.name, level=level, basis=basis, note="; ".join(filter(None, notes)))
+        yield Algorithm(library="cusolver", name=recipe.name, level=level, basis=basis, note="; ".join(filter(None, notes)))
 
 
 def finish(problem: LinalgProblem, arrays: tuple[Any, ...], parts: tuple[Any, ...]) -> Any:
@@ -76,9 +75,23 @@ def _run(problem: LinalgProblem, settings: Settings, *arrays: Any) -> Any:
     return finish(problem, arrays, OPERATIONS[problem.op](Call(problem, Solver(settings), roles)))
 
 
+def _algorithms(version: Version, problem: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return listed(problem, version, str(switches.get(PREFERENCE)))
+
+
+def _prepare(version: Version, problem: LinalgProblem, algorithm: Algorithm) -> DevicePlan:
+    snapshot, device = switches.current(), index_of(problem)
+    recipe = choose(problem, algorithm.name, version, str(snapshot[PREFERENCE]))
+    workspace = workspace_bytes("cublas", snapshot, capability(device))
+    settings = Settings(recipe, device, np.dtype(problem.dtype), bool(snapshot["deterministic"]), workspace)
+    errors = (bindings.cusolver().cuSOLVERError, bindings.cublas().cuBLASError)
+    return DevicePlan(partial(_run, problem, settings), device, f"cuSOLVER {algorithm.name}", errors)
+
+
 class CuSOLVER(Library):
     """libcusolver, called through nvmath's binding."""
 
+    handlers: ClassVar = {LinalgProblem: Handler(_algorithms, _prepare)}
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cublas", "cusolverDn")
@@ -86,21 +99,9 @@ class CuSOLVER(Library):
     def version(self) -> str | None:
         return version_of("cusolver")
 
-    def _numbers(self) -> Version:
+    def context(self, planner: Planner) -> Version:
         told = (self.version() or "").split(".")
         return tuple(map(int, told)) if all(part.isdigit() for part in told) else None
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        yield from listed(problem, self._numbers(), str(switches.get(PREFERENCE)))
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        assert isinstance(problem, LinalgProblem)
-        snapshot, device = switches.current(), index_of(problem)
-        recipe = choose(problem, algorithm.name, self._numbers(), str(snapshot[PREFERENCE]))
-        workspace = workspace_bytes("cublas", snapshot, capability(device))
-        settings = Settings(recipe, device, np.dtype(problem.dtype), bool(snapshot["deterministic"]), workspace)
-        errors = (bindings.cusolver().cuSOLVERError, bindings.cublas().cuBLASError)
-        return DevicePlan(partial(_run, problem, settings), device, f"cuSOLVER {algorithm.name}", errors)
-
-    def report(self) -> dict[str, Any]:
-        return report(self, "cusolver")
+    def details(self) -> dict[str, Any]:
+        return details("cusolver")

@@ -7,15 +7,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ....errors import BadValue
-from ....problems import Operand, Problem
+from ....problems import Operand
 from ....problems.sparse_problem import GROUP, SparseProblem
 from ... import presence
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
@@ -168,9 +168,44 @@ def _leading(o: Operand, order: str) -> int:
     return o.strides[0 if order == "C" else 1] // o.dtype.itemsize
 
 
+def _algorithms(context: Any, problem: SparseProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    if problem.empty:
+        yield Algorithm(library="cusparselt", name="empty", level="threads", basis="construction", note="nothing to compute")
+        return
+    version = presence.presence("cusparselt").version()
+    reason = refusal(problem, capability(index_of(problem)), None if version is None else int(version))
+    largest = presence.max_alg_id() if problem.parameter("alg_id") else None
+    if not reason and largest is not None and int(problem.parameter("alg_id")) >= largest:
+        reason = f"the call asks for algorithm {problem.parameter('alg_id')}; this version has {largest}, from 0 on"
+    if reason:
+        yield Refusal("cusparselt", "sparse", reason)
+        return
+    traits: tuple[str, ...] = ()
+    if problem.parameter("split_k", 1) != 1 and problem.dtype.name != "int8":
+        traits = ("fp16 split-k",) if problem.dtype.name == "float16" else ("bf16 split-k",)
+    yield Algorithm(library="cusparselt", name="sparse", level="threads", basis="promise", traits=traits)
+
+
+def _prepare(context: Any, problem: SparseProblem, algorithm: Algorithm) -> DevicePlan:
+    device = index_of(problem)
+    if algorithm.name == "empty":
+        return DevicePlan(_empty(problem), device, problem.key, ())
+    lt, cupy = bindings.cusparseLt(), bindings.cupy()
+    made: dict[str, Callable[..., Callable[..., Any]]] = {
+        "sparse.prune_2_4": _Prune, "sparse.compress": _Compress, "sparse.matmul": _Matmul, "sparse.search": _Search,
+    }  # fmt: skip
+    try:
+        with cupy.cuda.Device(device):
+            run = made[problem.op](problem, recipe(problem), device)
+    except lt.cuSPARSELtError as error:
+        raise RuntimeError(f"cuSPARSELt: {error}") from error
+    return DevicePlan(run, device, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
+
+
 class CuSPARSELt(Library):
     """libcusparseLt, products with 2:4 sparse matrices on sparse tensor cores."""
 
+    handlers: ClassVar = {SparseProblem: Handler(_algorithms, _prepare)}
 
     def reason(self) -> str:
         return bindings.reason("cupy", "cusparseLt")
@@ -179,48 +214,8 @@ class CuSPARSELt(Library):
         version = presence.presence("cusparselt").version()
         return None if version is None else str(version)
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not isinstance(problem, SparseProblem):
-            yield Refusal(self.name, "", f"cuSPARSELt has no {problem.op}")
-            return
-        if problem.empty:
-            yield Algorithm(self.name, "empty", level="threads", basis="construction", note="nothing to compute")
-            return
-        version = presence.presence("cusparselt").version()
-        reason = refusal(problem, capability(index_of(problem)), None if version is None else int(version))
-        largest = presence.max_alg_id() if problem.parameter("alg_id") else None
-        if not reason and largest is not None and int(problem.parameter("alg_id")) >= largest:
-            reason = f"the call asks for algorithm {problem.parameter('alg_id')}; this version has {largest}, from 0 on"
-        if reason:
-            yield Refusal(self.name, "sparse", reason)
-            return
-        traits: tuple[str, ...] = ()
-        if problem.parameter("split_k", 1) != 1 and problem.dtype.name != "int8":
-            traits = ("fp16 split-k",) if problem.dtype.name == "float16" else ("bf16 split-k",)
-        yield Algorithm(self.name, "sparse", level="threads", basis="promise", traits=traits)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> Any:
-        assert isinstance(problem, SparseProblem)
-        device = index_of(problem)
-        if algorithm.name == "empty":
-            return DevicePlan(_empty(problem), device, problem.key, ())
-        lt, cupy = bindings.cusparseLt(), bindings.cupy()
-        made: dict[str, Callable[..., Callable[..., Any]]] = {
-            "sparse.prune_2_4": _Prune, "sparse.compress": _Compress, "sparse.matmul": _Matmul, "sparse.search": _Search,
-        }  # fmt: skip
-        try:
-            with cupy.cuda.Device(device):
-                run = made[problem.op](problem, recipe(problem), device)
-        except lt.cuSPARSELtError as error:
-            raise RuntimeError(f"cuSPARSELt: {error}") from error
-        return DevicePlan(run, device, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
-
-    def report(self) -> dict[str, Any]:
-        reason = self.reason()
-        facts: dict[str, Any] = {"name": self.name, "title": self.title, "available": not reason, "reason": reason}
-        if reason:
-            return {**facts, "how to get": self.how_to_get}
-        return {**facts, "version": self.version(), "path": presence.presence("cusparselt").path}
+    def details(self) -> dict[str, Any]:
+        return {"path": presence.presence("cusparselt").path} if self.available() else {}
 
 
 def _empty(p: SparseProblem) -> Callable[..., Any]:

@@ -10,21 +10,20 @@ import ctypes
 from collections.abc import Iterator
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ....errors import BackendUnavailable
-from ....problems import Problem
 from ....problems.linalg_problem import LinalgProblem
-from ...base import Algorithm, Library, Refusal
+from ...base import Algorithm, Handler, Library, Refusal
 from ...presence import presence
 from ..common import bindings
 from ..common.device_facts import index_of
 from ..common.device_plan import DevicePlan
 from ..common.matrix_stacks import Settings, Stacks, address
 from ..common.streams import current_stream
-from ..cublas.library import report, version_of
+from ..cublas.library import details, version_of
 from ..cusolver.library import finish, refuse_outputs
 from ..cusolver.routine_table import LARGEST, LETTER, Recipe
 from ..cusolver.solver_operations import OPERATIONS, Call
@@ -64,10 +63,10 @@ def symbols(ways: tuple[str, ...], dtype: str) -> tuple[str, ...]:
     return (*found, *(_QUEUE if "getrf_batched" in ways else ()))
 
 
-def listed(problem: Problem, exports: Any) -> Iterator[Algorithm | Refusal]:
+def listed(problem: LinalgProblem, exports: Any) -> Iterator[Algorithm | Refusal]:
     """What MAGMA has for a Problem; `exports` says whether the library has a function."""
     ways = WAYS.get(problem.op, ())
-    if not isinstance(problem, LinalgProblem) or not ways:
+    if not ways:
         yield Refusal("magma", "", f"{problem.op} is not among what is called of it")
         return
     driver, mode = problem.parameter("driver"), problem.parameter("mode", "r")
@@ -93,7 +92,9 @@ def listed(problem: Problem, exports: Any) -> Iterator[Algorithm | Refusal]:
             yield Refusal("magma", "+".join(way), f"the library exports no {missing[0]}")
         else:
             # Part of the work is done by whatever LAPACK it was built with: nobody promises the same bits.
-            yield Algorithm("magma", "+".join(way), level="off", basis="promise", note="waits: part of the work is the host's")
+            yield Algorithm(
+                library="magma", name="+".join(way), level="off", basis="promise", note="waits: part of the work is the host's"
+            )
 
 
 class Native:
@@ -290,9 +291,22 @@ def _run(problem: LinalgProblem, settings: Settings, native: Native, *arrays: An
     return finish(problem, arrays, OPERATIONS[problem.op](Call(problem, _Routines(settings, native), roles)))
 
 
+def _algorithms(magma: MAGMA, problem: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return listed(problem, lambda name: magma.native().exports(name))
+
+
+def _prepare(magma: MAGMA, problem: LinalgProblem, algorithm: Algorithm) -> DevicePlan:
+    native, device = magma.native(), index_of(problem)
+    with bindings.cupy().cuda.Device(device):
+        native.start()
+    settings = Settings(Recipe(tuple(algorithm.name.split("+")), ()), device, np.dtype(problem.dtype), False, 0)
+    return DevicePlan(partial(_run, problem, settings, native), device, f"MAGMA {algorithm.name}", ())
+
+
 class MAGMA(Library):
     """libmagma, a user's own."""
 
+    handlers: ClassVar = {LinalgProblem: Handler(_algorithms, _prepare)}
 
     def __init__(self) -> None:
         self._native: tuple[str, Native] | None = None
@@ -313,16 +327,5 @@ class MAGMA(Library):
                 self._native = path, Native(path)
             return self._native[1]
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        yield from listed(problem, lambda name: self.native().exports(name))
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        assert isinstance(problem, LinalgProblem)
-        native, device = self.native(), index_of(problem)
-        with bindings.cupy().cuda.Device(device):
-            native.start()
-        settings = Settings(Recipe(tuple(algorithm.name.split("+")), ()), device, np.dtype(problem.dtype), False, 0)
-        return DevicePlan(partial(_run, problem, settings, native), device, f"MAGMA {algorithm.name}", ())
-
-    def report(self) -> dict[str, Any]:
-        return report(self, "magma")
+    def details(self) -> dict[str, Any]:
+        return details("magma")
