@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 from .. import _core
-from ..processors import usable_cores
 
 __all__ = ["MOST_THREADS", "starting_threads"]
 
@@ -22,6 +21,8 @@ def starting_threads() -> tuple[int, str]:
     The larger of OMP_NUM_THREADS and MKL_NUM_THREADS where either holds a number, else `usable_cores`; MOST_THREADS where that is
     more.
     """
+    from ..processors import usable_cores  # not at the top: `import backline` imports this module
+
     asked = {name: _first_number(os.environ.get(name, "")) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     name = max(asked, key=asked.__getitem__)
     if asked[name]:

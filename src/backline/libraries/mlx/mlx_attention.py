@@ -15,7 +15,7 @@ from ...problems.attention_problem import AttentionProblem
 from ...switches.definitions import KERNELS
 from ..attention_constraints import facts_of, refusal
 from ..base import Refusal
-from ..reference.attention_formula import Space, kept_weights, run
+from ..reference.attention_formula import AttentionSpace, kept_weights, run
 
 __all__ = ["flash", "flash_note", "flash_refusal", "math", "math_refusal", "others", "unfused"]
 
@@ -144,5 +144,5 @@ def math(p: AttentionProblem, mx: Any) -> Run:
         lead = np.broadcast_shapes(tuple(left.shape[:-2]), tuple(right.shape[:-2]))
         return mx.zeros((*lead, left.shape[-2], right.shape[-1]))
 
-    space = Space(mx, mx.float32, mx.bool_, multiply, kept)
+    space = AttentionSpace(mx, mx.float32, mx.bool_, multiply, kept)
     return lambda *arrays: run(p, space, dict(zip(roles, arrays, strict=True)))

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from .error_function import erfc
-
 __all__ = ["NUMPY", "PIECES", "Space", "mlx_space"]
 
 Array = Any
@@ -25,10 +23,16 @@ def _sigmoid(xp: Any, x: Array) -> Array:
     return xp.where(x >= 0, 1, e) / (1 + e)
 
 
+def _erfc(x: Array) -> Array:
+    from .error_function import erfc  # not at the top: `import backline` imports this module
+
+    return erfc(x).astype(x.dtype, copy=False)
+
+
 # Elementwise parts of the formulas, which a library may have a kernel for. Arrays broadcast.
 PIECES: dict[str, Callable[..., Array]] = {
     "sigmoid": lambda xp, x: _sigmoid(xp, x),
-    "erfc": lambda xp, x: erfc(x).astype(x.dtype, copy=False),
+    "erfc": lambda xp, x: _erfc(x),
     "shifted_exp": lambda xp, x, m: xp.exp(x - m),
     "divided": lambda xp, x, s: x / s,
     "less": lambda xp, x, m, s: x - m - s,

@@ -16,13 +16,13 @@ import numpy as np
 
 from ...problems.attention_problem import AttentionGrads, AttentionProblem
 
-__all__ = ["Space", "kept_weights", "run"]
+__all__ = ["AttentionSpace", "kept_weights", "run"]
 
 Array = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class AttentionSpace:
     """The arrays that the formula computes with.
 
     Attributes
@@ -56,7 +56,7 @@ def kept_weights(p: AttentionProblem, shape: tuple[int, ...], dtype: np.dtype[An
     return np.asarray(kept * dtype.type(1 / (1 - p.dropout) if p.dropout < 1 else 0))
 
 
-def run(p: AttentionProblem, space: Space, given: dict[str, Array]) -> Any:
+def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> Any:
     """Computes attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype."""
     queries, keys, _ = p.lengths
     leads = [shape[:-2] for shape in p.shapes]
@@ -82,7 +82,7 @@ class _Formula:
     Attributes
     ----------
     query, key, value
-        In the precision of `Space.compute`; query and key times the root of the scale, which keeps large scores finite longer.
+        In the dtype that is computed in; query and key times the root of the scale, which keeps large scores finite longer.
     roots
         What query and key were multiplied with; their product is the scale.
     taken
@@ -91,7 +91,7 @@ class _Formula:
         Softmax of the scores; 0 where a key takes no part.
     """
 
-    def __init__(self, p: AttentionProblem, space: Space, given: dict[str, Array]) -> None:
+    def __init__(self, p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> None:
         self.p, self.space, self.xp = p, space, space.xp
         self.mask, self.dtype = given.get("mask"), given["query"].dtype
         self.mask_dtype = None if self.mask is None else self.mask.dtype

@@ -13,7 +13,7 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ...switches.definitions import KERNELS
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, Refusal
-from .attention_formula import Space, kept_weights, run
+from .attention_formula import AttentionSpace, kept_weights, run
 
 __all__ = ["HALF", "algorithms", "plan"]
 
@@ -63,7 +63,7 @@ def plan(problem: AttentionProblem, *, half: bool = False) -> Callable[..., Any]
     def kept(shape: tuple[int, ...]) -> Array:
         return kept_weights(problem, shape, compute)
 
-    space = Space(np, compute, np.dtype(bool), multiply, kept, compute.type, values_known=True)
+    space = AttentionSpace(np, compute, np.dtype(bool), multiply, kept, compute.type, values_known=True)
 
     def function(*arrays: Array) -> Any:
         with np.errstate(all="ignore"):  # what overflows or is NaN shows in the result

@@ -19,7 +19,7 @@ from ....problems.matmul_problem import MatmulProblem
 from ....problems.memory_layout import contiguous_strides
 from ...attention_constraints import Facts, refusal
 from ...base import Algorithm, Planner, Refusal
-from ...reference.attention_formula import Space, run
+from ...reference.attention_formula import AttentionSpace, run
 from ..common import bindings
 from .philox import kept
 
@@ -103,7 +103,7 @@ class _Run:
         def drawn(shape: tuple[int, ...]) -> Any:
             return kept(xp, shape, int(p.parameter("seed", 0)), p.dropout, self.compute)
 
-        space = Space(xp, self.compute, np.dtype(bool), self.multiply, drawn)
+        space = AttentionSpace(xp, self.compute, np.dtype(bool), self.multiply, drawn)
         return run(p, space, dict(zip(self.roles, arrays, strict=True)))
 
 
