@@ -202,9 +202,9 @@ def test_a_folder_that_cannot_be_made_is_no_error(cupy: Recorder, monkeypatch: p
 
 
 def test_without_triton_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.packages, "find", lambda name: (None, (), "there is no package triton in this environment"))
+    monkeypatch.setattr(compiler.python_packages, "find", lambda name: (None, (), "there is no package triton in this environment"))
     assert "no package triton" in compiler.reason() and "pip install triton" in compiler.reason()
-    monkeypatch.setattr(compiler.packages, "find", lambda name: ("/x", (), ""))
+    monkeypatch.setattr(compiler.python_packages, "find", lambda name: ("/x", (), ""))
     for version, fits in (("3.6.0", True), ("3.10.1", True), ("3.5.1", False), ("", False)):
         monkeypatch.setattr(compiler, "version", lambda version=version: version)
         assert (compiler.reason() == "") == fits

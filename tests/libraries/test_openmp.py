@@ -127,16 +127,16 @@ def run(program: str) -> dict[str, object]:
 REAL = """
 import ctypes, json, os
 from dataclasses import asdict
-from backline.libraries import openmp, presence
-before = [asdict(runtime) for runtime in openmp.runtimes()]
+from backline.libraries import openmp_runtimes, presence
+before = [asdict(runtime) for runtime in openmp_runtimes.runtimes()]
 found = presence.presence("openmp")
 available = found.available()
 tasks = len(os.listdir("/proc/self/task"))
-after = [asdict(runtime) for runtime in openmp.runtimes()]
-path = openmp.loadable()["GNU"].require()
+after = [asdict(runtime) for runtime in openmp_runtimes.runtimes()]
+path = openmp_runtimes.loadable()["GNU"].require()
 library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 library.omp_set_num_threads(3)
-loaded = openmp.runtimes()
+loaded = openmp_runtimes.runtimes()
 print(json.dumps({"before": before, "after": after, "available": available, "path": path, "version": found.version(),
                   "loaded": [asdict(runtime) for runtime in loaded], "tasks": len(os.listdir("/proc/self/task")) - tasks}))
 """

@@ -69,7 +69,7 @@ def test_no_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("more", "name"), [("", "Apple M1"), (NEWER, "Apple M2")])
 def test_mlx_with_metal(more: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = mlx(tmp_path, MLX.format(metal=True, more=more))
-    monkeypatch.setattr(presence.packages, "gpu_cores", lambda: 10)
+    monkeypatch.setattr(presence.python_packages, "gpu_cores", lambda: 10)
     assert found.available(), found.reason()
     assert (found.version(), found.path) == ("0.32.4", str(tmp_path / "mlx"))
     assert presence.mlx_importable()

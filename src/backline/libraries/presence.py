@@ -80,10 +80,10 @@ class Presence(Availability):
         """Returns the version as the library tells it: an int or a text as is its makers' custom; None if absent or untold."""
         if self.name == "openmp":
             return openmp_runtimes.version()
-        if self.row.version_of:
+        told: Version = self._known().facts.get("version")
+        if not told and self.row.version_of:
             return availability(self.row.version_of).version()
-        said: Version = self._known().facts.get("version")
-        return said or None
+        return told or None
 
     def reason(self) -> str:
         return self._known().reason
