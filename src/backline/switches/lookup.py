@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import UnknownName
 from . import plugins
 from .switch import Switch, nearest, show
-from .switch_registry import all_switches, known_libraries
+from .switch_registry import all_switches, find, known_libraries
 
 __all__ = ["library_names", "lookup"]
 
@@ -18,12 +18,11 @@ def library_names() -> list[str]:
 
 def lookup(name: str) -> Switch:
     """Returns the switch called `name`, or raises `UnknownName` with the nearest names."""
-    table = all_switches()
-    try:
-        return table[name]
-    except (KeyError, TypeError):
+    switch = find(name) if isinstance(name, str) else None
+    if switch is None:
         plugins.discover(str(name))
-        if isinstance(name, str) and name in table:
-            return table[name]
-        near = ", ".join(nearest(str(name), table)[:3])
-        raise UnknownName(f"there is no switch {show(name)}.", remedy=f"the nearest names: {near}") from None
+        switch = find(name) if isinstance(name, str) else None
+    if switch is None:
+        near = ", ".join(nearest(str(name), all_switches())[:3])
+        raise UnknownName(f"there is no switch {show(name)}.", remedy=f"the nearest names: {near}")
+    return switch
