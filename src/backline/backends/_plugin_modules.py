@@ -13,7 +13,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from .. import libraries
-from ..switches import plugins
 from . import _module_factory
 
 __all__: list[str] = []
@@ -29,6 +28,8 @@ class _Finder:
         package, _, backend = name.rpartition(".")
         if package != _PACKAGE or backend.startswith("_"):
             return None
+        from ..switches import plugins  # here and below: it is much to import, and few programs need it
+
         plugins.discover()
         plugin = plugins.found().get(backend)
         # The stubs ask for all that old loaders had; `create_module` and `exec_module` are enough.
@@ -43,6 +44,8 @@ class _Loader:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         name = module.__name__.rpartition(".")[2]
+        from ..switches import plugins
+
         plugins.discover(f"{name}.")  # where its class declares its switches, they are needed now
         plugin = plugins.found()[name]
         own = plugin.backend or plugins.backend_of(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..errors import UnknownName
-from . import plugins
 from .switch import Switch, nearest, show
 from .switch_registry import all_switches, find, known_libraries
 
@@ -12,6 +11,8 @@ __all__ = ["library_names", "lookup"]
 
 def library_names() -> list[str]:
     """Returns the names of the libraries that may be preferred, or be the only ones allowed."""
+    from . import plugins  # here and below: it is much to import, and few programs need it
+
     plugins.discover()
     return known_libraries()
 
@@ -20,6 +21,8 @@ def lookup(name: str) -> Switch:
     """Returns the switch called `name`, or raises `UnknownName` with the nearest names."""
     switch = find(name) if isinstance(name, str) else None
     if switch is None:
+        from . import plugins
+
         plugins.discover(str(name))
         switch = find(name) if isinstance(name, str) else None
     if switch is None:
