@@ -116,6 +116,11 @@ REFUSED = [
 ]
 
 
+def test_every_name_of_the_backends_is_refused() -> None:
+    public = [name for name in (*backends.__all__, *vars(backends)) if name.islower() and not name.startswith("_")]
+    assert [name for name in public if not plugin_search._refusal(name, {})] == []
+
+
 @pytest.mark.parametrize(("name", "reason"), REFUSED, ids=[r[0] for r in REFUSED])
 def test_a_plugin_replaces_nothing_of_backline(make: Maker, name: str, reason: str) -> None:
     before, there = dict(switches.all_switches()), libraries.names()

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from . import store
-from .undo import remember
 
 __all__ = ["assign", "delete", "is_hidden", "replace", "restore", "tool", "undo"]
 
@@ -48,6 +47,8 @@ def assign(by: str, name: str, value: object, depth: int = 1) -> None:
     if by not in _MOCK and stack and stack[-1][0] == value:
         stack.pop()[1]()  # monkeypatch undoes a patch by setting what was read before it
         return
+    from .undo import remember
+
     before, put_back = store.get(name), remember(name)
     if by in _MOCK:
         stack.append((before, _nothing))  # where the value is refused, it ends the patch all the same

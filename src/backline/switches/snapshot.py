@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from .. import _core
 from ..errors import BacklineError, BadValue
-from . import plugins, process_values
+from . import process_values
 from .lookup import lookup
 from .process_values import accepted, expand
 from .provenance import Place, place, text_of
@@ -213,6 +213,8 @@ def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
     values: dict[str, Value] = {}
     for name, value in items:
         if name not in table:
+            from . import plugins  # here: it is much to import, and few programs need it
+
             plugins.discover(name)
         if name not in table:
             raise BadValue(

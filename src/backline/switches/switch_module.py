@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ..errors import ReadOnly, UnknownName
-from . import mock_support, plugins, store
+from . import mock_support, store
 from .switch import Switch, nearest, show
 from .switch_registry import all_switches
 
@@ -80,6 +80,8 @@ class Switched:
             return store.get(switch.name)
         if name.startswith("__"):  # asked for by the interpreter and by tools, which expect a plain refusal
             raise AttributeError(f"{_title(self)} has no attribute {name!r}")
+        from . import plugins  # here and below: it is much to import, and few programs need it
+
         plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may have it: a module of its own, or a switch
         if _is_root(self) and name in plugins.found():
             return importlib.import_module(f"{_title(self)}.{name}")
@@ -92,6 +94,8 @@ class Switched:
         tool = mock_support.tool(depth=2)
         switch = _switches_of(self).get(name)
         if switch is None and not name.startswith("_") and name not in _public(self):
+            from . import plugins
+
             plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may declare it
             switch = _switches_of(self).get(name)
         if switch is not None:
@@ -126,6 +130,8 @@ class Switched:
         )
 
     def __dir__(self) -> list[str]:
+        from . import plugins
+
         plugins.discover()
         dunders = [name for name in vars(self) if name.startswith("__")]
         return sorted(name for name in {*dunders, *_public(self)} if not mock_support.is_hidden(self, name))
@@ -177,6 +183,8 @@ def _public(thing: Switched) -> list[str]:
     if listed is None:  # a sub-object: what its class has, and its own
         listed = [name for kind in type(thing).__mro__[:-1] for name in vars(kind) if not name.startswith("_")]
         listed += [name for name in vars(thing) if not name.startswith("_")]
+    from . import plugins
+
     added = plugins.found() if _is_root(thing) else ()
     return [*listed, *_switches_of(thing), *thing.__computed__, *thing.__lazy__, *added]
 

@@ -14,7 +14,8 @@ from .scope_state import lock, set_base
 from .switch import DerivedSwitch, Switch, Value, show
 
 __all__ = [
-    "Attached", "all_switches", "attach", "attached", "declared", "derived_switches", "known_libraries", "register", "remove",
+    "Attached", "all_switches", "attach", "attached", "declared", "derived_switches", "find", "known_libraries", "register",
+    "remove",
 ]  # fmt: skip
 
 _all: dict[str, Switch] = {}
@@ -80,6 +81,11 @@ def derived_switches() -> Mapping[str, DerivedSwitch]:
 def all_switches() -> Mapping[str, Switch]:
     """Returns every switch, derived ones included, by name."""
     return _ALL
+
+
+def find(name: str) -> Switch | None:
+    """Returns the switch called `name`, or None; faster than `all_switches`, for calls on every read."""
+    return _all.get(name)
 
 
 def known_libraries() -> list[str]:
