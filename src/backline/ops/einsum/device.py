@@ -188,7 +188,8 @@ class DeviceContraction:
         """The Problem of a product of matrices, or batches of them."""
         memory = np.empty(1, self.dtype)
         seen = [np.lib.stride_tricks.as_strided(memory, t.shape, t.strides, writeable=False) for t in (a, b)]
-        return replace(operations["matmul"].build(*seen), device=self.problem.device)
+        product: Problem = replace(operations["matmul"].build(*seen), device=self.problem.device)
+        return product
 
     def _matrices(self, slot: int, term: _Term, *groups: list[str]) -> tuple[int, _Term]:
         """An operand with each group of axes as one; the batch is left out where there is none."""

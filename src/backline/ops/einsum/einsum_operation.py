@@ -282,4 +282,4 @@ def _as_written(*args: Any, **kwargs: Any) -> EinsumProblem:
     return _einsum(*args, **kwargs)
 
 
-operations["einsum"] = Op(name="einsum", family="einsum", build=_problem, explain=_explain)
+operations["einsum"] = Op(name="einsum", family="einsum", signature=_signature(), build=_problem, explain=_explain)

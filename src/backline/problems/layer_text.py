@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadValue
-from ..problems.rnn_problem import GATES
+from .names import GATES
 
 __all__ = ["WORDS", "call", "example", "operation_name"]
 
