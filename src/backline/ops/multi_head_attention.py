@@ -274,7 +274,7 @@ def _composed(p: MultiHeadProblem, arrays: dict[str, Array]) -> Any:
 
 
 def _taken(p: MultiHeadProblem, mask: Array | None, queries: int, keys: int) -> tuple[Array | None, Array | None]:
-    """What is added to the scores, and where a key takes part; the keys that were appended always do."""
+    """Returns what is added to the scores, and a mask of the keys that take part; appended keys always do."""
     if p.parameter("is_causal"):
         own = p.get("static_k")
         mask = np.tri(queries, own.shape[2] if own else p.sources[1].shape[1], dtype=bool)[None, None]

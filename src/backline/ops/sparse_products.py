@@ -23,7 +23,7 @@ MODULE = "backline.sparse"
 
 
 class ProductWay(NamedTuple):
-    """How cuSPARSELt computes a product, as `search` finds it.
+    """Algorithm of cuSPARSELt for a product, as `search` finds it.
 
     Attributes
     ----------

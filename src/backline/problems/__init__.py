@@ -134,7 +134,7 @@ class Problem:
 
     @property
     def packed(self) -> bool:
-        """Whether the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
+        """True if the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
 
         Such a plan belongs to the object that owns the weights: no cache hands it to anybody else.
         """

@@ -1,4 +1,4 @@
-"""How a matrix lies in memory, as BLAS and LAPACK see it."""
+"""Memory layouts of matrices, as BLAS and LAPACK see them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def broadcast_batch(*shapes: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def batch_offsets(batch: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> int | tuple[int, ...]:
-    """Where the items of a batch lie: one stride in bytes if it is uniform, else every offset.
+    """Returns where the items of a batch lie: one stride in bytes if it is uniform, else every offset.
 
     ``shape`` and ``strides`` are the operand's own batch dimensions; missing ones and those of size 1 are repeated.
 

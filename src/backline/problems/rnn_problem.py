@@ -125,7 +125,7 @@ class RnnProblem(Problem):
 
     @property
     def is_gradient(self) -> bool:
-        """Whether the gradients are asked for, rather than the results."""
+        """True if the gradients are asked for, rather than the results."""
         return self.op.endswith("_grad")
 
     @property

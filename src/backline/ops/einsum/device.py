@@ -255,7 +255,7 @@ class _Plan:
 
     @property
     def failed(self) -> bool:
-        """Whether a step's plan is not to be used again."""
+        """True if the plan of a step must not be used again."""
         return any(getattr(step, "failed", False) for step, _ in self.contraction.program)
 
     def __call__(self, *arrays: Any) -> Any:

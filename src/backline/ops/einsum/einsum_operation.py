@@ -225,7 +225,7 @@ def _general(*args: Any, **kwargs: Any) -> Any:
 
 
 def _same(call: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether nothing was made plain: the same objects, and an equation that is not in parts."""
+    """Returns true if nothing was converted: the same objects, and an equation that is not in parts."""
     if len(call) != len(args) or type(call[0]) is not type(args[0]) or call[0] != args[0]:
         return False
     return all(a is b for a, b in zip(call[1:], args[1:], strict=True))
