@@ -16,7 +16,7 @@ from backline.errors import BadValue
 from backline.kernel_check.cases import FAMILIES, cases
 from backline.libraries import errata, errata_local
 from backline.libraries.errata_table import TABLE
-from backline.ops.problem_text import parse
+from backline.problems import Problem
 from support import need
 
 ROOT = Path(__file__).parents[2]
@@ -63,11 +63,11 @@ def test_cases_are_problems_with_edges_of_every_family() -> None:
     refused = []
     for line in lines:
         try:
-            parse(line)
+            Problem.parse(line)
         except BadValue:
             refused.append(line)
     assert not refused
-    problems = [parse(line) for line in cases("fft")]
+    problems = [Problem.parse(line) for line in cases("fft")]
     assert {p.points % 64 for p in problems if p.op == "fft.c2r" and len(p.axes) == 1} == set(range(64))
 
 

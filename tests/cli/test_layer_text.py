@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backline.errors import BadType, BadValue
-from backline.ops.problem_text import parse
+from backline.problems import Problem
 from backline.problems.op_registry import import_operations, operations
 
 Array = np.ndarray
@@ -41,8 +41,8 @@ GOOD = [
 
 @pytest.mark.parametrize("text", GOOD)
 def test_the_key_of_a_problem_reads_as_that_problem(text: str) -> None:
-    key = parse(text).key
-    assert parse(key).key == key
+    key = Problem.parse(text).key
+    assert Problem.parse(key).key == key
 
 
 def test_it_is_the_problem_of_the_call() -> None:
@@ -53,22 +53,22 @@ def test_it_is_the_problem_of_the_call() -> None:
     grad = np.ones((2, 4, 4, 4), np.float32)
     last = np.ones((2, 8, 8, 6), np.float32).transpose(0, 3, 1, 2)
     bias = np.ones(4, np.float32)
-    assert parse("conv2d f32 2x6x8x8 4x6x3x3 4 stride=2x2 padding=1 last") == of("nn.functional.conv2d", last, w, bias, 2, 1)
-    assert parse("conv2d_input f32 2x6x8x8 4x6x3x3 2x4x4x4 stride=2 padding=1") == of(
+    assert Problem.parse("conv2d f32 2x6x8x8 4x6x3x3 4 stride=2x2 padding=1 last") == of("nn.functional.conv2d", last, w, bias, 2, 1)
+    assert Problem.parse("conv2d_input f32 2x6x8x8 4x6x3x3 2x4x4x4 stride=2 padding=1") == of(
         "nn.grad.conv2d_input", x.shape, w, grad, 2, 1
     )
-    assert parse("max_pool2d f32 2x6x8x8 kernel_size=3x2 stride=2") == of("nn.functional.max_pool2d", x, (3, 2), 2)
-    assert parse("avg_pool2d_input f32 2x6x8x8 2x6x4x4 kernel_size=2") == of(
+    assert Problem.parse("max_pool2d f32 2x6x8x8 kernel_size=3x2 stride=2") == of("nn.functional.max_pool2d", x, (3, 2), 2)
+    assert Problem.parse("avg_pool2d_input f32 2x6x8x8 2x6x4x4 kernel_size=2") == of(
         "nn.grad.avg_pool2d_input", x.shape, np.ones((2, 6, 4, 4), np.float32), 2
     )
     seq, h = np.ones((3, 2, 4)), np.ones((2, 2, 5))
     params = tuple(np.ones(shape) for shape in ((15, 4), (15, 5), (15,), (15,))) * 2
     lengths = np.ones(2, np.int64)
-    assert parse("gru f64 3x2x4 hidden=5 bidirectional lengths=True") == of(
+    assert Problem.parse("gru f64 3x2x4 hidden=5 bidirectional lengths=True") == of(
         "nn.gru", seq, h, params, True, 1, 0.0, False, True, False, lengths=lengths
     )
     params = tuple(np.ones(shape) for shape in ((20, 4), (20, 5)))
-    assert parse("lstm_grad f64 3x2x4 1x2x5 1x2x5 20x4 20x5 1x2x5") == of(
+    assert Problem.parse("lstm_grad f64 3x2x4 1x2x5 1x2x5 20x4 20x5 1x2x5") == of(
         "nn.grad.lstm_backward", seq, (h[:1], h[:1]), params, None, h[:1], None, False, 1, 0.0, False, False, False
     )
 
@@ -99,10 +99,10 @@ def test_it_is_the_problem_of_the_call() -> None:
 )
 def test_a_bad_text_is_refused_with_an_example(text: str, words: list[str]) -> None:
     with pytest.raises((BadValue, BadType)) as caught:
-        parse(text)
+        Problem.parse(text)
     for word in words:
         assert word in str(caught.value)
 
 
 def test_huge_networks_take_no_memory() -> None:
-    assert parse("lstm f64 100000x1000x100000 hidden=1000000").bytes > 1 << 40
+    assert Problem.parse("lstm f64 100000x1000x100000 hidden=1000000").bytes > 1 << 40

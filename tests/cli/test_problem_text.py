@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backline.errors import BackendUnavailable, BadType, BadValue
-from backline.ops.problem_text import parse
+from backline.problems import Problem
 from backline.problems.op_registry import operations
 
 GOOD = [
@@ -33,25 +33,25 @@ GOOD = [
 
 @pytest.mark.parametrize("text", GOOD)
 def test_the_key_of_a_problem_reads_as_that_problem(text: str) -> None:
-    assert parse(text).key == parse(parse(text).key).key
+    assert Problem.parse(text).key == Problem.parse(Problem.parse(text).key).key
 
 
 @pytest.mark.parametrize("text", GOOD[:5])
 def test_plain_texts_are_keys(text: str) -> None:
-    assert parse(text).key == text
+    assert Problem.parse(text).key == text
 
 
 def test_it_is_the_problem_of_the_call() -> None:
     a, b = np.ones((6, 4)), np.ones((4, 5), order="F")
-    assert parse("matmul f64 6x4 4x5:F") == operations["matmul"].build(a, b)
-    assert parse("mv float64 6x4 4") == operations["mv"].build(a, np.ones(4))
+    assert Problem.parse("matmul f64 6x4 4x5:F") == operations["matmul"].build(a, b)
+    assert Problem.parse("mv float64 6x4 4") == operations["mv"].build(a, np.ones(4))
     pivots = np.ones(4, np.int32)
-    assert parse("linalg.lu_solve f64 4x4 4 4x5") == operations["linalg.lu_solve"].build(a[:4], pivots, np.ones((4, 5)))
+    assert Problem.parse("linalg.lu_solve f64 4x4 4 4x5") == operations["linalg.lu_solve"].build(a[:4], pivots, np.ones((4, 5)))
 
 
 def test_huge_sizes_take_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert parse("matmul f64 3000000x3000000 3000000x3000000").bytes > 1 << 46
+    assert Problem.parse("matmul f64 3000000x3000000 3000000x3000000").bytes > 1 << 46
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
 
 
@@ -84,7 +84,7 @@ def test_huge_sizes_take_no_memory() -> None:
 )
 def test_a_bad_text_is_refused_and_the_word_named(text: str, word: str) -> None:
     with pytest.raises((BadValue, BadType)) as caught:
-        parse(text)
+        Problem.parse(text)
     assert word in str(caught.value)
 
 
@@ -93,7 +93,7 @@ def test_a_bad_text_is_refused_and_the_word_named(text: str, word: str) -> None:
 def test_no_shape_of_no_operation_breaks_it(name: str, shapes: str) -> None:
     found: Any
     try:
-        found = parse(f"{name} f64 {shapes}")
+        found = Problem.parse(f"{name} f64 {shapes}")
     except (BadValue, BadType, BackendUnavailable) as error:
         assert str(error)
     else:
@@ -103,4 +103,4 @@ def test_no_shape_of_no_operation_breaks_it(name: str, shapes: str) -> None:
 @pytest.mark.parametrize("steps", ["stride=1x3 output_padding=0x1 padding=0x2", "stride=2x2 padding=0x10"])
 def test_sizes_that_begin_with_0_are_no_hexadecimal_numbers(steps: str) -> None:
     key = f"conv_transpose f32 1x5x9x40 5x1x3x5 {steps}"
-    assert parse(key).key == key
+    assert Problem.parse(key).key == key

@@ -419,9 +419,9 @@ def test_measured_as_it_runs(rng: np.random.Generator) -> None:
     check(layer(x), x, w, [], lambda a, v: a @ v.T, "", "as measured")
     problem = unpack(pack(layer.problem(x)))
     assert problem == layer.problem(x) and len(eligible(problem, 2)) > 1
-    from backline.ops.problem_text import parse
+    from backline.problems import Problem
 
-    assert parse(record.key).packed and parse(record.key).key == record.key
+    assert Problem.parse(record.key).packed and Problem.parse(record.key).key == record.key
 
 
 def test_verbose_and_events_of_a_layer(rng: np.random.Generator) -> None:

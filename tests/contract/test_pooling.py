@@ -15,7 +15,7 @@ from layers import DTYPES, LAYOUTS, assert_near, by_each, draw, order, wide
 import backline
 from backline.errors import BadType, BadValue
 from backline.nn import functional as F
-from backline.ops.problem_text import parse
+from backline.problems import Problem
 from support import clean, dtype_of, rng, seed
 
 Array = Any
@@ -279,7 +279,7 @@ def test_places_of_layouts_keywords_and_nothing(rng: np.random.Generator) -> Non
     with backline.backends.flags(benchmark=True):
         np.testing.assert_array_equal(F.max_pool2d(x, 3, return_indices=True)[0], F.max_pool2d(x, 3))
     key = backline.explain(F.max_pool2d, x, 2, return_indices=True).problem.key
-    assert "max_pool_indices" in key and parse(key).key == key
+    assert "max_pool_indices" in key and Problem.parse(key).key == key
 
 
 X = np.ones((1, 2, 5, 5), np.float32)

@@ -294,9 +294,9 @@ def test_explain_tells_of_them() -> None:
     "quantized.conv2d i8 2x4x5x5 6x2x3x3 engine=reference groups=2 padding=1,0 stride=2,2",
 ])  # fmt: skip
 def test_a_key_reads_as_the_problem(key: str) -> None:
-    from backline.ops.problem_text import parse
+    from backline.problems import Problem
 
-    assert parse(key).key == key and parse(key).family == "quantized"
+    assert Problem.parse(key).key == key and Problem.parse(key).family == "quantized"
 
 
 def test_benchmark_measures_it() -> None:

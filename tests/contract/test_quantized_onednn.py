@@ -533,13 +533,13 @@ def test_the_default_is_one_that_may_run() -> None:
 
 @exact
 def test_explain_and_problems_as_text() -> None:
-    from backline.ops.problem_text import parse
+    from backline.problems import Problem
 
     for key in (
         "quantized.linear u8 2x4 3x4 engine=x86", "quantized.linear_dynamic u8 2x4 3x4 engine=onednn",
         "quantized.conv2d i8 2x4x5x5 6x2x3x3 engine=x86 groups=2 padding=1,0 stride=2,2",
     ):  # fmt: skip
-        problem = parse(key)
+        problem = Problem.parse(key)
         assert problem.key == key and [a.name for a in algorithms("onednn", problem, 1)] == ["int8"]
     x, (packed, _) = q.QArray(np.zeros((2, 4), np.uint8), 1.0), both(q.linear_prepack, "x86", q.quantize_weights(np.eye(4)))
     asked = backline.explain(q.linear, x, packed, 0.5, 1)

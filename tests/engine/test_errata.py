@@ -20,7 +20,6 @@ from backline.libraries import edges, errata, errata_local, errata_table
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
 from backline.libraries.erratum import Erratum
-from backline.ops.problem_text import parse
 from backline.problems import Problem
 from support import clean
 
@@ -139,7 +138,7 @@ def _matching(
     made.name, made.sets, made.told = library, sets, version
     errata_table.TABLE = SHIPPED
     errata.clear()
-    found = [*errata.matching(made, parse(text), algorithm)]
+    found = [*errata.matching(made, Problem.parse(text), algorithm)]
     errata.clear()
     return found
 

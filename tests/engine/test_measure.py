@@ -365,9 +365,9 @@ import numpy as np
 from backline import libraries
 from backline.engine.tuning import measure; from backline.engine import ranking
 from backline.engine.choose import eligible
-from backline.ops.problem_text import parse
+from backline.problems import Problem
 for text in sys.argv[1:]:
-    p = parse(text)
+    p = Problem.parse(text)
     measure.measure_problem(p, ranking.sort(p, eligible(p, 2)), 2, budget=0.0, limit=5.0)
 # Not ru_maxrss: that starts with what the parent had when it forked.
 print(p.bytes, next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))

@@ -12,7 +12,7 @@ import pytest
 import backline
 from backline.engine.tuning import database
 from backline.errors import BacklineError, BadValue
-from backline.ops.problem_text import parse
+from backline.problems import Problem
 from backline.switches import toml
 from support import clean, python
 
@@ -168,7 +168,7 @@ TEXTS = {
 @pytest.mark.parametrize(("text", "said"), TEXTS.items(), ids=range(len(TEXTS)))
 def test_a_problem_in_words_of_any_size(text: str, said: str) -> None:
     with pytest.raises(BacklineError) as caught:
-        parse(text)
+        Problem.parse(text)
     assert said in str(caught.value) and len(str(caught.value)) < 20_000
 
 

@@ -17,7 +17,6 @@ from backline.engine.tuning import sample_operands
 from backline.libraries.base import Algorithm, Library, PythonPlan
 from backline.ops.linalg_checks import matrix
 from backline.ops.operation import operation
-from backline.ops.problem_text import parse
 from backline.problems import Problem, operand
 from backline.problems.op_registry import operations
 
@@ -81,7 +80,7 @@ def test_it_runs_and_is_explained(row_sums: Any) -> None:
 
 
 def test_its_text_its_sample_and_its_check(row_sums: Any) -> None:
-    problem = parse("row_sums f64 5x7")
+    problem = Problem.parse("row_sums f64 5x7")
     assert str(problem) == "row_sums f64 5x7"
     (a,) = arrays = sample_operands.arrays_for(problem, 1)
     plain = sample_operands.arrays_for(Problem("anything", problem.operands), 1)

@@ -14,7 +14,6 @@ from types import ModuleType
 
 from .. import libraries, switches
 from ..libraries import registry
-from ..switches import plugins
 from . import _module_factory
 
 __all__ = ["Names"]
@@ -33,6 +32,8 @@ class _Finder:
         row = _row(backend)
         if row is not None:
             return ModuleSpec(name, _RowLoader(), origin=row.implementation)  # type: ignore[arg-type]  # as below
+        from ..switches import plugins  # here and below: it is much to import, and few programs need it
+
         plugins.discover()
         plugin = plugins.found().get(backend)
         # The stubs ask for all that old loaders had; `create_module` and `exec_module` are enough.
@@ -54,6 +55,8 @@ class _RowLoader:
 class _Loader(_RowLoader):
     @staticmethod
     def exec_module(module: ModuleType) -> None:
+        from ..switches import plugins
+
         name = module.__name__.rpartition(".")[2]
         plugins.discover(f"{name}.")  # where its class declares its switches, they are needed now
         plugin = plugins.found()[name]

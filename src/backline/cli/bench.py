@@ -117,7 +117,7 @@ def bench(
 
 
 def _problems(operations: list[str], dtypes: list[str], sizes: list[int]) -> list[Any]:
-    from ..ops.problem_text import parse
+    from ..problems import Problem
     from ..problems.op_registry import operations as rows
 
     texts = []
@@ -130,7 +130,7 @@ def _problems(operations: list[str], dtypes: list[str], sizes: list[int]) -> lis
             if d in HALVES and not name.startswith(("matmul", "mm", "bmm", "mv")):
                 continue
             texts += [f"{name} {d} {form.format(n=n)}" for n in sizes]
-    return [parse(text) for text in dict.fromkeys(texts)]
+    return [Problem.parse(text) for text in dict.fromkeys(texts)]
 
 
 def _fits(problem: Any) -> None:

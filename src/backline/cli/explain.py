@@ -19,9 +19,9 @@ def explain(
     """Tell which library would run an operation and why, without running it."""
     from .. import switches
     from ..engine.explanation import of_problem
-    from ..ops.problem_text import parse
+    from ..problems import Problem
 
-    problem = parse(" ".join(text))
+    problem = Problem.parse(" ".join(text))
     with switches.scope(num_threads=threads):
         choice = of_problem(problem)
     if json:

@@ -18,7 +18,6 @@ from ..engine.policy import device_of
 from ..errors import BacklineError
 from ..libraries import attention_constraints
 from ..libraries.base import Algorithm, Library
-from ..ops.problem_text import parse
 from ..problems import Problem
 from ..problems.op_registry import composites, import_operations, operations
 from ..switches.precision_tree import Precision
@@ -63,10 +62,11 @@ _ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
 def sample(op: str) -> Problem | None:
     """A small float32 Problem of an operation, or None where none of the usual forms fits it."""
     if op in _ARGUMENTS:
-        return operations[op].build(*_ARGUMENTS[op]())
+        problem: Problem = operations[op].build(*_ARGUMENTS[op]())
+        return problem
     for form in _FORMS:
         try:
-            return parse(f"{op} f32 {form}")
+            return Problem.parse(f"{op} f32 {form}")
         except (BacklineError, TypeError, ValueError, IndexError, AttributeError):
             continue  # it wants other arrays
     return None

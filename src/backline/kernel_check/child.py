@@ -22,7 +22,6 @@ from ..errors import BacklineError
 from ..libraries import errata, errata_local
 from ..libraries.base import Algorithm, Library, Refusal
 from ..libraries.errata_local import LocalErratum
-from ..ops.problem_text import parse
 from ..problems import Problem
 from ..problems.fft_problem import FftProblem
 from .memory import PLACES, Guarded
@@ -67,11 +66,11 @@ def main() -> None:
 
 def _problems(text: str) -> Iterator[Problem]:
     """The Problem of a line of text; and again with an output that the caller gives, where the operation takes one."""
-    yield parse(text)
+    yield Problem.parse(text)
     if text.startswith("mv "):
         return  # its Problem is that of a matrix of one column, which no vector is an output of
     with contextlib.suppress(BacklineError, TypeError):
-        yield parse(f"{text} out")
+        yield Problem.parse(f"{text} out")
 
 
 def _run(library: Library, problem: Problem, number: int, skip: set[tuple[Any, ...]], tell: Any) -> None:

@@ -1,1 +1,1 @@
-"""What users call. Each operation checks its arguments, says what it is asked as a Problem, and leaves the rest to the engine."""
+"""Operations that users call: each checks its arguments and builds a Problem, and the engine does the rest."""

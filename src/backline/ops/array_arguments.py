@@ -187,7 +187,7 @@ def functions(array: Array) -> Any:
 
 
 def space_of(array: Array) -> Space:
-    """What formulas compute with for arrays like this one."""
+    """Returns the namespace that formulas compute with for arrays like this one."""
     kind = kind_of(array)
     if kind is None:
         return NUMPY

@@ -27,7 +27,7 @@ _described = threading.local()  # where the arrays are that likenesses stand for
 
 
 def among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is an array of a kind that is not NumPy's."""
+    """Returns true if an argument is an array of a kind that is not NumPy's."""
     return next(arrays_in(iter((*args, *kwargs.values()))), None) is not None
 
 
@@ -42,7 +42,7 @@ def problem_of(name: str, problem: Callable[..., Problem], args: tuple[Any, ...]
 
 
 def device() -> str:
-    """Where the arrays are of which a Problem is being made: for what is legal on some devices only."""
+    """Returns the device of the arrays that a Problem is being built of; some arguments are legal on some devices only."""
     return getattr(_described, "device", "cpu")
 
 

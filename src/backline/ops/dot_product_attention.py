@@ -144,7 +144,7 @@ def _seed(where: str, seed: Any) -> int:
 
 
 def _dtypes_clash(problem: AttentionProblem) -> bool:
-    """Whether what is wrong with a Problem is a dtype: what `wrong` looks at before and after is right then."""
+    """Returns true if a dtype is what is wrong with a Problem, and all else that `wrong` checks is right."""
     if len({o.dtype for o in problem.qkv}) > 1:
         return True
     mask = problem.mask

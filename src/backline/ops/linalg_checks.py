@@ -1,4 +1,4 @@
-"""What the operations of linear algebra check, and the Problem they make."""
+"""Checks of the arguments of linear algebra, and the Problem made of them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -273,7 +274,7 @@ def _composed(p: MultiHeadProblem, arrays: dict[str, Array]) -> Any:
 
 
 def _taken(p: MultiHeadProblem, mask: Array | None, queries: int, keys: int) -> tuple[Array | None, Array | None]:
-    """What is added to the scores, and where a key takes part; the keys that were appended always do."""
+    """Returns what is added to the scores, and a mask of the keys that take part; appended keys always do."""
     if p.parameter("is_causal"):
         own = p.get("static_k")
         mask = np.tri(queries, own.shape[2] if own else p.sources[1].shape[1], dtype=bool)[None, None]
@@ -304,13 +305,16 @@ blas_multi_head.composed[:] = [_composed]
 _row = operations[f"nn.functional.{WHERE}"]
 
 
-def _explained(function: Any, check: Any) -> Any:
-    names = names_of(function)
-    return lambda *args, **kwargs: accepted(lambda *a, **k: _row.build(*check(*a, **k)), names, args, kwargs)
+def _register(function: Any, check: Any) -> None:
+    name, names = f"nn.functional.{function.__name__}", names_of(function)
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        return accepted(lambda *a, **k: _row.build(*check(*a, **k)), names, args, kwargs)
+
+    operations[name] = replace(_row, name=name, build=build, signature=inspect.signature(function))
 
 
-for _name, _build in ((WHERE, _explained(multi_head_attention, checked)),
-                      (f"{WHERE}_forward", _explained(multi_head_attention_forward, checked_as_torch))):
-    operations[f"nn.functional.{_name}"] = replace(_row, name=f"nn.functional.{_name}", build=_build)
+_register(multi_head_attention, checked)
+_register(multi_head_attention_forward, checked_as_torch)
 for _function in (multi_head_attention, multi_head_attention_forward, MultiHeadAttention):
     _function.__module__ = MODULE

@@ -1,4 +1,4 @@
-"""What multi-head attention checks of its arguments, in Backline's form and in PyTorch's."""
+"""Checks of the arguments of multi-head attention, in Backline's form and in PyTorch's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checked(
     average_attn_weights: Any = True, dropout_p: Any = 0.0, seed: Any = None, bias_k: Any = None, bias_v: Any = None,
     add_zero_attn: Any = False, static_k: Any = None, static_v: Any = None, where: str = WHERE,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What the operation takes, from the arguments of `multi_head_attention`."""
+    """Returns what the operation takes, from the arguments of `multi_head_attention`."""
     q, k, v = _sources(where, query, key, value)
     (batch, queries, size), keys = q.shape, k.shape[1]
     heads = whole(where, "num_heads", num_heads)

@@ -5,6 +5,7 @@ Names and parameters are those of torch.nn.functional; dtypes and layouts as in 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
-from ..problems import Problem
 from ..problems.neural_problem import NeuralProblem
 from ..problems.op_registry import Op, operations
 from .array_arguments import like, one_kind
@@ -210,7 +210,7 @@ def _update(running: Array | None, new: Array, share: float, scale: float = 1.0)
 def _problem(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: Any = False,
     momentum: Any = 0.1, eps: Any = 1e-5,
-) -> Problem:  # fmt: skip
+) -> Any:  # fmt: skip
     """Returns the Problem inside a call of `batch_norm`, for `explain`."""
     positive("batch_norm", "momentum", momentum, most=1.0)
     if flag("batch_norm", "training", training):
@@ -224,5 +224,6 @@ _training_problem = operations.pop("nn.functional.batch_norm_train").build
 _inference_problem = operations.pop("nn.functional.batch_norm_inference").build
 _NAMES = names_of(batch_norm)
 operations["nn.functional.batch_norm"] = Op(
-    name="nn.functional.batch_norm", family="neural", build=lambda *args, **kwargs: accepted(_problem, _NAMES, args, kwargs)
+    name="nn.functional.batch_norm", family="neural", signature=inspect.signature(batch_norm),
+    build=lambda *args, **kwargs: accepted(_problem, _NAMES, args, kwargs)
 )

@@ -108,7 +108,7 @@ def operation(
         published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
         kind = family or ("linalg" if module == "backline.linalg" else "matmul")
-        operations[full] = Op(name=full, build=problem, family=kind, results=results, **measured)
+        operations[full] = Op(name=full, build=problem, family=kind, signature=signature, results=results, **measured)
         unconverted[full] = as_given
         return op
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..problems import Problem, operand, short
+from ..problems import operand, short
 from ..problems.op_registry import operations
 from ..problems.sparse_problem import DTYPES, GROUP, SparseProblem
 from .array_arguments import check_array, check_out, native
@@ -22,7 +23,7 @@ MODULE = "backline.sparse"
 
 
 class ProductWay(NamedTuple):
-    """How cuSPARSELt computes a product, as `search` finds it.
+    """Algorithm of cuSPARSELt for a product, as `search` finds it.
 
     Attributes
     ----------
@@ -299,18 +300,18 @@ def search(input: CompressedMatrix, other: Array) -> ProductWay:
 _matmul_problem, _search_problem = operations["sparse.matmul"].build, operations["sparse.search"].build
 
 
-def _explained_matmul(input: Any, other: Any, *, way: Any = None, out: Any = None) -> Problem:
+def _explained_matmul(input: Any, other: Any, *, way: Any = None, out: Any = None) -> Any:
     arguments = _arguments("matmul", input, other)
     return _matmul_problem(*arguments, _way(way)) if out is None else _matmul_problem(*arguments, _way(way), out=out)
 
 
-def _explained_search(input: Any, other: Any) -> Problem:
+def _explained_search(input: Any, other: Any) -> Any:
     return _search_problem(*_arguments("search", input, other))
 
 
 # What `explain` is given is what the functions here are given.
 for _name, _build in (("sparse.matmul", _explained_matmul), ("sparse.search", _explained_search)):
-    operations[_name] = replace(operations[_name], build=_build)
+    operations[_name] = replace(operations[_name], build=_build, signature=inspect.signature(_build))
 
 for _each in (CompressedMatrix, ProductWay, compress, matmul, search, to_sparse_semi_structured):
     _each.__module__ = MODULE

@@ -15,27 +15,10 @@ from typing import Any
 import numpy as np
 
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
+from .names import SHORT, short
+from .problem_text import read
 
 __all__ = ["SHORT", "Operand", "Problem", "operand", "short"]
-
-SHORT = {
-    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128",
-    "bool": "b1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
-    "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "longdouble": "f80", "clongdouble": "c160",
-}  # fmt: skip
-
-
-def short(dtype: np.dtype[Any]) -> str:
-    """Short name of a dtype, as problems, tuning records and tables write it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> short(np.dtype("float32"))
-    'f32'
-    """
-    return SHORT.get(dtype.name, dtype.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -120,6 +103,23 @@ class Problem:
     device: str = field(default="cpu", kw_only=True)
     converted: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
 
+    @staticmethod
+    def parse(text: str) -> Problem:
+        """Returns the Problem that a line of text describes, as `str` and `key` write it; `problem_text` says how.
+
+        Raises
+        ------
+        BadValue
+            A word is not understood, which the message names; or the operation refuses these arrays.
+
+        Examples
+        --------
+        >>> str(Problem.parse("matmul f32 64x32 32x16:F"))
+        'matmul f32 64x32 32x16:F'
+        """
+        problem: Problem = read(text)
+        return problem
+
     def parameter(self, name: str, default: Any = None) -> Any:
         for key, value in self.parameters:
             if key == name:
@@ -143,7 +143,7 @@ class Problem:
 
     @property
     def packed(self) -> bool:
-        """Whether the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
+        """True if the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
 
         Such a plan belongs to the object that owns the weights: no cache hands it to anybody else.
         """

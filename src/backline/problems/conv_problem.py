@@ -12,7 +12,7 @@ __all__ = ["ConvProblem", "channels_last"]
 
 
 def channels_last(o: Operand) -> bool | None:
-    """Whether an array (N, C, ...) keeps its channels next to each other; None if it has neither of the two dense layouts.
+    """Returns true if an array (N, C, ...) has its channels last; None if it has neither of the two contiguous layouts.
 
     An array that is dense both ways (one channel, or one point) counts as channels first.
 
@@ -120,6 +120,6 @@ class ConvProblem(Problem):
 
     @cached_property
     def last(self) -> bool:
-        """Whether the result has its channels last: as the input has, or where that has neither layout, first."""
+        """True if the result has its channels last: as the input has, or where that has neither layout, first."""
         shown = self.get("input") or self.get("grad")
         return shown is not None and bool(channels_last(shown))

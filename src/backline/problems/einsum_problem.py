@@ -22,7 +22,7 @@ ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """What is written: labels of each operand before and after the ellipsis, if it has one; the output's, or None."""
+    """An equation as written: labels of each operand before and after the ellipsis, if it has one; the output's, or None."""
 
     inputs: tuple[tuple[str, ...], ...]  # ("ij",) without an ellipsis, ("i", "j") for "i...j"
     output: tuple[str, ...] | None

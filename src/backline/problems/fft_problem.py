@@ -59,12 +59,12 @@ class FftProblem(Problem):
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the input is float32, float64, complex64 or complex128: what libraries written in C take."""
+        """True if the input is float32, float64, complex64 or complex128: what libraries written in C take."""
         return self.dtype.name in ("float32", "float64", "complex64", "complex128")
 
     @cached_property
     def single(self) -> bool:
-        """Whether it is computed in float32."""
+        """True if it is computed in float32."""
         return self.dtype.name in ("float32", "complex64", "float16", "bfloat16")
 
     @cached_property
@@ -112,7 +112,7 @@ class FftProblem(Problem):
 
     @cached_property
     def items(self) -> int:
-        """How many transforms there are."""
+        """Number of transforms."""
         o = self.get("input")
         assert o is not None
         return prod(n for axis, n in enumerate(o.shape) if axis not in self.axes)

@@ -45,7 +45,7 @@ class LinalgProblem(Problem):
         return 0 in (self.m, self.n, self.items) or ("b" in [o.role for o in self.operands] and self.k == 0)
 
     def where(self, role: str, core: int = 2) -> int | tuple[int, ...]:
-        """Where the items of an operand lie: a stride or offsets in bytes, over the broadcast batch."""
+        """Returns where the items of an operand lie: a stride or offsets in bytes, over the broadcast batch."""
         o = self.get(role)
         assert o is not None
         last = len(o.shape) - core

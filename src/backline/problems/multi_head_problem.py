@@ -40,7 +40,7 @@ class MultiHeadProblem(Problem):
 
     @cached_property
     def sources(self) -> tuple[Operand, Operand, Operand]:
-        """What query, key and value are made of."""
+        """Arrays that query, key and value are made of."""
         key = self.get("key") or self.query
         return self.query, key, self.get("value") or key
 

@@ -1,7 +1,8 @@
 """Registry of operations: a row for each, which the decorator that makes the operation writes.
 
 A row holds what other parts have to know of an operation: how its Problem is built, which family it belongs to, how it is
-measured, checked and explained. They look it up here and need no table of their own.
+measured, checked and explained. They look it up here and need no table of their own. A Problem reads its text by these rows, so
+that they cannot name its class: where a field is about a Problem, its type is Any.
 """
 
 from __future__ import annotations
@@ -9,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import Signature
 from typing import Any, Literal, TypedDict
-
-import numpy as np
-
-from . import Problem
 
 __all__ = ["Measured", "Op", "composites", "import_operations", "later", "operations"]
 
-Sample = Callable[[np.random.Generator, np.ndarray[Any, Any], Problem], None]
+# (generator of random numbers, array, Problem); naming NumPy's generator here would import numpy.random with the package.
+Sample = Callable[[Any, Any, Any], None]
 Flops = Callable[[int, int, int], float]
-Check = Literal["unique", "values", "residual"] | Callable[[Problem, list[Any], tuple[Any, ...]], float]
+Check = Literal["unique", "values", "residual"] | Callable[[Any, list[Any], tuple[Any, ...]], float]
 
 
 class Measured(TypedDict, total=False):
@@ -45,6 +44,8 @@ class Op:
         Makes the Problem of a call's arguments.
     family
         Family of its Problems: "linalg".
+    signature
+        Parameters of its call.
     results
         Class of the result where it is not one array.
     flops
@@ -66,8 +67,9 @@ class Op:
     """
 
     name: str
-    build: Callable[..., Problem]
+    build: Callable[..., Any]
     family: str
+    signature: Signature | None = None
     results: Any = None
     flops: Flops = lambda m, n, k: 0.0
     sample: Sample | None = None
@@ -75,7 +77,7 @@ class Op:
     powers: tuple[int, float, float] | None = None
     sizes: str = ""
     bench: bool = False
-    explain: Callable[[Problem], Any] | None = None
+    explain: Callable[[Any], Any] | None = None
 
 
 class _Operations(dict[str, Op]):

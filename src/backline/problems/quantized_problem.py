@@ -62,12 +62,12 @@ class QuantizedProblem(Problem):
 
     @cached_property
     def empty(self) -> bool:
-        """Whether there is nothing to multiply."""
+        """True if there is nothing to multiply."""
         return 0 in self.result or self.terms == 0
 
     @cached_property
     def last(self) -> bool:
-        """Whether images have their channels last."""
+        """True if images have their channels last."""
         shown = self.get("input")
         return shown is not None and len(shown.shape) == 4 and bool(channels_last(shown))
 
@@ -78,7 +78,7 @@ class QuantizedProblem(Problem):
 
     @cached_property
     def key(self) -> str:
-        """What decides the speed: the numbers are left out, and whether weights have one scale or many."""
+        """Name of what decides the speed: numbers are left out, and so is the number of scales that weights have."""
         parts = [self.op, short(self.dtype), *(o.text() for o in self.operands if o.role in ("input", "weight"))]
         plain = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
         return " ".join(parts + [f"{k}={_written(v)}" for k, v in self.parameters if v != plain.get(k)])

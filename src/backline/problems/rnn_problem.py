@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from . import Problem
+from .names import GATES
 
 __all__ = ["GATES", "RnnGrads", "RnnProblem", "StateGrads"]
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-"""Rows of weights for each hidden element: LSTM's input, forget, cell and output gate; GRU's reset, update and new one."""
 
 
 class RnnGrads(tuple[Any, ...]):
@@ -126,7 +125,7 @@ class RnnProblem(Problem):
 
     @property
     def is_gradient(self) -> bool:
-        """Whether the gradients are asked for, rather than the results."""
+        """True if the gradients are asked for, rather than the results."""
         return self.op.endswith("_grad")
 
     @property

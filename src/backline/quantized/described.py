@@ -6,6 +6,7 @@ they would be quantized; weights are int8 with one scale.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
@@ -104,7 +105,8 @@ for _name, _arguments, _of_shapes_alone in (
     ("conv2d", ops.for_conv2d, _conv2d_of_shapes),
 ):  # fmt: skip
     _row = operations[f"quantized.{_name}"]
-    operations[_row.name] = replace(_row, build=_builder(_name, _arguments, _of_shapes_alone))
+    _signature = inspect.signature(getattr(ops, _name))
+    operations[_row.name] = replace(_row, build=_builder(_name, _arguments, _of_shapes_alone), signature=_signature)
 
 # It is the one before on arrays of another kind, and has no name of its own for users.
 del operations["quantized.linear_dynamic_there"]

@@ -1,4 +1,4 @@
-"""What `explain` tells of an einsum: the path, what it saves, and the Choice of every step."""
+"""Explanation of an einsum: its path, what the path saves, and the Choice of every step."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _bytes(size: float) -> str:
 
 
 def choice_of(contraction: FoundSteps) -> EinsumChoice:
-    """What was chosen for the steps of a contraction."""
+    """Returns what was chosen for the steps of a contraction."""
     problem = contraction.problem
     choices = [step.choice for step in contraction.steps if step.choice is not None]
     taken = [c.chosen for c in choices if c.chosen is not None]
@@ -123,7 +123,7 @@ def _taken(contraction: FoundSteps) -> list[tuple[Step, Algorithm]]:
 
 
 def _searched(contraction: FoundSteps) -> str:
-    """Who found the path."""
+    """Says in words how the path was found."""
     if len(contraction.problem.terms) < 3:
         return "there is one order only"
     limit = contraction.problem.parameter("memory_limit")

@@ -181,7 +181,8 @@ class DeviceContraction:
         """The Problem of a product of matrices, or batches of them."""
         memory = np.empty(1, self.dtype)
         seen = [np.lib.stride_tricks.as_strided(memory, t.shape, t.strides, writeable=False) for t in (a, b)]
-        return replace(operations["matmul"].build(*seen), device=self.problem.device)
+        product: Problem = replace(operations["matmul"].build(*seen), device=self.problem.device)
+        return product
 
     def _matrices(self, slot: int, term: _Term, *groups: list[str]) -> tuple[int, _Term]:
         """An operand with each group of axes as one; the batch is left out where there is none."""
@@ -247,7 +248,7 @@ class _Plan:
 
     @property
     def failed(self) -> bool:
-        """Whether a step's plan is not to be used again."""
+        """True if the plan of a step must not be used again."""
         return any(getattr(step, "failed", False) for step, _ in self.contraction.program)
 
     def __call__(self, *arrays: Any) -> Any:

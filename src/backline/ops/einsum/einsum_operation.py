@@ -225,7 +225,7 @@ def _general(*args: Any, **kwargs: Any) -> Any:
 
 
 def _same(call: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether nothing was made plain: the same objects, and an equation that is not in parts."""
+    """Returns true if nothing was converted: the same objects, and an equation that is not in parts."""
     if len(call) != len(args) or type(call[0]) is not type(args[0]) or call[0] != args[0]:
         return False
     return all(a is b for a, b in zip(call[1:], args[1:], strict=True))
@@ -282,4 +282,4 @@ def _as_written(*args: Any, **kwargs: Any) -> EinsumProblem:
     return _einsum(*args, **kwargs)
 
 
-operations["einsum"] = Op(name="einsum", family="einsum", build=_problem, explain=_explain)
+operations["einsum"] = Op(name="einsum", family="einsum", signature=_signature(), build=_problem, explain=_explain)

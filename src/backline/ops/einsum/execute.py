@@ -82,7 +82,7 @@ def narrowed(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def maker(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], Any]:
-    """What makes a new array; a large one in memory that is used again and again."""
+    """Returns a function that makes a new array; a large one lies in memory that is used again."""
     if math.prod(shape) * dtype.itemsize < LARGE:
         return lambda: np.empty(shape, dtype)
     plan: Any = _core.PreparedCall(0, [("constant", b""), ("result", dtype, shape, "C")], [], [1], [])
@@ -94,7 +94,7 @@ def mover(
     dtype: np.dtype[Any], labels: tuple[str, ...], sizes: dict[str, int], source: Steps, target: Steps, shape: tuple[int, ...],
     *, given: bool,
 ) -> Callable[..., Any]:  # fmt: skip
-    """What copies an array to one with other strides: a new one, or with `given` its second argument."""
+    """Returns a function that copies an array to one with other strides: a new one, or with `given` its second argument."""
     items, (rows, columns) = two_dimensions(labels, sizes, source, target)
     count = math.prod(axis.size for axis in items)
     if dtype.itemsize not in ELEMENT or count > MAX_ITEMS:
@@ -135,7 +135,7 @@ def _by_numpy(
 
 
 def viewer(p: EinsumProblem) -> Callable[[Array], Any]:
-    """What makes of the only operand the view that the result is."""
+    """Returns a function that makes the result, a view, of the only operand."""
     (term,), (o,) = p.terms, p.inputs
     if len(set(term)) == len(term) == len(p.output):
         axes = tuple(map(term.index, p.output))

@@ -1,4 +1,4 @@
-"""How the axes of two operands become those of a matrix product, with as little copying as their strides allow.
+"""Layouts of einsum steps: axes of two operands as those of a matrix product, copied as little as strides allow.
 
 Labels of a pair fall into four groups: those of both operands that the result has (the batch) or has not (summed over), and those
 of one operand alone (rows, columns). A group whose axes lie one in the other in memory is one axis of a matrix. One that is not

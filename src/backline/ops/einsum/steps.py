@@ -1,4 +1,4 @@
-"""What the steps of an einsum are, and rough estimates of what other ways of taking them would cost."""
+"""Steps of an einsum, and rough estimates of what other ways of taking them would cost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cost_later(
     output: tuple[str, ...],
     size: Callable[[tuple[str, ...]], int],
 ) -> Callable[[tuple[str, ...]], float]:
-    """What an order of a result's axes costs in the step that reads it.
+    """Estimates the cost of an order of a result's axes in the step that reads it.
 
     Axes that are summed over there and lie apart cost a copy. So do those that only this result has, or else a product for each
     index of all but the largest part of them.

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import BacklineError, BadValue
-from ..problems import SHORT, Problem
-from ..problems.op_registry import composites, import_operations, operations
 from ..switches.switch import nearest, show
 from . import layer_text
+from .names import SHORT
+from .op_registry import composites, import_operations, operations
 
-__all__ = ["parse"]
+__all__ = ["read"]
 
 Array = np.ndarray[Any, Any]
 
@@ -36,8 +36,8 @@ MAX_DIMENSIONS = 64  # of NumPy
 MAX_TEXT = 100_000  # characters
 
 
-def parse(text: str) -> Problem:
-    """The Problem that a line of text describes. No memory of its size is taken.
+def read(text: str) -> Any:
+    """Returns the Problem that a line of text describes. No memory of its size is taken.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def parse(text: str) -> Problem:
 
     Examples
     --------
-    >>> parse("matmul f32 64x32 32x16:F").key
+    >>> read("matmul f32 64x32 32x16:F").key
     'matmul f32 64x32 32x16:F'
     """
     if len(text) > MAX_TEXT:
@@ -171,7 +171,7 @@ def _array(shape: tuple[int, ...], layout: str, dtype: np.dtype[Any]) -> Array:
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, strides)
 
 
-def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[str, Any], out: str) -> Problem:
+def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[str, Any], out: str) -> Any:
     dtypes = [dtype] * len(shapes)
     if name in ("linalg.lu_solve", "linalg.ldl_solve") and len(shapes) > 1:
         dtypes[1] = np.dtype(np.int32)
@@ -212,13 +212,8 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
 
 def _signature(name: str) -> str:
     """The parameters of an operation, without their types."""
-    import backline
-
-    found: Any = backline
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
+    signature = operations[name].signature
+    if signature is None:
         return "(...)"
-    signature = inspect.signature(found)
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

@@ -1,4 +1,4 @@
-"""What a line of text says of a convolution, a pooling or a recurrent network, as the call of its operation.
+"""Reads the text of a convolution, a pooling or a recurrent network as the call of its operation.
 
 These operations take more than arrays: sizes in the place of arrays, tuples of them, and pairs of numbers. The names and numbers
 that keys of Problems have are understood too: ``conv f32 8x64x56x56 64x64x3x3 stride=2x2 last``.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadValue
-from ..problems.rnn_problem import GATES
+from .names import GATES
 
 __all__ = ["WORDS", "call", "example", "operation_name"]
 
@@ -46,7 +46,7 @@ _EXAMPLES = {  # by what a name holds; the first that fits
 
 
 def example(name: str) -> str:
-    """How a text of an operation is written, or an empty string for those that any text shows.
+    """Returns an example of an operation's text, or an empty string for those that any text shows.
 
     >>> example("nn.functional.max_pool2d")
     'write it like "max_pool2d f32 8x64x56x56 kernel_size=2x2"'
