@@ -20,11 +20,11 @@ import numpy as np
 import backline
 from backline import libraries
 from backline.engine import ranking
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
 from backline.problems import short
+from backline.problems.op_registry import operations
 
 LINALG = (
     "linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.qr", "linalg.eigh", "linalg.eigvalsh",
@@ -163,7 +163,7 @@ def main() -> None:
         dtype = np.dtype(name)
         parts = [part for name, part in PARTS.items() if name in wanted and (dtype.kind == "f" or name not in REAL)]
         for op, args, kwargs in (row for part in parts for row in part(dtype)):
-            problem = problem_builders[op](*args, **kwargs)
+            problem = operations[op].build(*args, **kwargs)
             able = [
                 a
                 for library in libraries.all_libraries()

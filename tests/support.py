@@ -21,9 +21,9 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm, Refusal
 from backline.native.process_map import mapped_files
+from backline.problems.op_registry import operations
 from processes import wrapped
 
 Array = Any
@@ -138,7 +138,7 @@ def algorithms(library: str, problem: Any, threads: int = THREADS) -> list[Algor
 
 
 def problem_of(op: str, *args: Any, **kwargs: Any) -> Any:
-    return problem_builders[op](*args, **kwargs)
+    return operations[op].build(*args, **kwargs)
 
 
 def arrays_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Array]:

@@ -19,12 +19,13 @@ from .determinism import (
     set_float32_matmul_precision,
     use_deterministic_algorithms,
 )
-from .engine.explanation import explain, later
+from .engine.explanation import explain
 from .ops.matrix_chains import chain_matmul, tensordot
 from .ops.matrix_products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
 from .ops.packed_matrix import prepack
 from .ops.seeds import manual_seed
 from .ops.small_products import addbmm, cross, diagonal, inner, kron, trace, vander
+from .problems.op_registry import later
 from .settings import (
     get_num_interop_threads,
     get_num_threads,

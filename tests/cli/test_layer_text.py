@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backline.engine.explanation import import_operations, problem_builders
 from backline.errors import BadType, BadValue
 from backline.ops.problem_text import parse
+from backline.problems.op_registry import import_operations, operations
 
 Array = np.ndarray
 import_operations()
@@ -47,7 +47,7 @@ def test_the_key_of_a_problem_reads_as_that_problem(text: str) -> None:
 
 def test_it_is_the_problem_of_the_call() -> None:
     def of(name: str, *args: object, **kwargs: object) -> object:
-        return problem_builders[name](*args, **kwargs)
+        return operations[name].build(*args, **kwargs)
 
     x, w = np.ones((2, 6, 8, 8), np.float32), np.ones((4, 6, 3, 3), np.float32)
     grad = np.ones((2, 4, 4, 4), np.float32)

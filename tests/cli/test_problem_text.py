@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backline.engine.explanation import problem_builders
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.ops.problem_text import parse
+from backline.problems.op_registry import operations
 
 GOOD = [
     "matmul f32 1024x1024 1024x1024",
@@ -43,10 +43,10 @@ def test_plain_texts_are_keys(text: str) -> None:
 
 def test_it_is_the_problem_of_the_call() -> None:
     a, b = np.ones((6, 4)), np.ones((4, 5), order="F")
-    assert parse("matmul f64 6x4 4x5:F") == problem_builders["matmul"](a, b)
-    assert parse("mv float64 6x4 4") == problem_builders["mv"](a, np.ones(4))
+    assert parse("matmul f64 6x4 4x5:F") == operations["matmul"].build(a, b)
+    assert parse("mv float64 6x4 4") == operations["mv"].build(a, np.ones(4))
     pivots = np.ones(4, np.int32)
-    assert parse("linalg.lu_solve f64 4x4 4 4x5") == problem_builders["linalg.lu_solve"](a[:4], pivots, np.ones((4, 5)))
+    assert parse("linalg.lu_solve f64 4x4 4 4x5") == operations["linalg.lu_solve"].build(a[:4], pivots, np.ones((4, 5)))
 
 
 def test_huge_sizes_take_no_memory() -> None:
@@ -88,7 +88,7 @@ def test_a_bad_text_is_refused_and_the_word_named(text: str, word: str) -> None:
     assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(problem_builders))
+@pytest.mark.parametrize("name", sorted(operations))
 @pytest.mark.parametrize("shapes", ["scalar", "0x3", "3x3 3x3 3x3 3x3 3x3", "1x1x1x1x1", "7"])
 def test_no_shape_of_no_operation_breaks_it(name: str, shapes: str) -> None:
     found: Any

@@ -14,7 +14,7 @@ import pytest
 
 from backline import libraries, switches
 from backline.cli import docs, governed
-from backline.engine.explanation import composites, problem_builders
+from backline.problems.op_registry import composites, operations
 from backline.switches.definitions import FAMILIES
 
 ROOT = Path(__file__).parents[2]
@@ -209,7 +209,7 @@ def test_a_backend_with_one_switch_is_shown_in_full() -> None:
 
 def test_every_operation_has_a_family() -> None:
     known = governed.families()
-    assert sorted(op for ops in known.values() for op in ops) == sorted(problem_builders)
+    assert sorted(op for ops in known.values() for op in ops) == sorted(operations)
     assert set(composites) == {op for family in known for op in governed.made_of(family)}
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import backline
 from backline import _core, backends, einsum, libraries, switches
-from backline.engine.explanation import problem_builders
 from backline.errors import BadType, BadValue, NoKernel
 from backline.ops.einsum import contraction_path
 from backline.ops.einsum import plan as einsum_plan
 from backline.ops.einsum.contraction_choice import EinsumChoice
 from backline.problems.einsum_problem import parse
+from backline.problems.op_registry import operations
 from support import (
     BFLOAT16,
     FLOATS,
@@ -579,7 +579,7 @@ def test_out_must_not_overlap_any_operand(rng: np.random.Generator) -> None:
 
 def test_a_keyword_for_the_equation_in_keys() -> None:
     """The key of a Problem reads as the call."""
-    made = problem_builders["einsum"](GOOD, OTHER, equation="ij,jk->ik")
+    made = operations["einsum"].build(GOOD, OTHER, equation="ij,jk->ik")
     assert made.key == "einsum f64 2x3 3x4 equation=ij,jk->ik"
 
 

@@ -15,10 +15,10 @@ import backline
 from backline import libraries, switches
 from backline import quantized as q
 from backline.backends import quantized as backend
-from backline.engine.explanation import problem_builders
 from backline.errors import BackendUnavailable, BadType, BadValue, NoKernel
 from backline.libraries import quantized_engines
 from backline.libraries.base import Algorithm
+from backline.problems.op_registry import operations
 from backline.problems.quantized_problem import QuantizedProblem
 from backline.quantized.schemes import SCHEMES
 from support import algorithms, clean
@@ -59,7 +59,7 @@ def by_each(op: str, *args: Any) -> list[tuple[str, Array]]:
     """The integers of every algorithm, those of the public call first."""
     made = getattr(q, op)(*args)
     found = [("call", made.int_repr if isinstance(made, q.QArray) else made)]
-    problem = problem_builders[f"quantized.{op}"](*args)
+    problem = operations[f"quantized.{op}"].build(*args)
     arguments = getattr(q.ops, f"for_{op.removeprefix('linear_')}")(*args)  # type: ignore[attr-defined]
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
     names = set()
@@ -251,7 +251,7 @@ def test_one_thread_without_a_blas_that_takes_more(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(reference_linalg, "blas_threads", lambda: 4)
     monkeypatch.setattr(numpy_threads, "_count", lambda: None)
-    problem = problem_builders["quantized.linear"](np.zeros((100, 100), np.uint8), np.zeros((100, 100), np.int8))
+    problem = operations["quantized.linear"].build(np.zeros((100, 100), np.uint8), np.zeros((100, 100), np.int8))
     assert [a.name for a in algorithms("numpy", problem, 1)] == ["loops"]
     assert all(isinstance(a, Algorithm) and a.level == "threads" for a in algorithms("numpy", problem, 4))
 

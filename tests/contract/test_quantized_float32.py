@@ -17,12 +17,12 @@ import backline
 from backline import _kernels, backends
 from backline import quantized as q
 from backline.backends import quantized as backend
-from backline.engine.explanation import problem_builders
 from backline.errors import BadValue
 from backline.libraries import capability, quantized_engines
 from backline.libraries.onednn import library as onednn_library
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
+from backline.problems.op_registry import operations
 from backline.quantized import ops
 from support import algorithms, clean, need
 
@@ -210,7 +210,7 @@ def test_sums_by_onednn_give_the_same_bits(onednn: Any) -> None:
             with backends.flags(num_threads=threads, only=("onednn",)):
                 np.testing.assert_array_equal(result(op, args), wanted, str(p))
                 names.add(backline.explain().algorithm)
-        problem = problem_builders[f"quantized.{op}"](*args)
+        problem = operations[f"quantized.{op}"].build(*args)
         arrays = [a for a in getattr(ops, f"for_{op.removeprefix('linear_')}")(*args) if isinstance(a, np.ndarray)]
         for algorithm in algorithms("onednn", problem):
             np.testing.assert_array_equal(onednn.prepare(problem, algorithm)(*arrays), wanted, f"{algorithm.key} {p}")

@@ -18,11 +18,11 @@ import backline
 from backline import _kernels, backends, libraries
 from backline import quantized as q
 from backline.backends import quantized as backend
-from backline.engine.explanation import problem_builders
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import capability, quantized_engines
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
+from backline.problems.op_registry import operations
 from backline.quantized import ops
 from support import algorithms, clean, need
 
@@ -108,7 +108,7 @@ def by_each(op: str, library: Any, *args: Any) -> list[tuple[str, Array]]:
         with backends.flags(num_threads=threads):
             made = getattr(q, op)(*args)
             found.append((f"call on {threads}", made.int_repr if isinstance(made, q.QArray) else made))
-    problem = problem_builders[f"quantized.{op}"](*args)
+    problem = operations[f"quantized.{op}"].build(*args)
     arguments = getattr(ops, f"for_{op.removeprefix('linear_')}")(*args)
     arrays = [a for a in arguments if isinstance(a, np.ndarray)]
     listed = algorithms("onednn", problem)
@@ -179,7 +179,7 @@ def test_a_convolution_that_threads_share(onednn: Any, dtype: str, last: bool) -
     packed, reference = both(q.conv2d_prepack, "onednn", w, biases(rng, 24, x, w), 1, 1)
     wanted = q.conv2d(x, reference, 3.0, 7).int_repr
     assert channels_last(wanted) is last
-    problem = problem_builders["quantized.conv2d"](x, packed, 3.0, 7)
+    problem = operations["quantized.conv2d"].build(x, packed, 3.0, 7)
     assert {a.threads for a in algorithms("onednn", problem)} == {1, 2}
     same(by_each("conv2d", onednn, x, packed, 3.0, 7), wanted)
 

@@ -11,8 +11,8 @@ import pytest
 
 from backline import libraries
 from backline.engine import accuracy
-from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm
+from backline.problems.op_registry import operations
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100, CuPy, ndarray
 from fakes.insert import inserted
@@ -70,7 +70,7 @@ def check(op: str, library: str, *args: Any, **kwargs: Any) -> int:
         return ndarray(value) if isinstance(value, np.ndarray) else value
 
     given, named = tuple(map(on_device, args)), {name: on_device(value) for name, value in kwargs.items()}
-    problem = problem_builders[op](*given, **named)
+    problem = operations[op].build(*given, **named)
     hosts = [v for v in (*args, *kwargs.values()) if isinstance(v, np.ndarray)]
     expected = expected_of(problem, hosts)
     # Of the terms, not of their sum: that may be next to nothing.

@@ -16,7 +16,8 @@ from backline.libraries.cuda.cusolver import thresholds as rules
 from backline.libraries.cuda.cusolver.library import listed
 from backline.libraries.cuda.cusolver.solver_operations import OPERATIONS
 from backline.problems import operand
-from backline.problems.linalg_problem import FLOPS, LinalgProblem
+from backline.problems.linalg_problem import LinalgProblem
+from backline.problems.op_registry import import_operations, operations
 from fakes.solver_machine import real_types
 
 real_types()
@@ -245,7 +246,8 @@ def test_what_is_no_linear_algebra() -> None:
     assert isinstance(found, Refusal) and found.reason == "it has no matmul"
 
 
-OPS = sorted(set(FLOPS) & set(OPERATIONS))
+import_operations()
+OPS = sorted(set(operations) & set(OPERATIONS))
 
 
 def test_nothing_to_compute_calls_nothing() -> None:

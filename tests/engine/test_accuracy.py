@@ -12,9 +12,9 @@ import pytest
 from backline import libraries
 from backline.engine import accuracy, accuracy_linalg, accuracy_products, accuracy_wide
 from backline.engine.double_double import Pair, difference, pair, product
-from backline.engine.explanation import problem_builders as build
 from backline.engine.tuning import sample_operands
 from backline.libraries.base import Algorithm
+from backline.problems.op_registry import operations
 
 Array = Any
 EPS = float(np.finfo(np.float64).eps)
@@ -42,7 +42,7 @@ def test_the_error_of_a_product_is_the_true_one(whole: bool, monkeypatch: pytest
     wrong = rounded.copy()
     wrong[2, 3] += 1e-13
     size = np.maximum(np.abs(rounded), np.sqrt((a * a) @ (b * b)))
-    problem = build["matmul"](a, b)
+    problem = operations["matmul"].build(a, b)
     for got in (rounded, wrong, np.matmul(a, b)):
         true = max(abs(float(Fraction(float(got[i, j])) - right[i][j])) / size[i, j] for i, j in np.ndindex(6, 5))
         found = accuracy.error(problem, [a, b], got)
@@ -54,10 +54,10 @@ def test_the_error_of_a_product_is_the_true_one(whole: bool, monkeypatch: pytest
 def test_zero_is_said_of_exact_results_only() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-100, 100, (30, 30)).astype(np.float64) for _ in "ab")
-    assert accuracy.error(build["matmul"](a, b), [a, b], a @ b) == 0.0
+    assert accuracy.error(operations["matmul"].build(a, b), [a, b], a @ b) == 0.0
     almost = a @ b
     almost[3, 4] = np.nextafter(almost[3, 4], np.inf)
-    assert 0 < accuracy.error(build["matmul"](a, b), [a, b], almost) < EPS
+    assert 0 < accuracy.error(operations["matmul"].build(a, b), [a, b], almost) < EPS
 
 
 def test_numpy_is_judged_like_any_other() -> None:
@@ -69,7 +69,7 @@ def test_numpy_is_judged_like_any_other() -> None:
         "nn.functional.conv2d": [np.ones((1, 3, 9, 9)), np.ones((4, 3, 3, 3))],
     }  # fmt: skip
     for text, arrays in calls.items():
-        problem = build[text](*arrays)
+        problem = operations[text].build(*arrays)
         operands = sample_operands.arrays_for(problem, 2)
         assert 0 < accuracy.error(problem, operands, numpy_result(problem, operands)) < 1e-13, text
 
@@ -78,7 +78,7 @@ def test_a_sum_that_cancels_is_judged_by_its_terms() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal(1000).astype(np.float32), rng.standard_normal(1000).astype(np.float32)
     b[-1] = -float(a[:-1].astype(float) @ b[:-1].astype(float)) / a[-1]
-    problem = build["dot"](a, b)
+    problem = operations["dot"].build(a, b)
     rounded = [(x.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32).astype(float) for x in (a, b)]  # tf32
     got, right = np.float32(rounded[0] @ rounded[1]), float(a.astype(float) @ b.astype(float))
     assert abs(got - right) > 10 * abs(right)
@@ -89,14 +89,14 @@ def test_a_sum_that_cancels_is_judged_by_its_terms() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_long_sums_that_are_zeros_are_wrong(dtype: str) -> None:
     """Judged by the sum of absolute terms they would pass: that outgrows the result as sums get longer."""
-    problem = build["matmul"](*(np.ones(shape, dtype) for shape in ((2, 1 << 17), (1 << 17, 2))))
+    problem = operations["matmul"].build(*(np.ones(shape, dtype) for shape in ((2, 1 << 17), (1 << 17, 2))))
     arrays = sample_operands.arrays_for(problem, 1)
     zeros = np.zeros((2, 2), dtype)
     assert accuracy.error(problem, arrays, zeros) > 10 * accuracy.bound(problem)
 
 
 def test_one_wrong_element_of_a_large_product_is_seen() -> None:
-    problem = build["matmul"](np.ones((700, 700)), np.ones((700, 700)))
+    problem = operations["matmul"].build(np.ones((700, 700)), np.ones((700, 700)))
     arrays = sample_operands.arrays_for(problem, 1)
     reference = accuracy.Reference(problem, arrays)
     got = arrays[0] @ arrays[1]
@@ -121,8 +121,8 @@ def test_products_near_the_ends_of_the_format(
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(s).astype(dtype) * x for s, x in (((4, 30), first), ((30, 5), second), ((4, 5), first * second)))
     for problem, arrays, right in (
-        (build["matmul"](a, b), [a, b], a @ b),
-        (build["addmm"](c, a, b, beta=0.5), [c, a, b], a @ b + 0.5 * c),
+        (operations["matmul"].build(a, b), [a, b], a @ b),
+        (operations["addmm"].build(c, a, b, beta=0.5), [c, a, b], a @ b + 0.5 * c),
     ):
         reference = accuracy.Reference(problem, arrays)
         assert 0 < reference.error(right) <= accuracy.bound(problem)
@@ -135,13 +135,13 @@ def test_products_near_the_ends_of_the_format(
 def test_factors_are_those_of_the_dtype() -> None:
     """A tenth in float32 is what a float32 product is multiplied with."""
     a, b, c = (np.ones((8, 8), np.float32) * x for x in (3, 5, 7))
-    problem = build["addmm"](c, a, b, alpha=0.1, beta=0.7)
+    problem = operations["addmm"].build(c, a, b, alpha=0.1, beta=0.7)
     right = (np.float64(np.float32(0.1)) * 120 + np.float64(np.float32(0.7)) * 7).astype(np.float32)
     assert accuracy.error(problem, [c, a, b], np.full((8, 8), right)) < 2.0**-24
 
 
 def test_longdouble_products_have_errors_of_their_own() -> None:
-    problem = build["matmul"](*[np.ones((9, 9), np.longdouble)] * 2)
+    problem = operations["matmul"].build(*[np.ones((9, 9), np.longdouble)] * 2)
     arrays = sample_operands.arrays_for(problem, 1)
     assert accuracy.error(problem, arrays, numpy_result(problem, arrays)) < 8 * float(np.finfo(np.longdouble).eps)
     assert accuracy.error(problem, arrays, (arrays[0] @ arrays[1]).astype(np.float64).astype(np.longdouble)) > 1e-18
@@ -162,7 +162,7 @@ def test_the_more_accurate_inverse_is_called_so() -> None:
     u[0], v[0] = 1, 1
     v[0] += 1 - u @ v  # now u @ v is 1, and the inverse of 1 + u v^T is 1 - u v^T / 2, exactly
     a, right = np.eye(300) + np.outer(u, v), np.eye(300) - np.outer(u, v) / 2
-    problem = build["linalg.inv"](a)
+    problem = operations["linalg.inv"].build(a)
     reference = accuracy.Reference(problem, [a])
     noise = rng.choice((-1.0, 1.0), (300, 300)) * np.max(np.abs(right))
     assert reference.error(right) < 1e-25
@@ -175,7 +175,7 @@ def test_the_more_accurate_inverse_is_called_so() -> None:
 
 
 def test_a_bound_on_the_error_keeps_the_more_accurate_library() -> None:
-    problem = build["linalg.inv"](np.ones((300, 300)))
+    problem = operations["linalg.inv"].build(np.ones((300, 300)))
     (a,) = sample_operands.arrays_for(problem, 11)
     reference = accuracy.Reference(problem, [a])
     better, worse = improved_inverse(a), np.linalg.inv(a) * (1 + 1e-13)
@@ -188,7 +188,7 @@ def test_a_bound_on_the_error_keeps_the_more_accurate_library() -> None:
 def test_what_is_too_ill_conditioned_to_be_known_is_judged_by_its_backward_error(name: str, n: int) -> None:
     a = 1 / (np.arange(n)[:, None] + np.arange(n) + 1.0)  # Hilbert's, with a condition number of 1e16 and more
     arrays = [a, np.ones((n, 2))][: 1 if name == "linalg.inv" else 2]
-    problem = build[name](*arrays)
+    problem = operations[name].build(*arrays)
     reference = accuracy.Reference(problem, arrays)
     right = numpy_result(problem, arrays)
     assert reference.error(right) <= accuracy.bound(problem)
@@ -202,7 +202,7 @@ def test_no_library_is_rejected_for_what_cannot_be_known(op: str, monkeypatch: p
     from backline.engine.tuning import measure
 
     hard = 1 / (np.arange(14)[:, None] + np.arange(14) + 1.0) if op == "linalg.inv" else np.eye(14) + np.eye(14, k=1)
-    problem = build[op](hard)
+    problem = operations[op].build(hard)
     monkeypatch.setattr(sample_operands, "arrays_for", lambda problem, seed: [hard.copy()])
     record = measure.measure_problem(problem, eligible(problem, 1), 1, timing=False, seed=1)
     assert record.errors and not record.rejected, record
@@ -213,7 +213,7 @@ def test_a_least_squares_solution_of_a_lower_rank(shape: tuple[int, int]) -> Non
     m, n = shape
     for a in (np.ones(shape), np.outer(np.arange(1.0, m + 1), np.linspace(1, 0.3, n))):
         arrays = [a, np.arange(1.0, m + 1)[:, None]]
-        problem = build["linalg.lstsq"](*arrays)
+        problem = operations["linalg.lstsq"].build(*arrays)
         reference = accuracy.Reference(problem, arrays)
         x, *rest = numpy_result(problem, arrays)
         assert reference.error((x, *rest)) <= accuracy.bound(problem)
@@ -223,7 +223,7 @@ def test_a_least_squares_solution_of_a_lower_rank(shape: tuple[int, int]) -> Non
 @pytest.mark.filterwarnings("error")
 def test_a_solution_that_is_zero() -> None:
     arrays = [2 * np.eye(3), np.zeros((3, 2))]
-    problem = build["linalg.solve"](*arrays)
+    problem = operations["linalg.solve"].build(*arrays)
     assert accuracy.error(problem, arrays, np.zeros((3, 2))) == 0
     assert accuracy.error(problem, arrays, np.ones((3, 2))) == math.inf
 
@@ -256,7 +256,7 @@ def test_references_of_solutions_are_known_far_beyond_float64(name: str, shapes:
     arrays = [np.ones(s, dtype) for s in shapes]
     if name == "linalg.lu_solve":
         arrays[1] = np.ones(shapes[1], np.int32)
-    problem = build[name](*arrays, **keywords)
+    problem = operations[name].build(*arrays, **keywords)
     arrays = sample_operands.arrays_for(problem, 5)
     reference = accuracy.Reference(problem, arrays)
     result = numpy_result(problem, arrays)
@@ -280,7 +280,7 @@ def test_eigenvalues_that_are_known() -> None:
     wide = Pair(right.astype(float), (right - right.astype(float)).astype(float))
     for name in ("linalg.eigvalsh", "linalg.svdvals"):
         known = wide if name == "linalg.eigvalsh" else wide.each(lambda x: x[::-1])
-        problem = build[name](a)
+        problem = operations[name].build(a)
         reference = accuracy.Reference(problem, [a])
         for got in (numpy_result(problem, [a]), known.high, known.high + 1e-14):
             assert reference.error(got) == pytest.approx(relative(got, known), rel=0.02, abs=1e-19)
@@ -292,7 +292,7 @@ def test_eigenvalues_of_a_circulant_matrix() -> None:
     column = rng.standard_normal(31)
     a = np.array([np.roll(column, i) for i in range(31)]).T
     right = np.fft.fft(column)
-    problem = build["linalg.eigvals"](a)
+    problem = operations["linalg.eigvals"].build(a)
     reference = accuracy.Reference(problem, [a])
     for got in (right, right[::-1], numpy_result(problem, [a])):
         assert reference.error(got) < 20 * EPS
@@ -310,7 +310,7 @@ def test_eigenvalues_of_a_circulant_matrix() -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_eigenvalues_of_a_defective_matrix(value: float, dtype: str) -> None:
     a = (value * np.eye(6) + np.eye(6, k=1)).astype(dtype)
-    problem = build["linalg.eigvals"](a)
+    problem = operations["linalg.eigvals"].build(a)
     reference = accuracy.Reference(problem, [a])
     near = value + np.finfo(dtype).eps ** (1 / 6) * np.exp(2j * np.pi * np.arange(6) / 6)  # those with one corner at a rounding
     for right in (numpy_result(problem, [a]), near):
@@ -330,7 +330,7 @@ def test_matrices_near_the_ends_of_the_format(name: str, scale: float) -> None:
     arrays = [(root @ root.T + np.eye(6)) * scale]
     if name in ("solve", "lstsq"):
         arrays.append(np.ones((6, 2)))
-    problem = build["linalg." + name](*arrays)
+    problem = operations["linalg." + name].build(*arrays)
     reference = accuracy.Reference(problem, arrays)
     right = numpy_result(problem, arrays)
     assert 0 < reference.error(right) <= accuracy.bound(problem)
@@ -342,7 +342,7 @@ def test_matrices_near_the_ends_of_the_format(name: str, scale: float) -> None:
 @pytest.mark.parametrize("name", ["linalg.eigvalsh", "linalg.svdvals", "linalg.eigvals"])
 def test_values_of_a_large_matrix_of_ones(name: str) -> None:
     a = np.full((3, 3), 1e200)
-    problem = build[name](a)
+    problem = operations[name].build(a)
     right = numpy_result(problem, [a])
     assert accuracy.error(problem, [a], right) <= accuracy.bound(problem)
     assert accuracy.error(problem, [a], right * 1.01) > 1e-3
@@ -366,7 +366,7 @@ def turned(values: Array, angle: float) -> Array:
 def test_wrong_values_with_right_sums_are_wrong(name: str, dtype: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not small:
         monkeypatch.setattr(accuracy, "WIDE", 0)
-    problem = build[name](np.ones((2, 24, 24), dtype))
+    problem = operations[name].build(np.ones((2, 24, 24), dtype))
     arrays = sample_operands.arrays_for(problem, 3)
     reference = accuracy.Reference(problem, arrays)
     right = numpy_result(problem, arrays)
@@ -380,7 +380,7 @@ def test_wrong_values_with_right_sums_are_wrong(name: str, dtype: str, small: bo
 
 
 def test_a_pair_many_times_over_is_not_all_eigenpairs() -> None:
-    problem = build["linalg.eig"](np.ones((12, 12)))
+    problem = operations["linalg.eig"].build(np.ones((12, 12)))
     arrays = sample_operands.arrays_for(problem, 3)
     reference = accuracy.Reference(problem, arrays)
     values, vectors = numpy_result(problem, arrays)
@@ -424,7 +424,7 @@ def test_the_error_of_a_convolution_is_the_true_one() -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal(40), rng.standard_normal(9)
     right = exact_convolution(x, w)
-    problem = build["nn.functional.conv1d"](x.reshape(1, 1, -1), w.reshape(1, 1, -1))
+    problem = operations["nn.functional.conv1d"].build(x.reshape(1, 1, -1), w.reshape(1, 1, -1))
     arrays = [x.reshape(1, 1, -1), w.reshape(1, 1, -1)]
     size = max(max(abs(float(r)) for r in right), 3.0)
     for got in (np.array([float(r) for r in right]), np.correlate(x, w)):
@@ -440,11 +440,11 @@ def test_the_error_of_a_transform_is_the_true_one() -> None:
     right = (x * (np.cos(angles) + 1j * np.sin(angles))).sum(-1)
     got = np.fft.fft(x)
     true = float(np.max(np.abs(got - right)) / np.max(np.abs(right)))
-    assert accuracy.error(build["fft.fft"](x), [x], got) == pytest.approx(true, rel=0.05 if accuracy_wide.LONGER else 10)
+    assert accuracy.error(operations["fft.fft"].build(x), [x], got) == pytest.approx(true, rel=0.05 if accuracy_wide.LONGER else 10)
 
 
 def test_many_transforms_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = build["fft.irfft"](np.ones((5, 3, 9), np.complex128), dim=1)
+    problem = operations["fft.irfft"].build(np.ones((5, 3, 9), np.complex128), dim=1)
     arrays = sample_operands.arrays_for(problem, 1)
     monkeypatch.setitem(accuracy_wide.LONG_FLOPS, "fft", problem.flops / 2)
     reference = accuracy.Reference(problem, arrays)
@@ -457,7 +457,7 @@ def test_many_transforms_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("op", ["nn.functional.gelu", "nn.functional.softmax", "fft.fft"])
 def test_without_a_longer_format_nothing_below_its_rounding_is_claimed(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy_wide, "LONGER", False)
-    problem = build[op](np.ones((3, 50)), *([1] if "softmax" in op else []))
+    problem = operations[op].build(np.ones((3, 50)), *([1] if "softmax" in op else []))
     arrays = sample_operands.arrays_for(problem, 1)
     right = numpy_result(problem, arrays)
     assert accuracy.error(problem, arrays, right) == EPS
@@ -471,7 +471,7 @@ def test_operands_that_a_call_overwrites(monkeypatch: pytest.MonkeyPatch) -> Non
     from backline.engine.tuning import measure
 
     x = np.ones((64, 64), np.complex128)
-    problem = build["fft.fft"](x, overwrite_input=True)
+    problem = operations["fft.fft"].build(x, overwrite_input=True)
     able = eligible(problem, 1)
     record = measure.measure_problem(problem, able, 1, timing=False, seed=1)
     assert not record.rejected and all(e < 1e-14 for e in record.errors.values()), record
@@ -486,7 +486,7 @@ def test_whole_products_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return product(a, b)
 
     monkeypatch.setattr(accuracy_products, "product", counted)
-    problem = build["matmul"](np.ones((3, 1500, 1500)), np.ones((3, 1500, 1500)))
+    problem = operations["matmul"].build(np.ones((3, 1500, 1500)), np.ones((3, 1500, 1500)))
     arrays = sample_operands.arrays_for(problem, 1)
     reference = accuracy.Reference(problem, arrays)
     assert reference.error(arrays[0] @ arrays[1]) < 1e-13

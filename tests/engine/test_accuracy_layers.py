@@ -12,9 +12,9 @@ import backline
 from backline import libraries
 from backline.engine import accuracy, accuracy_layers
 from backline.engine.choose import eligible
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning import sample_operands
 from backline.engine.tuning.measure import measure_problem
+from backline.problems.op_registry import operations
 from support import THREADS, algorithms, clean, problem_of
 
 Array = Any
@@ -124,7 +124,7 @@ def test_nothing_is_compared_where_there_is_nothing() -> None:
 def test_multi_head_attention_is_measured_like_any_layer() -> None:
     """Its last weights are no output of the call, and random weights do not make a choice of one of softmax."""
     x, packed, last = (np.zeros(shape, np.float32) for shape in ((2, 16, 32), (96, 32), (32, 32)))
-    problem = problem_builders["nn.functional.multi_head_attention"](x, x, x, 4, packed, None, last, None)
+    problem = operations["nn.functional.multi_head_attention"].build(x, x, x, 4, packed, None, last, None)
     able = eligible(problem, 2)
     record = measure_problem(problem, able, 2, timing=False, seed=1)
     assert len(able) >= 2 and not record.rejected, record.rejected

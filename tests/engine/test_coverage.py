@@ -16,12 +16,12 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning import benchmark, coverage, measure, record_store
 from backline.engine.tuning.record import TuningRecord, parse
 from backline.libraries.base import Algorithm
 from backline.native.machine import fingerprint
 from backline.problems import Problem
+from backline.problems.op_registry import operations
 from support import need
 
 A, B, C = Algorithm("a", "x"), Algorithm("b", "x"), Algorithm("c", "x")
@@ -170,7 +170,7 @@ def test_without_benchmark_nothing_is_measured_and_explain_says_what_was_not_tim
 
 def old_line() -> str:
     """A record as it was written before records said what they cover."""
-    problem = problem_builders["matmul"](np.ones((12, 12), np.float32), np.ones((12, 12), np.float32))
+    problem = operations["matmul"].build(np.ones((12, 12), np.float32), np.ones((12, 12), np.float32))
     record = TuningRecord(
         problem.key, backline.get_num_threads(), medians={"numpy.matmul@n": 2e-6}, minima={"numpy.matmul@n": 1e-6},
         runs={"numpy.matmul@n": 100}, errors={"numpy.matmul@n": 1e-7, "mkl.gemm@1": 1e-7}, winner="numpy.matmul@n",
@@ -211,7 +211,7 @@ def test_what_a_new_version_brings_is_timed_again(measured: Measured) -> None:
 
 
 def test_a_record_of_errors_alone_covers_no_times(measured: Measured) -> None:
-    problem = problem_builders["matmul"](np.ones((12, 12), np.float32), np.ones((12, 12), np.float32))
+    problem = operations["matmul"].build(np.ones((12, 12), np.float32), np.ones((12, 12), np.float32))
     threads = backline.get_num_threads()
     able = [A, B]
     checked = benchmark.measure_missing(problem, able, threads, timing=False)
@@ -233,7 +233,7 @@ def test_a_choice_fixed_by_hand_stays(measured: Measured) -> None:
 
 
 def test_again_measures_all_and_forgets_what_was(measured: Measured) -> None:
-    problem = problem_builders["matmul"](np.ones((12, 12), np.float32), np.ones((12, 12), np.float32))
+    problem = operations["matmul"].build(np.ones((12, 12), np.float32), np.ones((12, 12), np.float32))
     benchmark.measure_missing(problem, [A, B, C], 1)
     measured.times = TIMES
     record = benchmark.measure_missing(problem, [A, B], 1, again=True)

@@ -19,10 +19,10 @@ import pytest
 import backline
 from backline import _core, libraries, switches
 from backline.engine import accuracy
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning import measure, record_store, sample_operands
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Operand, Problem
+from backline.problems.op_registry import operations
 from processes import started
 
 Array = Any
@@ -81,7 +81,7 @@ def fake() -> Iterator[Callable[..., list[Algorithm]]]:
 
 def square(n: int, dtype: Any = np.float32) -> Any:
     a = np.ones((n, n), dtype)
-    return problem_builders["matmul"](a, a)
+    return operations["matmul"].build(a, a)
 
 
 def product(a: Array, b: Array) -> Array:
@@ -179,7 +179,7 @@ def build(name: str, shapes: list[tuple[int, ...]], keywords: dict[str, Any], dt
     arrays = [np.ones(s, dtype) for s in shapes]
     if name in ("linalg.lu_solve", "linalg.ldl_solve"):
         arrays[1] = np.ones(shapes[1], np.int32)
-    return problem_builders[name](*arrays, **keywords)
+    return operations[name].build(*arrays, **keywords)
 
 
 @pytest.mark.parametrize("wide", [True, False], ids=["against float64", "by what it must satisfy"])
@@ -238,7 +238,7 @@ def test_a_bound_on_the_error_keeps_the_more_accurate_library(fake: Any) -> None
 
     better, worse = fake(improved=improved, spoilt=spoilt)
     a = np.random.default_rng(0).standard_normal((300, 300)) + 30 * np.eye(300)
-    problem, threads = problem_builders["linalg.inv"](a), backline.get_num_threads()
+    problem, threads = operations["linalg.inv"].build(a), backline.get_num_threads()
     numpy = next(x for x in libraries.get("numpy").algorithms(problem, threads) if isinstance(x, Algorithm))
     record = measure.measure_problem(problem, [better, worse, numpy], threads, budget=0.0, seed=3)
     errors = [record.errors[x.key] for x in (better, numpy, worse)]
@@ -422,7 +422,7 @@ def test_nothing_is_measured_unless_asked_nor_under_determinism_nor_by_explain(c
 
 def test_under_determinism_a_record_does_not_decide() -> None:
     a = np.ones((8, 8))
-    p = problem_builders["matmul"](a, a)
+    p = operations["matmul"].build(a, a)
     threads = backline.get_num_threads()
     plain = backline.explain(backline.matmul, a, a)
     other = next(c for c in plain.candidates if c.verdict == "next")
@@ -473,7 +473,7 @@ import sys, time
 import numpy as np
 from backline import libraries
 from backline.engine.tuning import measure, record_store as records
-from backline.engine.explanation import problem_builders
+from backline.problems.op_registry import operations
 from backline.libraries.base import Algorithm, PythonPlan
 
 class Slow:
@@ -488,7 +488,7 @@ class Slow:
 
 libraries._MADE["numpy"] = Slow()
 a = np.ones((8, 8), np.float32)
-p = problem_builders["matmul"](a, a)
+p = operations["matmul"].build(a, a)
 measure.SECONDS = measure.RUNS = 10**9
 measure.BLOCKS = measure.RUNS
 rounds = []

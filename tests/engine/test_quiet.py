@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from backline import _core, libraries
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning import machine_load, measure, record_store
 from backline.engine.tuning.machine_load import Quietness, Reading, between, in_turn
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Problem
+from backline.problems.op_registry import operations
 
 # The functions themselves: tests/conftest.py has quiet ones in their places.
 from backline.engine.tuning.machine_load import read, spread  # isort: skip
@@ -165,7 +165,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
 
 def square() -> Any:
     a = np.ones((8, 8), np.float32)
-    return problem_builders["matmul"](a, a)
+    return operations["matmul"].build(a, a)
 
 
 def test_on_a_quiet_machine_once_is_enough(two: list[Algorithm], busy: Any) -> None:

@@ -19,12 +19,12 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning import database, record_store
 from backline.engine.tuning.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm
 from backline.native.machine import fingerprint
+from backline.problems.op_registry import operations
 from processes import started
 
 
@@ -40,7 +40,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def problem(n: int = 8) -> Any:
     a = np.ones((n, n), np.float32)
-    return problem_builders["matmul"](a, a)
+    return operations["matmul"].build(a, a)
 
 
 def made(**changes: Any) -> TuningRecord:

@@ -16,13 +16,13 @@ import pytest
 
 from backline import _core, libraries, switches
 from backline.cli import tune as cli_tune
-from backline.engine.explanation import problem_builders
 from backline.engine.tuning import machine_load, measure, record_store, tune_script
 from backline.engine.tuning.load_cost import not_worth
 from backline.engine.tuning.record import TuningRecord
 from backline.engine.tuning.trace_script import pack, unpack
 from backline.errors import BadValue
 from backline.libraries.base import FileLibrary
+from backline.problems.op_registry import operations
 
 SCRIPT = """
 import sys
@@ -161,7 +161,7 @@ def test_on_a_busy_machine_all_is_timed_twice_and_that_is_said(script: str, monk
 
 
 def test_what_was_never_measured_comes_before_what_the_machine_was_too_busy_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = [problem_builders["matmul"](np.ones((n, n)), np.ones((n, n))) for n in (20, 21, 22)]
+    problems = [operations["matmul"].build(np.ones((n, n)), np.ones((n, n))) for n in (20, 21, 22)]
     order: list[str] = []
     real = measure.measure_problem
 
@@ -329,15 +329,14 @@ def problems() -> list[Any]:
     a, v = np.ones((6, 5), np.complex64), np.ones(5, np.complex64)
     half = np.ones((4, 4), ml_dtypes.bfloat16)
     square = np.ones((3, 4, 4))[:, ::-1]
-    build = problem_builders
     return [
-        build["mv"](a, v),
-        build["addmm"](np.ones(6, np.complex64), a, a.T, alpha=1 + 2j),
-        build["vdot"](v, v),
-        build["matmul"](half, half, out=half.copy()),
-        build["linalg.svd"](square, full_matrices=False, driver="gesvd"),
-        build["linalg.lu_solve"](np.ones((4, 4)), np.ones(4, np.int32), np.ones((4, 1))),
-        build["linalg.lstsq"](np.ones((6, 3)), np.ones(6)),
+        operations["mv"].build(a, v),
+        operations["addmm"].build(np.ones(6, np.complex64), a, a.T, alpha=1 + 2j),
+        operations["vdot"].build(v, v),
+        operations["matmul"].build(half, half, out=half.copy()),
+        operations["linalg.svd"].build(square, full_matrices=False, driver="gesvd"),
+        operations["linalg.lu_solve"].build(np.ones((4, 4)), np.ones(4, np.int32), np.ones((4, 1))),
+        operations["linalg.lstsq"].build(np.ones((6, 3)), np.ones(6)),
     ]
 
 

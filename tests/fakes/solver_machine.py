@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from backline import libraries
-from backline.engine.explanation import problem_builders
 from backline.libraries.base import Algorithm
+from backline.problems.op_registry import operations
 from fakes.cupy_standin import H100, CuPy
 from fakes.lapack_numbers import Numbers
 from fakes.recording import Recording
@@ -98,7 +98,7 @@ class SolverMachine:
 
     @staticmethod
     def _problem(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return problem_builders[f"{op.__module__}.{op.__qualname__}".removeprefix("backline.")](*args, **kwargs)
+        return operations[f"{op.__module__}.{op.__qualname__}".removeprefix("backline.")].build(*args, **kwargs)
 
     def run(self, algorithm: str, op: Any, *args: Any, **kwargs: Any) -> Any:
         """An operation by a certain Algorithm."""

@@ -15,8 +15,8 @@ import numpy as np
 import backline
 from backline import libraries
 from backline.engine.choose import eligible
-from backline.engine.explanation import problem_builders
 from backline.errors import BacklineError, LinAlgError, NoKernel, NotDeterministic
+from backline.problems.op_registry import operations
 
 from . import families  # noqa: F401  (registers the generators)
 from .arrays import Array, Draw, Plain
@@ -95,7 +95,7 @@ class Case:
             yield "illegal arguments", self._illegal(function)
             return
         threads = 2 if draw.chance(0.03) else 1
-        builder = problem_builders.get(call.op) if call.function is None and call.direct and call.op in problem_builders else None
+        builder = operations[call.op].build if call.function is None and call.direct and call.op in operations else None
         scope = draw.choice(("", "", "", "", "", "deterministic", "threads", "bf16", "tf32"))
         if scope in ("bf16", "tf32") and call.reduced is None:
             scope = ""

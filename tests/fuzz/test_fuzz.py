@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import backline
-from backline.engine.explanation import composites, problem_builders
+from backline.problems.op_registry import composites
+from backline.problems.op_registry import operations as rows
 from fuzz import driver
 from fuzz.__main__ import Run
 from fuzz.arrays import Draw, Plain
@@ -47,7 +48,7 @@ def operations() -> set[str]:
             value = getattr(module, each)
             if callable(value) and not inspect.isclass(value):
                 found.add(f"{name}.{each}")
-    return found | set(problem_builders)
+    return found | set(rows)
 
 
 def test_every_operation_has_a_generator_or_a_reason() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import backline
 from backline import libraries
 from backline.engine.tuning import sample_operands as sample
-from backline.engine.explanation import problem_builders as build
+from backline.problems.op_registry import operations
 from backline.libraries.base import Algorithm
 x, a, w = np.ones((1, 2, 8, 8), np.float32), np.ones((8, 8), np.float32), np.ones((4, 2, 3, 3), np.float32)
 problems = [
-    build["matmul"](a, a), build["fft.fft"](np.ones(64)), build["fft.rfft"](np.ones(64, np.float32)),
-    build["nn.functional.conv2d"](x, w), build["nn.functional.softmax"](x, 1), build["linalg.inv"](a),
+    operations["matmul"].build(a, a), operations["fft.fft"].build(np.ones(64)), operations["fft.rfft"].build(np.ones(64, np.float32)),
+    operations["nn.functional.conv2d"].build(x, w), operations["nn.functional.softmax"].build(x, 1), operations["linalg.inv"].build(a),
 ]
 np.kept, ran = [], set()
 for problem in problems:
@@ -36,7 +36,7 @@ print(*sorted(ran))
 KERNEL = """
 import ctypes
 import numpy as np
-from backline.engine.explanation import problem_builders
+from backline.problems.op_registry import operations
 from backline.libraries.mkl.library import _Kernels
 
 class Native:
@@ -52,12 +52,12 @@ a = np.ones((8, 8), np.float32)
 """
 KEPT = """
 FREE = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value
-np.kept = _Kernels(Native()).prepare(problem_builders["matmul"](a, a))
+np.kept = _Kernels(Native()).prepare(operations["matmul"].build(a, a))
 """
 DROPPED = """
 free = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda handle: print("freed", handle) or 0)
 FREE = ctypes.cast(free, ctypes.c_void_p).value
-_Kernels(Native()).prepare(problem_builders["matmul"](a, a))
+_Kernels(Native()).prepare(operations["matmul"].build(a, a))
 """
 
 

@@ -136,11 +136,11 @@ def test_one_without_pools_runs_on_one_thread(tmp_path: Path) -> None:
         """
         import numpy as np
         from backline import libraries
-        from backline.engine.explanation import problem_builders
+        from backline.problems.op_registry import operations
         a = np.ones((200, 200), np.float32)
         import backline
         library = libraries.get("xnnpack")
-        print([w.threads for w in library.algorithms(problem_builders["matmul"](a, a), 2)], repr(library.report()["pool"]))
+        print([w.threads for w in library.algorithms(operations["matmul"].build(a, a), 2)], repr(library.report()["pool"]))
         """,
     )
     assert out.strip() == "[1] ''"

@@ -12,27 +12,24 @@ from .progress import Progress
 
 __all__ = ["bench"]
 
-# What is run without arguments; N is the size, and the shapes are what users have.
-OPERATIONS = {
-    "matmul": "{n}x{n} {n}x{n}",
-    "bmm": "64x32x32 64x32x32",
-    "mv": "{n}x{n} {n}",
-    "linalg.cholesky": "{n}x{n}",
-    "linalg.inv": "{n}x{n}",
-    "linalg.solve": "{n}x{n} {n}x16",
-    "linalg.lu_factor": "{n}x{n}",
-    "linalg.qr": "{n}x{n}",
-    "linalg.eigh": "{n}x{n}",
-    "linalg.svd": "{n}x{n}",
-    "linalg.svdvals": "{n}x{n}",
-}
-TWO_MATRICES = ("mm", "linalg.solve_triangular", "linalg.lstsq", "cholesky_solve")
 HALVES = ("f16", "bf16")
 
 
 def _operations(incomplete: str) -> list[str]:
-    """The operations that are run without arguments and whose names begin so."""
-    return [name for name in (*OPERATIONS, *TWO_MATRICES) if name.startswith(incomplete)]
+    """The operations with sizes of their own or run by default, whose names begin so."""
+    from ..problems.op_registry import import_operations, operations
+
+    import_operations()
+    return [name for name, row in operations.items() if (row.bench or row.sizes) and name.startswith(incomplete)]
+
+
+def _default() -> list[str]:
+    """The operations that are run where none is named; the cheapest first, since a limit of time leaves out the last."""
+    from ..problems.op_registry import import_operations, operations
+
+    import_operations()
+    names = [name for name, row in operations.items() if row.bench]
+    return sorted(names, key=lambda name: operations[name].flops(1, 1, 1))
 
 
 def _libraries(incomplete: str) -> list[str]:
@@ -79,7 +76,7 @@ def bench(
     start = time.monotonic()
     with switches.scope(num_threads=threads):
         allowed: Any = switches.get("num_threads")
-        problems = _problems(operations or list(OPERATIONS), dtype or ["f32", "f64"], size or [512])
+        problems = _problems(operations or _default(), dtype or ["f32", "f64"], size or [512])
         for number, problem in enumerate(problems):
             _fits(problem)
             left = total - (time.monotonic() - start)
@@ -120,13 +117,14 @@ def bench(
 
 def _problems(operations: list[str], dtypes: list[str], sizes: list[int]) -> list[Any]:
     from ..ops.problem_text import parse
+    from ..problems.op_registry import operations as rows
 
     texts = []
     for name in operations:
         if " " in name.strip():
             texts.append(name)
             continue
-        form = OPERATIONS.get(name) or ("{n}x{n} {n}x{n}" if name in TWO_MATRICES else "{n}x{n}")
+        form = (rows[name].sizes if name in rows else "") or "{n}x{n}"
         for d in dtypes:
             if d in HALVES and not name.startswith(("matmul", "mm", "bmm", "mv")):
                 continue

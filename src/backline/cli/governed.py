@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from .. import libraries, switches
-from ..engine.explanation import composites, import_operations, operation_families, problem_builders
 from ..engine.policy import device_of
 from ..errors import BacklineError
 from ..libraries import attention_constraints
 from ..libraries.base import Algorithm, Library
 from ..ops.problem_text import parse
 from ..problems import Problem
+from ..problems.op_registry import composites, import_operations, operations
 from ..switches.definitions import FAMILIES
 from ..switches.precision_tree import Precision
 
@@ -62,7 +62,7 @@ _ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
 def sample(op: str) -> Problem | None:
     """A small float32 Problem of an operation, or None where none of the usual forms fits it."""
     if op in _ARGUMENTS:
-        return problem_builders[op](*_ARGUMENTS[op]())
+        return operations[op].build(*_ARGUMENTS[op]())
     for form in _FORMS:
         try:
             return parse(f"{op} f32 {form}")
@@ -81,8 +81,8 @@ def families() -> dict[str, list[str]]:
     """
     import_operations()
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
-    for op, family in operation_families.items():
-        found.setdefault(family, []).append(op)
+    for op, row in operations.items():
+        found.setdefault(row.family, []).append(op)
     return found
 
 
@@ -98,7 +98,7 @@ def made_of(family: str) -> list[str]:
     def belongs(op: str) -> bool:
         if op in composites:
             return any(belongs(part) for part in composites[op])
-        return operation_families[op] == family
+        return operations[op].family == family
 
     import_operations()
     return [op for op in composites if belongs(op)]
@@ -139,7 +139,7 @@ def waiting(switch: switches.Switch) -> str:
     if kernel and not any(kernel in libraries.get(name).kernels for name in libraries.names()):
         return f"no library that is driven has the kernel {kernel}"
     operation = _SINGLE.get(switch.name, "")
-    if operation and operation not in operation_families:
+    if operation and operation not in operations:
         return f"there is no {operation} yet"
     device = device_of(switch)
     # Kernels in Python take what they are registered for: that says nothing of what this build drives.

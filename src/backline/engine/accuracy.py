@@ -21,8 +21,9 @@ from ..libraries.reference.rounding import STORED, unit
 from ..problems import Problem
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem
+from ..problems.op_registry import operations
 from . import accuracy_layers
-from .accuracy_linalg import UNIQUE, LinalgReference
+from .accuracy_linalg import LinalgReference
 from .accuracy_products import ProductReference
 from .accuracy_wide import computed
 
@@ -59,10 +60,10 @@ def error(problem: Problem, arrays: list[Array], result: Any) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from backline.engine.explanation import problem_builders
+    >>> from backline.problems.op_registry import operations
     >>> import backline
     >>> a = np.eye(3, dtype=np.float32)
-    >>> error(problem_builders["matmul"](a, a), [a, a], a), error(problem_builders["matmul"](a, a), [a, a], a * np.nan)
+    >>> error(operations["matmul"].build(a, a), [a, a], a), error(operations["matmul"].build(a, a), [a, a], a * np.nan)
     (0.0, inf)
     """
     return Reference(problem, arrays).error(result)
@@ -90,6 +91,9 @@ class Reference:
         parts = tuple(x if x is None else np.asarray(x) for x in parts)
         if not all(_finite(x) for x in parts if x is not None):
             return math.inf
+        row = operations.get(p.op)
+        if row is not None and callable(row.check):
+            return row.check(p, self.arrays, parts)
         if isinstance(p, MatmulProblem):
             if self._reference is None:
                 copies = (16 if p.dtype.kind == "c" else 8) * (sum(math.prod(o.shape) for o in p.operands) + p.m * p.n * p.items)
@@ -100,7 +104,7 @@ class Reference:
                 return 0.0
             if self._reference is None:
                 scale = 16 // p.dtype.itemsize if p.dtype.kind == "c" else max(8 // p.dtype.itemsize, 1)
-                wide = scale * sum(o.nbytes for o in p.operands) * (3 if p.op in UNIQUE else 1)
+                wide = scale * sum(o.nbytes for o in p.operands) * (1 if operations[p.op].check == "residual" else 3)
                 self._reference = LinalgReference(p, self.arrays, wide <= WIDE, lambda: computed(p, self.arrays))
             return self._reference.error(parts)
         if self._parts is None:

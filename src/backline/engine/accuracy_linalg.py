@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..problems.linalg_problem import LinalgProblem
+from ..problems.op_registry import operations
 from . import accuracy_backward, accuracy_indefinite, refinement
 from .double_double import Pair, difference, exponent, pair, product, scaled, widened
 from .refinement import adjoint
@@ -23,23 +24,11 @@ __all__ = ["LinalgReference", "matched"]
 
 Array = Any
 
-SOLUTIONS = {
-    "linalg.inv", "linalg.solve", "linalg.lu_solve", "linalg.solve_triangular", "cholesky_solve", "cholesky_inverse",
-}  # fmt: skip
-SPECTRA = {"linalg.eigvalsh", "linalg.eigvals", "linalg.svdvals"}
-UNIQUE = {*SOLUTIONS, *SPECTRA, "linalg.cholesky", "linalg.lstsq"}
 FLOPS = 2e9  # of a float64 Problem that a refined reference is computed for; it takes about ten times as many
 CHUNK = 1 << 20  # elements converted at a time
 PROBES = 4
 EPS = float(np.finfo(np.float64).eps)
 UNTOLD = 64 * EPS  # error of a reference from which on results are not compared with it
-# By what operands a and b may be multiplied: the part of the result that this multiplies, and by which powers of theirs.
-HOMOGENEOUS = {
-    "linalg.inv": (0, -1, 0), "linalg.solve": (0, -1, 1), "linalg.solve_triangular": (0, -1, 1), "linalg.lstsq": (0, -1, 1),
-    "linalg.cholesky": (0, 0.5, 0), "cholesky_solve": (0, -2, 1), "cholesky_inverse": (0, -2, 0), "linalg.eigvals": (0, 1, 0),
-    "linalg.eigvalsh": (0, 1, 0), "linalg.svdvals": (0, 1, 0), "linalg.eig": (0, 1, 0), "linalg.eigh": (0, 1, 0),
-    "linalg.svd": (1, 1, 0),
-}  # fmt: skip
 
 
 class LinalgReference:
@@ -62,8 +51,9 @@ class LinalgReference:
         self._rng = np.random.default_rng(1)
         self._wanted: Any = None
         self._part, self._power = 0, 0
-        if self.double and problem.op in HOMOGENEOUS and not problem.parameter("unitriangular", False):
-            self._moderate(*HOMOGENEOUS[problem.op])
+        self.row = operations[problem.op]
+        if self.double and self.row.powers is not None and not problem.parameter("unitriangular", False):
+            self._moderate(*self.row.powers)
 
     def _moderate(self, part: int, *powers: float) -> None:
         """Multiply operands by powers of two such that nothing overflows, and results later on by what that makes of them."""
@@ -85,12 +75,12 @@ class LinalgReference:
 
     def error(self, parts: tuple[Array, ...]) -> float:
         """Relative error of one result."""
-        op, parts = self.problem.op, self._scaled(parts)
-        if op in SPECTRA:
+        parts = self._scaled(parts)
+        if self.row.check == "values":
             return self._spectrum(parts[0])
-        if op in UNIQUE and self.small:
+        if self.row.check == "unique" and self.small:
             return self._against(parts[0])
-        return float(getattr(self, "_" + op.rpartition(".")[2])(*parts))
+        return float(getattr(self, "_" + self.problem.op.rpartition(".")[2])(*parts))
 
     # Compared with a reference -----------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..engine.explanation import composites
 from ..errors import BadType
 from ..libraries.array_kinds import kind_of
+from ..problems.op_registry import composites
 from .array_arguments import native
 from .doc_fragments import filled
 from .promote import again, names_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.tuning.sample_operands import hermitian
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.result_tuples import SVD, Eig, Eigh
@@ -23,7 +24,10 @@ def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.char.lower())
 
 
-@operation("eigh", module="backline.linalg", results=Eigh)
+@operation(
+    "eigh", module="backline.linalg", results=Eigh, flops=lambda m, n, k: 9 * n**3, sample=hermitian, powers=(0, 1, 0),
+    bench=True,
+)  # fmt: skip
 def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """Eigenvalues and eigenvectors of a symmetric or Hermitian matrix.
 
@@ -56,7 +60,10 @@ def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -
     return _symmetric("eigh", A, UPLO, True, out)
 
 
-@operation("eigvalsh", module="backline.linalg")
+@operation(
+    "eigvalsh", module="backline.linalg", flops=lambda m, n, k: 4 * n**3 / 3, sample=hermitian, check="values",
+    powers=(0, 1, 0),
+)  # fmt: skip
 def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgProblem:
     """Eigenvalues of a symmetric or Hermitian matrix.
 
@@ -97,7 +104,7 @@ def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> Linalg
     return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
 
 
-@operation("eig", module="backline.linalg", results=Eig)
+@operation("eig", module="backline.linalg", results=Eig, flops=lambda m, n, k: 25 * n**3, powers=(0, 1, 0))
 def eig(A: Array) -> LinalgProblem:
     """Eigenvalues and right eigenvectors of a square matrix.
 
@@ -127,7 +134,7 @@ def eig(A: Array) -> LinalgProblem:
     return problem("linalg.eig", {"a": a}, a.shape[:-2], (n, n, 0), {})
 
 
-@operation("eigvals", module="backline.linalg")
+@operation("eigvals", module="backline.linalg", flops=lambda m, n, k: 10 * n**3, check="values", powers=(0, 1, 0))
 def eigvals(A: Array) -> LinalgProblem:
     """Eigenvalues of a square matrix.
 
@@ -153,7 +160,9 @@ def eigvals(A: Array) -> LinalgProblem:
     return problem("linalg.eigvals", {"a": a}, a.shape[:-2], (n, n, 0), {})
 
 
-@operation("svd", module="backline.linalg", results=SVD)
+@operation(
+    "svd", module="backline.linalg", results=SVD, flops=lambda m, n, k: 14 * m * n**2 + 8 * n**3, powers=(1, 1, 0), bench=True,
+)  # fmt: skip
 def svd(
     A: Array, full_matrices: bool = True, *, driver: str | None = None, out: tuple[Array, Array, Array] | None = None
 ) -> LinalgProblem:
@@ -192,7 +201,10 @@ def svd(
     return problem("linalg.svd", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, results)
 
 
-@operation("svdvals", module="backline.linalg")
+@operation(
+    "svdvals", module="backline.linalg", flops=lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3, check="values", powers=(0, 1, 0),
+    bench=True,
+)  # fmt: skip
 def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) -> LinalgProblem:
     """Singular values.
 

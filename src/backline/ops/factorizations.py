@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.tuning.sample_operands import definite, triangle
 from ..errors import BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
@@ -29,7 +30,10 @@ def _cholesky(where: str, A: Any, upper: bool, check: bool, out: Any) -> LinalgP
     return problem("linalg.cholesky", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
 
 
-@operation("cholesky", module="backline.linalg")
+@operation(
+    "cholesky", module="backline.linalg", flops=lambda m, n, k: n**3 / 3, sample=definite, check="unique", powers=(0, 0.5, 0),
+    bench=True,
+)  # fmt: skip
 def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> LinalgProblem:
     """Cholesky factor of a symmetric or Hermitian positive definite matrix.
 
@@ -96,7 +100,10 @@ def cholesky_ex(
     return _cholesky("cholesky_ex", A, upper, False, out)
 
 
-@operation("cholesky_solve", family="linalg")
+@operation(
+    "cholesky_solve", family="linalg", flops=lambda m, n, k: 2 * n**2 * k, sample=triangle, check="unique", powers=(0, -2, 1),
+    sizes="{n}x{n} {n}x{n}",
+)  # fmt: skip
 def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
     """Solution of A X = B by the Cholesky factor of A.
 
@@ -139,7 +146,9 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
 
 
-@operation("cholesky_inverse", family="linalg")
+@operation(
+    "cholesky_inverse", family="linalg", flops=lambda m, n, k: 2 * n**3 / 3, sample=triangle, check="unique", powers=(0, -2, 0),
+)  # fmt: skip
 def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None) -> LinalgProblem:
     """Inverse of A by its Cholesky factor.
 
@@ -188,7 +197,7 @@ def _lu_factor(where: str, A: Any, pivot: Any, check: bool, out: Any) -> LinalgP
     return problem("linalg.lu_factor", {"a": a}, a.shape[:-2], (m, n, 0), {"check": check}, out, results)
 
 
-@operation("lu_factor", module="backline.linalg", results=LUFactor)
+@operation("lu_factor", module="backline.linalg", results=LUFactor, flops=lambda m, n, k: m * n**2 - n**3 / 3, bench=True)
 def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """LU factors with partial pivoting, both in one matrix.
 
@@ -249,7 +258,7 @@ def lu_factor_ex(
     return _lu_factor("lu_factor_ex", A, pivot, False, out)
 
 
-@operation("qr", module="backline.linalg", results=QR)
+@operation("qr", module="backline.linalg", results=QR, flops=lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3, bench=True)
 def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """QR factors.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.tuning.sample_operands import factors, regular, triangle
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
@@ -28,7 +29,10 @@ def _inv(where: str, A: Any, check: bool, out: Any) -> LinalgProblem:
     return problem("linalg.inv", {"a": a}, a.shape[:-2], (n, n, 0), {"check": check}, out, results)
 
 
-@operation("inv", module="backline.linalg")
+@operation(
+    "inv", module="backline.linalg", flops=lambda m, n, k: 2 * n**3, sample=regular, check="unique", powers=(0, -1, 0),
+    bench=True,
+)  # fmt: skip
 def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     """Inverse of a square matrix.
 
@@ -136,7 +140,10 @@ def _solve(where: str, A: Any, B: Any, left: Any, check: bool, out: Any) -> Lina
     return problem("linalg.solve", {"a": a, "b": b}, batch, (n, n, k), parameters, out, results)
 
 
-@operation("solve", module="backline.linalg")
+@operation(
+    "solve", module="backline.linalg", flops=lambda m, n, k: 2 * n**3 / 3 + 2 * n**2 * k, sample=regular, check="unique",
+    powers=(0, -1, 1), sizes="{n}x{n} {n}x16", bench=True,
+)  # fmt: skip
 def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) -> LinalgProblem:
     """Solution X of A X = B, or of X A = B.
 
@@ -198,7 +205,7 @@ def solve_ex(
     return _solve("solve_ex", A, B, left, False, out)
 
 
-@operation("lu_solve", module="backline.linalg")
+@operation("lu_solve", module="backline.linalg", flops=lambda m, n, k: 2 * n**2 * k, sample=factors, check="unique")
 def lu_solve(
     LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False, out: Array | None = None
 ) -> LinalgProblem:
@@ -263,7 +270,10 @@ def lu_solve(
     )  # fmt: skip
 
 
-@operation("solve_triangular", module="backline.linalg")
+@operation(
+    "solve_triangular", module="backline.linalg", flops=lambda m, n, k: n**2 * k, sample=triangle, check="unique",
+    powers=(0, -1, 1), sizes="{n}x{n} {n}x{n}",
+)  # fmt: skip
 def solve_triangular(
     A: Array, B: Array, *, upper: bool, left: bool = True, unitriangular: bool = False, out: Array | None = None
 ) -> LinalgProblem:
@@ -314,7 +324,10 @@ def solve_triangular(
     )  # fmt: skip
 
 
-@operation("lstsq", module="backline.linalg", results=Lstsq)
+@operation(
+    "lstsq", module="backline.linalg", results=Lstsq, flops=lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k,
+    check="unique", powers=(0, -1, 1), sizes="{n}x{n} {n}x{n}",
+)  # fmt: skip
 def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None = None) -> LinalgProblem:
     """Least-squares solution of A X = B.
 

@@ -136,7 +136,7 @@ def _rank(where: str, name: str, array: Array, rank: int) -> None:
         )
 
 
-@operation("matmul")
+@operation("matmul", sizes="{n}x{n} {n}x{n}", bench=True)
 def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulProblem:
     """Matrix product, batched and broadcast.
 
@@ -180,7 +180,7 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
     return _product("matmul", input, other, out)
 
 
-@operation("mm")
+@operation("mm", sizes="{n}x{n} {n}x{n}")
 def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
     """Product of two matrices, without broadcasting.
 
@@ -209,7 +209,7 @@ def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
     return _product("mm", input, mat2, out)
 
 
-@operation("bmm")
+@operation("bmm", sizes="64x32x32 64x32x32", bench=True)
 def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
     """Products of the matrices of two stacks of equal length.
 
@@ -241,7 +241,7 @@ def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem
     return _product("bmm", input, mat2, out)
 
 
-@operation("mv")
+@operation("mv", sizes="{n}x{n} {n}", bench=True)
 def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
     """Product of a matrix and a vector.
 

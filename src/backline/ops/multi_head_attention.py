@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.explanation import operation_families, problem_builders
 from ..libraries.blas import blas_multi_head
 from ..problems import operand
 from ..problems.multi_head_problem import MultiHeadProblem
+from ..problems.op_registry import operations
 from .activations import dropout, softmax
 from .layer_checks import MODULE, Array
 from .linear_layers import linear
@@ -300,16 +301,16 @@ def _weighted(weights: Array, value: Array, taken: Array | None) -> Array:
 
 
 blas_multi_head.composed[:] = [_composed]
-_problem = problem_builders.pop(f"nn.functional.{WHERE}")
+_row = operations[f"nn.functional.{WHERE}"]
 
 
 def _explained(function: Any, check: Any) -> Any:
     names = names_of(function)
-    return lambda *args, **kwargs: accepted(lambda *a, **k: _problem(*check(*a, **k)), names, args, kwargs)
+    return lambda *args, **kwargs: accepted(lambda *a, **k: _row.build(*check(*a, **k)), names, args, kwargs)
 
 
-problem_builders[f"nn.functional.{WHERE}"] = _explained(multi_head_attention, checked)
-problem_builders[f"nn.functional.{WHERE}_forward"] = _explained(multi_head_attention_forward, checked_as_torch)
-operation_families[f"nn.functional.{WHERE}_forward"] = operation_families[f"nn.functional.{WHERE}"]
+for _name, _build in ((WHERE, _explained(multi_head_attention, checked)),
+                      (f"{WHERE}_forward", _explained(multi_head_attention_forward, checked_as_torch))):
+    operations[f"nn.functional.{_name}"] = replace(_row, name=f"nn.functional.{_name}", build=_build)
 for _function in (multi_head_attention, multi_head_attention_forward, MultiHeadAttention):
     _function.__module__ = MODULE

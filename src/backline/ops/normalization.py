@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explanation import operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.neural_problem import NeuralProblem
+from ..problems.op_registry import Op, operations
 from .array_arguments import like, one_kind
 from .composite import on_its_device
 from .layer_checks import MODULE, Array, as_input, channels, parameter, positive, problem
@@ -220,9 +220,9 @@ def _problem(
 
 
 batch_norm.__module__ = MODULE
-_training_problem = problem_builders.pop("nn.functional.batch_norm_train")
-_inference_problem = problem_builders.pop("nn.functional.batch_norm_inference")
+_training_problem = operations.pop("nn.functional.batch_norm_train").build
+_inference_problem = operations.pop("nn.functional.batch_norm_inference").build
 _NAMES = names_of(batch_norm)
-problem_builders["nn.functional.batch_norm"] = lambda *args, **kwargs: accepted(_problem, _NAMES, args, kwargs)
-for _name in ("batch_norm_train", "batch_norm_inference"):
-    operation_families["nn.functional.batch_norm"] = operation_families.pop(f"nn.functional.{_name}")
+operations["nn.functional.batch_norm"] = Op(
+    name="nn.functional.batch_norm", family="neural", build=lambda *args, **kwargs: accepted(_problem, _NAMES, args, kwargs)
+)

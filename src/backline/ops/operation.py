@@ -6,15 +6,15 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import numpy as np
 
 from .. import _core
 from ..engine import fft_plan_caches
-from ..engine.explanation import operation_families, problem_builders
 from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
+from ..problems.op_registry import Measured, Op, operations
 from ..switches.config import steps_out
 from . import device_dispatch, promote
 from .doc_fragments import filled
@@ -27,22 +27,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-# As `problem_builders`, where operands must not be converted: those of an object that packs them.
+# Builders as in the rows of `operations`, where operands must not be converted: those of an object that packs them.
 unconverted: dict[str, Callable[..., Problem]] = {}
 
 
 @overload
 def operation(
     name: str, *, results: type[R], module: str = ..., family: str = ..., lists: tuple[str, ...] = ...,
-    deprecated: Callable[..., str] | None = ...,
+    deprecated: Callable[..., str] | None = ..., **measured: Unpack[Measured],
 ) -> Callable[[Callable[P, Problem]], Callable[P, R]]: ...  # fmt: skip
 @overload
 def operation(
-    name: str, *, module: str = ..., family: str = ..., lists: tuple[str, ...] = ..., deprecated: Callable[..., str] | None = ...
-) -> Callable[[Callable[P, Problem]], Callable[P, Array]]: ...
+    name: str, *, module: str = ..., family: str = ..., lists: tuple[str, ...] = ...,
+    deprecated: Callable[..., str] | None = ..., **measured: Unpack[Measured],
+) -> Callable[[Callable[P, Problem]], Callable[P, Array]]: ...  # fmt: skip
 def operation(
     name: str, *, results: Any = None, module: str = "backline", family: str = "", lists: tuple[str, ...] = (),
-    deprecated: Callable[..., str] | None = None,
+    deprecated: Callable[..., str] | None = None, **measured: Unpack[Measured],
 ) -> Any:  # fmt: skip
     """Decorator: the function's signature and docstring become those of a compiled Operation.
 
@@ -63,6 +64,8 @@ def operation(
         Parameters whose tuples of arrays may be lists as well.
     deprecated
         Takes the arguments, too, and returns the text of a warning for a deprecated form of the call, else an empty one.
+    **measured
+        Further fields of its row in the registry, `Op`: how it is measured and checked.
     """
     promotes = family not in ("quantized", "sparse")  # what is packed has its dtype, and integers are meant
 
@@ -104,8 +107,9 @@ def operation(
         op: Any = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
         published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
-        problem_builders[full], unconverted[full] = problem, as_given
-        operation_families[full] = family or ("linalg" if module == "backline.linalg" else "matmul")
+        kind = family or ("linalg" if module == "backline.linalg" else "matmul")
+        operations[full] = Op(name=full, build=problem, family=kind, results=results, **measured)
+        unconverted[full] = as_given
         return op
 
     return make

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explanation import composites, import_operations, problem_builders
 from ..errors import BacklineError, BadValue
 from ..problems import SHORT, Problem
+from ..problems.op_registry import composites, import_operations, operations
 from ..switches.switch import nearest, show
 from . import layer_text
 
@@ -102,10 +102,10 @@ def _operation(given: str, words: list[str]) -> str:
     if given in composites:
         parts = " and ".join(composites[given])
         raise BadValue(f"{given} is made of other operations: {parts}", remedy=f"ask for {parts}")
-    name = layer_text.operation_name(given, words, problem_builders)
-    if name not in problem_builders:
-        short = {known.rpartition(".")[2]: known for known in problem_builders}
-        close = nearest(given, problem_builders)[:5] if "." in given else [short[s] for s in nearest(given, short)[:5]]
+    name = layer_text.operation_name(given, words, operations)
+    if name not in operations:
+        short = {known.rpartition(".")[2]: known for known in operations}
+        close = nearest(given, operations)[:5] if "." in given else [short[s] for s in nearest(given, short)[:5]]
         raise BadValue(f"{given!r} is not an operation", remedy=f"one of: {', '.join(close)}")
     return name
 
@@ -190,7 +190,7 @@ def _build(name: str, dtype: np.dtype[Any], shapes: list[Any], keywords: dict[st
         arrays, keywords = layer
     else:
         arrays = [_array(shape, layout, d) for (shape, layout), d in zip(shapes, dtypes, strict=True)]
-    build = problem_builders[name]
+    build = operations[name].build
     try:
         problem = build(*arrays, **keywords)
     except TypeError as error:

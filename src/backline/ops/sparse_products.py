@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.explanation import problem_builders
 from ..errors import BadType, BadValue
 from ..problems import Problem, operand, short
+from ..problems.op_registry import operations
 from ..problems.sparse_problem import DTYPES, GROUP, SparseProblem
 from .array_arguments import check_array, check_out, native
 from .linalg_checks import flag, whole
@@ -295,7 +296,7 @@ def search(input: CompressedMatrix, other: Array) -> ProductWay:
     return ProductWay(*_search(*_arguments("search", input, other)))
 
 
-_matmul_problem, _search_problem = problem_builders["sparse.matmul"], problem_builders["sparse.search"]
+_matmul_problem, _search_problem = operations["sparse.matmul"].build, operations["sparse.search"].build
 
 
 def _explained_matmul(input: Any, other: Any, *, way: Any = None, out: Any = None) -> Problem:
@@ -308,7 +309,8 @@ def _explained_search(input: Any, other: Any) -> Problem:
 
 
 # What `explain` is given is what the functions here are given.
-problem_builders["sparse.matmul"], problem_builders["sparse.search"] = _explained_matmul, _explained_search
+for _name, _build in (("sparse.matmul", _explained_matmul), ("sparse.search", _explained_search)):
+    operations[_name] = replace(operations[_name], build=_build)
 
 for _each in (CompressedMatrix, ProductWay, compress, matmul, search, to_sparse_semi_structured):
     _each.__module__ = MODULE

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.tuning.sample_operands import factors, hermitian
 from ..errors import BadType, BadValue
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.memory_layout import broadcast_batch
@@ -30,7 +31,7 @@ def _ldl_factor(where: str, A: Any, hermitian: Any, check: bool, out: Any) -> Li
     return problem("linalg.ldl_factor", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
 
 
-@operation("ldl_factor", module="backline.linalg", results=LDLFactor)
+@operation("ldl_factor", module="backline.linalg", results=LDLFactor, flops=lambda m, n, k: n**3 / 3, sample=hermitian)
 def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | None = None) -> LinalgProblem:
     """LDL factors of a symmetric or Hermitian matrix that need not be definite, both in one matrix.
 
@@ -95,7 +96,7 @@ def ldl_factor_ex(
     return _ldl_factor("ldl_factor_ex", A, hermitian, False, out)
 
 
-@operation("ldl_solve", module="backline.linalg")
+@operation("ldl_solve", module="backline.linalg", flops=lambda m, n, k: 2 * n**2 * k, sample=factors)
 def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, out: Array | None = None) -> LinalgProblem:
     """Solution of A X = B by factors that `ldl_factor` made.
 
@@ -151,7 +152,9 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
     return problem("linalg.ldl_solve", {"a": a, "p": p, "b": b}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
 
 
-@operation("householder_product", module="backline.linalg")
+@operation(
+    "householder_product", module="backline.linalg", flops=lambda m, n, k: 4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 / 3,
+)  # fmt: skip
 def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> LinalgProblem:
     """First columns of a product of Householder reflectors.
 

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from . import Problem
 from .memory_layout import batch_offsets
+from .op_registry import operations
 
-__all__ = ["FLOPS", "LinalgProblem"]
-
-# Real operations of the usual algorithm for an m x n matrix, m >= n, and k right-hand sides; leading terms of
-# Golub and Van Loan, Matrix Computations, and LAPACK Working Note 41.
-FLOPS: dict[str, Callable[[int, int, int], float]] = {
-    "linalg.cholesky": lambda m, n, k: n**3 / 3,
-    "linalg.lu_factor": lambda m, n, k: m * n**2 - n**3 / 3,
-    "linalg.inv": lambda m, n, k: 2 * n**3,
-    "linalg.solve": lambda m, n, k: 2 * n**3 / 3 + 2 * n**2 * k,
-    "linalg.lu_solve": lambda m, n, k: 2 * n**2 * k,
-    "linalg.solve_triangular": lambda m, n, k: n**2 * k,
-    "cholesky_solve": lambda m, n, k: 2 * n**2 * k,
-    "cholesky_inverse": lambda m, n, k: 2 * n**3 / 3,
-    "linalg.ldl_factor": lambda m, n, k: n**3 / 3,
-    "linalg.ldl_solve": lambda m, n, k: 2 * n**2 * k,
-    "linalg.householder_product": lambda m, n, k: 4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 / 3,
-    "linalg.qr": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
-    "linalg.eigh": lambda m, n, k: 9 * n**3,
-    "linalg.eigvalsh": lambda m, n, k: 4 * n**3 / 3,
-    "linalg.eig": lambda m, n, k: 25 * n**3,
-    "linalg.eigvals": lambda m, n, k: 10 * n**3,
-    "linalg.svd": lambda m, n, k: 14 * m * n**2 + 8 * n**3,
-    "linalg.svdvals": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
-    "linalg.lstsq": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k,
-}
-
+__all__ = ["LinalgProblem"]
 
 @dataclass(frozen=True)
 class LinalgProblem(Problem):
@@ -63,7 +38,7 @@ class LinalgProblem(Problem):
     @cached_property
     def flops(self) -> float:
         m, n = max(self.m, self.n), min(self.m, self.n)
-        return (4.0 if self.dtype.kind == "c" else 1.0) * FLOPS[self.op](m, n, self.k) * self.items
+        return (4.0 if self.dtype.kind == "c" else 1.0) * operations[self.op].flops(m, n, self.k) * self.items
 
     @cached_property
     def empty(self) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.explanation import operation_families, problem_builders
 from ..errors import BadType, BadValue
 from ..libraries import quantized_engines
 from ..libraries.reference.reference_quantized import MOST_TERMS
@@ -21,6 +20,7 @@ from ..ops.array_arguments import check_array
 from ..ops.convolution_checks import grouped, kernel_of, number_of_groups, numbers, points_of
 from ..ops.linalg_checks import enough_memory
 from ..problems import Operand
+from ..problems.op_registry import operations
 from ..problems.quantized_problem import QuantizedProblem
 from . import ops
 from .schemes import scheme
@@ -90,22 +90,24 @@ def _conv2d_of_shapes(
 
 
 def _builder(op: str, arguments: Callable[..., Any], of_shapes: Callable[..., QuantizedProblem]) -> Callable[..., Any]:
-    call, there = problem_builders[f"quantized.{op}"], problem_builders.get(f"quantized.{op}_there")
+    call, there = operations[f"quantized.{op}"].build, operations.get(f"quantized.{op}_there")
 
     def problem(x: Any, packed: Any, *numbers: Any, **words: Any) -> Any:
         if isinstance(packed, np.ndarray):
             return of_shapes(op, x, packed, *numbers, **words)
         if there is not None and ops.in_mlx(x):
-            return there(*arguments(x, packed, *numbers, **words))
+            return there.build(*arguments(x, packed, *numbers, **words))
         return call(*arguments(x, packed, *numbers, **words))
 
     return problem
 
 
-problem_builders["quantized.linear"] = _builder("linear", ops.for_linear, _linear_of_shapes)
-problem_builders["quantized.linear_dynamic"] = _builder("linear_dynamic", ops.for_dynamic, _linear_of_shapes)
-problem_builders["quantized.conv2d"] = _builder("conv2d", ops.for_conv2d, _conv2d_of_shapes)
+for _name, _arguments, _of_shapes_alone in (
+    ("linear", ops.for_linear, _linear_of_shapes), ("linear_dynamic", ops.for_dynamic, _linear_of_shapes),
+    ("conv2d", ops.for_conv2d, _conv2d_of_shapes),
+):  # fmt: skip
+    _row = operations[f"quantized.{_name}"]
+    operations[_row.name] = replace(_row, build=_builder(_name, _arguments, _of_shapes_alone))
 
 # It is the one before on arrays of another kind, and has no name of its own for users.
-for known in (problem_builders, operation_families):
-    del known["quantized.linear_dynamic_there"]
+del operations["quantized.linear_dynamic_there"]

@@ -13,26 +13,13 @@ import numpy as np
 from ...problems import Operand, Problem
 from ...problems.linalg_problem import LinalgProblem
 from ...problems.multi_head_problem import MultiHeadProblem
+from ...problems.op_registry import operations
 from ...problems.rnn_problem import RnnProblem
 
-__all__ = ["arrays_for"]
+__all__ = ["arrays_for", "definite", "factors", "hermitian", "regular", "triangle"]
 
 Array = np.ndarray[Any, Any]
 
-# What the matrix ``a`` of an operation has to be. Operations without an entry take any matrix.
-KINDS = {
-    "linalg.cholesky": "definite",
-    "linalg.eigh": "hermitian",
-    "linalg.eigvalsh": "hermitian",
-    "linalg.inv": "regular",
-    "linalg.solve": "regular",
-    "linalg.lu_solve": "factors",
-    "linalg.ldl_factor": "hermitian",
-    "linalg.ldl_solve": "factors",
-    "linalg.solve_triangular": "triangle",
-    "cholesky_solve": "triangle",
-    "cholesky_inverse": "triangle",
-}
 CHUNK = 1 << 20  # elements made at a time where they have to be converted
 
 
@@ -55,7 +42,7 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
     ((4, 3), (4, 16), 'float32')
     """
     rng = np.random.default_rng(seed)
-    kind = KINDS.get(problem.op, "") if isinstance(problem, LinalgProblem) else ""
+    row = operations[problem.op] if isinstance(problem, LinalgProblem) else operations.get(problem.op)
     arrays: list[Array] = []
     for o in problem.operands:
         array = _empty(o)
@@ -67,8 +54,8 @@ def arrays_for(problem: Problem, seed: int) -> list[Array]:
             _reflect(array, arrays[0])
         elif array.size:
             _fill(rng, array)
-            if o.role == "a" and kind:
-                _shape(rng, array, kind, bool(problem.parameter("upper", False)))
+            if o.role == "a" and row is not None and row.sample is not None:
+                row.sample(rng, array, problem)
             elif o.role == "variance":
                 array[...] = np.abs(array) + array.dtype.type(0.5)
             elif isinstance(problem, MultiHeadProblem) and o.role.endswith("weight"):
@@ -133,29 +120,52 @@ def _reflect(array: Array, a: Array) -> None:
         array[..., i] = 2 / (1 + np.sum(np.abs(a[..., i + 1 :, i]) ** 2, axis=-1))
 
 
-def _shape(rng: np.random.Generator, array: Array, kind: str, upper: bool) -> None:
-    """Make of random matrices what an operation needs."""
+# Matrices that operations of linear algebra take -----------------------------------------------------------------------
+
+
+def _scale(array: Array) -> Any:
+    """One over the root of the order, in the array's dtype: a random matrix times it has a norm of about 2."""
+    return array.dtype.type(1.0 / array.shape[-1] ** 0.5)
+
+
+def _diagonal(array: Array) -> Array:
+    """A view of the diagonals."""
+    view: Array = np.einsum("...ii->...i", array)
+    return view
+
+
+def hermitian(rng: np.random.Generator, array: Array, problem: Problem) -> None:
+    """The sum with its own transpose: eigenvalues within -1.5 and 1.5."""
+    array *= _scale(array) / 2
+    array += np.swapaxes(array, -1, -2).conj()
+
+
+def definite(rng: np.random.Generator, array: Array, problem: Problem) -> None:
+    """As `hermitian`, its eigenvalues moved away from zero."""
+    hermitian(rng, array, problem)
+    diagonal = _diagonal(array)
+    diagonal += array.dtype.type(3)
+
+
+def factors(rng: np.random.Generator, array: Array, problem: Problem) -> None:
+    """Triangular factors in one matrix, both of them well conditioned."""
+    array *= _scale(array)
+    diagonal = _diagonal(array)
+    diagonal += array.dtype.type(3)
+
+
+def regular(rng: np.random.Generator, array: Array, problem: Problem) -> None:
+    """A well-conditioned matrix with its rows shuffled."""
+    factors(rng, array, problem)
+    array[...] = array[..., rng.permutation(array.shape[-2]), :]
+
+
+def triangle(rng: np.random.Generator, array: Array, problem: Problem) -> None:
+    """A triangle with a positive diagonal, and ones on the other side, which must not be read."""
+    array *= _scale(array)
+    diagonal = _diagonal(array)
+    diagonal[...] = np.abs(diagonal) + array.dtype.type(2)
     n = array.shape[-1]
-    scale = array.dtype.type(1.0 / n**0.5)
-    diagonal = np.einsum("...ii->...i", array)
-    if kind in ("definite", "hermitian"):
-        # The sum with its own transpose: eigenvalues within -1.5 and 1.5 after scaling, then moved away from zero.
-        array *= scale / 2
-        array += np.swapaxes(array, -1, -2).conj()
-        if kind == "definite":
-            diagonal += array.dtype.type(3)
-    elif kind == "regular":
-        array *= scale
-        diagonal += array.dtype.type(3)
-        order = rng.permutation(array.shape[-2])
-        array[...] = array[..., order, :]
-    elif kind == "factors":
-        array *= scale
-        diagonal += array.dtype.type(3)
-    elif kind == "triangle":
-        array *= scale
-        diagonal[...] = np.abs(diagonal) + array.dtype.type(2)
-        # What lies on the other side must not be read; a value that would be noticed.
-        other = np.tril_indices(n, -1) if upper else np.triu_indices(n, 1)
-        if n <= 2048:
-            array[..., other[0], other[1]] = array.dtype.type(1)
+    if n <= 2048:
+        other = np.tril_indices(n, -1) if problem.parameter("upper", False) else np.triu_indices(n, 1)
+        array[..., other[0], other[1]] = array.dtype.type(1)

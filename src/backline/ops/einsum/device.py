@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.explanation import problem_builders
 from ...errors import NoKernel
 from ...problems import Operand, Problem
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ...problems.op_registry import operations
 from ..array_arguments import cast, functions, into
 from .contraction_choice import choice_of
 from .contraction_path import contraction_path
@@ -188,7 +188,7 @@ class DeviceContraction:
         """The Problem of a product of matrices, or batches of them."""
         memory = np.empty(1, self.dtype)
         seen = [np.lib.stride_tricks.as_strided(memory, t.shape, t.strides, writeable=False) for t in (a, b)]
-        return replace(problem_builders["matmul"](*seen), device=self.problem.device)
+        return replace(operations["matmul"].build(*seen), device=self.problem.device)
 
     def _matrices(self, slot: int, term: _Term, *groups: list[str]) -> tuple[int, _Term]:
         """An operand with each group of axes as one; the batch is left out where there is none."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from ... import _core
 from ...engine.choose import choose, plan_for
-from ...engine.explanation import explainers, operation_families, problem_builders
 from ...errors import BadType, BadValue
 from ...libraries.array_kinds import kind_of, learn
 from ...problems import Operand, Problem
 from ...problems.einsum_problem import EinsumProblem, joined, parse, sublist
+from ...problems.op_registry import Op, operations
 from .. import device_dispatch, promote
 from ..array_arguments import check_array, check_out, given
 from ..operation import published
@@ -282,6 +282,4 @@ def _as_written(*args: Any, **kwargs: Any) -> EinsumProblem:
     return _einsum(*args, **kwargs)
 
 
-problem_builders["einsum"] = _problem
-operation_families["einsum"] = "einsum"
-explainers["einsum"] = _explain
+operations["einsum"] = Op(name="einsum", family="einsum", build=_problem, explain=_explain)

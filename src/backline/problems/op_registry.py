@@ -1,0 +1,103 @@
+"""Registry of operations: a row for each, which the decorator that makes the operation writes.
+
+A row holds what other parts have to know of an operation: how its Problem is built, which family it belongs to, how it is
+measured, checked and explained. They look it up here and need no table of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from . import Problem
+
+__all__ = ["Measured", "Op", "composites", "import_operations", "later", "operations"]
+
+Sample = Callable[[np.random.Generator, np.ndarray[Any, Any], Problem], None]
+Flops = Callable[[int, int, int], float]
+Check = Literal["unique", "values", "residual"] | Callable[[Problem, list[Any], tuple[Any, ...]], float]
+
+
+class Measured(TypedDict, total=False):
+    """The fields of an `Op` that say how it is measured; a declaration gives those that differ from the defaults."""
+
+    flops: Flops
+    sample: Sample
+    check: Check
+    powers: tuple[int, float, float]
+    sizes: str
+    bench: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """Row of one operation.
+
+    Attributes
+    ----------
+    name
+        Public name without the package's: "linalg.qr".
+    build
+        Makes the Problem of a call's arguments.
+    family
+        Family of its Problems: "linalg".
+    results
+        Class of the result where it is not one array.
+    flops
+        Operations of the usual algorithm for an m x n matrix, m >= n, and k right-hand sides; other Problems count their own.
+    sample
+        Turns random numbers into a matrix that the operation takes, for measuring. Any matrix will do without it.
+    check
+        Accuracy of results of linear algebra: "unique" ones and unique "values" in any order are compared with a reference,
+        of others the "residual" is computed. For a Problem of any kind, a function that returns the relative error of results,
+        from the Problem, its operands and the results.
+    powers
+        Index of the part of the result that scales with the operands, and the powers of the operands a and b that it scales with.
+    sizes
+        Operands in the text of a Problem of size n, for `backline bench`: "{n}x{n} {n}x16". Without it, one square matrix.
+    bench
+        Whether `backline bench` runs it where no operation is named.
+    explain
+        Tells which libraries would run a Problem of several steps; None where one library runs it.
+    """
+
+    name: str
+    build: Callable[..., Problem]
+    family: str
+    results: Any = None
+    flops: Flops = lambda m, n, k: 0.0
+    sample: Sample | None = None
+    check: Check = "residual"
+    powers: tuple[int, float, float] | None = None
+    sizes: str = ""
+    bench: bool = False
+    explain: Callable[[Problem], Any] | None = None
+
+
+class _Operations(dict[str, Op]):
+    """Imports the modules that are imported late when an operation is asked for that is not there yet."""
+
+    def __missing__(self, name: str) -> Op:
+        if not later:
+            raise KeyError(name)
+        import_operations()
+        return self[name]
+
+
+# By name.
+operations: dict[str, Op] = _Operations()
+# Names of operations composed of others, and of those that they call.
+composites: dict[str, tuple[str, ...]] = {}
+# Modules with further operations, which are imported when something in them is asked for; the package fills it.
+later: list[str] = []
+
+
+def import_operations() -> None:
+    """Imports every module that has operations."""
+    while later:
+        import_module(later[0])
+        later.pop(0)
