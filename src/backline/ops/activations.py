@@ -19,7 +19,7 @@ from .array_arguments import check_array, functions, like, space_of
 from .axes import axis_of
 from .composite import natively, on_its_device
 from .doc_fragments import filled
-from .families import kinds, operations
+from .families import kinds, operation_family
 from .layer_checks import FLOATS, MODULE, Array, as_input, positive, problem
 from .linalg_checks import dtype_given, flag, word
 from .operation import operation
@@ -99,8 +99,8 @@ def _gelu(name: str, input: Array, approximate: str = "none") -> NeuralProblem:
     return problem(name, {"input": array}, array.shape, approximate=form)
 
 
-relu, silu, tanh, sigmoid = operations(_pointwise, kinds("relu", "silu", "tanh", "sigmoid"), _text, **ROW)
-(gelu,) = operations(_gelu, kinds("gelu"), _text, **ROW)
+relu, silu, tanh, sigmoid = operation_family(_pointwise, kinds("relu", "silu", "tanh", "sigmoid"), _text, **ROW)
+(gelu,) = operation_family(_gelu, kinds("gelu"), _text, **ROW)
 
 
 # Softmax ----------------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _operation(name: str) -> Any:
     return operation(name, **ROW, deprecated=partial(_without_dim, name))
 
 
-softmax, log_softmax = operations(
+softmax, log_softmax = operation_family(
     _softmax, kinds("softmax", "log_softmax"), lambda name: filled(SOFTMAX, **SOFTMAX_FACTS[name]), make=_operation
 )
 

@@ -14,7 +14,7 @@ from ..errors import BadValue
 from ..problems.neural_problem import NeuralProblem
 from .axes import axis_of
 from .doc_fragments import filled
-from .families import kinds, operations
+from .families import kinds, operation_family
 from .layer_checks import Array, as_input, problem, same_shape
 from .linalg_checks import word
 
@@ -108,8 +108,8 @@ def _softmax(op: str, output: Array, grad_output: Array, dim: int) -> NeuralProb
     return problem(f"{op}_grad", {"result": array, "grad": grad}, array.shape, axis=axis_of(where, "dim", dim, array.shape))
 
 
-relu_input, silu_input, tanh_input, sigmoid_input = operations(
+relu_input, silu_input, tanh_input, sigmoid_input = operation_family(
     _pointwise, kinds("relu", "silu", "tanh", "sigmoid", suffix="_input"), _text, **ROW
 )
-(gelu_input,) = operations(_gelu, kinds("gelu", suffix="_input"), _text, **ROW)
-softmax_input, log_softmax_input = operations(_softmax, kinds("softmax", "log_softmax", suffix="_input"), _text, **ROW)
+(gelu_input,) = operation_family(_gelu, kinds("gelu", suffix="_input"), _text, **ROW)
+softmax_input, log_softmax_input = operation_family(_softmax, kinds("softmax", "log_softmax", suffix="_input"), _text, **ROW)

@@ -17,7 +17,7 @@ from ..libraries.array_kinds import kind_of
 from ..problems.conv_problem import ConvProblem
 from .convolution_checks import Array, Sizes, conv_problem, transpose_problem
 from .doc_fragments import filled
-from .families import RANKS, operations, ranks
+from .families import RANKS, operation_family, ranks
 from .operation import operation, published
 
 __all__ = ["UnbatchedPlan", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
@@ -181,10 +181,10 @@ def _conv_transpose(
     return transpose_problem(name, rank, arrays, stride, padding, output_padding, groups, dilation, activation)
 
 
-conv1d, conv2d, conv3d = operations(
+conv1d, conv2d, conv3d = operation_family(
     _conv, ranks("conv{}d"), lambda rank: filled(CONV, **RANKS[rank], example=CONV_EXAMPLES[rank]), make=_convolution
 )
-conv_transpose1d, conv_transpose2d, conv_transpose3d = operations(
+conv_transpose1d, conv_transpose2d, conv_transpose3d = operation_family(
     _conv_transpose, ranks("conv_transpose{}d"),
     lambda rank: filled(TRANSPOSE, **RANKS[rank], example=TRANSPOSE_EXAMPLES[rank]), make=_convolution,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from .array_arguments import dtype_of, functions, like, native, one_kind
 from .composite import composed_of, on_its_device
 from .convolution_checks import Array, Sizes, grad_problem, grad_shape, transpose_problem
 from .doc_fragments import filled
-from .families import RANKS, operations, plain_functions, ranks
+from .families import RANKS, function_family, operation_family, ranks
 from .linalg_checks import enough_memory
 
 __all__ = [
@@ -130,10 +130,10 @@ def _conv_weight(
     return grad_problem(f"conv{rank}d_weight", rank, "conv_grad_weight", arrays, weight_size, stride, padding, dilation, groups)
 
 
-conv1d_input, conv2d_input, conv3d_input = operations(
+conv1d_input, conv2d_input, conv3d_input = operation_family(
     _conv_input, ranks("conv{}d_input"), _text(CONV, "input"), module=MODULE, family="conv"
 )
-conv1d_weight, conv2d_weight, conv3d_weight = operations(
+conv1d_weight, conv2d_weight, conv3d_weight = operation_family(
     _conv_weight, ranks("conv{}d_weight"), _text(CONV, "weight"), module=MODULE, family="conv"
 )
 
@@ -214,11 +214,11 @@ def _composed(part: str) -> Callable[[int, Callable[..., Array]], Callable[..., 
     return lambda rank, function: composed_of(part.format(rank), module=MODULE)(on_its_device(function))
 
 
-conv_transpose1d_input, conv_transpose2d_input, conv_transpose3d_input = plain_functions(
+conv_transpose1d_input, conv_transpose2d_input, conv_transpose3d_input = function_family(
     _conv_transpose_input, ranks("conv_transpose{}d_input"), _text(TRANSPOSE, "input"), module=MODULE,
     decorate=_composed("nn.functional.conv{}d"),
 )  # fmt: skip
-conv_transpose1d_weight, conv_transpose2d_weight, conv_transpose3d_weight = plain_functions(
+conv_transpose1d_weight, conv_transpose2d_weight, conv_transpose3d_weight = function_family(
     _conv_transpose_weight, ranks("conv_transpose{}d_weight"), _text(TRANSPOSE, "weight"), module=MODULE,
     decorate=_composed("nn.grad.conv{}d_weight"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from .operation import operation
 
-__all__ = ["RANKS", "kinds", "operations", "plain_functions", "ranks"]
+__all__ = ["RANKS", "function_family", "kinds", "operation_family", "ranks"]
 
 Array = np.ndarray[Any, Any]
 # Words of a documentation for images of 1, 2 and 3 dimensions.
@@ -29,7 +29,7 @@ R = TypeVar("R")
 V = TypeVar("V")
 
 
-def operations(
+def operation_family(
     function: Callable[Concatenate[V, P], Any], variants: Mapping[str, V], text: Callable[[V], str | None], *,
     make: Callable[..., Any] = operation, **row: Any,
 ) -> tuple[Callable[P, Array], ...]:  # fmt: skip
@@ -41,11 +41,11 @@ def operations(
     return tuple(make(name, **row)(variant) for name, variant in built.items())
 
 
-def plain_functions(
+def function_family(
     function: Callable[Concatenate[V, P], R], variants: Mapping[str, V], text: Callable[[V], str | None], *, module: str,
     decorate: Callable[[V, Callable[..., R]], Callable[..., R]] = lambda value, variant: variant,
 ) -> tuple[Callable[P, R], ...]:  # fmt: skip
-    """Returns a plain function of `module` for each name of `variants`, as `operations` returns operations."""
+    """Returns a plain function of `module` for each name of `variants`, as `operation_family` returns operations."""
     return tuple(decorate(value, _variant(function, name, value, text(value), module)) for name, value in variants.items())
 
 

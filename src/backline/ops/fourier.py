@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..problems.fft_problem import FftProblem
 from .doc_fragments import filled
-from .families import operations
+from .families import operation_family
 from .fft_checks import MODULE, Array, Sizes, fourier
 
 __all__ = [
@@ -153,6 +153,6 @@ def _several(
     return fourier("".join(transform), kind.op, kind.sign, input, s, dim, norm, out, overwrite_input)
 
 
-fft, ifft, rfft, irfft, hfft, ihfft = operations(_one, _variants(""), _text, module=MODULE, family="fft")
-fft2, ifft2, rfft2, irfft2, hfft2, ihfft2 = operations(_two, _variants("2"), _text, module=MODULE, family="fft")
-fftn, ifftn, rfftn, irfftn, hfftn, ihfftn = operations(_several, _variants("n"), _text, module=MODULE, family="fft")
+fft, ifft, rfft, irfft, hfft, ihfft = operation_family(_one, _variants(""), _text, module=MODULE, family="fft")
+fft2, ifft2, rfft2, irfft2, hfft2, ihfft2 = operation_family(_two, _variants("2"), _text, module=MODULE, family="fft")
+fftn, ifftn, rfftn, irfftn, hfftn, ihfftn = operation_family(_several, _variants("n"), _text, module=MODULE, family="fft")

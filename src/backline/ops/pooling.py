@@ -14,7 +14,7 @@ from ..problems.neural_problem import NeuralProblem
 from ..switches.switch import show
 from .convolution_checks import MOST, Sizes, numbers
 from .doc_fragments import filled
-from .families import RANKS, operations, ranks
+from .families import RANKS, operation_family, ranks
 from .layer_checks import MODULE, Array, as_input, problem
 from .linalg_checks import flag, whole
 
@@ -280,9 +280,9 @@ def _adaptive_avg_pool(rank: int, input: Array, output_size: Sizes) -> NeuralPro
     return problem(op, {"input": array}, _result(array.shape, sizes), **parameters)
 
 
-max_pool1d, max_pool2d, max_pool3d = operations(_max_pool, ranks("max_pool{}d"), _text(MAX), **ROW)
-(avg_pool1d,) = operations(_avg_pool1d, {"avg_pool1d": 1}, _text(AVERAGE), **ROW)
-avg_pool2d, avg_pool3d = operations(_avg_pool, {"avg_pool2d": 2, "avg_pool3d": 3}, _text(AVERAGE), **ROW)
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = operations(
+max_pool1d, max_pool2d, max_pool3d = operation_family(_max_pool, ranks("max_pool{}d"), _text(MAX), **ROW)
+(avg_pool1d,) = operation_family(_avg_pool1d, {"avg_pool1d": 1}, _text(AVERAGE), **ROW)
+avg_pool2d, avg_pool3d = operation_family(_avg_pool, {"avg_pool2d": 2, "avg_pool3d": 3}, _text(AVERAGE), **ROW)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = operation_family(
     _adaptive_avg_pool, ranks("adaptive_avg_pool{}d"), _text(ADAPTIVE), **ROW
 )

@@ -10,7 +10,7 @@ from ..problems.neural_problem import NeuralProblem
 from .activations_grad import GRAD
 from .convolution_checks import Sizes
 from .doc_fragments import filled
-from .families import operations, ranks
+from .families import operation_family, ranks
 from .layer_checks import Array, as_input, problem
 from .linalg_checks import whole
 from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
@@ -152,12 +152,12 @@ def _adaptive_avg_pool(rank: int, input_size: Sequence[int], grad_output: Array,
 
 NUMBERS = "kernel_size, stride, padding, ceil_mode, count_include_pad"
 _AVERAGE = _text(AVERAGE, name="avg_pool", argument="2", numbers=f"{NUMBERS}, divisor_override")
-max_pool1d_input, max_pool2d_input, max_pool3d_input = operations(_max_pool, ranks("max_pool{}d_input"), _text(MAX), **ROW)
-(avg_pool1d_input,) = operations(
+max_pool1d_input, max_pool2d_input, max_pool3d_input = operation_family(_max_pool, ranks("max_pool{}d_input"), _text(MAX), **ROW)
+(avg_pool1d_input,) = operation_family(
     _avg_pool1d, {"avg_pool1d_input": 1}, _text(AVERAGE, name="avg_pool", argument="2", numbers=NUMBERS), **ROW
 )
-avg_pool2d_input, avg_pool3d_input = operations(_avg_pool, {"avg_pool2d_input": 2, "avg_pool3d_input": 3}, _AVERAGE, **ROW)
-adaptive_avg_pool1d_input, adaptive_avg_pool2d_input, adaptive_avg_pool3d_input = operations(
+avg_pool2d_input, avg_pool3d_input = operation_family(_avg_pool, {"avg_pool2d_input": 2, "avg_pool3d_input": 3}, _AVERAGE, **ROW)
+adaptive_avg_pool1d_input, adaptive_avg_pool2d_input, adaptive_avg_pool3d_input = operation_family(
     _adaptive_avg_pool, ranks("adaptive_avg_pool{}d_input"),
     _text(AVERAGE, name="adaptive_avg_pool", argument="1", numbers="output_size"), **ROW,
 )  # fmt: skip

@@ -23,7 +23,7 @@ from .array_arguments import check_array, native
 from .convolution import UnbatchedPlan
 from .convolution_checks import MOST, Array, Sizes, conv_problem, number_of_groups, transpose_problem
 from .doc_fragments import filled
-from .families import RANKS, plain_functions, ranks
+from .families import RANKS, function_family, ranks
 from .operation import _plain, unconverted
 
 __all__ = [
@@ -344,10 +344,10 @@ def _conv_transpose(
 
 
 prepack_linear.__module__, prepack_linear.__doc__ = MODULE, filled(prepack_linear.__doc__)
-prepack_conv1d, prepack_conv2d, prepack_conv3d = plain_functions(
+prepack_conv1d, prepack_conv2d, prepack_conv3d = function_family(
     _conv, ranks("prepack_conv{}d"), _text("conv", "convolution", "{conv_arrays}"), module=MODULE
 )
-prepack_conv_transpose1d, prepack_conv_transpose2d, prepack_conv_transpose3d = plain_functions(
+prepack_conv_transpose1d, prepack_conv_transpose2d, prepack_conv_transpose3d = function_family(
     _conv_transpose, ranks("prepack_conv_transpose{}d"),
     _text("conv_transpose", "transposed convolution", "{conv_transpose_arrays}"), module=MODULE,
 )  # fmt: skip

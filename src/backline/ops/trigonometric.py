@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..problems.fft_problem import FftProblem
 from .doc_fragments import filled
-from .families import kinds, operations
+from .families import kinds, operation_family
 from .fft_checks import MODULE, Array, Sizes, cosine
 
 __all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
@@ -104,5 +104,5 @@ def _several(
 
 
 ONE = ("dct", "idct", "dst", "idst")
-dct, idct, dst, idst = operations(_one, kinds(*ONE), _text, module=MODULE, family="fft")
-dctn, idctn, dstn, idstn = operations(_several, kinds(*(f"{name}n" for name in ONE)), _text, module=MODULE, family="fft")
+dct, idct, dst, idst = operation_family(_one, kinds(*ONE), _text, module=MODULE, family="fft")
+dctn, idctn, dstn, idstn = operation_family(_several, kinds(*(f"{name}n" for name in ONE)), _text, module=MODULE, family="fft")
