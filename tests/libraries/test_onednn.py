@@ -398,7 +398,7 @@ def test_the_interpreter_ends_without_a_word() -> None:
     code = """
 import gc
 import numpy as np, backline
-from backline.engine import plans
+from backline.engine import plan_caches
 from backline.nn import functional
 from backline.libraries.onednn import primitives as engine
 x, w = np.ones((1, 3, 16, 16), np.float32), np.ones((4, 3, 3, 3), np.float32)
@@ -406,7 +406,7 @@ functional.conv2d(x, w, padding=1)
 assert backline.explain().library == "onednn"
 backline.mm(np.eye(3), np.eye(3))  # the last plan of a thread is kept
 vars(engine).update(ctypes=None)  # as the interpreter leaves it when it ends
-plans.clear()
+plan_caches.clear()
 gc.collect()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
