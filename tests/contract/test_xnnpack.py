@@ -208,7 +208,7 @@ def test_what_it_refuses() -> None:
     assert "more than one matrix" in reasons("matmul", np.ones((2, 3, 3), F32), np.ones((2, 3, 3), F32))
     assert "no factors" in reasons("addmm", a, a, a, alpha=2)
     assert "not one row" in reasons("addmm", a, a, a)
-    assert "is not asked for linalg.inv" in reasons("linalg.inv", a)
+    assert "has no linalg.inv" in reasons("linalg.inv", a)
 
 
 # Products and linear layers -----------------------------------------------------------------------------------------------------

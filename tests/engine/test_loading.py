@@ -106,9 +106,9 @@ def prepared() -> Iterator[list[int]]:
     made = [0]
     prepare = inner.prepare
 
-    def counted(problem: object, algorithm: object) -> object:
+    def counted(*arguments: Any) -> object:
         made[0] += 1
-        return prepare(problem, algorithm)  # type: ignore[arg-type]
+        return prepare(*arguments)
 
     inner.prepare = counted  # type: ignore[method-assign]
     plan_caches.clear()

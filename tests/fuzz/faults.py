@@ -70,8 +70,8 @@ def plant(name: str, library: str = "numpy", op: str = "matmul") -> None:
     made = libraries.get(library)
     prepare, fault = made.prepare, FAULTS[name]
 
-    def faulty(problem: Any, algorithm: Any) -> Any:
-        plan = prepare(problem, algorithm)
+    def faulty(problem: Any, algorithm: Any, *planner: Any) -> Any:
+        plan = prepare(problem, algorithm, *planner)
         return (lambda *arrays: fault(plan, arrays)) if problem.op == op else plan
 
     made.prepare = faulty  # type: ignore[method-assign]

@@ -76,7 +76,7 @@ def test_threads_are_for_more_than_one_line() -> None:
 
 def test_nothing_but_transforms() -> None:
     (refusal,) = libraries.get("scipy").algorithms(problem_of("matmul", np.ones((2, 2)), np.ones((2, 2))), 1)
-    assert isinstance(refusal, Refusal) and "Fourier" in refusal.reason
+    assert isinstance(refusal, Refusal) and refusal.reason.endswith("has no matmul")
 
 
 def test_runs_are_counted() -> None:
