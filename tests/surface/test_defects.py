@@ -384,9 +384,9 @@ def test_benchmark_times_a_shape_that_was_met_while_it_was_off(monkeypatch: pyte
     timed: list[list[Algorithm]] = []
     real = benchmark.measure_once
 
-    def count(problem: Any, found: list[Algorithm], threads: int, under: Any) -> Any:
+    def count(problem: Any, found: list[Algorithm], threads: int, under: Any, planner: Any) -> Any:
         timed.append(found)
-        return real(problem, found, threads, under)
+        return real(problem, found, threads, under, planner)
 
     monkeypatch.setattr(benchmark, "measure_once", count)
     a = np.eye(5)

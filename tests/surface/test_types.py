@@ -35,8 +35,8 @@ REVEALED = {
     "backline.nn.gru(a, a, (a, a), False, 1, 0.0, False, False, False)[0]": ARRAY,
     "backline.sparse.matmul(backline.sparse.compress(a), b)": ARRAY,
     "backline.quantized.quantize(a, 0.5, 0)": "backline.quantized.arrays.QArray",
-    "backline.use('mkl')": "backline.switches.scope.Scope",
-    "backline.num_threads(2)": "backline.switches.scope.Scope",
+    "backline.use('mkl')": "backline.switches.snapshot.Scope",
+    "backline.num_threads(2)": "backline.switches.snapshot.Scope",
     "backline.trace()": "backline.engine.events.Trace",
     "backline.explain(backline.matmul, a, b)": "backline.engine.choice.Choice",
 }
