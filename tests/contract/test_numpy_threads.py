@@ -10,8 +10,7 @@ import pytest
 
 import backline
 from backline import linalg
-from backline.libraries.numpy import numpy_threads
-from backline.libraries.reference import reference_linalg
+from backline.libraries.reference import numpy_threads, reference_linalg
 from backline.nn import functional
 from support import clean
 

@@ -246,8 +246,7 @@ def test_a_prohibition_holds() -> None:
 
 
 def test_one_thread_without_a_blas_that_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backline.libraries.numpy import numpy_threads
-    from backline.libraries.reference import reference_linalg
+    from backline.libraries.reference import numpy_threads, reference_linalg
 
     monkeypatch.setattr(reference_linalg, "blas_threads", lambda: 4)
     monkeypatch.setattr(numpy_threads, "_count", lambda: None)

@@ -16,7 +16,8 @@ import pytest
 
 from backline import libraries, switches
 from backline.cli import tune as cli_tune
-from backline.engine.tuning import machine_load, measure, record_store, tune_script
+from backline.engine import tune_script
+from backline.engine.tuning import machine_load, measure, record_store
 from backline.engine.tuning.load_cost import not_worth
 from backline.engine.tuning.record import TuningRecord
 from backline.engine.tuning.trace_script import pack, unpack

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kAxes = 4;
 
-// Written by libraries/blas/compiled_loops.py: eight bytes for each field, in this order; strides in bytes. The item is an index
+// Written by libraries/kernels/compiled_loops.py: eight bytes for each field, in this order; strides in bytes. The item is an index
 // along the first axis.
 struct ReluGrad {
     int64_t itemsize;

@@ -9,7 +9,7 @@
 namespace backline {
 namespace {
 
-// Written by libraries/blas/compiled_loops.py: eight bytes for each field, in this order. The item is `share` rows.
+// Written by libraries/kernels/compiled_loops.py: eight bytes for each field, in this order. The item is `share` rows.
 struct SoftmaxRows {
     int64_t itemsize, level, logarithm, rows, width, share;
 };

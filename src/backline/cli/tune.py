@@ -62,7 +62,7 @@ def _script(
     script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, again: bool,
     verbose: bool, json: bool,
 ) -> None:  # fmt: skip
-    from ..engine.tuning.tune_script import tune_script
+    from ..engine.tune_script import tune_script
 
     progress = Progress()
     try:

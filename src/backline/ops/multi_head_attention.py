@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..libraries.blas import blas_multi_head
 from ..problems import operand
 from ..problems.multi_head_problem import MultiHeadProblem
 from ..problems.op_registry import operations
@@ -301,8 +300,7 @@ def _weighted(weights: Array, value: Array, taken: Array | None) -> Array:
     return np.asarray(total)
 
 
-blas_multi_head.composed[:] = [_composed]
-_row = operations[f"nn.functional.{WHERE}"]
+_row = operations[f"nn.functional.{WHERE}"] = replace(operations[f"nn.functional.{WHERE}"], compose=_composed)
 
 
 def _register(function: Any, check: Any) -> None:

@@ -64,6 +64,8 @@ class Op:
         Whether `backline bench` runs it where no operation is named.
     explain
         Tells which libraries would run a Problem of several steps; None where one library runs it.
+    compose
+        Computes a Problem by other operations, from the Problem and its arrays by role; None where only libraries do.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Op:
     sizes: str = ""
     bench: bool = False
     explain: Callable[[Any], Any] | None = None
+    compose: Callable[[Any, Any], Any] | None = None
 
 
 class _Operations(dict[str, Op]):

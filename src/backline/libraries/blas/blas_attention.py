@@ -18,12 +18,12 @@ from ... import _kernels
 from ...native.plan_builder import Builder
 from ...problems import Operand
 from ...problems.attention_problem import AttentionProblem
-from .. import capability
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, PythonPlan, Refusal
+from ..kernels.vector_level import vector_level
 from .cblas import HALVES, LETTER, THREAD_FLOPS, BlasTraits
 
-__all__ = ["attention_algorithms", "described", "prepare_attention", "vector_level"]
+__all__ = ["attention_algorithms", "described", "prepare_attention"]
 
 ROWS, FEWEST_ROWS = 128, 32  # query rows of an item
 ITEMS = 16  # items are made smaller to have so many
@@ -32,7 +32,6 @@ SCORES_BYTES = 16 << 20  # of math, in an item: of very many keys it takes fewer
 AS_COMPUTED, FLOAT16, BFLOAT16, FLOAT32 = range(4)
 STORED = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 NO_MASK, TAKEN, ADDED = range(3)
-LEVELS = ("avx2", "avx512")
 TRAITS = {"flash": "flash_attention", "math": "math"}
 
 
@@ -153,12 +152,6 @@ def prepare_attention(blas: BlasTraits, p: AttentionProblem, algorithm: Algorith
     guarded = p.flops >= blas.guarded_from(vector=s.queries == 1)
     thread_guard = blas.thread_guard if guarded else None
     return b.plan(out, count=s.items, threads=algorithm.threads, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
-
-
-def vector_level() -> int:
-    """The most of vector instructions that there is and that may be used."""
-    allowed = [level for level, word in enumerate(LEVELS, 1) if capability.allows(word)]
-    return min(max(allowed, default=0), _kernels.instruction_level)
 
 
 def _mask(p: AttentionProblem, compute: np.dtype[Any]) -> tuple[int, int, tuple[int, ...]]:

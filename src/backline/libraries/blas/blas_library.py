@@ -17,6 +17,7 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, FileLibrary, Handler, Refusal
+from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..numpy.library import reference_plan
 from ..probing.in_process_probe import probe
 from ..probing.probe_cache import Proof, prove
@@ -26,7 +27,6 @@ from .blas_rnn import prepare_rnn, rnn_algorithms
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .im2col import conv_algorithms, prepare_conv
 from .lapack import linalg_algorithms, prepare_linalg
-from .linear_epilogue import linear_algorithms, prepare_linear
 
 __all__ = ["ATTENTION", "BlasLibrary", "prepare_product", "product_algorithms"]
 

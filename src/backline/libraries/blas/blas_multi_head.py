@@ -3,12 +3,12 @@
 Where query, key and value are one array, one product projects it for all three. The attention reads the heads where that product
 put them, and writes its own next to each other: nothing is copied in between.
 
-What else there is, "composed", is made of operations one by one; `composed` is put here by the module that has those.
+The other way, operations one by one, is in `reference.composed_multi_head`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,31 +20,16 @@ from ...problems import Operand
 from ...problems.memory_layout import matrix_layout
 from ...problems.multi_head_problem import MultiHeadProblem
 from ..attention_constraints import facts_of, refusal
-from ..base import Algorithm, PythonPlan, Refusal
+from ..base import Algorithm, Refusal
 from .blas_attention import described
 from .cblas import LETTER, PLAIN, ROW, THREAD_FLOPS, TRANSPOSED, BlasTraits
 
-__all__ = ["composed", "composed_algorithms", "fused_algorithms", "prepare_composed", "prepare_fused"]
+__all__ = ["fused_algorithms", "prepare_fused"]
 
-FUSED, COMPOSED = "fused", "composed"
+FUSED = "fused"
 TRAITS = ("fused", "flash_attention")
 TYPES = ("float32", "float64")
 
-composed: list[Callable[..., Any]] = []  # the function of a Problem and its arrays by role
-
-
-# Made of operations -----------------------------------------------------------------------------------------------------
-
-
-def composed_algorithms(p: MultiHeadProblem) -> Iterator[Algorithm | Refusal]:
-    """Operations one after the other; who runs each is decided for it alone."""
-    note = "linear, matmul and softmax one by one, each by the library that is chosen for it"
-    yield Algorithm(library="numpy", name=COMPOSED, level="threads", basis="construction", note=note)
-
-
-def prepare_composed(p: MultiHeadProblem) -> Any:
-    roles = [o.role for o in p.operands]
-    return PythonPlan(lambda *arrays: composed[0](p, dict(zip(roles, arrays, strict=True))))
 
 
 # In one call --------------------------------------------------------------------------------------------------------------

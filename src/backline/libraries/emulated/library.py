@@ -20,7 +20,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from .. import errata
 from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
-from ..blas.linear_epilogue import linear_algorithms, prepare_linear
+from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..reference.rounding import STORED, round_to
 
 __all__ = ["INNER", "Emulated"]

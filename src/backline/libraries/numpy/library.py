@@ -42,9 +42,9 @@ from ...problems.result_tuples import (
 from ...problems.rnn_problem import RnnProblem
 from ...problems.sparse_problem import SparseProblem
 from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
-from ..blas.blas_multi_head import composed_algorithms, prepare_composed
-from ..blas.linear_epilogue import linear_algorithms, prepare_linear
+from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..reference import (
+    numpy_threads,
     reference_attention,
     reference_conv,
     reference_einsum,
@@ -56,7 +56,7 @@ from ..reference import (
     reference_rnn,
     reference_sparse,
 )
-from . import numpy_threads
+from ..reference.composed_multi_head import composed_algorithms, prepare_composed
 
 __all__ = ["NumPy"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -21,12 +22,13 @@ from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
 from ...switches.initial_verbosity import starting_mkldnn
 from .. import capability
-from ..base import Algorithm, FileLibrary, Handler, Planner
+from ..base import Algorithm, FileLibrary, Handler, Planner, Refusal
 from ..probing.probe_cache import prove_by_class
 from . import abi
 from .onednn_conv import conv_algorithms, prepare_conv
 from .onednn_int8 import Packing, packing, prepare_quantized, quantized_algorithms, quantized_refusal
 from .onednn_layers import neural_algorithms, prepare_neural
+from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
 from .onednn_products import prepare_product, product_algorithms
 from .onednn_rnn import prepare_rnn, rnn_algorithms
 from .primitives import Engine
@@ -47,6 +49,14 @@ class Loaded:
     version: str
 
 
+def _layer_algorithms(engine: Engine, problem: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return (gradient_algorithms if problem.op in GRADIENTS else neural_algorithms)(engine, problem, threads)
+
+
+def _prepare_layer(engine: Engine, problem: NeuralProblem, algorithm: Algorithm) -> Any:
+    return (prepare_gradient if problem.op in GRADIENTS else prepare_neural)(engine, problem, algorithm)
+
+
 class OneDNN(FileLibrary):
     """libdnnl of release 3, built on OpenMP: from the wheel onednn-cpu-gomp, a conda environment, or the system."""
 
@@ -54,7 +64,7 @@ class OneDNN(FileLibrary):
         MatmulProblem: Handler(product_algorithms, prepare_product),
         LinearProblem: Handler(product_algorithms, prepare_product),
         ConvProblem: Handler(conv_algorithms, prepare_conv),
-        NeuralProblem: Handler(neural_algorithms, prepare_neural),
+        NeuralProblem: Handler(_layer_algorithms, _prepare_layer),
         RnnProblem: Handler(rnn_algorithms, prepare_rnn),
         QuantizedProblem: Handler(quantized_algorithms, prepare_quantized),
     }

@@ -44,12 +44,7 @@ class Unfit(RuntimeError):
 
 
 def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    """oneDNN's way for one of the layers between products and convolutions."""
-    from .onednn_layers_grad import GRADIENTS, gradient_algorithms
-
-    if p.op in GRADIENTS:
-        yield from gradient_algorithms(engine, p, threads)
-        return
+    """Lists oneDNN's algorithms for one of the layers between products and convolutions."""
     reason = _refusal(p)
     if reason:
         yield Refusal("onednn", p.op, reason)
@@ -75,11 +70,7 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
 
 
 def prepare_neural(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:
-    """The plan of an Algorithm that `neural_algorithms` listed."""
-    from .onednn_layers_grad import GRADIENTS, prepare_gradient
-
-    if p.op in GRADIENTS:
-        return prepare_gradient(engine, p, algorithm)
+    """Returns the Plan of an Algorithm that `neural_algorithms` listed."""
     with engine.threads(algorithm.threads):
         return _Layer(engine, p, algorithm.threads).plan()
 

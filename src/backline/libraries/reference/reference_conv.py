@@ -16,7 +16,7 @@ import numpy as np
 from ...problems.conv_problem import ConvProblem
 from ...problems.dtypes import HALVES, compute_dtype
 from ..base import Algorithm, Refusal
-from ..numpy import numpy_threads
+from . import numpy_threads
 
 __all__ = ["algorithms", "function", "new_result", "result_order"]
 

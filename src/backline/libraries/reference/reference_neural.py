@@ -15,7 +15,7 @@ import numpy as np
 
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, PythonPlan, Refusal
-from ..blas.compiled_loops import COMPILED, compiled_algorithms, prepare_compiled
+from ..kernels.compiled_loops import COMPILED, compiled_algorithms, prepare_compiled
 from . import activation_formulas, formulas, reference_pooling
 from .array_namespaces import NUMPY
 

@@ -17,8 +17,7 @@ from ...problems import Operand
 from ...problems.conv_problem import ConvProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ..base import Algorithm, Refusal
-from ..numpy import numpy_threads
-from . import reference_conv
+from . import numpy_threads, reference_conv
 from .reference_requantize import FLOAT32, Numbers, numbers
 
 __all__ = ["ENGINE", "ENGINES", "MOST_TERMS", "algorithms", "plan"]

@@ -14,8 +14,8 @@ import numpy as np
 from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, Refusal
-from ..numpy import numpy_threads
 from ..rnn_layers import by_steps, forward
+from . import numpy_threads
 from .reference_rnn_grad import gradients, over_steps, projected, sigmoid
 
 __all__ = ["algorithms", "plan"]

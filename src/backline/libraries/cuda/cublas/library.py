@@ -19,15 +19,15 @@ from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
 from ....switches import workspaces
 from ...base import Algorithm, Handler, Library, Refusal
-from ...presence import presence
 from ..common import bindings
 from ..common.device_facts import capability, index_of, lacks
 from ..common.device_plan import DevicePlan
 from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
+from ..common.library_facts import details, version_of
 from ..common.streams import Handles
 
 __all__ = [
-    "CuBLAS", "Recipe", "Way", "details", "listed", "recipe", "scale_type", "version_of", "ways", "workspace_bytes",
+    "CuBLAS", "Recipe", "Way", "listed", "recipe", "scale_type", "ways", "workspace_bytes",
 ]  # fmt: skip
 
 # Math modes, compute types and strategies have the numbers of cuBLAS's header.
@@ -361,16 +361,3 @@ class CuBLAS(Library):
 
     def details(self) -> dict[str, Any]:
         return details("cublas")
-
-
-def version_of(name: str) -> str | None:
-    """Version as a library's file tells it, which takes neither driver nor device."""
-    told = presence(name).version()
-    return None if told is None else str(told)
-
-
-def details(name: str) -> dict[str, Any]:
-    """Returns what `backline info` shows of a library that is called through a binding, also where the binding is missing."""
-    found = presence(name)
-    facts = {} if found.path is None else {"version": version_of(name), "path": found.path}
-    return facts | {"search": list(found.searched()), "pool": ""}

@@ -23,8 +23,9 @@ from ..common import bindings
 from ..common.device_facts import capability, index_of, lacks
 from ..common.device_plan import DevicePlan, strided
 from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
+from ..common.library_facts import details, version_of
 from ..common.streams import Handles, current_stream
-from ..cublas.library import details, scale_type, version_of, workspace_bytes
+from ..cublas.library import scale_type, workspace_bytes
 
 __all__ = ["CuBLASLt", "Recipe", "Way", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
 

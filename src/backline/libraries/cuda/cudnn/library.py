@@ -15,7 +15,7 @@ from ...base import Algorithm, Handler, Library, Planner, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, device_info, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..cublas.library import details, version_of
+from ..common.library_facts import details, version_of
 from . import graph_cache
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .graphs import Plans

@@ -19,9 +19,10 @@ from ...numpy.library import WRAP
 from ..common import bindings
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..common.matrix_stacks import Settings
-from ..cublas.library import details, version_of, workspace_bytes
+from ..common.library_facts import details, version_of
+from ..cublas.library import workspace_bytes
 from .empty_results import empty
+from .matrix_stacks import Settings
 from .routine_table import choose, recipes, refusals
 from .routines import Solver
 from .solver_operations import OPERATIONS, Call

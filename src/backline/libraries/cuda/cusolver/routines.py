@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..common import bindings
-from ..common.matrix_stacks import LEFT, PLAIN, Settings, Stacks, address
 from ..common.streams import Handles, current_stream
+from .matrix_stacks import LEFT, PLAIN, Settings, Stacks, address
 from .routine_table import DATA_TYPES, LETTER
 
 __all__ = ["Solver"]

@@ -18,7 +18,7 @@ from ....errors import BadValue, LinAlgError
 from ....problems.linalg_problem import LinalgProblem, not_finite
 from ....problems.memory_layout import matrix_layout
 from ...blas.lapack import BAD_PIVOTS, meaning
-from ..common.matrix_stacks import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER, address
+from .matrix_stacks import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER, address
 from .row_interchanges import permutation
 from .singular_values import singular
 

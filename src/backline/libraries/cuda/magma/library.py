@@ -21,10 +21,10 @@ from ...presence import presence
 from ..common import bindings
 from ..common.device_facts import index_of
 from ..common.device_plan import DevicePlan
-from ..common.matrix_stacks import Settings, Stacks, address
+from ..common.library_facts import details, version_of
 from ..common.streams import current_stream
-from ..cublas.library import details, version_of
 from ..cusolver.library import finish, refuse_outputs
+from ..cusolver.matrix_stacks import Settings, Stacks, address
 from ..cusolver.routine_table import LARGEST, LETTER, Recipe
 from ..cusolver.solver_operations import OPERATIONS, Call
 

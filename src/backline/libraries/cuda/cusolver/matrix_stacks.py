@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..cusolver.routine_table import LETTER, Recipe
-from . import bindings
+from ..common import bindings
+from .routine_table import LETTER, Recipe
 
 __all__ = ["ADJOINT", "LEFT", "LOWER", "PLAIN", "RIGHT", "TRANSPOSED", "UPPER", "Settings", "Stacks", "address"]
 

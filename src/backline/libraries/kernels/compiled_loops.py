@@ -17,7 +17,7 @@ from ...native.plan_builder import Builder
 from ...problems import Operand
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm
-from .blas_attention import vector_level
+from .vector_level import vector_level
 
 __all__ = ["COMPILED", "compiled_algorithms", "prepare_compiled"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...problems import Problem
 from ..base import BORROWED, Algorithm, Refusal
-from ..reference import reference_linalg
+from . import reference_linalg
 
 __all__ = ["BORROWED", "limited", "marked", "refusal"]
 

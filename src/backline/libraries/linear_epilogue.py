@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import refuse_overlap
-from ...problems import Operand
-from ...problems.linear_problem import LinearProblem
-from .. import errata
-from ..base import Algorithm, Library, PythonPlan, Refusal
-from ..reference.reference_neural import DTYPES, activate, blocks
+from ..errors import refuse_overlap
+from ..problems import Operand
+from ..problems.linear_problem import LinearProblem
+from . import errata
+from .base import Algorithm, Library, PythonPlan, Refusal
+from .reference.reference_neural import DTYPES, activate, blocks
 
 __all__ = ["SUFFIX", "linear_algorithms", "prepare_linear"]
 

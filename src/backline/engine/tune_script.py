@@ -17,19 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ... import libraries, switches
-from ...errors import BacklineError, BadValue
-from ...libraries.base import FileLibrary
-from ...problems import Problem
-from .. import ranking
-from ..choice import Candidate
-from ..choose import eligible, planner
-from . import coverage, database
-from . import record_store as records
-from .benchmark import measure_missing
-from .load_cost import not_worth
-from .record import TuningRecord
-from .trace_script import unpack
+from .. import libraries, switches
+from ..errors import BacklineError, BadValue
+from ..libraries.base import FileLibrary
+from ..problems import Problem
+from . import ranking
+from .choice import Candidate
+from .choose import eligible, planner
+from .tuning import coverage, database
+from .tuning import record_store as records
+from .tuning.benchmark import measure_missing
+from .tuning.load_cost import not_worth
+from .tuning.record import TuningRecord
+from .tuning.trace_script import unpack
 
 __all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "tune_script"]
 
@@ -396,7 +396,7 @@ def _weigh(report: TuneReport, untuned: Run) -> None:
 
 def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
     """Run the script in a process of its own, recorded."""
-    recorder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trace_script.py")
+    recorder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tuning", "trace_script.py")
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
         output = os.path.join(folder, "run.json")
         command = [sys.executable, recorder, output, str(os.getpid()), *argv]

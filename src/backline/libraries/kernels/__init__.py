@@ -1,0 +1,1 @@
+"""Loops of the compiled module `_kernels`, as algorithms."""
