@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from .. import _core
 from ..errors import LibraryFailed, NoKernel
 from ..native import loading
-from ..native.library_search import Finding
 from ..problems import Problem
 from . import registry
 from .availability import Availability
 
 if TYPE_CHECKING:
-    from ..native.library_search import LibrarySpec
+    from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
     "BORROWED", "NO_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",

@@ -16,7 +16,6 @@ import numpy as np
 
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
-from .problem_text import read
 
 __all__ = ["SHORT", "Operand", "Problem", "operand", "short"]
 
@@ -117,6 +116,8 @@ class Problem:
         >>> str(Problem.parse("matmul f32 64x32 32x16:F"))
         'matmul f32 64x32 32x16:F'
         """
+        from .problem_text import read  # few programs come by
+
         problem: Problem = read(text)
         return problem
 

@@ -22,6 +22,7 @@ _all: dict[str, Switch] = {}
 _stored: dict[str, Switch] = {}
 _derived: dict[str, DerivedSwitch] = {}
 # Never changed, but replaced: another thread may be going through one.
+_by_environment: dict[str, Switch] = {}  # by variable; read and written under the lock
 
 S = TypeVar("S", bound=Switch)
 
@@ -102,15 +103,16 @@ def register(switch: Switch) -> None:
     if not isinstance(switch, Switch):
         raise BadType(f"a Switch is wanted, not {type(switch).__name__}: {show(switch)}")
     with lock.now:
-        for other in _all.values():
-            if other == switch:
-                return  # a plug-in that is imported twice, or reloaded
-            if other.name == switch.name or other.env == switch.env:
-                raise BadValue(
-                    f"switch {switch.name} cannot be declared.",
-                    cause=f"{other.name} (environment {other.env}) is declared already",
-                    remedy="choose another name",
-                )
+        other = _all.get(switch.name) or _by_environment.get(switch.env)
+        if other == switch:
+            return  # a plug-in that is imported twice, or reloaded
+        if other is not None:
+            raise BadValue(
+                f"switch {switch.name} cannot be declared.",
+                cause=f"{other.name} (environment {other.env}) is declared already",
+                remedy="choose another name",
+            )
+        _by_environment[switch.env] = switch
         if isinstance(switch, DerivedSwitch):
             _derived = {**_derived, switch.name: switch}
         else:
@@ -123,6 +125,8 @@ def remove(name: str) -> None:
     """Removes a switch: for a plug-in that goes, and for tests."""
     global _all, _stored, _derived
     with lock.now:
+        if name in _all:
+            _by_environment.pop(_all[name].env, None)
         _all = {k: v for k, v in _all.items() if k != name}
         _stored = {k: v for k, v in _stored.items() if k != name}
         _derived = {k: v for k, v in _derived.items() if k != name}
