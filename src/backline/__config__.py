@@ -1,4 +1,4 @@
-"""How this Backline was built and what it stands on: texts for a bug report."""
+"""Build and environment of this Backline, as text for a bug report."""
 
 from __future__ import annotations
 

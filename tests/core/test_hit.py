@@ -23,7 +23,7 @@ READS = {  # every way there is to read a switch
     store: ("get", "origin", "history"),
     switches: ("get", "origin", "history"),
     choose: ("choose", "able", "plan_for"),
-    libraries: ("all_libraries", "names", "outline"),
+    libraries: ("all_libraries", "info", "is_loaded", "names"),
 }
 
 

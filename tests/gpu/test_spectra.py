@@ -43,7 +43,7 @@ def test_eigh(proof: Proof, shape: tuple[int, ...], dtype: str, expected: dict[s
 @pytest.mark.gpu(row="LA-9")
 @pytest.mark.parametrize(("dtype", "routine"), [("float32", "syevj_batched"), ("complex128", "heevj_batched")])
 def test_eigh_of_batches_by_an_older_library(proof: Proof, dtype: str, routine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CuSOLVER, "_numbers", lambda self: (11, 7, 0))
+    monkeypatch.setattr(CuSOLVER, "version", lambda self: "11.7.0")
     _eigh(proof, (5, 24, 24), dtype, {routine: 1})
 
 

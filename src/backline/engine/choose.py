@@ -211,7 +211,7 @@ def able(
     problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str],
     waiting: Collection[str] = (),
 ) -> list[Algorithm]:  # fmt: skip
-    """What libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason.
+    """Lists what libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason.
 
     Libraries that are `waiting` are not asked.
     """
@@ -363,7 +363,7 @@ def _preference_not_kept(choice: Choice, prefer: tuple[str, ...], prefers: str, 
 
 
 def _failed(choice: Choice, error: Exception, snapshot: Any) -> None:
-    """What `fallback` says of a library that turned out not to be able to do what it listed."""
+    """Applies `fallback` to a library that could not prepare an algorithm that it listed."""
     text = f"{choice.library} {choice.algorithm} failed: {error}"
     if snapshot["fallback"] == "error":
         raise FallbackRefused(

@@ -1,16 +1,13 @@
 """The search for the file of a native library, with every step recorded.
 
-The order is always the same: a path the caller names, the library's environment variable, a copy already
-mapped into this process, a wheel in this interpreter's own packages or its prefix, the folders of the
-system's loader. The working directory is never looked in, and no relative path is ever taken: what a program
-runs must not depend on where it was started.
+The order is always the same: a path the caller names, the library's environment variable, a copy already mapped into this
+process, a wheel in this interpreter's own packages or its prefix, the folders of the system's loader. The working directory
+is never searched, and no relative path is taken: what a program runs must not depend on where it was started.
 
-A path that somebody names and that does not work is a refusal. It is not passed over in favour of another
-file, for the user would then measure one library and believe it to be another. Files the search meets by
-itself are passed over, with the reason kept.
+A path that a user names and that does not work is refused. It is not passed over in favour of another file, for the user
+would then measure one library and believe it to be another. Other files are passed over, with the reason kept.
 
-Nothing is loaded here and no package is imported. On Linux each file is checked first (`elf.inspect`);
-elsewhere files are found by name only.
+Nothing is loaded and no package is imported. On Linux each file is checked first (`elf.inspect`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What determinism asks of memory that nobody has written."""
+"""Treatment of uninitialized memory under deterministic algorithms."""
 
 from __future__ import annotations
 

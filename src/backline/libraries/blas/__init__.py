@@ -1,1 +1,1 @@
-"""What the libraries with a BLAS share: products, LAPACK, and layers made of their products."""
+"""Code shared by the BLAS libraries: products, LAPACK, and layers built from products."""

@@ -58,7 +58,7 @@ def attention_algorithms(blas: BlasTraits, problem: AttentionProblem, threads: i
 
 
 def _too_much(p: AttentionProblem) -> str:
-    """What only NumPy's formula can do."""
+    """Returns the reason why the compiled kernel does not support an attention, or an empty string."""
     if p.get("grad") is not None:
         return "the compiled kernel has no gradients"
     if p.dropout:

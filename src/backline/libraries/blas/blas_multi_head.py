@@ -134,7 +134,7 @@ class _Fused:
         return b.plan(out, thread_guard=thread_guard, guard_threads=1, release_gil=guarded)
 
     def projected(self) -> list[tuple[Pointer, int, _Rows]]:
-        """Where query, key and value are: pointer, leading dimension, and the rows of their source."""
+        """Returns the projected query, key and value: for each, pointer, leading dimension and the rows of its source."""
         p, size = self.p, self.p.embedding
         roles = ["query", "key" if p.get("key") else "query"]
         roles.append("value" if p.get("value") else roles[1])

@@ -139,7 +139,7 @@ class _Layer:
         return parts
 
     def description(self, parts: int) -> bytes:
-        """What gates.cpp reads."""
+        """Returns the packed parameters that recurrent.cpp reads."""
         p, native = self.p, self.blas.native
         wide, letter = p.directions * p.hidden, LETTER[p.dtype.name]
         step, row = (1, p.steps) if p.batch_first else (p.batch, 1)
@@ -154,6 +154,6 @@ class _Layer:
 
 
 def _level() -> int:
-    """The most of vector instructions that there is and that may be used."""
+    """Returns the highest level of vector instructions that are available and allowed: 2 for AVX-512, 1 for AVX2, else 0."""
     allowed = [level for level, word in enumerate(("avx2", "avx512"), 1) if capability.allows(word)]
     return min(max(allowed, default=0), _kernels.instruction_level)

@@ -38,7 +38,7 @@ SLAB_BYTES = 1 << 19
 
 
 class BlasTraits:
-    """What the engine has to know of one BLAS beyond its symbols."""
+    """Properties of one BLAS library that the engine needs in addition to its symbols."""
 
     def __init__(
         self, name: str, native: NativeLibrary, thread_guard: Any, pool: str, *, run: str = "measured", threads: str = "",
@@ -52,9 +52,9 @@ class BlasTraits:
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
 
     def batches(self, dtype: np.dtype[Any]) -> bool:
-        """Whether its gemm_batch_strided is right, asked once for each dtype.
+        """Tells whether the library's gemm_batch_strided is correct, tested once for each dtype.
 
-        OpenBLAS 0.3.34 takes the strides of complex batches for half of what they are: every product but the first is wrong.
+        OpenBLAS 0.3.34 halves the strides of complex batches, so that every product but the first is wrong.
         """
         known = self._batches.get(dtype.name)
         if known is None:
@@ -148,7 +148,7 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
 
 
 def takes(dtype: np.dtype[Any]) -> bool:
-    """Whether BLAS has products of a dtype, halves by way of float32 included."""
+    """Tells whether BLAS has products of a dtype, including 16-bit floats converted to float32."""
     return dtype.name in LETTER or dtype.name in HALVES
 
 
@@ -176,7 +176,10 @@ def _strided(blas: BlasTraits, p: MatmulProblem) -> bool:
         return v.layout != "X" and isinstance(v.items, int) and v.items >= 0 and v.items % size == 0
 
     def apart(v: View) -> bool:
-        """Whether results do not lie between each other's rows: MKL then computes nothing, and says so to nobody."""
+        """Tells whether the results of a batch do not interleave in memory.
+
+        MKL computes nothing where they do, and reports no error.
+        """
         return isinstance(v.items, int) and v.items >= v.ld * (v.rows if v.layout == "C" else v.cols) * size
 
     out = views[2]
@@ -250,7 +253,7 @@ class _Product:
         return target, v, order, ld
 
     def target(self) -> tuple[Pointer, str, int]:
-        """Where BLAS writes: the result itself if its layout allows, else workspace that `store` copies from."""
+        """Returns where BLAS writes: the result itself if its layout allows it, else workspace that `store` copies from."""
         p, item = self.p, self.compute.itemsize
         if self.half or (self.out is not None and self.out.layout == "X"):
             return self.b.work(p.m * p.n * item), "C", p.n

@@ -58,7 +58,7 @@ def conv_algorithms(blas: BlasTraits, p: ConvProblem, threads: int) -> Iterator[
 
 
 def _by_channel(p: ConvProblem) -> bool:
-    """Whether the compiled depthwise kernel has this; with channels last it takes one feature for each channel."""
+    """Tells whether the compiled depthwise kernel supports a convolution; channels-last needs one feature for each channel."""
     plain = p.op == "conv" and p.depthwise and p.dtype.kind == "f"
     return plain and (p.features == p.channels or not p.last)
 
@@ -87,7 +87,7 @@ def prepare_conv(blas: BlasTraits, p: ConvProblem, algorithm: Algorithm) -> Any:
 
 
 def _level() -> int:
-    """Of vector instructions that the processor has, and may use."""
+    """Returns the level of vector instructions that are available and allowed: 2 for AVX-512, 1 for AVX2, else 0."""
     return 2 if capability.allows("avx512") else 1 if capability.allows("avx2") else 0
 
 
@@ -204,7 +204,7 @@ class _Steps:
     def geometry(
         self, image: Sequence[int], points: Sequence[int], channels: int, strides: Sequence[int], keep: bool = False
     ) -> Pointer:
-        """How taps, points and elements of images belong together, as columns.cpp reads it."""
+        """Returns the mapping between kernel taps, output points and image elements, packed as im2col.cpp reads it."""
         p = self.p
         before = [pair[0] for pair in p.padding]
         words = [

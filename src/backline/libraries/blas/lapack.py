@@ -163,7 +163,7 @@ SPREADS = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
 def _perhaps_singular(
     blas: BlasTraits, p: LinalgProblem, wrap: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]
 ) -> Any:
-    """Where an info is not 0: items that are not finite get NaN and info 0, the others are singular."""
+    """Handles nonzero infos of an LU: items that are not finite get NaN and info 0, the others are singular."""
     index = p.index("a")
     assert index is not None
     a = np.broadcast_to(arrays[index], (*p.batch, p.m, p.n)).reshape(-1, p.m, p.n)
@@ -184,7 +184,7 @@ def _perhaps_singular(
 
 
 def _zero_pivot(blas: BlasTraits, a: Any, info: int) -> int:
-    """Which pivot of A is zero, where `info` may be that of its transpose: the memory order must not show in results."""
+    """Returns the number of A's zero pivot from A's own LU, as `info` may be that of the transpose for another memory order."""
     a = np.array(a, order="F")
     problem = LinalgProblem("linalg.lu_factor", (operand("a", a),), (("check", True),), "linalg", m=len(a), n=a.shape[1])
     w = _Writer(blas, problem, "getrf")

@@ -38,7 +38,7 @@ class Solving(Writer):
         return self.with_info([factor], None, CholeskyEx)
 
     def pivots(self, count: int) -> tuple[Pointer, Pointer]:
-        """Where LAPACK writes the interchanges, and the int32 result made of them."""
+        """Returns pointers to the pivots that LAPACK writes and to the int32 result that they are converted to."""
         out = self.result((count,), dtype=np.int32)
         if self.native.int_size == 4:
             return out, out

@@ -1,7 +1,7 @@
-"""What operations of LAPACK are written with: routines, workspaces, operands copied into columns, results, infos.
+"""Building blocks of LAPACK plans: routines, workspaces, operands copied to column-major order, results, infos.
 
-LAPACK works on columns, takes every argument by reference, and reports in `info`. A `Writer` hides that from `lapack_solving`
-and `lapack_spectra`, which say what each operation does.
+LAPACK works on column-major matrices, takes every argument by reference, and reports errors in `info`. `Writer` implements
+these conventions for `lapack_solving` and `lapack_spectra`, which define the operations.
 
 References: LAPACK Users' Guide, third edition; the argument lists are those of the reference implementation.
 """

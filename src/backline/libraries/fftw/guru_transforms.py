@@ -135,7 +135,7 @@ class FftwSteps(Steps):
 def request_for(
     kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], threads: int, spare: bool
 ) -> Request:
-    """What the planner is asked."""
+    """Returns the planner request for one transform."""
     here, there = source.dtype.itemsize, target.dtype.itemsize
     dims = tuple((n, source.elements(a), target.elements(a)) for a, n in zip(axes, lengths, strict=True))
     batch = tuple((n, s // here, t // there) for n, s, t in batches(source, target, axes))
@@ -158,7 +158,7 @@ def _bytes(lay: Lay) -> int:
 def fftw_algorithms(
     planner: Planner, problem: FftProblem, threads: int, planning: str, pool: str
 ) -> Iterator[Algorithm | Refusal]:
-    """What FFTW has for a Problem."""
+    """Lists FFTW's algorithms for a Problem, or the reason why there are none."""
     if problem.empty:
         yield Algorithm(library="fftw", name="empty", level="threads", basis="construction", note="nothing to compute")
         return
@@ -193,14 +193,14 @@ def fftw_algorithms(
 
 
 def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:
-    """Whether wisdom has all plans of a Problem."""
+    """Tells whether wisdom has all plans of a Problem."""
     asked = _Asked(planner, problem, threads, planning, -1.0, None)
     asked.write()
     return all(planner.knows(request, planning) for request in asked.requests)
 
 
 class _Asked(FftwSteps):
-    """Only collects what the planner would be asked."""
+    """Collector of the planner requests of a Problem, without making plans."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -121,7 +121,7 @@ class FFTW(FileLibrary):
     # wisdom
 
     def export_wisdom(self) -> str:
-        """What FFTW found out by measuring in this process or learned, as text; empty if that is nothing."""
+        """Returns the wisdom that FFTW measured in this process or imported, as text; empty if there is none."""
         return wisdom.joined({letter: p.export() for letter, p in self.planners.items() if p.wise}) if self.available() else ""
 
     def import_wisdom(self, text: str, where: str = "wisdom") -> None:
@@ -178,7 +178,7 @@ def _native(path: str) -> NativeLibrary:
 
 
 def _check(planner: Planner, letter: str) -> str:
-    """What is wrong with its transform of a spike, or ""."""
+    """Tests the transform of a unit impulse; returns the error found, or an empty string."""
     dtype = np.dtype(np.complex64 if letter else np.complex128)
     x = np.zeros(32, dtype)
     x[1] = 1

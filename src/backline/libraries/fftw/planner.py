@@ -152,7 +152,7 @@ class Planner:
 
     @property
     def aligned(self) -> bool:
-        """Whether addresses that are multiples of 16 are all alike to it."""
+        """Tells whether FFTW treats all addresses that are multiples of 16 as equally aligned."""
         if not self.base.address(f"fftw{self.letter}_alignment_of"):
             return False
         ask = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.address("alignment_of"))
@@ -200,7 +200,7 @@ class Planner:
         return Transform(self, address, 2048 + 4 * self.item * points)
 
     def knows(self, request: Request, planning: str) -> bool:
-        """Whether wisdom has a plan for this, so that nothing would be measured."""
+        """Tells whether wisdom has a plan for a request, so that planning would measure nothing."""
         if not self.wise or self.torn:
             return False
         flags = PLANNING[planning] | WISDOM_ONLY | (DESTROY_INPUT if request.spare else PRESERVE_INPUT)
@@ -284,7 +284,7 @@ class Planner:
     # wisdom -------------------------------------------------------------------------------------------------------------
 
     def export(self) -> str:
-        """What it knows, as text."""
+        """Returns the planner's wisdom as text."""
         with self._at_work():
             made = self.base.call(self.address("export_wisdom_to_string"), restype=ctypes.c_void_p)
             if not made:
@@ -295,7 +295,7 @@ class Planner:
                 self.base.call(self.address("free"), ctypes.c_void_p(made))
 
     def learn(self, text: str) -> bool:
-        """Add what a text says; False, and nothing learned, if FFTW refuses it."""
+        """Adds the wisdom in a text; returns False and adds nothing if FFTW rejects it."""
         with self._at_work():
             before = self.export()
             if self._learn(text):

@@ -98,13 +98,13 @@ def _merged(p: NeuralProblem) -> list[list[int]] | None:
 
 
 def _indexed(p: NeuralProblem) -> bool:
-    """Whether the images, and how many there are, can be counted by the loop's integers."""
+    """Tells whether the points of an image and the number of images are within the limits of the loop's integers."""
     rank = len(p.parameter("kernel"))
     return prod(p.result[-rank:]) <= MOST_POINTS and prod(p.result[:-rank]) <= MOST_ITEMS
 
 
 def _rows(p: NeuralProblem) -> bool:
-    """Whether the axis is the innermost in memory, and there are no gaps."""
+    """Tells whether the axis is the innermost in memory, has more than one element, and there are no gaps."""
     o, step = p.operands[0], p.dtype.itemsize
     order = _order(o)
     axis = p.parameter("axis")

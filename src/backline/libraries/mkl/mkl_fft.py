@@ -132,7 +132,7 @@ def _call(native: NativeLibrary, name: str, *args: Any) -> None:
 
 
 def status_text(native: NativeLibrary, status: int) -> str:
-    """What DFTI says about a status."""
+    """Returns DFTI's message for a status, with the status."""
     text = native.call(native.address("DftiErrorMessage"), ctypes.c_long(status), restype=ctypes.c_char_p)
     said = text.decode("ascii", "replace").rpartition("DFTI ERROR: ")[2] if text else "unknown"
     return f"{said} (status {status})"
@@ -252,7 +252,7 @@ class RealTransforms:
         return float(np.linalg.norm(exact)) / size
 
     def refusal(self, traits: BlasTraits, p: FftProblem, threads: int) -> str:
-        """Why the real transform must not be used for a Problem, or an empty string."""
+        """Returns the reason why the real transform must not be used for a Problem, or an empty string."""
         kind = real_kind(p)
         n = p.lengths[-1]
         if not kind or not p.single or not CHECKED_FROM <= n <= CHECKED_TO:
@@ -276,7 +276,7 @@ def real_kind(p: FftProblem) -> str:
 def fft_algorithms(
     library: Library, traits: BlasTraits, checks: RealTransforms, problem: FftProblem, threads: int
 ) -> Iterator[Algorithm | Refusal]:
-    """What DFTI has for a Problem."""
+    """Lists DFTI's algorithms for a Problem, or the reason why there are none."""
     from .. import errata
 
     name = traits.name

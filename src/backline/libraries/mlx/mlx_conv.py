@@ -21,7 +21,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 def refusal(p: ConvProblem) -> str:
-    """Why MLX has no such convolution; empty where it has."""
+    """Returns the reason why MLX does not support a convolution, or an empty string."""
     if p.dtype.name == "float64":
         return "MLX convolves float64 in single precision"
     if p.dtype.name not in DTYPES:
@@ -32,7 +32,7 @@ def refusal(p: ConvProblem) -> str:
 
 
 def note(p: ConvProblem) -> str:
-    """What else a user should know."""
+    """Returns a note for users on rounding and grouped convolutions, or an empty string."""
     notes = []
     if p.dtype.itemsize == 2 and any(o.role in ("bias", "residual") for o in p.operands):
         notes.append("on Metal halves are rounded after the convolution too")

@@ -16,7 +16,7 @@ NORMS = {-1: ("backward", "ortho", "forward"), 1: ("forward", "ortho", "backward
 
 
 def refusal(p: FftProblem) -> str:
-    """Why MLX has no such transform; empty where it has."""
+    """Returns the reason why MLX does not support a transform, or an empty string."""
     if p.op == "fft.r2r":
         return "MLX has no cosine and sine transforms"
     if p.dtype.name not in DTYPES:

@@ -27,7 +27,7 @@ EXPONENTIAL = (  # what they are in
 
 
 def refusal(p: NeuralProblem) -> str:
-    """Why there is no such layer; empty where there is."""
+    """Returns the reason why a layer is not supported for MLX arrays, or an empty string."""
     if p.op not in OPERATIONS:
         return f"there is no {p.op} for arrays of MLX"
     if p.dtype.name not in DTYPES:
@@ -38,7 +38,7 @@ def refusal(p: NeuralProblem) -> str:
 
 
 def note(p: NeuralProblem) -> str:
-    """What else a user should know."""
+    """Returns a note for users on the accuracy of exact GELU, or an empty string."""
     exact = p.op == "gelu" and p.parameter("approximate") != "tanh"
     return "results near 0 of negative numbers have few digits: MLX has no erfc" if exact else ""
 

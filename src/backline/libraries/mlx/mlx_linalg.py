@@ -27,7 +27,7 @@ SINGLE = ("linalg.eig", "linalg.eigvals")
 
 
 def refusal(p: LinalgProblem) -> str:
-    """Why MLX has no such operation; empty where it has."""
+    """Returns the reason why MLX does not support a linear algebra operation, or an empty string."""
     if p.op not in OPERATIONS:
         return f"there is no {p.op} for arrays of MLX"
     if p.op in SINGLE and p.dtype.name == "float64":
@@ -44,7 +44,7 @@ def refusal(p: LinalgProblem) -> str:
 
 
 def note(p: LinalgProblem) -> str:
-    """What else a user should know."""
+    """Returns a note for users on waiting for results or on singular matrices, or an empty string."""
     if p.op in WAITS or (p.op in CHECKED and p.parameter("check", True)):
         return "waits for what it may have to raise an error for"
     return "a zero on the diagonal gives NaN" if p.op == "linalg.solve_triangular" else ""
@@ -297,7 +297,7 @@ def _real(mx: Any, a: Array) -> Any:
 
 
 def _hermitian(p: LinalgProblem, mx: Any, a: Array) -> str:
-    """Which triangle is read; what is in it must be finite."""
+    """Returns the triangle that is read, "L" or "U", after checking that its elements are finite."""
     uplo = str(p.parameter("UPLO", "L"))
     _require_finite(p, mx, _triangle(mx, a, uplo == "U"))
     return uplo

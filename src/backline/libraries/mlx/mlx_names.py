@@ -15,7 +15,7 @@ Array = Any
 
 
 class Names:
-    """What ``mlx.core`` spells differently; everything else is its own.
+    """Adapter that gives ``mlx.core`` NumPy's names where they differ; other attributes are those of ``mlx.core``.
 
     Dtypes may be NumPy's. Numbers that are not arrays take part in the dtype of the arrays beside them.
     """

@@ -23,7 +23,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def refusal(p: MatmulProblem | LinearProblem) -> str:
-    """Why MLX has no such product; empty where it has."""
+    """Returns the reason why MLX does not support a product, or an empty string."""
     if p.dtype.name not in DTYPES:
         return f"MLX multiplies matrices of {', '.join(DTYPES)}, not of {p.dtype.name}"
     if p.dtype.name == "float64" and p.parameter("activation") in EXPONENTIAL:
@@ -34,7 +34,7 @@ def refusal(p: MatmulProblem | LinearProblem) -> str:
 
 
 def note(p: LinearProblem) -> str:
-    """What else a user should know of a linear layer."""
+    """Returns a note for users on the rounding of a linear layer, or an empty string."""
     return "on Metal halves are rounded after the product too" if p.halves else ""
 
 
@@ -110,7 +110,7 @@ def linear(p: LinearProblem, mx: Any, metal: bool) -> Run:
 
 
 def elements_refusal(p: EinsumProblem) -> str:
-    """Why there is no such step of an einsum: those that are here are sums over axes and products of elements."""
+    """Returns the reason why an einsum step is not a supported sum over axes or elementwise product, or an empty string."""
     kind = reference_einsum._kind(p)
     if kind == "einsum":
         return "it is no sum over axes and no product of elements"

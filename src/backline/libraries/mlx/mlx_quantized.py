@@ -47,12 +47,12 @@ def pack(weight: Any, scales: Any, zeros: Any) -> tuple[Any, Any, Any]:
 
 
 def refusal(p: QuantizedProblem) -> str:
-    """Why MLX has no such layer; empty where it has."""
+    """Returns the reason why MLX does not support a quantized layer, or an empty string."""
     return "" if p.op == "quantized.linear_dynamic" else "MLX multiplies real numbers by quantized weights: linear_dynamic alone"
 
 
 def note(p: QuantizedProblem) -> str:
-    """What else a user should know of it."""
+    """Returns a note for users on the layer's arithmetic."""
     return "x is quantized, and sums are, in float32; NaN or infinity in x makes the whole result NaN"
 
 

@@ -14,7 +14,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 def refusal(p: RnnProblem) -> str:
-    """Why there is no such network; empty where there is."""
+    """Returns the reason why a recurrent network is not supported for MLX arrays, or an empty string."""
     if p.is_gradient:
         return "MLX differentiates the operation itself: mx.vjp gives these gradients"
     if p.dtype.name not in DTYPES:

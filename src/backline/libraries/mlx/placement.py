@@ -1,4 +1,4 @@
-"""Where MLX runs a Problem: on Metal, on its CPU stream, or on either; told by values, without asking a device."""
+"""Placement of Problems on MLX's Metal device, its CPU stream, or either, decided from values without querying a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARCHITECTURE = re.compile(r"applegpu_g(\d+)([a-z]?)")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What placement depends on.
+    """Properties of MLX's device that placement depends on.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ def device_of(mx: Any) -> Device:
 
 
 def has_matrix_units(architecture: str) -> bool:
-    """Whether a GPU has the units in which MLX reduces float32: from the 17th generation on, in phones from the 18th.
+    """Tells whether a GPU has matrix units in which MLX reduces float32: generation 17 or later, in phones 18 or later.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def has_matrix_units(architecture: str) -> bool:
 
 
 def not_on_metal(problem: Problem, device: Device) -> str:
-    """Why a Problem does not run on Metal; empty where it does.
+    """Returns the reason why a Problem does not run on Metal, or an empty string.
 
     Examples
     --------
@@ -70,5 +70,5 @@ def not_on_metal(problem: Problem, device: Device) -> str:
 
 
 def reduces(problem: Problem, device: Device) -> bool:
-    """Whether float32 is reduced in a Problem on Metal."""
+    """Tells whether a Problem on Metal computes float32 products in reduced precision."""
     return device.tf32 and problem.family in REDUCED and problem.dtype.name in ("float32", "complex64")

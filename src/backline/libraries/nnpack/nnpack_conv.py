@@ -130,7 +130,7 @@ def _two(values: Sequence[Any], missing: Any) -> tuple[Any, Any]:
 
 
 def check(native: NativeLibrary, pool: int) -> str:
-    """What is wrong with the results of a convolution of whole numbers, by each algorithm; or an empty string."""
+    """Tests a convolution of whole numbers with each algorithm; returns the error found, or an empty string."""
     x = (np.arange(2 * 9 * 10) * 7 % 11 - 5).astype(np.float32).reshape(1, 2, 9, 10)
     for kernel, padding in (((3, 3), ((1, 0), (0, 2))), ((5, 4), ((1, 0), (0, 2))), ((1, 1), ((0, 0), (0, 0)))):
         w = (np.arange(3 * 2 * prod(kernel)) * 5 % 7 - 3).astype(np.float32).reshape(3, 2, *kernel)
@@ -221,7 +221,7 @@ def _order(p: ConvProblem) -> tuple[str, ...]:
 
 
 def _unfit(native: NativeLibrary, p: ConvProblem, name: str) -> str:
-    """Why one of its algorithms is not for a convolution."""
+    """Returns the reason why an algorithm of NNPACK does not support a convolution, or an empty string."""
     way = WAYS[name]
     if max(p.kernel) > way.largest:
         return f"kernels up to {way.largest}x{way.largest} only"
@@ -234,7 +234,7 @@ def _unfit(native: NativeLibrary, p: ConvProblem, name: str) -> str:
 
 
 def _packs(native: NativeLibrary, p: ConvProblem, name: str) -> bool:
-    """Whether an algorithm of its can keep the weights of a convolution transformed."""
+    """Tells whether an algorithm of NNPACK can keep the transformed weights of a convolution."""
     return not any(_workspace(native, p, name, strategy)[0] for strategy in (PRECOMPUTE, REUSE))
 
 
@@ -383,7 +383,10 @@ class _Steps:
 
 
 def _after(relu: bool, residual: bool, apart: bool) -> Callable[..., Any] | None:
-    """What is done to the convolution: a function of it, of the residual, and of the array for the result if that is another."""
+    """Returns the function that adds the residual and applies ReLU after a convolution, or None if there is neither.
+
+    Its arguments are the convolution, the residual, and the array for the result if that is another (`apart`).
+    """
     if not (relu or residual):
         return None
 

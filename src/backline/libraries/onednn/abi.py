@@ -37,7 +37,7 @@ DATA_TYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, 
 
 
 class Prop(IntEnum):
-    """What a primitive is made for."""
+    """Propagation kinds of primitives."""
 
     FORWARD_TRAINING = 64
     FORWARD_INFERENCE = 96
@@ -81,7 +81,7 @@ class Norm(IntEnum):
 
 
 class Query(IntEnum):
-    """What a primitive descriptor can be asked."""
+    """Queries of a primitive descriptor."""
 
     INPUTS = 3
     IMPLEMENTATION = 8
@@ -96,7 +96,7 @@ class Query(IntEnum):
 
 
 class Arg(IntEnum):
-    """Which argument of an execution a memory object is."""
+    """Indices of the memory arguments of an execution."""
 
     SRC = 1
     SRC_1 = 2
@@ -140,7 +140,7 @@ def zero_points(arg: Arg) -> int:
 
 
 class Runtime(IntEnum):
-    """What a build of oneDNN runs its threads on."""
+    """Runtimes that oneDNN can be built with."""
 
     NONE = 0
     SEQUENTIAL = 1
@@ -210,7 +210,7 @@ def data_type(dtype: np.dtype[Any]) -> int:
 
 
 def status_text(status: int) -> str:
-    """What a status says.
+    """Returns the number and the name of a status as text.
 
     >>> status_text(3)
     'status 3, unimplemented'

@@ -163,15 +163,15 @@ class OneDNN(FileLibrary):
     # what others ask
 
     def engine_reason(self, name: str) -> str:
-        """Why it cannot run that engine for int8 here, though it is there; or an empty string."""
+        """Returns the reason why oneDNN cannot run the int8 engine `name` here, or an empty string."""
         return quantized_refusal(self.traits.engine) if self.available() and self.traits is not None else self.reason()
 
     def packing(self, problem: QuantizedProblem) -> Packing | None:
-        """The order that it wants a packed weight in; None where it has no kernel."""
+        """Returns the packed layout of a weight, or None if oneDNN has no kernel for the Problem."""
         return packing(self.traits.engine, problem) if self.available() and self.traits is not None else None
 
     def set_verbose(self, level: int) -> int:
-        """Have it print a line for each execution (1) and each creation (2), or nothing (0); returns the former level."""
+        """Makes oneDNN print a line for each execution (1) and each creation (2), or nothing (0); returns the former level."""
         assert self.traits is not None
         native = self.traits.native
         former = self._level
@@ -185,7 +185,7 @@ def _threads() -> int:
 
 
 def _check(engine: Engine) -> str:
-    """What is wrong with its products of ones, or ""."""
+    """Tests products of matrices of ones; returns the error found, or an empty string."""
     threads = _threads() if engine.thread_guard is not None else 1
     for n, count in zip(ONES, (1, threads), strict=True):
         ones = np.ones((n, n), np.float32)

@@ -95,7 +95,7 @@ def _make(engine: Engine, p: ConvProblem, threads: int, name: str) -> _Convoluti
 
 
 class _Convolution:
-    """Where everything lies, and the primitive; `plan` writes the steps down. A subclass has an operation."""
+    """Layouts and primitive of one convolution, from which `plan` builds the plan; each subclass implements an operation."""
 
     kernel: PrimitiveDesc
 
@@ -118,7 +118,7 @@ class _Convolution:
 
     @property
     def is_last(self) -> bool:
-        """Whether images have their channels last in the kernel."""
+        """Tells whether the kernel's images are channels-last."""
         asked = (abi.Query.SRC, abi.Query.DIFF_SRC), (abi.Query.DST, abi.Query.DIFF_DST)
         for queries, shape in zip(asked, (self.input_shape, self.output_shape), strict=True):
             last = self.engine.desc(shape, self.inner, image_strides(shape, True))
@@ -130,7 +130,7 @@ class _Convolution:
     # layouts
 
     def wanted(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Desc:
-        """How images are to lie in the kernel."""
+        """Returns the descriptor to request for images: channels-last, or any layout for the blocked algorithm."""
         return self.engine.desc(shape, dtype, None if self.name == BLOCKED else image_strides(shape, True))
 
     def images(self, role: str) -> Place:
@@ -164,7 +164,7 @@ class _Convolution:
         return self.engine.desc(shape, self.inner)
 
     def final(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Place, Pointer, bool]:
-        """Where the result belongs, without gaps: its place, what is returned, and whether it must be scattered from there."""
+        """Returns the dense place of the result, the pointer to return, and whether the result must be scattered from there."""
         o = self.p.get("out")
         if o is None:
             pointer = self.w.result(shape, self.p.dtype, strides)
@@ -176,7 +176,7 @@ class _Convolution:
         return self.w.work(self.engine.desc(shape, o.dtype, dense_strides(shape))), pointer, True
 
     def asked(self, what: abi.Query) -> Desc:
-        """How the kernel wants an argument to lie."""
+        """Returns the descriptor that the kernel uses for an argument."""
         desc = self.kernel.desc(what)
         assert desc is not None
         return desc
@@ -326,9 +326,9 @@ class _WeightGradient(_Convolution):
 
 
 def _cut(p: ConvProblem) -> tuple[int, ...]:
-    """What a transposed convolution leaves out behind.
+    """Returns the end padding of a transposed convolution for each axis, as oneDNN expects it.
 
-    Extra points at the end are those that the last step does not reach; whole steps of them are less that is left out.
+    Whole strides of `output_padding` reduce the padding; the remainder are points at the end that the last step does not reach.
     """
     return tuple(a - (e - e % s) for (_, a), e, s in zip(p.padding, p.output_padding, p.stride, strict=True))
 

@@ -49,9 +49,9 @@ U8, S8, S32, F32 = (np.dtype(t) for t in (np.uint8, np.int8, np.int32, np.float3
 
 
 def quantized_refusal(engine: Engine) -> str:
-    """Why sums would not be exact here, or an empty string.
+    """Returns the reason why int8 products cannot be summed exactly here, or an empty string.
 
-    Without instructions that add products of int8 up in int32, kernels add pairs of them in int16 first, and saturate.
+    Without instructions that accumulate int8 products in int32, kernels first add pairs of products in int16, which saturates.
     """
     if engine.isa & abi.Isa.AVX512_VNNI:
         needed = "avx512"
@@ -131,12 +131,12 @@ def _shapes(p: QuantizedProblem, outs: int) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _padded(p: QuantizedProblem) -> bool:
-    """Whether some places of a kernel see the zero point only: then it must be known while sums are made."""
+    """Tells whether a convolution is padded, so that the sums depend on the zero point of the input."""
     return p.op == "quantized.conv2d" and any(p.parameter("padding"))
 
 
 def _primitive(engine: Engine, p: QuantizedProblem, outs: int, weights: Desc | None = None) -> PrimitiveDesc:
-    """The sums, for so many outputs of each group, from weights in that order or in the one that the kernel likes best."""
+    """Returns the primitive of the sums for `outs` outputs of each group; without `weights`, the kernel chooses their layout."""
     source, given, result = _shapes(p, outs)
     attr = engine.attributes()
     if _padded(p):
@@ -376,7 +376,7 @@ class _Layer:
         return result
 
     def _parts(self) -> list[int]:
-        """Where the rows of each thread begin: whole repeats of rows."""
+        """Returns the first row of each thread's part, a multiple of `repeats`."""
         size = self.rows * self.outs
         parts = min(thread_team.items_threads(self.threads), max(size // SHARE, 1))
         blocks = -(-self.rows // self.repeats)
@@ -384,5 +384,5 @@ class _Layer:
 
 
 def _level() -> int:
-    """Of vector instructions that the processor has, and may use."""
+    """Returns the level of vector instructions that are available and allowed: 2 for AVX-512, 1 for AVX2, else 0."""
     return 2 if capability.allows("avx512") else 1 if capability.allows("avx2") else 0

@@ -113,7 +113,7 @@ def laid(w: Writer, p: NeuralProblem, role: str, order: tuple[int, ...] | None =
 
 
 def images_last(input: Input, shape: tuple[int, ...]) -> bool:
-    """Whether images, of the shape of an input or with a batch of 1 before it, have their channels last in memory."""
+    """Tells whether images, of the shape of an input or with a batch axis of 1 before it, are channels-last in memory."""
     moved = len(shape) - len(input.shape)
     order = (*range(moved), *(i + moved for i in input.order))
     lies = dense_strides(shape, order)
@@ -124,7 +124,7 @@ def images_last(input: Input, shape: tuple[int, ...]) -> bool:
 
 
 class _Layer:
-    """Where everything lies, and the primitive; `plan` writes the steps down."""
+    """Layouts and primitive of one layer, from which `plan` builds the plan."""
 
     def __init__(self, engine: Engine, p: NeuralProblem, threads: int) -> None:
         self.engine, self.p = engine, p

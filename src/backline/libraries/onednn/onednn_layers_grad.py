@@ -70,7 +70,7 @@ def _refusal(p: NeuralProblem) -> str:
 
 
 class _Gradient:
-    """Where everything lies, and the primitives, in their order; `plan` writes the steps down."""
+    """Layouts of one gradient and its primitives in their order, from which `plan` builds the plan."""
 
     def __init__(self, engine: Engine, p: NeuralProblem, threads: int) -> None:
         self.engine, self.p = engine, p
@@ -192,7 +192,7 @@ class _Gradient:
         return [by_weight, by_bias]
 
     def _inputs(self, kernel: PrimitiveDesc) -> int:
-        """How many arguments a kernel reads."""
+        """Returns the number of arguments that a kernel reads."""
         count = ctypes.c_int(0)
         self.engine.call(
             "dnnl_primitive_desc_query", ctypes.c_void_p(kernel.address), ctypes.c_int(abi.Query.INPUTS), ctypes.c_int(0),

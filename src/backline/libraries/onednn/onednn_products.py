@@ -93,7 +93,7 @@ def _refusal(engine: Engine, p: Product) -> str:
 
 
 def is_reference(kernel: str) -> bool:
-    """Whether a kernel is plain code that is there for completeness: it is many times slower than NumPy.
+    """Tells whether a kernel is a reference implementation, which is many times slower than NumPy.
 
     >>> is_reference("ref:any"), is_reference("brgconv:avx512_core")
     (True, False)
@@ -133,7 +133,7 @@ class _Matrices:
 
 
 class _Product:
-    """Where everything lies, and the primitive; `plan` writes the steps down."""
+    """Layouts and primitive of one product, from which `plan` builds the plan."""
 
     def __init__(self, engine: Engine, p: Product, threads: int, name: str) -> None:
         self.engine, self.p = engine, p
@@ -176,7 +176,7 @@ class _Product:
         return _Matrices(spread.pointer, o.shape, _canonical(o.shape, spread.strides))
 
     def _target(self) -> _Matrices:
-        """What the product is written to: the result, or work space that is copied from at the end."""
+        """Returns the matrices that the product is written to: the result, or workspace that is copied to it at the end."""
         p, o = self.p, self.p.get("out")
         full = (*p.batch, p.m, p.n)
         added = p.get(self.added) if self.added else None
@@ -212,7 +212,7 @@ class _Product:
         return 3 if self.flat else len(self.p.batch) + 2
 
     def _is_bias(self) -> bool:
-        """Whether C is a row that is added as it is."""
+        """Tells whether C is one row, added unscaled to every row of an unscaled product that does not overwrite it."""
         p, c, out = self.p, self.p.get("c"), self.p.get("out")
         assert c is not None
         apart = out is None or not same_place(c, out)
@@ -292,7 +292,7 @@ def _plain_again(product: _Product) -> Callable[[], Any]:
 
 
 def _tight(o: Operand) -> bool:
-    """Whether rows or columns have no gaps."""
+    """Tells whether a matrix is aligned and its rows or its columns are contiguous."""
     return matrix_layout(o.shape[-2:], o.strides[-2:], o.dtype.itemsize, o.aligned)[0] != "X"
 
 

@@ -64,7 +64,7 @@ def image_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
 
 
 def fits(o: Operand) -> bool:
-    """Whether oneDNN takes an array as it lies: aligned, strides positive, no element twice."""
+    """Tells whether oneDNN can use an array without a copy: aligned, with positive strides, and no element in memory twice."""
     size = o.dtype.itemsize
     steps = sorted((s, n) for s, n in zip(o.strides, o.shape, strict=True) if n > 1)
     least = size

@@ -29,7 +29,7 @@ class DnnlError(RuntimeError):
 
     @property
     def unimplemented(self) -> bool:
-        """Whether there is no implementation of what was asked: nothing is wrong then."""
+        """Tells whether oneDNN only lacks an implementation of the request, which is not a failure."""
         return self.status == abi.UNIMPLEMENTED
 
 

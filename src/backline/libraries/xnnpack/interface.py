@@ -90,7 +90,7 @@ def trials(native: NativeLibrary) -> tuple[Interface, ...]:
 
 
 def has_slack(address: int, nbytes: int) -> bool:
-    """Whether what XNNPACK may read past the end of an array is memory: it is, if it is on the same page as the end.
+    """Tells whether XNNPACK can safely read past the end of an array: those bytes are on the same page as the end.
 
     >>> has_slack(4096, 100), has_slack(4096, 4090)
     (True, False)
@@ -241,7 +241,7 @@ class Operator:
 
 
 def wrong(xnn: Xnnpack, threads: int) -> str:
-    """What is wrong with the results of an XNNPACK, or an empty string: each operator, of whole numbers."""
+    """Tests each operator of XNNPACK on whole numbers; returns the error found, or an empty string."""
     x, w = _whole((1, 5, 6, 3)), _whole((4, 3, 2, 3))
     bias = _whole((4,))
     kernel_on = (3, 2, 1, 1, 1, 1, 1, 3, 4, 3, 4)  # its size, strides, dilation, groups; channels and features, twice

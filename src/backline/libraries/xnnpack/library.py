@@ -61,12 +61,12 @@ class XNNPACK(FileLibrary):
         return ""
 
     def test(self, path: str) -> dict[str, str]:
-        """Which interface the file has, or what is wrong with it."""
+        """Returns the interface of a library file, or the reason why it cannot be used."""
         tried = _tried(NativeLibrary(path))
         return {"reason": "", "interface": tried} if Interface.read(tried) else {"reason": tried}
 
     def version(self) -> str | None:
-        """It does not tell one."""
+        """Returns None: XNNPACK does not report its version."""
         return None
 
     def context(self, planner: Planner) -> Xnnpack:

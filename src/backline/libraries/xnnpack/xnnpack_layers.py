@@ -54,12 +54,15 @@ def _address(array: Any) -> int:
 
 
 def _finite(y: Any) -> bool:
-    """Whether every element of a dense array is finite: so is their sum then, unless it is too large."""
+    """Tells whether every element of a dense array is finite.
+
+    The sum is tested first: it is finite only if all elements are, but it may overflow where they are.
+    """
     return math.isfinite(y.sum()) or bool(np.isfinite(y).all())
 
 
 class _Plan(PythonPlan):
-    """A Plan that says how much it keeps of packed weights. XNNPACK does not tell; it is about as much as they have."""
+    """Plan that reports the memory of packed weights, estimated from their unpacked size: XNNPACK does not report it."""
 
     __slots__ = ("kept_bytes",)
 
@@ -70,7 +73,7 @@ class _Plan(PythonPlan):
 
 
 class _Call:
-    """What the plans have in common: the arrays by their roles, and outputs that must not overlap them."""
+    """Base class of the plans' functions, with access to arrays by role and the check that outputs do not overlap them."""
 
     def __init__(self, xnn: Xnnpack, p: ConvProblem | Product, threads: int) -> None:
         self.xnn, self.p, self.threads = xnn, p, threads
@@ -162,7 +165,7 @@ def _no_conv(p: ConvProblem) -> str:
 
 
 def _ends(p: ConvProblem) -> list[tuple[int, int]]:
-    """What a transposed convolution leaves out behind, and what it has more than its steps reach: only one of the two."""
+    """Returns the end padding and the remaining output padding of a transposed convolution for each axis; one of them is 0."""
     return [(a - min(a, e), e - min(a, e)) for (_, a), e in zip(p.padding, p.output_padding, strict=True)]
 
 
@@ -239,7 +242,7 @@ def _two(values: Any, missing: int) -> tuple[int, int]:
 
 
 def _last(o: Operand) -> bool:
-    """Whether images are dense with channels last; those of one channel, or of one point, are so and with channels first."""
+    """Tells whether images are aligned and dense with channels last; those of one channel or one point may be channels-first."""
     step = o.dtype.itemsize
     for axis in (1, *range(len(o.shape) - 1, 1, -1), 0):
         if o.shape[axis] != 1 and o.strides[axis] != step:
@@ -317,7 +320,7 @@ class _Product(_Call):
 
     @staticmethod
     def _dense(o: Operand, shape: tuple[int, int]) -> bool:
-        """Whether an operand is one matrix without gaps."""
+        """Tells whether an operand is one contiguous matrix of a shape."""
         return o.is_contiguous() and o.nbytes == shape[0] * shape[1] * o.dtype.itemsize
 
     def create(self, weight: Any, bias: Any) -> Operator:

@@ -135,7 +135,7 @@ class Pair:
         return math.prod(n for n, _ in self.batch)
 
     def writes(self, item: int) -> str:
-        """What array a plan that makes its own result would write: "left right" or "right left" as the factors; else empty."""
+        """Returns the order of a result that the plan allocates: "left right" or "right left" as the factors; else empty."""
         sizes = [size for size, _ in self.batch]
         steps = [strides[2] for _, strides in self.batch]
 

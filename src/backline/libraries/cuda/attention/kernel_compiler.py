@@ -55,7 +55,7 @@ class Compiled:
 
 
 def reason() -> str:
-    """Why nothing can be compiled, or an empty string; Triton is not imported."""
+    """Returns why kernels cannot be compiled, or an empty string, without importing Triton."""
     absent = python_packages.find("triton")[2]
     if absent:
         return f"{absent} ({HOW_TO_GET})"
@@ -70,7 +70,7 @@ def version() -> str:
 
 
 def folder() -> str:
-    """Where compiled kernels are kept."""
+    """Returns the folder in which compiled kernels are stored."""
     import platformdirs
 
     return os.path.join(platformdirs.user_cache_dir("backline"), "triton")
@@ -157,7 +157,7 @@ def build(variant: Variant, tile: Tile) -> Compiled:
 
 
 def read(key: str) -> Compiled | None:
-    """What was kept under a key; None if there is nothing, or not what was written."""
+    """Returns the kernel stored under a key; None if there is none, or if the files differ from what was written."""
     import json
 
     try:

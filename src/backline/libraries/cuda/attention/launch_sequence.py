@@ -1,4 +1,4 @@
-"""What our attention kernels are told for a Problem: which ones in which order, with which tiles, arguments and temporaries.
+"""Launches of our attention kernels for a Problem: which kernels in which order, their tiles, arguments and temporaries.
 
 All of it is values. A step of a recipe names its arrays by role: those of the Problem, and in capitals those that are made.
 """
@@ -44,7 +44,7 @@ _POINTED = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "bool":
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a kernel divides its work: rows and keys of a tile, warps of a program, stages of its loads."""
+    """Tile sizes and launch parameters of a kernel: rows and keys of a tile, warps of a program, stages of its loads."""
 
     rows: int
     keys: int
@@ -54,7 +54,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a kernel is compiled for, beside the tile.
+    """Properties, besides the tile, for which a kernel is compiled.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Variant:
     capability: tuple[int, int]
 
     def fixed(self, tile: Tile) -> dict[str, Value]:
-        """What is fixed, with the tile."""
+        """Returns the kernel's compile-time constants by name, those of the tile included."""
         names = KERNELS[self.kernel][2]
         return {n: v for n, v in (*self.constants, ("BM", tile.rows), ("BN", tile.keys)) if n in names}
 
@@ -154,7 +154,7 @@ def parameters(variant: Variant) -> Iterator[tuple[str, str, int]]:
 
 
 def limits(p: AttentionProblem) -> str:
-    """Why the kernels cannot run a Problem that its rules allow; empty if they can."""
+    """Returns why the kernels cannot run a Problem that its rules allow; empty if they can."""
     if max(p.dims) > LARGEST_DIM:
         return f"our kernel holds head dims of at most {LARGEST_DIM}, not {p.dims}"
     for o in p.operands:

@@ -35,7 +35,7 @@ PACKAGED = "packaged kernel, which the driver translates"
 
 
 def disabled(problem: Problem, values: Any) -> tuple[str, str]:
-    """Why switches keep kernels written in Python from an operation, and which; two empty strings if none does.
+    """Returns why switches disable kernels written in Python for an operation, and which switch; two empty strings if none does.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def disabled(problem: Problem, values: Any) -> tuple[str, str]:
 
 
 def _unfit(name: str, problem: AttentionProblem, facts: Facts) -> str:
-    """Why a way is none for a Problem: the rules of its kernel, and then what ours cannot do."""
+    """Returns why an algorithm cannot run a Problem: the rules of its kernel first, then the limits of our implementation."""
     reason = refusal(WAYS[name], problem, facts)
     if reason:
         return reason
@@ -70,7 +70,7 @@ def _unfit(name: str, problem: AttentionProblem, facts: Facts) -> str:
 
 
 def listed(problem: AttentionProblem, facts: Facts, values: Any, absent: str = "") -> Iterator[Algorithm | Refusal]:
-    """What there is for a Problem on a device, and why the rest is not.
+    """Lists the Algorithms for a Problem on a device, and Refusals with reasons for the rest.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def listed(problem: AttentionProblem, facts: Facts, values: Any, absent: str = "
 
 
 def _not_packaged(name: str, problem: AttentionProblem, facts: Facts, absent: str) -> str:
-    """Why a way that takes Triton cannot go without; empty if it can."""
+    """Returns why an algorithm that needs Triton cannot run without it; empty if it can."""
     assert facts.capability is not None
     lacks = packaged.lacks(recipe(problem, facts.capability, name == "efficient_tf32"))
     return f"{absent}; the kernels that come with Backline are none for it: {lacks}" if lacks else ""

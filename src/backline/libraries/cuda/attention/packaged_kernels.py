@@ -32,7 +32,7 @@ SHARED = shared_limit((8, 6))  # bytes: the least that a device from capability 
 
 
 class Packaged(NamedTuple):
-    """What is in the file.
+    """Content of the file of packaged kernels.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Packaged(NamedTuple):
 
 
 def name_of(variant: Variant) -> str:
-    """What a packaged kernel is known by: all that it is compiled for, but the device and the multiple that strides are of."""
+    """Returns the name of a packaged kernel: all that it is compiled for, except the device and the divisor of the strides."""
     constants = (f"{name}={value}" for name, value in sorted(variant.constants))
     return " ".join((variant.kernel, variant.dtype, variant.bias or "-", *constants))
 
@@ -70,7 +70,7 @@ def packed(triton: str, kernels: Iterable[tuple[Variant, Tile, Compiled]]) -> by
 
 @lru_cache(maxsize=1)
 def read() -> Packaged:
-    """What is in the file; without kernels where it is not there, or of another format."""
+    """Returns the content of the file; without kernels if the file is missing or has another format."""
     try:
         with open(FILE, "rb") as file:
             told: Any = json.loads(lzma.decompress(file.read()))

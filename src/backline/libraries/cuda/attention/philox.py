@@ -31,7 +31,7 @@ def _words(xp: Any, seed: int, batch_heads: Any, rows: Any, keys: Any) -> Any:
 
 
 def kept(xp: Any, shape: tuple[int, ...], seed: int, dropout: float, dtype: Any) -> Any:
-    """What weights of a shape (batch and heads, rows, keys) are multiplied with: 0, or what keeps their expectation.
+    """Returns dropout factors for weights of a shape (batch and heads, rows, keys): 0, or the factor that keeps the expectation.
 
     Parameters
     ----------

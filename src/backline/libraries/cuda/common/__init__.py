@@ -1,1 +1,1 @@
-"""What the libraries of CUDA devices share."""
+"""Modules shared by the libraries of CUDA devices."""

@@ -52,7 +52,7 @@ _lock = Lock()
 
 
 def reason(*names: str) -> str:
-    """Why modules cannot be used, or an empty string; nothing is imported or loaded for it.
+    """Returns why modules cannot be used, or an empty string, without importing or loading anything.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def cusolverDn() -> Any:
 
 
 def cusolver() -> Any:
-    """What cuSOLVER's parts share, their exception among it: ``nvmath.bindings.cusolver``."""
+    """Returns what cuSOLVER's modules share, their exception included: ``nvmath.bindings.cusolver``."""
     return _get("cusolver")
 
 

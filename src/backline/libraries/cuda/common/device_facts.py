@@ -1,4 +1,4 @@
-"""What a device is, as far as it decides anything: a value, so that what is decided for it can be asked without it."""
+"""Device properties that affect decisions, as values: decisions for a device can be computed without that device."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def index_of(problem: Problem) -> int:
 
 
 def lacks(way_precision: str, least: tuple[int, int], having: tuple[int, int]) -> str:
-    """Why a device, or the environment, does not have a way; empty if it has."""
+    """Returns why the device or the environment does not support an algorithm; empty if they do."""
     if having < least:
         major, minor = least
         return f"{way_precision} takes compute capability {major}.{minor}; the device has {having[0]}.{having[1]}"

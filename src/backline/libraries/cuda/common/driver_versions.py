@@ -1,4 +1,4 @@
-"""Whether NVIDIA's libraries and driver fit together: each library is of one CUDA, and the driver goes up to one."""
+"""Compatibility of NVIDIA's libraries and driver: each library is of one CUDA version, and the driver supports up to one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _cudnns: dict[str, int | None] = {}  # by path
 
 
 def driver_refuses(*libraries: str) -> tuple[str, str]:
-    """Why the driver cannot serve libraries that are there, and what to do; two empty texts if it can.
+    """Returns why the driver does not support the libraries that are present, and the remedy; two empty strings if it does.
 
     Parameters
     ----------
@@ -67,7 +67,10 @@ def driver_refuses(*libraries: str) -> tuple[str, str]:
 
 
 def two_cudas() -> tuple[str, str]:
-    """Why cuDNN and the cuBLASLt that is there do not go together, and what to do: without its own it ends the process."""
+    """Returns why cuDNN and the cuBLASLt that is present are incompatible, and the remedy; two empty strings if they are not.
+
+    Without the cuBLASLt of its own CUDA version, cuDNN ends the process.
+    """
     ours, theirs = cuda_of("cudnn"), cuda_of("cublaslt")
     if ours is None or theirs is None or ours == theirs:
         return "", ""

@@ -32,7 +32,7 @@ _kept: dict[tuple[Any, str], Callable[..., Any]] = {}  # by the CuPy that has it
 
 
 class Kernel(NamedTuple):
-    """What ``cupy.ElementwiseKernel`` is made of."""
+    """Parameters of a ``cupy.ElementwiseKernel``."""
 
     inputs: str
     outputs: str

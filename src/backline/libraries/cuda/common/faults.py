@@ -1,4 +1,4 @@
-"""What comes of an error that a call on a device raised: whose fault it is, and whether the device can still be used.
+"""Handling of errors that a call on a device raised: what caused them, and whether the device can still be used.
 
 CUDA tells of a kernel's failure late: at the call that is made, or waited for, after it. And after some failures it answers
 everything with the same error, until the process ends. So whoever is told of an error asks the device what is left of it.
@@ -23,7 +23,7 @@ _NEW_PROCESS = "start the process anew; with CUDA_LAUNCH_BLOCKING=1 in its envir
 
 
 def lost(device: int) -> str:
-    """What CUDA answers on a device that nothing can be done with any more; empty while it can be used. It waits for the device.
+    """Returns CUDA's error for a device that can no longer be used; empty while it can be. Synchronizes the device.
 
     An error of earlier work is told once, and then forgotten; one that is told again stays.
     """
@@ -61,7 +61,7 @@ def lost_by(error: BaseException, device: int, what: str) -> DeviceLost | None:
 
 
 def answer(plan: Any, error: Exception, arrays: tuple[Any, ...]) -> Any:
-    """What a Plan's call that raised an error comes to: the result, if it worked when memory was given back; else it raises.
+    """Handles an error that a Plan's call raised: returns the result if a retry succeeds after memory is freed, else raises.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a product lies in memory as NVIDIA's column-major routines see it, and what a call does around the routine.
+"""Memory layout of a product as NVIDIA's column-major routines expect it, and what a call does before and after the routine.
 
 A matrix whose rows are contiguous is its own transpose, column by column. So a result with contiguous rows is computed as
 ``C.T = B.T @ A.T``, and the operands' strides say which of them the routine is to transpose: nothing is copied unless a matrix
@@ -59,7 +59,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the routine writes: the result, or a dense array that is copied to it. Fields as in `Side`."""
+    """Matrix that the routine writes to: the result, or a dense array that is copied to it. Fields as in `Side`."""
 
     operand: Operand
     dense: Operand | None
@@ -93,18 +93,18 @@ class Gemm:
 
     @property
     def uniform(self) -> bool:
-        """Whether each matrix lies a fixed step after the one before it in its batch."""
+        """Tells whether the matrices of each batch are at a constant stride."""
         return all(isinstance(s.items, int) for s in (self.first, self.second, self.target))
 
     @property
     def large(self) -> bool:
-        """Whether a size needs the routines' 64-bit integers."""
+        """Tells whether a size needs the routines' 64-bit integers."""
         sizes = (self.m, self.n, self.k, self.batch, self.first.ld, self.second.ld, self.target.ld)
         return max(sizes) > LARGEST
 
 
 def refusal(problem: Problem) -> str:
-    """Why neither library runs a Problem, or an empty string."""
+    """Returns why neither library runs a Problem, or an empty string."""
     if not isinstance(problem, MatmulProblem | LinearProblem):
         return f"it has matrix products, not {problem.op}"
     if problem.dtype.name not in DTYPES:
@@ -261,7 +261,7 @@ class Product:
         return result
 
     def _near(self, result: Any, arrays: tuple[Any, ...]) -> bool:
-        """Whether the output lies among the bytes from the first to the last of an operand: then it may have some in common."""
+        """Tells whether the output's byte range overlaps that of an operand; only then may they have elements in common."""
         at = result.data.ptr
         low, high = at + self.extent[0], at + self.extent[1]
         for i, begin, end in self.extents:
@@ -271,7 +271,7 @@ class Product:
         return False
 
     def _is_c(self, index: int, arrays: tuple[Any, ...], result: Any) -> bool:
-        """Whether an operand is C, and the result itself: it is read where it is written, element by element."""
+        """Tells whether an operand is C and has the result's address and strides: each element is read where it is written."""
         if index != self.added:
             return False
         o = self.problem.operands[index]
@@ -301,5 +301,5 @@ class Product:
 
 
 def _steps(o: Operand) -> tuple[tuple[int, int], ...]:
-    """What an array's elements are reached by; the strides of axes of size 1 are nobody's business."""
+    """Returns the size and stride of each axis of an operand, without axes of size 1, whose strides do not matter."""
     return tuple((n, s) for n, s in zip(o.shape, o.strides, strict=True) if n != 1)

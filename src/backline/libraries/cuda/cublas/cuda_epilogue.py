@@ -15,7 +15,7 @@ from ..common.device_plan import DevicePlan, refuse_overlaps
 __all__ = ["SUFFIX", "algorithms", "plan", "product_of"]
 
 SUFFIX = "_pointwise"
-"""What the name of an algorithm of this kind ends in, after that of the product's."""
+"""Suffix of the names of these algorithms, after the name of the product's algorithm."""
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 NOTE = "then the rest in one kernel of CuPy's"

@@ -31,7 +31,7 @@ Array = Any
 
 
 def by_channel(p: ConvProblem) -> bool:
-    """Whether the depthwise kernels have this."""
+    """Tells whether the depthwise kernels support this convolution."""
     return not p.transposed and p.depthwise and p.dtype.kind != "c"
 
 
@@ -84,7 +84,7 @@ class Block:
 
 
 def blocks(batch: int, points: tuple[int, ...], depth: int) -> list[Block]:
-    """How a batch is cut: many images at a time, or one; or where that is too much, some of its rows.
+    """Divides a batch into blocks: many images at a time, or one; or where one is too large, some of its rows.
 
     Parameters
     ----------

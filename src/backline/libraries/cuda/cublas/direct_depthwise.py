@@ -21,7 +21,7 @@ SCALARS = (
     "channels", "features", "id", "ih", "iw", "kd", "kh", "kw", "od", "oh", "ow", "sd", "sh", "sw", "dd", "dh", "dw",
     "pd", "ph", "pw",
 )  # fmt: skip
-"""What kernels are told beside arrays: images, kernel, points, stride, dilation, zeros before; three of each."""
+"""Scalars for the kernels: channels, features; three each of image, kernel and output sizes, stride, dilation, padding."""
 
 # x: images, w: weights, g: gradient of the result; dense, in order. y has the dtype P that sums are in.
 FORWARD = r"""

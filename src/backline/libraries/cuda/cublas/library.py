@@ -130,7 +130,7 @@ def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a Plan does, in full.
+    """Complete description of a Plan.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ def recipe(problem: Problem, name: str, snapshot: Any, having: tuple[int, int]) 
 
 
 def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
-    """What cuBLAS has for a Problem on a device with a compute capability."""
+    """Lists cuBLAS's Algorithms and Refusals for a Problem on a device with a compute capability."""
     reason = refusal(problem)
     if reason:
         yield Refusal("cublas", "", reason)

@@ -81,7 +81,7 @@ def ways(dtype: str) -> tuple[Way, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a Plan does, in full.
+    """Complete description of a Plan.
 
     Attributes
     ----------
@@ -120,12 +120,12 @@ def bias_of(problem: Problem) -> int | None:
 
 
 def epilogue_of(problem: Problem) -> int:
-    """What the kernel does after the product."""
+    """Returns cuBLASLt's number for the epilogue, which the kernel applies after the product."""
     return (BIAS if bias_of(problem) is not None else 0) | (RELU if problem.parameter("activation") else 0) or PLAIN
 
 
 def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
-    """What cuBLASLt has for a Problem on a device with a compute capability."""
+    """Lists cuBLASLt's Algorithms and Refusals for a Problem on a device with a compute capability."""
     reason = refusal(problem) or _cannot(problem)
     if reason:
         yield Refusal("cublaslt", "", reason)

@@ -1,4 +1,4 @@
-"""What cuDNN is asked for a convolution, decided from values alone: the graph, which plans are dropped, how one is chosen.
+"""Choice of the cuDNN graph for a convolution: the graph, the plans that are dropped, and how one plan is chosen.
 
 Nothing here needs a device. `cudnn_graphs` builds what a recipe says and decides nothing but what only a run can tell.
 """
@@ -39,7 +39,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """What is left out with a probability, and where the graph reads the numbers that decide it."""
+    """Dropout probability, and the tensors from which the graph reads the seed and offset of its random numbers."""
 
     probability: float
     seed: Tensor
@@ -107,7 +107,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Whether plans are timed at the first call, and how many at most (0: all).
+    """Choice between timing plans at the first call and not timing them, and the most plans to time (0: all).
 
     Plans that need more workspace than there is memory are left out. Where memory runs out all the same, that bound is halved.
     `tuned`: whether the plan that was the fastest when they were timed before, by this process or another, is taken at once.
@@ -120,7 +120,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class ConvRecipe:
-    """What the Plan of a convolution does, in full.
+    """Complete description of the Plan of a convolution.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class ConvRecipe:
 
 
 def conv_refusal(problem: ConvProblem) -> str:
-    """Why cuDNN cannot run a convolution whatever the device; empty if it can."""
+    """Returns why cuDNN cannot run a convolution on any device; empty if it can."""
     if problem.dtype.name not in TYPES:
         return f"it convolves float16, bfloat16, float32 and float64, not {problem.dtype.name}"
     if not problem.dtype.isnative:
@@ -173,7 +173,7 @@ def conv_refusal(problem: ConvProblem) -> str:
 
 
 def conv_algorithms(problem: ConvProblem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
-    """What cuDNN has for a convolution on a device with a compute capability.
+    """Lists cuDNN's Algorithms and Refusals for a convolution on a device with a compute capability.
 
     Those in tf32 first, then those whose plans may all be used.
     """
@@ -201,7 +201,7 @@ def conv_algorithms(problem: ConvProblem, having: tuple[int, int]) -> Iterator[A
 
 
 def depthwise_half(problem: ConvProblem) -> bool:
-    """Whether ``cudnn.depthwise_kernel`` has a say: depthwise in float16 over images of two dimensions, 32 channels or more."""
+    """Tells whether ``cudnn.depthwise_kernel`` applies: depthwise, not transposed, float16, 2-D images, 32 channels or more."""
     plain = not problem.transposed and problem.depthwise
     return plain and problem.dtype.name == "float16" and len(problem.kernel) == 2 and problem.channels >= 32
 
@@ -220,7 +220,10 @@ def modes() -> tuple[str, ...]:
 
 
 def search(snapshot: Any) -> Search:
-    """How a plan is chosen under a Snapshot. No time decides while determinism is asked for: another run may choose another."""
+    """Returns how a plan is chosen under a Snapshot.
+
+    Plans are not timed when determinism is requested: timing may choose a different plan in another run.
+    """
     if snapshot["deterministic"]:
         return Search(False, 0)
     if snapshot["benchmark"]:
@@ -303,7 +306,7 @@ _NODES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
 
 
 def _last(problem: ConvProblem) -> bool:
-    """Whether channels are last: as the result has them."""
+    """Tells whether channels are last, as in the result."""
     return problem.last
 
 
@@ -325,7 +328,7 @@ def _steps(dims: tuple[int, ...], last: bool) -> tuple[int, ...]:
 
 
 def _lies(o: Operand, last: bool) -> bool:
-    """Whether an operand lies as cuDNN is told: dense, its channels last or first. One that is dense both ways does."""
+    """Tells whether an operand is dense in the graph's layout, channels last or first; dense in both layouts counts too."""
     if not o.aligned:
         return False
     if bool(channels_last(o)) is last and channels_last(o) is not None:

@@ -54,7 +54,7 @@ _failed: set[tuple[str, str]] = set()  # keys and plans that were read and did n
 
 
 def key_of(graph: Graph, device: DeviceInfo) -> str:
-    """What a graph's fastest plan is filed under: a line that says all that decides which plans there are."""
+    """Returns the key of a graph's fastest plan: one line with everything that determines which plans there are."""
 
     def spelled(numbers: tuple[int, ...]) -> str:
         return "x".join(map(str, numbers))

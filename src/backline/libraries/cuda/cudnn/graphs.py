@@ -78,7 +78,7 @@ def own_plans(graph: Any) -> list[int]:
 
 
 def why(error: Exception) -> str:
-    """Why a plan was not built: cuDNN has one error for everything, and words in it.
+    """Returns why a plan was not built, from the error's text: cuDNN has one exception type for all errors.
 
     >>> why(RuntimeError("Deselecting execution plan"))
     'dropped by a filter'

@@ -167,7 +167,10 @@ class _Attention:
         return AttentionGrads(grads[0], grads[1], grads[2], None)
 
     def _bias(self, mask: Any) -> tuple[Any, Any]:
-        """What is added to the scores, and which queries may look at no key; these are let look at all, to no effect."""
+        """Returns the bias that is added to the scores, and a mask of the queries that may attend to no key.
+
+        The bias lets these queries attend to every key; their rows of the result and the incoming gradient are set to zero.
+        """
         cupy, made = bindings.cupy(), self.made
         mask = mask if mask.ndim == 4 else mask[None, None]
         seen = mask if made.mask == "bool" else mask != -float("inf")

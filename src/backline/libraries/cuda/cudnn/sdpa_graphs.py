@@ -26,7 +26,7 @@ MASKED = "a key that a mask leaves out still counts if it, or its value, is NaN 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRecipe:
-    """What the Plan of attention does, in full.
+    """Complete description of the Plan of attention.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class AttentionRecipe:
 
 
 def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Facts) -> str:
-    """Why cuDNN's attention cannot run a Problem: the first rule that fails; empty if it can."""
+    """Returns why cuDNN's attention cannot run a Problem: the first rule that fails; empty if it can."""
     reason = attention_constraints.refusal(KERNEL, problem, facts)
     if reason:
         return reason
@@ -67,7 +67,7 @@ def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Fa
 
 
 def attention_algorithms(problem: AttentionProblem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
-    """What cuDNN has for attention under some Facts."""
+    """Lists cuDNN's Algorithms and Refusals for attention under some Facts."""
     reason = attention_refusal(problem, facts)
     if reason:
         yield Refusal("cudnn", KERNEL, reason)
@@ -132,7 +132,7 @@ def attention_recipe(problem: AttentionProblem, name: str) -> AttentionRecipe:
 
 
 def _lies(o: Operand) -> bool:
-    """Whether cuDNN takes an operand as it lies: rows are contiguous, and everything starts at a multiple of `ALIGNMENT`."""
+    """Tells whether cuDNN reads an operand uncopied: contiguous rows, other strides positive multiples of `ALIGNMENT`."""
     if not o.aligned or (o.shape[-1] != 1 and o.strides[-1] != o.dtype.itemsize):
         return False
     return all(n == 1 or (step > 0 and step % ALIGNMENT == 0) for n, step in zip(o.shape[:-1], o.strides[:-1], strict=True))

@@ -1,4 +1,4 @@
-"""What cuFFT has to do for a Fourier transform: plans, copies around them, and their order. Nothing here needs a device.
+"""Sequence of cuFFT's work for a Fourier transform: plans, copies around them, and their order. No device is needed.
 
 cuFFT transforms up to three axes at once and one axis of a batch, and takes strides only where each axis lies inside the one
 before it. What lies otherwise is copied, or transformed in several calls or passes; both are decided here.
@@ -28,7 +28,7 @@ HALF_CAPABILITY = (5, 3)
 
 
 def refusal(p: FftProblem) -> str:
-    """Why cuFFT does not take a Problem at all, or an empty string."""
+    """Returns why cuFFT does not support a Problem at all, or an empty string."""
     if p.op == "fft.r2r":
         return "cuFFT has no cosine and sine transforms"
     if p.dtype.char in "gG":
@@ -39,7 +39,7 @@ def refusal(p: FftProblem) -> str:
 
 
 def half_refusal(p: FftProblem, capability: tuple[int, int]) -> str:
-    """Why cuFFT does not transform a Problem of float16 in float16, or an empty string."""
+    """Returns why cuFFT does not transform a float16 Problem in float16, or an empty string."""
     if p.op == "fft.c2r":
         return "cuFFT's transforms in float16 are used for real input that is no spectrum"
     if capability < HALF_CAPABILITY:
@@ -342,7 +342,7 @@ def _order(part: _Part) -> tuple[int, ...]:
 
 
 def _apart(part: _Part) -> bool:
-    """Whether no two elements share memory, as far as that can be told at once."""
+    """Tells whether no two elements share memory, by a sufficient condition on the strides."""
     step = 0
     for n, s in sorted(((n, abs(s)) for n, s in zip(part.shape, part.strides, strict=True) if n > 1), key=lambda d: d[1]):
         if s <= step:

@@ -1,4 +1,4 @@
-"""What a Fourier transform by cuFFT is made of, as values: memory, plans, copies around them, in an order."""
+"""Steps of a Fourier transform by cuFFT, as values: memory, plans, the copies around them, and their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Offsets = tuple[tuple[int, int], ...]  # bytes of the two sides
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How one side of a plan lies, in its elements: the room of each axis, the step of the last, that of the batch."""
+    """Layout of one side of a plan, in elements: storage size of each axis, stride of the last axis, stride of the batch."""
 
     embed: tuple[int, ...]
     stride: int

@@ -79,7 +79,7 @@ def _one_pass(p: NeuralProblem) -> Run:
 
 
 def reason(p: NeuralProblem) -> str:
-    """Why there is no such layer here; empty where there is."""
+    """Returns why CuPy cannot run a layer; empty if it can."""
     if p.op not in FORMULAS and p.op.removesuffix("_grad") not in ONE_PASS:
         return f"CuPy has no {p.op}"
     return "" if p.dtype.name in DTYPES else f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"

@@ -34,7 +34,7 @@ PREFERENCE = "cuda.preferred_linalg_library"
 
 
 def listed(problem: LinalgProblem, version: Version, preference: str) -> Iterator[Algorithm | Refusal]:
-    """What cuSOLVER has for a Problem: the Algorithm of the rules first, what it may be compared with next."""
+    """Lists cuSOLVER's Refusals and Algorithms for a Problem: the rules' choice first, then Algorithms to compare it with."""
     if problem.op not in OPERATIONS:
         yield Refusal("cusolver", "", f"it has no {problem.op}")
         return

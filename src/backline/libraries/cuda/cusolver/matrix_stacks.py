@@ -21,12 +21,12 @@ LEFT, RIGHT = 0, 1
 
 
 def address(array: Any) -> int:
-    """Where an array begins."""
+    """Returns the device address at which an array begins."""
     return int(array.data.ptr)
 
 
 class Settings:
-    """What the calls of a Plan have in common.
+    """Settings that the calls of a Plan have in common.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Stacks:
         return self.xp.empty(shape, self.dtype if dtype is None else dtype)
 
     def infos(self, items: int) -> Any:
-        """Where routines write what went wrong."""
+        """Returns an array of zeros to which routines write their status codes, one for each item."""
         return self.xp.zeros((items,), np.int32)
 
     def stack(self, array: Any) -> Any:

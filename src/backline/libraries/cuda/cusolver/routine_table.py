@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What is done instead, for what shows only when it ran.
+    """Routines to run instead, for a condition that is known only after the first ones ran.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a Plan does.
+    """Description of a Plan.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def _steps(way: str, dtype: str) -> tuple[Step, ...]:
 
 
 def _own_name(way: str, dtype: str) -> str:
-    """What a routine is called for complex matrices, where that is something else."""
+    """Returns the name of a routine, which for some routines is different for complex matrices."""
     if dtype.startswith("complex"):
         for real, complex_ in (("syevj", "heevj"), ("orgqr", "ungqr"), ("ormqr", "unmqr")):
             if way.startswith(real):
@@ -148,7 +148,7 @@ def _recipe(p: LinalgProblem, *ways: str, any_order: bool = False, note: str = "
 
 
 def refusals(p: LinalgProblem, version: Version = None) -> Iterator[tuple[str, str]]:
-    """What cuSOLVER cannot do of a Problem: algorithm ("" for all) and reason."""
+    """Lists what cuSOLVER does not support of a Problem: algorithm ("" for all) and reason."""
     if p.dtype.name not in LETTER:
         yield "", f"it has no linear algebra of {p.dtype.name}"
         return

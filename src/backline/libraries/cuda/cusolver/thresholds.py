@@ -1,4 +1,4 @@
-"""Where one way to do linear algebra on many matrices turns better than another: every threshold, and the rules made of them.
+"""Thresholds at which one linear-algebra algorithm for many matrices becomes faster than another, and the rules that use them.
 
 Many small matrices want one call for all of them, few large ones a call for each. Where one turns better than the other was
 measured by PyTorch's developers, whose newest rules these are.
@@ -92,7 +92,7 @@ LIMITS = Limits()
 
 
 def lu_way(m: int, n: int, b: int, dtype: str) -> str:
-    """How LU factors are computed.
+    """Returns the name of the routine that computes LU factors.
 
     >>> lu_way(100, 100, 2, "float32"), lu_way(130, 130, 2, "float32"), lu_way(3, 4, 1000, "float32")
     ('getrf_batched', 'getrf', 'getrf')
@@ -106,7 +106,7 @@ def lu_way(m: int, n: int, b: int, dtype: str) -> str:
 
 
 def older_lu_way(m: int, n: int, b: int) -> str:
-    """How an older rule computed them; kept to be compared with.
+    """Returns the name of the routine that an older rule chooses for LU factors; kept for comparison.
 
     >>> older_lu_way(512, 512, 100), older_lu_way(511, 511, 100)
     ('getrf', 'getrf_batched')
@@ -115,7 +115,7 @@ def older_lu_way(m: int, n: int, b: int) -> str:
 
 
 def solve_way(n: int, k: int, b: int, adjoint: bool, preference: str) -> str:
-    """How a system is solved with LU factors: each matrix by itself, all in one call, or as two triangular systems.
+    """Returns the routine that solves with LU factors: each matrix separately, all in one call, or as two triangular systems.
 
     >>> solve_way(16, 16, 1, False, "default"), solve_way(17, 17, 1, False, "default"), solve_way(64, 1, 1, False, "cusolver")
     ('getrs_batched', 'trsm', 'getrs')
@@ -137,7 +137,7 @@ def solve_way(n: int, k: int, b: int, adjoint: bool, preference: str) -> str:
 
 
 def trsm_way(n: int, b: int) -> str:
-    """How triangular systems are solved.
+    """Returns the name of the routine that solves triangular systems.
 
     >>> trsm_way(64, 8), trsm_way(64, 9), trsm_way(63, 1)
     ('trsm', 'trsm_batched', 'trsm_batched')
@@ -150,7 +150,7 @@ def _many_for_qr(m: int, b: int) -> bool:
 
 
 def qr_way(m: int, b: int) -> str:
-    """How matrices of m rows are factored into Q and R.
+    """Returns the name of the routine that factors matrices of m rows into Q and R.
 
     >>> qr_way(256, 16), qr_way(256, 15), qr_way(257, 100)
     ('geqrf_batched', 'geqrf', 'geqrf')
@@ -159,7 +159,7 @@ def qr_way(m: int, b: int) -> str:
 
 
 def lstsq_way(m: int, n: int, b: int) -> str:
-    """How least-squares problems are solved.
+    """Returns the name of the routine that least-squares problems are solved with.
 
     >>> lstsq_way(256, 100, 16), lstsq_way(100, 256, 16)
     ('gels_batched', 'geqrf')
@@ -168,7 +168,7 @@ def lstsq_way(m: int, n: int, b: int) -> str:
 
 
 def eigh_way(n: int, b: int, dtype: str, version: Version) -> str:
-    """How eigenvalues of symmetric and Hermitian matrices are computed.
+    """Returns the name of the routine that computes eigenvalues of symmetric and Hermitian matrices.
 
     >>> eigh_way(32, 2, "float64", (11, 7, 1)), eigh_way(32, 2, "float64", (11, 7, 0)), eigh_way(33, 2, "float64", None)
     ('syev_batched', 'syevj_batched', 'syevd')
@@ -180,7 +180,7 @@ def eigh_way(n: int, b: int, dtype: str, version: Version) -> str:
 
 
 def svd_way(m: int, n: int, b: int, driver: str | None) -> str:
-    """How singular values are computed.
+    """Returns the name of the routine that computes singular values.
 
     >>> svd_way(32, 32, 2, None), svd_way(33, 32, 2, None), svd_way(32, 32, 2, "gesvd")
     ('gesvdj_batched', 'gesvdj', 'gesvd')

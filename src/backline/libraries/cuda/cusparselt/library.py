@@ -64,7 +64,7 @@ VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is done for one Problem.
+    """Description of the computation for one Problem.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Recipe:
 
 
 def refusal(p: SparseProblem, device: tuple[int, int], version: int | None) -> str:
-    """Why cuSPARSELt does not take a Problem, or an empty string.
+    """Returns why cuSPARSELt does not support a Problem, or an empty string.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _attributes(p: SparseProblem) -> tuple[tuple[str, int], ...]:
 
 
 def _lies(o: Operand, multiple: int) -> str:
-    """Whether a matrix lies row by row ("C") or column by column ("F") as the library takes it; else an empty string."""
+    """Returns "C" (row-major) or "F" (column-major) for a matrix in a layout that the library accepts; else an empty string."""
     item = o.dtype.itemsize
     for name, inner, outer in (("C", 1, 0), ("F", 0, 1)):
         step = o.strides[outer]

@@ -64,7 +64,7 @@ def symbols(ways: tuple[str, ...], dtype: str) -> tuple[str, ...]:
 
 
 def listed(problem: LinalgProblem, exports: Any) -> Iterator[Algorithm | Refusal]:
-    """What MAGMA has for a Problem; `exports` says whether the library has a function."""
+    """Lists MAGMA's Algorithms and Refusals for a Problem; `exports` tells whether the library has a function."""
     ways = WAYS.get(problem.op, ())
     if not ways:
         yield Refusal("magma", "", f"{problem.op} is not among what is called of it")
