@@ -15,7 +15,7 @@ import backline
 from backline import libraries
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import array_kinds
-from backline.libraries.array_kinds import ArrayKind, Described, likeness
+from backline.libraries.array_kinds import ArrayKind, Described, meta_array
 from backline.libraries.base import Algorithm, Library
 from backline.problems import Problem
 from device_arrays import ndarray
@@ -166,6 +166,6 @@ def test_an_operation_that_no_library_of_the_device_has() -> None:
 @pytest.mark.parametrize("made", [A, A.T, A[::-1, ::2], np.broadcast_to(B[:1], (4, 5)), np.zeros((0, 3)), np.float64(3)])
 def test_a_likeness_is_laid_out_the_same(made: Any) -> None:
     array = np.asarray(made)
-    found = likeness(Described(array.dtype, array.shape, array.strides, "cuda:0"))
+    found = meta_array(Described(array.dtype, array.shape, array.strides, "cuda:0"))
     assert (found.shape, found.dtype) == (array.shape, array.dtype)
     assert found.strides == array.strides or not array.size

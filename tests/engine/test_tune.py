@@ -18,7 +18,7 @@ from backline import libraries, switches
 from backline.cli import tune as cli_tune
 from backline.engine import tune_script
 from backline.engine.tuning import machine_load, measure, record_store
-from backline.engine.tuning.load_cost import not_worth
+from backline.engine.tuning.load_cost import not_worth_loading
 from backline.engine.tuning.record import TuningRecord
 from backline.engine.tuning.trace_script import pack, unpack
 from backline.errors import BadValue
@@ -78,7 +78,7 @@ def test_a_script_is_tuned(script: str, file: Path, capfd: pytest.CaptureFixture
 
 
 def test_the_tuned_run_takes_the_winners(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_script, "not_worth", lambda *arguments: {})
+    monkeypatch.setattr(tune_script, "not_worth_loading", lambda *arguments: {})
     report = tune_script.tune_script([script], budget=5.0)
     winners = {r.key: r.winner for r in report.records}
     assert {e["key"]: e["algorithm"] for e in report.tuned.entries} == winners
@@ -212,12 +212,12 @@ def test_what_a_library_saves_is_weighed_over_all_problems_of_a_script() -> None
     one, two = record("one", numpy=3.0, mkl=2.0, blis=2.1), record("two", numpy=3.0, mkl=2.0)
     loading = {"mkl": 1.5, "blis": 0.5}
     # Each alone does not pay for MKL; both together do, and BLIS then saves nothing.
-    assert set(not_worth([(one, 1)], loading, ())) == {"mkl"}
-    assert set(not_worth([(two, 1)], loading, ())) == {"mkl", "blis"}
-    assert set(not_worth([(one, 1), (two, 1)], loading, ())) == {"blis"}
+    assert set(not_worth_loading([(one, 1)], loading, ())) == {"mkl"}
+    assert set(not_worth_loading([(two, 1)], loading, ())) == {"mkl", "blis"}
+    assert set(not_worth_loading([(one, 1), (two, 1)], loading, ())) == {"blis"}
     # What is loaded in any case costs nothing more; what alone can run something stays.
-    assert set(not_worth([(two, 1)], loading, ("mkl",))) == {"blis"}
-    assert set(not_worth([(record("three", blis=1.0), 1)], loading, ())) == {"mkl"}
+    assert set(not_worth_loading([(two, 1)], loading, ("mkl",))) == {"blis"}
+    assert set(not_worth_loading([(record("three", blis=1.0), 1)], loading, ())) == {"mkl"}
 
 
 def test_runs_are_compared_whatever_layouts_their_results_have() -> None:

@@ -648,8 +648,8 @@ def test_the_level_is_put_back_when_the_library_raises(speaking: Speaking) -> No
     speaking.while_running = fail
     with mkldnn.verbose(2), pytest.raises(ZeroDivisionError):
         backline.mm(SMALL, SMALL)
-    voice = voice_of(speaking)
-    assert speaking.level == 0 and voice is not None and not voice.rwlock.write_locked
+    control = voice_of(speaking)
+    assert speaking.level == 0 and control is not None and not control.rwlock.write_locked
 
 
 def test_scopes_of_two_libraries_are_apart(speaking: Speaking, capfd: pytest.CaptureFixture[str]) -> None:

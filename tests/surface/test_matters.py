@@ -159,9 +159,9 @@ def printed(library: str) -> Callable[[], Any]:
     def see() -> Any:
         levels: list[int] = []
         made = need(library)
-        voice = verbosity_control.Voice(made, lambda level: (levels.append(level), 0)[1])
+        control = verbosity_control.VerbosityControl(made, lambda level: (levels.append(level), 0)[1])
         with pytest.MonkeyPatch.context() as patch, backends.flags(only=(library,)):
-            patch.setitem(verbosity_control._voices, id(made), (made, voice))
+            patch.setitem(verbosity_control._controls, id(made), (made, control))
             plan_caches.clear()
             backline.matmul(A, A)
         plan_caches.clear()

@@ -27,7 +27,7 @@ from .choose import eligible, planner
 from .tuning import coverage, database
 from .tuning import record_store as records
 from .tuning.benchmark import measure_missing
-from .tuning.load_cost import not_worth
+from .tuning.load_cost import not_worth_loading
 from .tuning.record import TuningRecord
 from .tuning.trace_script import unpack
 
@@ -387,7 +387,7 @@ def _weigh(report: TuneReport, untuned: Run) -> None:
     files = [library for library in libraries.all_libraries() if isinstance(library, FileLibrary) and library.loaded()]
     # A library that is missing took time to be looked for as well; it is `backline info` that tells of those.
     loading = {library.name: library.load_seconds for library in files if library.load_seconds and library.available()}
-    report.not_loaded = not_worth(measured, loading, needed)
+    report.not_loaded = not_worth_loading(measured, loading, needed)
     if report.not_loaded or any(r.left for r in weighed):
         report.records = [replace(r, left=report.not_loaded) for r in report.records]
         report.held = [replace(r, left=report.not_loaded) for r in report.held]

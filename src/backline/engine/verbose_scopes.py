@@ -17,7 +17,7 @@ import numpy as np
 from .. import _core
 from ..errors import BackendUnavailable
 from ..libraries.base import Algorithm, Library, Planner, PythonPlan, planner_for
-from ..libraries.verbosity_control import Voice, library_of, read_mkl, read_onednn, voice_of
+from ..libraries.verbosity_control import VerbosityControl, library_of, read_mkl, read_onednn, voice_of
 from ..native import capture_stdout
 from ..problems import Problem
 from ..switches import Scope, Switch
@@ -193,12 +193,12 @@ class VerbosePlan(PythonPlan):
 
     __slots__ = ("kept_bytes",)
 
-    def __init__(self, plan: Any, voice: Voice, level: int) -> None:
+    def __init__(self, plan: Any, control: VerbosityControl, level: int) -> None:
         choice = plan.choice
         self.kept_bytes: int = getattr(plan, "kept_bytes", 0)
 
         def run(*arrays: Any) -> Any:
-            return _speak(voice, level, "execution", choice.problem, choice.chosen, lambda: plan(*arrays))
+            return _speak(control, level, "execution", choice.problem, choice.chosen, lambda: plan(*arrays))
 
         super().__init__(run)
         self.choice = choice
@@ -206,13 +206,13 @@ class VerbosePlan(PythonPlan):
 
 def around(plan: Any, library: Library, snapshot: Any) -> Any:
     """The plan, or one around it where the level that a Snapshot asks for is not silence, or the library's own is not."""
-    voice = voice_of(library)
-    if voice is None:
+    control = voice_of(library)
+    if control is None:
         return plan
     if isinstance(plan, _core.PreparedCall):
-        plan.rwlock = voice.rwlock
-    level = voice.level(snapshot)
-    return VerbosePlan(plan, voice, level) if level or voice.standing else plan
+        plan.rwlock = control.rwlock
+    level = control.level(snapshot)
+    return VerbosePlan(plan, control, level) if level or control.initial_level else plan
 
 
 def prepare(library: Library, problem: Problem, algorithm: Algorithm, snapshot: Any, planner: Planner) -> Any:
@@ -221,35 +221,37 @@ def prepare(library: Library, problem: Problem, algorithm: Algorithm, snapshot: 
     def make() -> Any:
         return library.prepare(problem, algorithm, *planner_for(library, planner))
 
-    voice = voice_of(library)
-    if voice is not None:
-        level = voice.level(snapshot)
-        if level < voice.standing or (level == 2 and voice.creates):
-            return _speak(voice, level, "creation", problem, algorithm, make)
+    control = voice_of(library)
+    if control is not None:
+        level = control.level(snapshot)
+        if level < control.initial_level or (level == 2 and control.creates):
+            return _speak(control, level, "creation", problem, algorithm, make)
     return make()
 
 
-def _speak(voice: Voice, level: int, phase: str, problem: Problem, algorithm: Algorithm, run: Callable[[], Any]) -> Any:
+def _speak(
+    control: VerbosityControl, level: int, phase: str, problem: Problem, algorithm: Algorithm, run: Callable[[], Any]
+) -> Any:
     """Run something at a level. One thread at a time: the level and descriptor 1 belong to the whole process."""
     if not level:
-        with capture_stdout.turn(), voice.at(0):
+        with capture_stdout.turn(), control.at(0):
             return run()
-    caught = capture_stdout.Capture(voice.prefixes)
+    caught = capture_stdout.Capture(control.prefixes)
     spent = 0
     try:
-        with caught, voice.at(level):
+        with caught, control.at(level):
             start = time.perf_counter_ns()
             try:
                 return run()
             finally:
                 spent = time.perf_counter_ns() - start
     finally:  # a call that fails has printed, too
-        scopes = _listeners(voice.backend)
+        scopes = _listeners(control.backend)
         if scopes:
             shapes = tuple(o.shape for o in problem.operands if not o.role.startswith("out"))
             event = VerboseEvent(
                 algorithm.library, problem.op, algorithm.name, shapes, problem.dtype.name, algorithm.threads, spent * 1e-6,
-                phase, tuple(caught.lines), voice.backend,
+                phase, tuple(caught.lines), control.backend,
             )  # fmt: skip
             for scope in scopes:
                 scope.log.append(event)

@@ -17,7 +17,16 @@ from .. import _core
 from ..problems.memory_layout import contiguous_strides
 
 __all__ = [
-    "ArrayKind", "Described", "arrays_in", "describe", "kind_of", "learn", "likeness", "measured_by", "register", "unregister",
+    "ArrayKind",
+    "Described",
+    "arrays_in",
+    "describe",
+    "kind_of",
+    "learn",
+    "measured_by",
+    "meta_array",
+    "register",
+    "unregister",
 ]  # fmt: skip
 
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -163,11 +172,11 @@ def describe(array: Any, kind: ArrayKind) -> Described:
     return Described(kind.dtype(array), tuple(int(n) for n in array.shape), kind.strides(array), kind.device(array))
 
 
-def likeness(of: Described) -> np.ndarray[Any, Any]:
+def meta_array(of: Described) -> np.ndarray[Any, Any]:
     """A NumPy array laid out like another one, in memory that nobody wrote to and that takes no room.
 
     >>> import numpy as np
-    >>> a = likeness(Described(np.dtype(np.float32), (1000, 1000, 1000), (4, 4000, 4000000), "cuda:0"))
+    >>> a = meta_array(Described(np.dtype(np.float32), (1000, 1000, 1000), (4, 4000, 4000000), "cuda:0"))
     >>> a.shape, a.strides, a.dtype.name
     ((1000, 1000, 1000), (4, 4000, 4000000), 'float32')
     """

@@ -17,13 +17,13 @@ from ..switches.initial_verbosity import starting_mkl, starting_mkldnn
 from . import registry
 from .base import Library
 
-__all__ = ["Voice", "backend_of", "library_of", "read_mkl", "read_onednn", "voice_of"]
+__all__ = ["VerbosityControl", "backend_of", "library_of", "read_mkl", "read_onednn", "voice_of"]
 
 _STARTING = {"mkl": starting_mkl, "mkldnn": starting_mkldnn}
 _PREFIXES = {"mkl": ("MKL_VERBOSE",), "mkldnn": ("onednn_verbose", "dnnl_verbose", "mkldnn_verbose")}
 
 
-class Voice:
+class VerbosityControl:
     """The verbose level of one library.
 
     Attributes
@@ -32,7 +32,7 @@ class Voice:
         Module of the switchboard it belongs to, "mkl".
     switch
         The switch that holds the level asked for.
-    standing
+    initial_level
         Level that the environment gave the library: what it has between the calls that set another one.
     rwlock
         Keeps calls of other threads out while one runs at its own level.
@@ -46,17 +46,17 @@ class Voice:
         self.backend = backend_of(library)
         self.switch = f"{self.backend}.verbose_level"
         starting = _STARTING.get(self.backend)
-        self.standing = starting()[0] if starting else 0
+        self.initial_level = starting()[0] if starting else 0
         native = getattr(getattr(library, "traits", None), "native", None)
         self.rwlock = _core.ReadWriteLock() if native is None else native.rwlock  # calls that prepare plans take it too
         self.prefixes: tuple[str, ...] = _PREFIXES.get(self.backend, ())
         self.creates = self.backend != "mkl"
-        self._level = self.standing
+        self._level = self.initial_level
         self._set = set_level
 
     def level(self, snapshot: Any) -> int:
         """Returns the level that a Snapshot asks for."""
-        asked: int = snapshot.get(self.switch, self.standing)
+        asked: int = snapshot.get(self.switch, self.initial_level)
         return asked
 
     @contextmanager
@@ -94,25 +94,25 @@ def library_of(backend: str) -> Library | None:
     return libraries.get(name) if name in libraries.names() and (row is None or row.backend == backend) else None
 
 
-_voices: dict[int, tuple[Library, Voice | None]] = {}
+_controls: dict[int, tuple[Library, VerbosityControl | None]] = {}
 
 
-def voice_of(library: Library) -> Voice | None:
-    """The voice of a library that is loaded; None if it cannot be made to print.
+def voice_of(library: Library) -> VerbosityControl | None:
+    """The control of a library that is loaded; None if it cannot be made to print.
 
     A library of a plug-in has one if it has a method ``set_verbose(level)`` that returns the former level.
     """
-    found = _voices.get(id(library))
+    found = _controls.get(id(library))
     if found is None:  # the entry holds the library: its id stays its own
-        found = _voices.setdefault(id(library), (library, _make(library)))
+        found = _controls.setdefault(id(library), (library, _make(library)))
     return found[1]
 
 
-def _make(library: Library) -> Voice | None:
+def _make(library: Library) -> VerbosityControl | None:
     own = getattr(library, "set_verbose", None)
     if own is None and library.name == "mkl":
         own = _mkl(library)
-    return None if own is None else Voice(library, own)
+    return None if own is None else VerbosityControl(library, own)
 
 
 def _mkl(library: Any) -> Callable[[int], int] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..libraries.array_kinds import describe, kind_of, likeness
+from ..libraries.array_kinds import describe, kind_of, meta_array
 from ..libraries.reference.array_namespaces import NUMPY, Space, mlx_space
 
 __all__ = [
@@ -35,7 +35,7 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
         if kind is not None:
             raise BadType(
                 f"{where} must be a NumPy array, not one of {kind.title}", cause="this is computed on the host alone",
-                remedy="a copy on the host, which the program makes: nothing is copied behind your back",
+                remedy="a copy on the host, which the program makes: Backline never copies between devices implicitly",
             )  # fmt: skip
         raise BadType(
             f"{where} must be a NumPy array, not {type(value).__name__}",
@@ -116,7 +116,7 @@ def dtype_of(array: Array) -> np.dtype[Any]:
 def like(value: Any) -> Any:
     """A NumPy array like one of another kind, to check; other values as they are."""
     kind = kind_of(value)
-    return value if kind is None else likeness(describe(value, kind))
+    return value if kind is None else meta_array(describe(value, kind))
 
 
 def native(array: Array) -> Array:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..libraries.array_kinds import arrays_in, describe, kind_of, likeness
+from ..libraries.array_kinds import arrays_in, describe, kind_of, meta_array
 from ..problems import Problem
 
 __all__ = ["among", "device", "problem_of"]
 
-_described = threading.local()  # where the arrays are that likenesses stand for, while a Problem is made of them
+_described = threading.local()  # where the arrays are that meta arrays stand for, while a Problem is made of them
 
 
 def among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -82,4 +82,4 @@ def _like(value: Any) -> Any:
     if not described.dtype.isnative:
         what = f"an operand has dtype {described.dtype.str}, whose bytes are in the other order"
         raise BadType(what, remedy="convert it first: x.astype(x.dtype.newbyteorder('='))")
-    return likeness(described)
+    return meta_array(described)

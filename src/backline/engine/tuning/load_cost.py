@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from .record import TuningRecord
 
-__all__ = ["not_worth"]
+__all__ = ["not_worth_loading"]
 
 
-def not_worth(
+def not_worth_loading(
     measured: Sequence[tuple[TuningRecord, int]], loading: Mapping[str, float], needed: Collection[str]
 ) -> dict[str, str]:
     """The libraries that cost a script more than they save it, each with the figures.
@@ -27,9 +27,9 @@ def not_worth(
     Examples
     --------
     >>> record = TuningRecord("matmul f32 8x8 8x8", 1, medians={"numpy.matmul@1": 3e-3, "mkl.gemm@1": 1e-3})
-    >>> not_worth([(record, 4)], {"mkl": 0.02}, ())
+    >>> not_worth_loading([(record, 4)], {"mkl": 0.02}, ())
     {'mkl': 'takes 20 ms to load, and saves the script 8 ms'}
-    >>> not_worth([(record, 40)], {"mkl": 0.02}, ())
+    >>> not_worth_loading([(record, 40)], {"mkl": 0.02}, ())
     {}
     """
     used = set(loading)
