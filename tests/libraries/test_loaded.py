@@ -171,7 +171,7 @@ print(json.dumps({"libraries": libraries, "kinds": kinds, "unchanged": unchanged
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "KMP_", "GOMP_"))}
     done = subprocess.run(
         [sys.executable, "-c", program + tail],
-        env={**clean, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "1"},
+        env={**clean, "PYTHONPATH": os.pathsep.join([source, clean.get("PYTHONPATH", "")]), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

@@ -71,11 +71,6 @@ KINDS = [
         "nobody who has complex numbers means that", "`x.real`",
     ),
     Kind(
-        r"matrix_exp", "refused", "has dtype b?float16",
-        "`linalg.matrix_exp` of float16 and bfloat16",
-        "linear algebra takes float32 and float64, real and complex: no library has it in 16 bits", "`x.astype(np.float32)`",
-    ),
-    Kind(
         r"empty", "refused", "device",
         "`empty(device=\"cpu\")`, `requires_grad=`",
         "an array is where it was made, and has no gradient", "leave them out; `cupy.empty` makes an array on a device",
