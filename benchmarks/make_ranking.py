@@ -1,8 +1,9 @@
-"""Makes ``src/backline/engine/ranking.json``: the order of algorithms on a machine nobody tuned. About 20 minutes.
+"""Makes the shipped ranking of this machine's class of processors: the times of all algorithms. About 25 minutes.
 
-``python benchmarks/make_ranking.py [products] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
-algorithm on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they
-are. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
+``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does,
+every algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
+parts that are not named stay as they are. What was measured beside another program, or makes no sense beside its neighbours, is
+measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 
 os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
 
+import ml_dtypes
 import numpy as np
 
 import backline
@@ -139,11 +141,44 @@ def transforms(dtype):
         yield "fft.irfftn", (np.empty((*shape[:-1], shape[-1] // 2 + 1), wide),), {"dim": axes}
 
 
-PARTS = {"products": products, "algebra": linear_algebra, "layers": layers, "transforms": transforms}
-REAL = ("layers", "transforms")  # measured for float32 and float64; complex transforms are among them
+def halves(dtype):
+    """Products and layers of 16-bit floats: on processors that have instructions for them, and elsewhere."""
+    for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048):
+        yield "matmul", (np.empty((n, n), dtype), np.empty((n, n), dtype)), {}
+    for m, k, n in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)):
+        yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+    for n in (64, 512, 2048):
+        yield "matmul", (np.empty((1, n), dtype), np.empty((n, n), dtype)), {}
+    for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
+        yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
+    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
+        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
+        yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
+    for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
+        weight = np.empty((features, channels, kernel, kernel), dtype)
+        for batch in (1, 8):
+            yield "nn.functional.conv2d", (images(batch, channels, (size, size), dtype), weight), {"padding": kernel // 2}
 
 
-def part_of(op):
+def dtypes(names):
+    return tuple(np.dtype(name) for name in names.split())
+
+
+# Part -> its Problems, and the dtypes they are measured for. Complex transforms are among the real ones.
+PARTS = {
+    "products": (products, dtypes("float32 float64 complex64 complex128")),
+    "halves": (halves, (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))),
+    "algebra": (linear_algebra, dtypes("float32 float64 complex64 complex128")),
+    "layers": (layers, dtypes("float32 float64")),
+    "transforms": (transforms, dtypes("float32 float64")),
+}
+TRIES = 4
+
+
+def part_of(entry):
+    op = entry["op"]
+    if entry["dtype"] in ("f16", "bf16"):
+        return "halves"
     if op.startswith("fft."):
         return "transforms"
     if op == "matmul":
@@ -151,18 +186,40 @@ def part_of(op):
     return "algebra" if op.startswith(("linalg.", "cholesky_")) else "layers"
 
 
+def measured(problem, able, threads):
+    """Times of the algorithms, each the least of the runs that it took: a run beside another program is done again."""
+    times = {}
+    for _ in range(TRIES):
+        record = measure_problem(problem, able, threads, budget=0.25, limit=4.0, seed=1)
+        for a in able:
+            if (seconds := record.seconds(a.key)) is not None:
+                times[a.key] = min(seconds, times.get(a.key, seconds))
+        if not record.disturbed and not implausible(times, problem.flops):
+            break
+    return times
+
+
+def implausible(times, flops):
+    """Tells whether work that is worth two threads took much longer on all threads than on one."""
+    alone = {key[:-2]: t for key, t in times.items() if key.endswith("@1")}
+    return flops >= 1e6 and any(t > 2.5 * alone.get(key[:-2], t) for key, t in times.items() if key.endswith("@n"))
+
+
 def main() -> None:
     threads = backline.get_num_threads()
     wanted = sys.argv[1:] or list(PARTS)
     if set(wanted) - set(PARTS):
         sys.exit(f"parts are {', '.join(PARTS)}")
-    old = ranking.data() if set(wanted) != set(PARTS) else {"entries": []}
-    entries = [e for e in old["entries"] if part_of(e["op"]) not in wanted]
+    path = ranking.file_name(ranking.here())
+    old = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            old = json.load(stream)["entries"]
+    entries = [e for e in old if part_of(e) not in wanted]
     begin = time.perf_counter()
-    for name in ("float32", "float64", "complex64", "complex128"):
-        dtype = np.dtype(name)
-        parts = [part for name, part in PARTS.items() if name in wanted and (dtype.kind == "f" or name not in REAL)]
-        for op, args, kwargs in (row for part in parts for row in part(dtype)):
+    for part in wanted:
+        rows, kinds = PARTS[part]
+        for op, args, kwargs in (row for dtype in kinds for row in rows(dtype)):
             problem = operations[op].build(*args, **kwargs)
             able = [
                 a
@@ -171,10 +228,9 @@ def main() -> None:
                 for a in library.algorithms(problem, threads)
                 if isinstance(a, Algorithm)
             ]
-            record = measure_problem(problem, able, threads, budget=0.25, limit=4.0, seed=1)
-            timed = sorted((s, a.key) for a in able if (s := record.seconds(a.key)) is not None)
+            timed = sorted((seconds, key) for key, seconds in measured(problem, able, threads).items())
             entries.append({
-                "op": problem.op, "dtype": short(dtype), "class": ranking.shape_class(problem),
+                "op": problem.op, "dtype": short(problem.dtype), "class": ranking.shape_class(problem),
                 "size": round(math.log2(max(problem.flops, 1))), "example": problem.key, "order": [key for _, key in timed],
                 "microseconds": [round(s * 1e6, 2) for s, _ in timed],
             })  # fmt: skip
@@ -187,7 +243,7 @@ def main() -> None:
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
     lines = ",\n  ".join(json.dumps(e) for e in entries)
-    with open(ranking.FILE, "w", encoding="utf-8") as stream:
+    with open(path, "w", encoding="utf-8") as stream:
         stream.write('{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n")
 
 

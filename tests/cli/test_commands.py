@@ -58,12 +58,13 @@ def test_info_shows_every_part() -> None:
 def test_info_as_json() -> None:
     content = of_json("info")
     assert set(content) == {
-        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "mapped", "conflicts", "tuning",
+        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "mapped", "conflicts", "ranking", "tuning",
     }  # fmt: skip
     assert content["numpy"] == np.__version__ and content["machine"]["fingerprint"] == fingerprint()
     for library in content["libraries"]:
         assert library["available"] or library["reason"]
         assert {"name", "title", "reason", "how to get"} <= set(library)
+    assert content["ranking"]["class"] and content["ranking"]["shipped for"] in ("amd-avx512-2c", "intel-amx-2c")
     assert content["tuning"] == {
         "path": "", "exists": False, "records": 0, "newest": "", "other_machines": 0, "problem": "", "dropped": {},
     }  # fmt: skip

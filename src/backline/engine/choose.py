@@ -93,7 +93,8 @@ def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot
     record = record_store.find(effective_precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
         return record_store.sooner(record, choice.chosen.key, waiting)
-    return ranking.sooner(problem, choice.chosen, waiting)
+    reduced = effective_precision.requested(problem, snapshot) in effective_precision.FINENESS
+    return ranking.sooner(problem, choice.chosen, waiting, reduced)
 
 
 def _choose(
