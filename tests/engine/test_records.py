@@ -260,6 +260,52 @@ def test_an_import_with_one_bad_line_takes_nothing(tmp_path: Path) -> None:
     assert record_store.every() == []
 
 
+# Records of earlier versions --------------------------------------------------------------------------------------------------
+
+
+def of_before(**changes: Any) -> TuningRecord:
+    """A record with keys of algorithms that have other names now; no version is known of the library that they are of now."""
+    old = {"numpy.compiled@n": 4e-6, "numpy.compiled@1": 5e-6, "numpy.loops@1": 9e-6}
+    base = made(
+        key="relu_grad f32 256x1024 256x1024", medians=old, minima={k: s / 2 for k, s in old.items()}, runs=dict.fromkeys(old, 50),
+        errors=dict.fromkeys(old, 0.0), winner="numpy.compiled@n", covered=tuple(sorted(old)),
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def test_a_record_of_before_is_read_under_the_names_of_now(file: Path) -> None:
+    old = of_before(rejected={"numpy.compiled@1": "it failed"})
+    found = parse(old.line())
+    assert dict(found.medians) == {"kernels.compiled@n": 4e-6, "kernels.compiled@1": 5e-6, "numpy.loops@1": 9e-6}
+    assert dict(found.minima) == {k: s / 2 for k, s in found.medians.items()} and {*found.runs} == {*found.errors} == {*found.medians}
+    assert (found.winner, found.rejected) == ("kernels.compiled@n", {"kernels.compiled@1": "it failed"})
+    assert found.covered == ("kernels.compiled@1", "kernels.compiled@n", "numpy.loops@1")
+    assert found.versions == old.versions and parse(found.line()) == found
+
+
+@pytest.mark.parametrize("release", [np.__version__, "0.9"])
+def test_a_tuning_file_of_before_decides(file: Path, release: str) -> None:
+    """Also what was measured beside another NumPy: the loops are not its own any more."""
+    x = np.ones((256, 1024), np.float32)
+    database.write(str(file), [of_before(winner="numpy.compiled@1", versions={"numpy": release})])
+    record_store.reload()
+    with backline.num_threads(2):
+        choice = backline.explain("nn.grad.relu_input", x, x)
+    assert (choice.library, choice.algorithm, choice.threads) == ("kernels", "compiled", 2) and choice.chosen is not None
+    assert not choice.chosen.scaled and choice.candidates[0].seconds == 5e-6
+    assert choice.basis.startswith(f"tuning record of 2026-11-21, {3 if release == np.__version__ else 2} algorithms")
+    assert ("measured with numpy 0.9" in str(record_store.report()["dropped"])) == (release == "0.9")
+
+
+def test_what_was_exported_before_is_imported(tmp_path: Path) -> None:
+    exchange = tmp_path / "records.json"
+    exchange.write_text(of_before().line() + "\n")
+    assert record_store.import_from(str(exchange)) == (1, 1)
+    assert record_store.every()[0].winner == "kernels.compiled@n"
+    record_store.export(str(exchange))
+    assert "numpy.compiled" not in exchange.read_text()
+
+
 # Files that are not what they should be ---------------------------------------------------------------------------------------
 
 

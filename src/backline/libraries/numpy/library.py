@@ -266,7 +266,9 @@ class NumPy(Library):
             lambda p, name: reference_attention.plan(p, half=name == reference_attention.HALF),
         ),
         MultiHeadProblem: _handler(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
-        NeuralProblem: _handler(reference_neural.algorithms, reference_neural.prepare),
+        NeuralProblem: _handler(
+            lambda p, threads: reference_neural.algorithms(p), lambda p, algorithm: PythonPlan(reference_neural.plan(p))
+        ),
         EinsumProblem: _handler(
             lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
         ),
