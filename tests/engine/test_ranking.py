@@ -29,6 +29,7 @@ OLD = {
     "provenance": {"cpu": "another", "date": "2026-11-22"},
     "entries": [
         entry("relu_grad", numpy__loops_at_1=0.3, numpy__compiled_at_n=0.5, numpy__compiled_at_1=7.2),
+        entry("conv", mkl__depthwise_at_n=1.0, onednn__nhwc_at_n=2.0, blis__depthwise_at_n=3.0, openblas__depthwise_at_1=4.0, mkl__depthwise_at_1=5.0),
         entry("tanh", onednn__primitive_at_1=1.0, numpy__loops_at_1=2.0),
     ],
 }
@@ -52,14 +53,15 @@ def test_the_shipped_ranking_is_in_order() -> None:
 def test_the_shipped_ranking_has_no_name_of_an_earlier_version() -> None:
     keys = {key for e in json.loads(Path(ranking.FILE).read_text())["entries"] for key in e["order"]}
     assert {current_key(key) for key in keys} == keys
-    assert {"kernels.compiled@1", "kernels.compiled@n"} <= keys
+    assert {"kernels.compiled@1", "kernels.compiled@n", "kernels.depthwise@1", "kernels.depthwise@n"} <= keys
     assert not {name for name in RENAMED if RENAMED.get(RENAMED[name])}, "a new name is no old one"
 
 
 def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(old: str) -> None:
-    relu, tanh = ranking.read(old)["entries"]
+    relu, conv, tanh = ranking.read(old)["entries"]
     assert relu["order"] == ["numpy.loops@1", "kernels.compiled@n", "kernels.compiled@1"] and relu["microseconds"] == [0.3, 0.5, 7.2]
-    assert tanh == OLD["entries"][1] and ranking.read(old)["provenance"] == OLD["provenance"]
+    assert conv["order"] == ["kernels.depthwise@n", "onednn.nhwc@n", "kernels.depthwise@1"] and conv["microseconds"] == [1.0, 2.0, 4.0]
+    assert tanh == OLD["entries"][2] and ranking.read(old)["provenance"] == OLD["provenance"]
 
 
 def test_a_file_of_an_earlier_version_decides(old: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,10 @@ __all__ = ["RENAMED", "SCHEMA", "TuningRecord", "current_key", "parse"]
 SCHEMA = 1
 # Keys of algorithms in records and rankings of earlier versions, without the thread count -> their keys now. Records of before
 # name no version of the new library: what they say of it holds until another measurement.
-RENAMED = {"numpy.compiled": "kernels.compiled"}
+RENAMED = {
+    "numpy.compiled": "kernels.compiled",
+    **dict.fromkeys(("mkl.depthwise", "openblas.depthwise", "blis.depthwise"), "kernels.depthwise"),
+}
 MAX_TEXT = 1 << 16
 MAX_ALGORITHMS = 256
 

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 
 from ... import _kernels
 from ..._version import __version__
+from ...problems.conv_problem import ConvProblem
 from ...problems.neural_problem import NeuralProblem
 from ..base import Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
+from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .vector_level import vector_levels
 
 __all__ = ["Kernels"]
@@ -22,10 +24,8 @@ class Kernels(Library):
     """A part of Backline, and always there."""
 
     handlers: ClassVar = {
-        NeuralProblem: Handler(
-            lambda library, problem, threads: compiled_algorithms(problem, threads),
-            lambda library, problem, algorithm: prepare_compiled(problem, algorithm),
-        ),
+        ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
+        NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
     }
 
     def reason(self) -> str:
