@@ -12,6 +12,7 @@ import pytest
 import backline
 from backline import libraries
 from backline.engine import ranking
+from backline.engine.tuning.record import current_key
 from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass
 from backline.problems import Problem
@@ -77,6 +78,7 @@ def test_every_file_is_well_formed_and_of_a_class(path: Path) -> None:
         assert len(entry["order"]) == len(entry["microseconds"]) == len(set(entry["order"]))
         assert entry["microseconds"] == sorted(entry["microseconds"]) and all(t > 0 for t in entry["microseconds"])
         assert {key.partition(".")[0] for key in entry["order"]} <= known
+        assert [current_key(key) for key in entry["order"]] == entry["order"]
 
 
 def test_the_nearest_class_holds(as_on: Here) -> None:
@@ -165,3 +167,12 @@ def test_of_unknown_operations_the_libraries_order_decides(rankings: Path, as_on
     as_on("intel", "amx", 2)
     write(rankings, "intel-amx-2c")
     assert ranking._order(product(8)) == () and ranking.describe(product(8)).startswith("order of the libraries")
+
+
+def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    old = {"numpy.compiled@1": 1.0, "mkl.depthwise@n": 2.0, "onednn.nhwc@n": 3.0, "blis.depthwise@n": 4.0, "openblas.depthwise@1": 5.0}
+    write(rankings, "intel-amx-2c", ("f32", 20, old))
+    (entry,) = ranking.shipped().entries
+    assert entry["order"] == ["kernels.compiled@1", "kernels.depthwise@n", "onednn.nhwc@n", "kernels.depthwise@1"]
+    assert entry["microseconds"] == [1.0, 2.0, 3.0, 5.0]

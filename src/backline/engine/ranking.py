@@ -18,6 +18,7 @@ from ..libraries.base import BORROWED, Algorithm
 from ..native.processor_class import ProcessorClass, nearest_first, this_class
 from ..problems import Problem, short
 from .effective_precision import FINENESS
+from .tuning.record import RENAMED, current_key
 
 __all__ = ["Ranking", "describe", "file_name", "report", "shipped", "sooner", "sort"]
 
@@ -30,7 +31,7 @@ STAND_INS = {
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
-LIBRARIES = ("onednn", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 # Time on a processor of another maker over that on one of Intel's, beside libraries that take the same kernels on both: MKL and
 # BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured; used only where a file of the same maker is missing.
 AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
@@ -78,8 +79,20 @@ def _read(processors: ProcessorClass) -> Ranking:
     import json
 
     with open(file_name(processors), encoding="utf-8") as stream:
-        content = json.load(stream)
+        text = stream.read()
+    content = json.loads(text)
+    if any(f'"{old}@' in text for old in RENAMED):  # thousands of keys, and seldom one that has changed
+        for entry in content["entries"]:
+            _rename(entry)
     return Ranking(processors, content["provenance"], content["entries"])
+
+
+def _rename(entry: dict[str, Any]) -> None:
+    """Gives algorithms of earlier versions their names of now; where several old names are one now, the fastest stays."""
+    times: dict[str, float] = {}
+    for key, microseconds in zip(entry["order"], entry["microseconds"], strict=True):
+        times.setdefault(current_key(key), microseconds)
+    entry["order"], entry["microseconds"] = list(times), list(times.values())
 
 
 @lru_cache(maxsize=4)
