@@ -21,7 +21,8 @@ import numpy as np
 
 import backline
 from backline import libraries
-from backline.engine import ranking
+from backline.engine import ranking_files
+from backline.engine.shape_class import shape_class
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
@@ -210,7 +211,7 @@ def main() -> None:
     wanted = sys.argv[1:] or list(PARTS)
     if set(wanted) - set(PARTS):
         sys.exit(f"parts are {', '.join(PARTS)}")
-    path = ranking.file_name(ranking.here())
+    path = ranking_files.file_name(ranking_files.here())
     old = []
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
@@ -230,7 +231,7 @@ def main() -> None:
             ]
             timed = sorted((seconds, key) for key, seconds in measured(problem, able, threads).items())
             entries.append({
-                "op": problem.op, "dtype": short(problem.dtype), "class": ranking.shape_class(problem),
+                "op": problem.op, "dtype": short(problem.dtype), "class": shape_class(problem),
                 "size": round(math.log2(max(problem.flops, 1))), "example": problem.key, "order": [key for _, key in timed],
                 "microseconds": [round(s * 1e6, 2) for s, _ in timed],
             })  # fmt: skip

@@ -251,7 +251,7 @@ def test_a_library_that_is_registered_takes_part(plugin: Plugin) -> None:
     assert {c.algorithm for c in choice.candidates if c.library == "plugin"} == {"first", "second"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose.ranking, "LIBRARIES", ("plugin", "openblas", "mkl", "numpy", "blis"))
-        patch.setattr(choose.ranking, "_order", lambda problem: ())
+        patch.setattr(choose.ranking, "order_of", lambda problem, own=True: ())
         _core.memo_clear()
         assert (backline.mm(x70, x70) == 1).all() and (backline.mm(x70, x70) == 1).all()
         assert plugin.prepared == 1

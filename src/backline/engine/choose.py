@@ -117,7 +117,8 @@ def _choose(
         conforming = could
     if not conforming:
         raise _no_kernel(problem, refused)
-    home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
+    own = level == "off"  # what was measured here may decide
+    home = next((a.pool for a in ranking.sort(problem, conforming, own=own) if a.pool not in ("", "numpy")), "")
     timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
@@ -139,11 +140,11 @@ def _choose(
     elif record is not None and level == "off":
         basis = coverage.describe(record, conforming)
     else:
-        basis = ranking.describe(problem)
+        basis = ranking.describe(problem, own)
         if timed and not measured and measure:
             basis += "; nothing is measured on this device"
     prefer, prefers = policy.preferred(problem, snapshot)
-    order = ranking.sort(problem, conforming, prefer)
+    order = ranking.sort(problem, conforming, prefer, own)
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
     _put_first(order, prefer, snapshot)
@@ -184,7 +185,7 @@ def _for_any_threads(
     """
     if not alone:
         return order
-    alone = ranking.sort(problem, alone)
+    alone = ranking.sort(problem, alone, own=False)
     _put_first(alone, prefer, snapshot)
     first = alone[0]
     base = first.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone

@@ -51,6 +51,8 @@ class TuningRecord:
         Switches that kept other candidates from being measured, with their values then.
     disturbed
         What else kept the machine busy while algorithms were timed that are not covered; empty if it was quiet.
+    place
+        Operation, dtype, shape class and log2 of the work, for predictions of other Problems; empty in records that lack it.
     seed
         Of the operands and of the order of the runs.
     spent
@@ -86,6 +88,7 @@ class TuningRecord:
     covered: tuple[str, ...] = ()
     under: Mapping[str, str] = field(default_factory=dict)
     disturbed: str = ""
+    place: str = ""
     seed: int = 0
     spent: float = 0.0
     created: str = ""
@@ -207,6 +210,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "covered": (lambda v: isinstance(v, list) and len(v) <= MAX_ALGORITHMS and all(map(_algorithm, v)), "a list of algorithms"),
     "under": (_table(_text(100, r"[a-z][a-z0-9_.]*"), _text(200)), "switches with values"),
     "disturbed": (_text(500), "a line of printable ASCII"),
+    "place": (_text(200, r"([ -{}~]+\|[a-z0-9]+\|[a-z0-9 ]*\|\d+\.\d\d)?"), "operation|dtype|class|log2 of the work"),
     "seed": (_whole(0, (1 << 64) - 1), "an integer of 64 bits"),
     "spent": (_number(0.0, 1e9), "seconds"),
     "created": (_text(27, CREATED.pattern), "a time such as 2026-11-21T03:00:00.000000Z"),
@@ -215,7 +219,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backline": (_text(60), "a version"),
 }
 # Fields that older records of this schema lack.
-ADDED = frozenset(("left", "plan", "covered", "under", "disturbed"))
+ADDED = frozenset(("left", "plan", "covered", "under", "disturbed", "place"))
 
 
 def parse(text: object) -> TuningRecord:
