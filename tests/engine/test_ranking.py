@@ -11,7 +11,7 @@ import pytest
 
 import backline
 from backline import libraries
-from backline.engine import ranking, ranking_files
+from backline.engine import predicted_times, ranking, ranking_files
 from backline.engine.predicted_times import order_of, predicted
 from backline.engine.tuning.record import current_key
 from backline.libraries.base import Algorithm

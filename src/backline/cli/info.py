@@ -90,7 +90,9 @@ def _ranking(found: dict[str, Any]) -> str:
     same = found["class"] == found["shipped for"]
     nearest = "" if same else f", the nearest there is; this is {found['class']}"
     on = f"{found['measured on']}, {found['cores']} cores"
-    return f"choices by the ranking of {found['shipped for']}, measured on {on}{nearest}"
+    count = found["measured here"]
+    here = f"{count} problems measured here" if count else "`backline calibrate` measures this machine in a minute"
+    return f"choices by the ranking of {found['shipped for']}, measured on {on}{nearest}; {here}"
 
 
 def _libraries(reports: list[dict[str, Any]]) -> None:

@@ -124,4 +124,5 @@ def report() -> dict[str, Any]:
     return {
         "class": str(ranking_files.here()), "shipped for": str(found.processors), "measured on": found.provenance["cpu"],
         "cores": found.provenance["cores"], "date": found.provenance["date"], "entries": len(found.entries),
+        "measured here": sum(bool(r.place) for r in record_store.every()),
     }  # fmt: skip
