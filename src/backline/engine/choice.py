@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
@@ -83,6 +85,25 @@ class Choice:
     requested: str = ""
     effective: str = ""
     planned: float | None = None
+    _complete: Callable[[Choice], None] | None = field(default=None, compare=False)
+
+    @classmethod
+    def incomplete(cls, problem: Problem, chosen: Algorithm, complete: Callable[[Choice], None], **known: Any) -> Choice:
+        """A Choice whose candidates and basis are found when one of them is first read: `complete` sets both."""
+        made = cls(problem, chosen, [], _complete=complete, **known)
+        del made.candidates, made.basis
+        return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # reached for what has not been set
+            if name not in ("candidates", "basis"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            complete = self._complete
+            if complete is not None:
+                complete(self)
+                self._complete = None
+            return object.__getattribute__(self, name)
 
     @property
     def library(self) -> str | None:

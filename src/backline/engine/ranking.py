@@ -16,10 +16,13 @@ from typing import Any
 from ..libraries.base import BORROWED, Algorithm
 from ..problems import Problem, short
 
-__all__ = ["describe", "sooner", "sort"]
+__all__ = ["UNRANKED", "describe", "may_lead", "order_of", "place", "sooner", "sort"]
+
+UNRANKED: list[str] = []  # the order of an operation without an entry
 
 FILE = os.path.join(os.path.dirname(__file__), "ranking.json")
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
+LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms that the shipped ranking does not name -> those in whose place they stand.
 STAND_INS = {
@@ -98,22 +101,39 @@ def _find(problem: Problem) -> dict[str, Any] | None:
 
 def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = ()) -> list[Algorithm]:
     """The algorithms in ranked order; `prefer` names libraries that are preferred whatever their algorithms change meanwhile."""
-    order = _order(problem)
-    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, _rank(a, order, problem)))
+    order, large, packs = _order(problem), problem.flops >= LARGE, _packs(problem)
+    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, place(a, order, large, packs)))
 
 
 def _order(problem: Problem) -> list[str]:
     entry = _find(problem)
-    return entry["order"] if entry else []
+    return entry["order"] if entry else UNRANKED
 
 
-def _rank(a: Algorithm, order: list[str], problem: Problem) -> tuple[int, bool, int]:
+def order_of(problem: Problem) -> tuple[list[str], bool, bool]:
+    """Returns the keys of algorithms in ranked order, if the Problem is large, and if MKL may compile a kernel for its shape."""
+    order = _order(problem)
+    return order, problem.flops >= LARGE, problem.op == "matmul" and _small(problem)
+
+
+def place(a: Algorithm, order: list[str], large: bool, packs: str = "") -> tuple[int, bool, int]:
+    """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
     # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
-    leads = a.name == "jit" or a.library == _packs(problem) or "half math" in a.traits
+    leads = a.name == "jit" or a.library == packs or "half math" in a.traits
     key = STAND_INS.get(a.key, a.key)
     known = -1 if leads else order.index(key) if key in order else len(order)
-    return known, not a.scaled and problem.flops >= 1e6, _place(a.library)
+    return known, not a.scaled and large, _place(a.library)
+
+
+def may_lead(library: str, order: list[str], left_out: Collection[str], compiles: bool) -> tuple[int, bool, int]:
+    """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
+
+    What a library has is not known before it is asked: one that the order does not name is taken to have what comes first of all
+    that is not named.
+    """
+    named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
+    return -1 if compiles and library == "mkl" else named, False, _place(library)
 
 
 def _place(library: str) -> int:
@@ -121,21 +141,16 @@ def _place(library: str) -> int:
 
 
 def sooner(problem: Problem, chosen: Algorithm, names: Collection[str]) -> str:
-    """The first of some libraries that may have what comes before `chosen`, or an empty string.
-
-    What a library has is not known before it is asked: one that the entry does not name is taken to have what comes first of all
-    that is not named.
-    """
-    order = _order(problem)
-    compiled = "mkl" if chosen.name != "jit" and _compiles(problem) else ""
-    packs = _packs(problem)
+    """The first of some libraries that may have what comes before `chosen`, or an empty string."""
+    order, packs = _order(problem), _packs(problem)
+    compiles = chosen.name != "jit" and _compiles(problem)
 
     def best(name: str) -> tuple[int, bool, int]:
-        named = next((i for i, key in enumerate(order) if key.partition(".")[0] == name), len(order))
-        return -1 if name in (compiled, packs) else named, False, _place(name)
+        return (-1, False, _place(name)) if name == packs else may_lead(name, order, (), compiles)
 
     first = min(names, key=best)
-    return first if BORROWED in chosen.traits or best(first) < _rank(chosen, order, problem) else ""
+    taken = place(chosen, order, problem.flops >= LARGE, packs)
+    return first if BORROWED in chosen.traits or best(first) < taken else ""
 
 
 def _packs(problem: Problem) -> str:
@@ -158,7 +173,11 @@ def _intel() -> bool:
 
 def _compiles(problem: Problem) -> bool:
     """Tells if MKL may compile a kernel for the shape: the only reason to load it for small products."""
-    return problem.op == "matmul" and max(getattr(problem, side) for side in "mnk") <= 64 and _intel()
+    return problem.op == "matmul" and _small(problem) and _intel()
+
+
+def _small(problem: Any) -> bool:
+    return bool(problem.m <= 64 and problem.n <= 64 and problem.k <= 64)
 
 
 def describe(problem: Problem) -> str:

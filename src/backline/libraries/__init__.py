@@ -16,13 +16,14 @@ from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
 
 __all__ = [
-    "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "get", "info", "is_loaded", "names", "ready",
-    "register", "unregister",
+    "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "changes", "get", "info", "is_loaded",
+    "names", "ready", "register", "unregister",
 ]  # fmt: skip
 
 _SHIPPED: dict[str, str] = {row.name: row.implementation for row in registry.ROWS if row.implementation}
 _order = dict(_SHIPPED)  # name -> class, in the order in which candidates are listed; plug-ins and what a program adds at the end
 _objects: dict[str, Library] = {}
+_changes = 0
 
 
 def names() -> tuple[str, ...]:
@@ -33,6 +34,19 @@ def names() -> tuple[str, ...]:
     """
     _add_plugins()
     return tuple(_order)
+
+
+def changes() -> int:
+    """Returns how often a library was registered or unregistered."""
+    return _changes
+
+
+def _changed() -> None:
+    global _changes
+    from .. import _core
+
+    _changes += 1
+    _core.memo_clear()
 
 
 def _add_plugins() -> None:
@@ -110,19 +124,17 @@ def register(library: Library | LibraryInfo) -> None:
     BadValue
         Another switch has the name, or the environment variable, of the row's switch.
     """
-    from .. import _core
-
     if isinstance(library, LibraryInfo):
         _declare_switch(library)
         registry.add(library)
         _objects.pop(library.name, None)
         if library.implementation:
             _order[library.name] = library.implementation
-        _core.memo_clear()
+        _changed()
         return
     _order.setdefault(library.name, f"{type(library).__module__}:{type(library).__qualname__}")
     _objects[library.name] = library
-    _core.memo_clear()
+    _changed()
 
 
 def _declare_switch(row: LibraryInfo) -> None:
@@ -150,7 +162,6 @@ def unregister(name: str) -> None:
     >>> unregister("numpy"); get("numpy") is mine
     False
     """
-    from .. import _core
     from ..switches import plugins
 
     _check(name)
@@ -162,7 +173,7 @@ def unregister(name: str) -> None:
         _order[name] = plugins.found()[name].library
     else:
         del _order[name]
-    _core.memo_clear()
+    _changed()
 
 
 def info(name: str) -> LibraryInfo:

@@ -187,6 +187,8 @@ class Library(Availability):
         the planner out.
     threaded
         Whether it can use more than one thread for a call.
+    replaces
+        Whether what it has for an operation is to run before what any other library has.
     rwlock
         Lock that its prepared calls take, None for none.
     switch
@@ -211,6 +213,7 @@ class Library(Availability):
     engines: tuple[str, ...] = ()
     handlers: ClassVar[Mapping[type[Problem], Handler]] = {}
     threaded = True
+    replaces = False
     rwlock: _core.ReadWriteLock | None = None
     _row: registry.LibraryInfo | None = None
 
@@ -244,6 +247,10 @@ class Library(Availability):
     def instruction_sets(self) -> tuple[str, ...] | None:
         """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
         return None
+
+    def concerns(self, kind: type[Problem], op: str, device: str) -> bool:
+        """Tells whether it may have something for an operation: it is asked about no other one."""
+        return not self.handlers or kind in self.handlers
 
     def context(self, planner: Planner) -> Any:
         """Returns the first argument of the functions of `handlers`."""

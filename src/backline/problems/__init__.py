@@ -135,14 +135,17 @@ class Problem:
         return None
 
     def get(self, role: str) -> Operand | None:
-        i = self.index(role)
-        return None if i is None else self.operands[i]
+        """The operand with this role, or None."""
+        for o in self.operands:
+            if o.role == role:
+                return o
+        return None
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         return self.operands[0].dtype
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """True if the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
 
