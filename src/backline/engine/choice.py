@@ -87,12 +87,11 @@ class Choice:
     planned: float | None = None
     _complete: Callable[[Choice], None] | None = field(default=None, compare=False)
 
-    @classmethod
-    def incomplete(cls, problem: Problem, chosen: Algorithm, complete: Callable[[Choice], None], **known: Any) -> Choice:
-        """A Choice whose candidates and basis are found when one of them is first read: `complete` sets both."""
-        made = cls(problem, chosen, [], _complete=complete, **known)
-        del made.candidates, made.basis
-        return made
+    def complete_later(self, complete: Callable[[Choice], None]) -> Choice:
+        """Has the candidates and the basis found when one of them is first read, by a function that sets both."""
+        del self.candidates, self.basis
+        self._complete = complete
+        return self
 
     if not TYPE_CHECKING:
 

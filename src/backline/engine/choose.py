@@ -84,10 +84,11 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
     """
-    kind = problem_class.of(problem, snapshot)
+    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
     if not kind.ranked or problem.packed:
         return None
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
+    from ..libraries import errata  # as in `_forbids`
     from .tuning import record_store
 
     if not record_store.empty() and record_store.find(problem, threads) is not None:
@@ -102,16 +103,22 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
             continue
         if library.replaces:
             return None
-        for found in algorithms_of(library, problem, _allowed(library, threads, snapshot)):
-            if isinstance(found, Refusal) or not kind.conforms(found) or _forbids(library, problem, found, snapshot, {})[0]:
-                continue
-            if found.traits and policy.priority(found, snapshot):
-                return None
-            place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
-            if best is None or place < best:
-                chosen, best = found, place
-                if place[:2] <= bound[:2] and place[1] < len(keys):
-                    break  # it has nothing that comes before
+        known = errata.concerning(library, problem.op)
+        try:
+            for found in library.algorithms(problem, _allowed(library, threads, snapshot), *planner_for(library, planner)):
+                if isinstance(found, Refusal) or not kind.conforms(found) or _forbids(found, snapshot)[0]:
+                    continue
+                if known and errata.refusal(library, problem, found):
+                    continue
+                if found.traits and policy.priority(found, snapshot):
+                    return None
+                place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
+                if best is None or place < best:
+                    chosen, best = found, place
+                    if place[:2] <= bound[:2] and place[1] < len(keys):
+                        break  # it has nothing that comes before
+        except Exception:  # which `algorithms_of` makes a refusal of
+            return None
     if chosen is None:
         return None
     refused, matter = kind.told()
@@ -124,9 +131,9 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
         whole = context.run(_choose, problem, snapshot, False, {}, _not_loaded(problem, snapshot), chosen, refused)
         choice.candidates, choice.basis = whole.candidates, whole.basis
 
-    return Choice.incomplete(
-        problem, chosen, complete, threads=threads, switches=dict(matter), requested=kind.wish, effective=kind.spelled(chosen)
-    )
+    choice = Choice(problem, chosen, [], threads=threads, switches=dict(matter))
+    choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
+    return choice.complete_later(complete)
 
 
 def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
@@ -295,12 +302,18 @@ def _allowed(library: Library, threads: int, snapshot: Any) -> int:
 def _listed_by(
     library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
 ) -> list[Algorithm]:
+    from ..libraries import errata  # as in `_forbids`
+
     able = []
     for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
             continue
-        reason, switch = _forbids(library, problem, found, snapshot, without)
+        reason, switch = _forbids(found, snapshot)
+        if not reason:
+            reason = errata.refusal(library, problem, found)
+        if not reason and found.key in without:
+            reason = f"failed when it was prepared: {without[found.key]}"
         if reason:
             refused.append(Candidate(library.name, found.name, "refused", reason, switch))
         else:
@@ -308,19 +321,13 @@ def _listed_by(
     return able
 
 
-def _forbids(
-    library: Library, problem: Problem, found: Algorithm, snapshot: Any, without: Mapping[str, str]
-) -> tuple[str, str]:
-    """Returns the reason that an algorithm must not run, and the switch behind it; two empty strings if it may."""
-    from ..libraries import capability, errata  # much to import, and not needed before something is chosen
+def _forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
+    """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
+    from ..libraries import capability  # much to import, and not needed before something is chosen
 
     reason, switch = policy.forbids(found, snapshot)
     if not reason and found.isa and not capability.allows(found.isa):
         reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
-    if not reason and errata.concerning(library, problem.op):
-        reason = errata.refusal(library, problem, found)
-    if not reason and found.key in without:
-        reason = f"failed when it was prepared: {without[found.key]}"
     return reason, switch
 
 
@@ -366,7 +373,10 @@ def _conforming(
 
 
 def plan_for(problem: Problem) -> Any:
-    """The Plan for a Problem under the switches here; an algorithm that cannot be prepared makes room for the next."""
+    """The Plan for a Problem under the switches that hold here.
+
+    An algorithm that cannot be prepared makes room for the next.
+    """
     if thread_team.forked():
         refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches

@@ -257,14 +257,13 @@ class Library(Availability):
         return self
 
     def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
-        """Yields the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
+        """Returns the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
         handler = self.handlers.get(type(problem))
         if not self.available():
-            yield Refusal(self.name, "", f"not available: {self.reason()}")
-        elif handler is None:
-            yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
-        else:
-            yield from handler.algorithms(self.context(planner), problem, threads if self.threaded else 1)
+            return iter((Refusal(self.name, "", f"not available: {self.reason()}"),))
+        if handler is None:
+            return iter((Refusal(self.name, "", f"{self.title} has no {problem.op}"),))
+        return iter(handler.algorithms(self.context(planner), problem, threads if self.threaded else 1))
 
     def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
         """Returns the Plan: a callable of the arrays of the call."""
