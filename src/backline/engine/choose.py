@@ -15,17 +15,18 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .. import libraries, switches
+from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem
-from ..switches.scope_state import states
-from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals
+from ..switches.scope_state import process, states
+from . import effective_precision, fft_plan_caches, late_modules, plan_caches, policy, problem_class, ranking, refusals
 from .choice import Candidate, Choice
 
 __all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
+
 
 def choose(
     problem: Problem, *, measure: bool = True, without: Mapping[str, str] = MappingProxyType({}), load: bool = True,
@@ -88,9 +89,7 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     if not kind.ranked or problem.packed:
         return None
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
-    from ..libraries import errata  # as in `_forbids`
-    from .tuning import record_store
-
+    record_store, errata = late_modules.record_store(), late_modules.errata()
     if not record_store.empty() and record_store.find(problem, threads) is not None:
         return None
     keys, large, compiles = ranking.order_of(problem)
@@ -122,12 +121,11 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     if chosen is None:
         return None
     refused, matter = kind.told()
-    state = states.get(None)
 
     def complete(choice: Choice) -> None:
+        switches.current()  # now there is a base
         context = contextvars.copy_context()
-        if state is not None:
-            context.run(states.set, state)
+        context.run(states.set, _core.ScopeState((), process.base, snapshot, None))  # the switches read as they did
         whole = context.run(_choose, problem, snapshot, False, {}, _not_loaded(problem, snapshot), chosen, refused)
         choice.candidates, choice.basis = whole.candidates, whole.basis
 
@@ -146,12 +144,12 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
 
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
     """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
-    from .tuning import record_store
-
     assert choice.chosen is not None
+    record_store = late_modules.record_store()
     record = record_store.find(effective_precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
-        return record_store.sooner(record, choice.chosen.key, waiting)
+        sooner: str = record_store.sooner(record, choice.chosen.key, waiting)
+        return sooner
     return ranking.sooner(problem, choice.chosen, waiting)
 
 
@@ -162,9 +160,9 @@ def _choose(
     """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
-    from ..libraries import capability  # as in `_forbids`
-    from .tuning import coverage, record_store
+    from .tuning import coverage
 
+    record_store, capability = late_modules.record_store(), late_modules.capability()
     asked = effective_precision.as_asked(problem, snapshot)
     record = record_store.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
@@ -302,9 +300,7 @@ def _allowed(library: Library, threads: int, snapshot: Any) -> int:
 def _listed_by(
     library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
 ) -> list[Algorithm]:
-    from ..libraries import errata  # as in `_forbids`
-
-    able = []
+    errata, able = late_modules.errata(), []
     for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
@@ -323,10 +319,8 @@ def _listed_by(
 
 def _forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
     """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
-    from ..libraries import capability  # much to import, and not needed before something is chosen
-
     reason, switch = policy.forbids(found, snapshot)
-    if not reason and found.isa and not capability.allows(found.isa):
+    if not reason and found.isa and not (capability := late_modules.capability()).allows(found.isa):
         reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
     return reason, switch
 
@@ -378,10 +372,10 @@ def plan_for(problem: Problem) -> Any:
     An algorithm that cannot be prepared makes room for the next.
     """
     if thread_team.forked():
-        refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
+        text = "this is a forked child: libraries run on one thread here (use the spawn start method for more)"
+        refusals.warn_once(("fork",), text)
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    from . import verbose_scopes
-
+    verbose_scopes = late_modules.verbose_scopes()
     snapshot: Any = switches.current()
     failed: dict[str, str] = {}
     while True:

@@ -7,7 +7,9 @@ loaded and probed when it is first asked whether it is there. What is known befo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from .. import switches
 from ..switches.switch import FAMILIES
@@ -49,9 +51,15 @@ def _changed() -> None:
     _core.memo_clear()
 
 
-def _add_plugins() -> None:
-    from ..switches import plugins
+@cache
+def _plugins() -> ModuleType:
+    from ..switches import plugins  # not at import; an import statement in a function costs something each time
 
+    return plugins
+
+
+def _add_plugins() -> None:
+    plugins = _plugins()
     plugins.discover()
     for name, plugin in plugins.found().items():
         _order.setdefault(name, plugin.library)  # a library that the program registered before stays in its place
@@ -62,10 +70,8 @@ def ready() -> None:
 
     Plug-ins are looked for; those whose switches only their class knows are imported, unless they are off.
     """
-    from ..switches import plugins
-
     _add_plugins()
-    for name, plugin in plugins.found().items():
+    for name, plugin in _plugins().found().items():
         if not plugin.file:
             from .plugin_library import Plugged
 

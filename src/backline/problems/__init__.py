@@ -102,6 +102,19 @@ class Problem:
     device: str = field(default="cpu", kw_only=True)
     converted: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
 
+    def __init_subclass__(cls) -> None:
+        cls.__hash__ = Problem.__hash__  # type: ignore[method-assign]  # else `dataclass` makes one that computes it every time
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((self.op, self.operands, self.parameters, self.device))
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has other hashes.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
     @staticmethod
     def parse(text: str) -> Problem:
         """Returns the Problem that a line of text describes, as `str` and `key` write it; `problem_text` says how.

@@ -67,11 +67,11 @@ class MatmulProblem(Problem):
 
     @cached_property
     def alpha(self) -> Any:
-        return self.parameter("alpha", 1)
+        return dict(self.parameters).get("alpha", 1)
 
     @cached_property
     def beta(self) -> Any:
-        return self.parameter("beta", 0)
+        return dict(self.parameters).get("beta", 0)
 
     def view(self, role: str) -> View | None:
         """The operand with this role as a batch of matrices; C is broadcast to the result's shape."""

@@ -15,6 +15,7 @@ from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...native.shared_library import NativeLibrary
 from ...problems.matmul_problem import MatmulProblem, View
+from ...problems.names import name_of
 from ..base import Algorithm, Refusal
 
 __all__ = ["LETTER", "BlasTraits", "matmul_algorithms", "prepare_matmul"]
@@ -89,7 +90,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if refusal:
         yield Refusal(blas.name, "gemm", refusal)
         return
-    half = problem.dtype.name in HALVES
+    half = name_of(problem.dtype) in HALVES
     precision = "f32 accumulation" if half else ""
     vector = not half and (problem.m == 1 or problem.n == 1)
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
@@ -149,7 +150,7 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
 
 def takes(dtype: np.dtype[Any]) -> bool:
     """Tells whether BLAS has products of a dtype, including 16-bit floats converted to float32."""
-    return dtype.name in LETTER or dtype.name in HALVES
+    return name_of(dtype) in LETTER or name_of(dtype) in HALVES
 
 
 def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
@@ -226,7 +227,7 @@ class _Product:
     def __init__(self, blas: BlasTraits, p: MatmulProblem, b: Builder) -> None:
         self.blas, self.p, self.b = blas, p, b
         self.size = p.dtype.itemsize
-        self.half = p.dtype.name in HALVES
+        self.half = name_of(p.dtype) in HALVES
         self.compute = np.dtype(np.float32) if self.half else p.dtype
         self.out = p.view("out")
         if self.out is not None:
@@ -289,7 +290,7 @@ class _Product:
         return [self.compute.type(v.real) for v in values]
 
     def function(self, name: str) -> int:
-        return self.blas.native.cblas(LETTER[self.compute.name] + name)
+        return self.blas.native.cblas(LETTER[name_of(self.compute)] + name)
 
     # algorithms
 

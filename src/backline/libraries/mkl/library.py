@@ -51,7 +51,7 @@ def _prepare_product(mkl: MKL, problem: MatmulProblem, algorithm: Algorithm) -> 
 
 
 def _fft_algorithms(mkl: MKL, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    yield from fft_algorithms(mkl, mkl.blas, mkl.real_transforms, problem, threads)
+    return fft_algorithms(mkl, mkl.blas, mkl.real_transforms, problem, threads)
 
 
 def _prepare_fft(mkl: MKL, problem: FftProblem, algorithm: Algorithm) -> Any:

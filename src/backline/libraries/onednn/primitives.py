@@ -158,12 +158,14 @@ class Engine:
         DnnlError
             It is not success.
         """
-        status = self.native.call(self.native.address(name) or self._absent(name), *args, restype=ctypes.c_int)
+        function, rwlock = self.function(name), self.native.rwlock
+        rwlock.acquire_read()
+        try:
+            status = function(*args)
+        finally:
+            rwlock.release_read()
         if status:
             raise DnnlError(name, status)
-
-    def _absent(self, name: str) -> int:
-        raise RuntimeError(f"this oneDNN exports no {name}")
 
     def make(self, name: str, *args: Any) -> int:
         """Call a function that writes the object it makes to its first argument."""
