@@ -145,9 +145,9 @@ class BoundedCache:
             dropped = []
             if entry is None:
                 dropped = [self._pop(key)] if key in self._entries else []  # one that failed
+                dropped += self._trim(1, made.nbytes)
                 self._entries[key] = made
                 self._nbytes += made.nbytes
-            dropped += self._trim()
         self._free(dropped)
         return value if entry is None else entry.value
 
@@ -190,10 +190,10 @@ class BoundedCache:
         for _, key in sorted(ran, key=lambda pair: pair[0]):
             self._entries.move_to_end(key)
 
-    def _trim(self) -> list[Any]:
-        """Takes out what exceeds the bounds; the caller frees it without the lock."""
-        most, dropped = self._bound(), []
-        largest = math.inf if self._max_bytes is None else self._max_bytes
+    def _trim(self, more: int = 0, nbytes: int = 0) -> list[Any]:
+        """Takes out what exceeds the bounds if so much more is to be put in; the caller frees it without the lock."""
+        most, dropped = self._bound() - more, []
+        largest = math.inf if self._max_bytes is None else self._max_bytes - nbytes
         while self._entries and (len(self._entries) > most or self._nbytes > largest):
             key, entry = next(iter(self._entries.items()))
             if self._counts_runs and getattr(entry.value, "used", 0) != entry.last_run:
