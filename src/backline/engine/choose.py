@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
+from ..libraries import overrides
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
@@ -86,7 +87,7 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
     """
     kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
-    if not kind.ranked or problem.packed:
+    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
         return None
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
     record_store, errata = late_modules.record_store(), late_modules.errata()
@@ -100,8 +101,6 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
         library = libraries.get(name)
         if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
             continue
-        if library.replaces:
-            return None
         known = errata.concerning(library, problem.op)
         try:
             for found in library.algorithms(problem, _allowed(library, threads, snapshot), *planner_for(library, planner)):

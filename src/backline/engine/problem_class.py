@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import libraries, switches
+from ..libraries import registry
 from ..libraries.base import Algorithm
 from ..problems import Operand, Problem
 from ..switches.scope_state import process, states
@@ -139,7 +140,7 @@ def of(problem: Problem, snapshot: Any) -> ProblemClass:
 
 def find(family: str, op: str, dtype: np.dtype[Any], device: str, snapshot: Any) -> ProblemClass:
     """Returns the class of Problems of an operation, dtype and device under a Snapshot."""
-    key = (family, op, dtype, device, snapshot, libraries.changes())
+    key = (family, op, dtype, device, snapshot, registry.changes())
     found = _known.get(key)
     if found is None:
         if len(_known) >= MOST:

@@ -18,14 +18,13 @@ from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
 
 __all__ = [
-    "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "changes", "get", "info", "is_loaded",
+    "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "get", "info", "is_loaded",
     "names", "ready", "register", "unregister",
 ]  # fmt: skip
 
 _SHIPPED: dict[str, str] = {row.name: row.implementation for row in registry.ROWS if row.implementation}
 _order = dict(_SHIPPED)  # name -> class, in the order in which candidates are listed; plug-ins and what a program adds at the end
 _objects: dict[str, Library] = {}
-_changes = 0
 
 
 def names() -> tuple[str, ...]:
@@ -38,16 +37,10 @@ def names() -> tuple[str, ...]:
     return tuple(_order)
 
 
-def changes() -> int:
-    """Returns how often a library was registered or unregistered."""
-    return _changes
-
-
 def _changed() -> None:
-    global _changes
     from .. import _core
 
-    _changes += 1
+    registry.changed()
     _core.memo_clear()
 
 

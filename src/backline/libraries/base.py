@@ -187,8 +187,6 @@ class Library(Availability):
         the planner out.
     threaded
         Whether it can use more than one thread for a call.
-    replaces
-        Whether what it has for an operation is to run before what any other library has.
     rwlock
         Lock that its prepared calls take, None for none.
     switch
@@ -213,7 +211,6 @@ class Library(Availability):
     engines: tuple[str, ...] = ()
     handlers: ClassVar[Mapping[type[Problem], Handler]] = {}
     threaded = True
-    replaces = False
     rwlock: _core.ReadWriteLock | None = None
     _row: registry.LibraryInfo | None = None
 

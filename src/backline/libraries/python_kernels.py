@@ -15,8 +15,6 @@ __all__ = ["PythonKernels"]
 class PythonKernels(Library):
     """The overrides that are registered; it has nothing for operations without one."""
 
-    replaces = True
-
     def reason(self) -> str:
         return ""
 
