@@ -16,9 +16,10 @@ from .predicted_times import order_of
 from .shape_class import log2_work, shape_class
 from .tuning import record_store
 
-__all__ = ["describe", "report", "sooner", "sort"]
+__all__ = ["LARGE", "compiles", "describe", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
+LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms that the shipped rankings do not name -> those in whose place they stand.
 STAND_INS = {
@@ -41,17 +42,28 @@ def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] 
     own
         Whether measurements of this machine count, beside the shipped ones.
     """
-    order = order_of(problem, own)
-    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, _rank(a, order, problem)))
+    order, large, packs = order_of(problem, own), problem.flops >= LARGE, _packs(problem)
+    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, place(a, order, large, packs)))
 
 
-def _rank(a: Algorithm, order: Sequence[str], problem: Problem) -> tuple[int, bool, int]:
+def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> tuple[int, bool, int]:
+    """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
     key = STAND_INS.get(a.key, a.key)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     # Kernels compiled for the shape exist on some processors only, where little comes near them: first where none was measured.
-    leads = a.library == _packs(problem) or "half math" in a.traits or (a.name == "jit" and key not in order)
+    leads = a.library == packs or "half math" in a.traits or (a.name == "jit" and key not in order)
     known = -1 if leads else order.index(key) if key in order else len(order)
-    return known, not a.scaled and problem.flops >= 1e6, _place(a.library)
+    return known, not a.scaled and large, _place(a.library)
+
+
+def may_lead(library: str, order: Sequence[str], left_out: Collection[str], compiles: bool) -> tuple[int, bool, int]:
+    """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
+
+    What a library has is not known before it is asked: one that the order does not name is taken to have what comes first of all
+    that is not named.
+    """
+    named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
+    return -1 if compiles and library == "mkl" else named, False, _place(library)
 
 
 def _place(library: str) -> int:
@@ -62,20 +74,17 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     """The first of some libraries that may have what comes before `chosen`, or an empty string.
 
     Algorithms that reduce the precision of their inputs count only where that is permitted: `reduced`.
-
-    What a library has is not known before it is asked: one that the entry does not name is taken to have what comes first of all
-    that is not named.
     """
-    order = [key for key in order_of(problem) if reduced or not _reduces(key)]
-    compiles = chosen.name != "jit" and "mkl.jit@1" not in order and _compiles(problem)
-    first_of_all = ("mkl" if compiles else "", _packs(problem))
+    order, packs = order_of(problem), _packs(problem)
+    left_out = () if reduced else [key for key in order if _reduces(key)]
+    compiles_here = chosen.name != "jit" and compiles(problem, order)
 
     def best(name: str) -> tuple[int, bool, int]:
-        named = next((i for i, key in enumerate(order) if key.partition(".")[0] == name), len(order))
-        return -1 if name in first_of_all else named, False, _place(name)
+        return (-1, False, _place(name)) if name == packs else may_lead(name, order, left_out, compiles_here)
 
     first = min(names, key=best)
-    return first if BORROWED in chosen.traits or best(first) < _rank(chosen, order, problem) else ""
+    taken = place(chosen, order, problem.flops >= LARGE, packs)
+    return first if BORROWED in chosen.traits or best(first) < taken else ""
 
 
 def _reduces(key: str) -> bool:
@@ -93,10 +102,10 @@ def _packs(problem: Problem) -> str:
     return "onednn" if problem.packed and rows > 1 and problem.dtype.name == "float32" and problem.flops >= PACKED_FLOPS else ""
 
 
-def _compiles(problem: Problem) -> bool:
-    """Tells if MKL may compile a kernel for the shape: the only reason to load it for small products."""
-    small = problem.op == "matmul" and max(getattr(problem, side) for side in "mnk") <= 64
-    return small and ranking_files.here().maker == "intel"
+def compiles(problem: Any, order: Sequence[str]) -> bool:
+    """Tells if MKL may compile a kernel for the shape, and none was measured: the only reason to load it for small products."""
+    small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64
+    return small and "mkl.jit@1" not in order and ranking_files.here().maker == "intel"
 
 
 def describe(problem: Problem, own: bool = True) -> str:

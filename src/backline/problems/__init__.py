@@ -102,6 +102,19 @@ class Problem:
     device: str = field(default="cpu", kw_only=True)
     converted: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
 
+    def __init_subclass__(cls) -> None:
+        cls.__hash__ = Problem.__hash__  # type: ignore[method-assign]  # else `dataclass` makes one that computes it every time
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((self.op, self.operands, self.parameters, self.device))
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has other hashes.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
     @staticmethod
     def parse(text: str) -> Problem:
         """Returns the Problem that a line of text describes, as `str` and `key` write it; `problem_text` says how.
@@ -135,14 +148,17 @@ class Problem:
         return None
 
     def get(self, role: str) -> Operand | None:
-        i = self.index(role)
-        return None if i is None else self.operands[i]
+        """The operand with this role, or None."""
+        for o in self.operands:
+            if o.role == role:
+                return o
+        return None
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         return self.operands[0].dtype
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """True if the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
 

@@ -65,22 +65,28 @@ class MatmulProblem(Problem):
     def empty(self) -> bool:
         return 0 in (self.m, self.n, self.k, self.items)
 
-    @property
+    @cached_property
     def alpha(self) -> Any:
-        return self.parameter("alpha", 1)
+        return dict(self.parameters).get("alpha", 1)
 
-    @property
+    @cached_property
     def beta(self) -> Any:
-        return self.parameter("beta", 0)
+        return dict(self.parameters).get("beta", 0)
 
     def view(self, role: str) -> View | None:
         """The operand with this role as a batch of matrices; C is broadcast to the result's shape."""
-        i = self.index(role)
-        if i is None:
-            return None
-        o = self.operands[i]
-        rows, cols = {"a": (self.m, self.k), "b": (self.k, self.n)}.get(role, (self.m, self.n))
-        s0 = 0 if o.shape[-2] == 1 else o.strides[-2]
-        s1 = 0 if o.shape[-1] == 1 else o.strides[-1]
-        layout, ld = matrix_layout((rows, cols), (s0, s1), o.dtype.itemsize, o.aligned)
-        return View(i, rows, cols, s0, s1, batch_offsets(self.batch, o.shape[:-2], o.strides[:-2]), layout, ld)
+        return self.views.get(role)
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """Every operand as a batch of matrices, by role."""
+        sizes = {"a": (self.m, self.k), "b": (self.k, self.n)}
+        found = {}
+        for i, o in enumerate(self.operands):
+            rows, cols = sizes.get(o.role, (self.m, self.n))
+            s0 = 0 if o.shape[-2] == 1 else o.strides[-2]
+            s1 = 0 if o.shape[-1] == 1 else o.strides[-1]
+            layout, ld = matrix_layout((rows, cols), (s0, s1), o.dtype.itemsize, o.aligned)
+            items = batch_offsets(self.batch, o.shape[:-2], o.strides[:-2]) if self.batch else 0
+            found[o.role] = View(i, rows, cols, s0, s1, items, layout, ld)
+        return found

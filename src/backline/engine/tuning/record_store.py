@@ -23,8 +23,8 @@ from .database import MAX_FILE, path
 from .record import SCHEMA, TuningRecord, parse
 
 __all__ = [
-    "SCHEMA", "TuningRecord", "arrange", "count", "every", "export", "find", "find_key", "generation", "import_from", "keep",
-    "keep_all", "path", "points", "reload", "report", "reset", "sooner", "tried", "winner",
+    "SCHEMA", "TuningRecord", "arrange", "count", "empty", "every", "export", "find", "find_key", "generation", "import_from",
+    "keep", "keep_all", "path", "points", "reload", "report", "reset", "sooner", "tried", "winner",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -76,6 +76,11 @@ if hasattr(os, "register_at_fork"):
 
 
 # Looking up -----------------------------------------------------------------------------------------------------------
+
+
+def empty() -> bool:
+    """Tells whether there is no record at all: then none need be looked for."""
+    return not (_load() if _store.records is None else _store.records)
 
 
 def find(problem: Problem, threads: int) -> TuningRecord | None:
