@@ -18,12 +18,10 @@ os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
 import backline
 from backline import libraries
 from backline.engine import ranking_files
-from backline.engine.shape_class import log2_work, shape_class
 from backline.engine.tuning import designed_problems
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
-from backline.problems import short
 
 TRIES = 4
 
@@ -80,9 +78,10 @@ def main() -> None:
                 if isinstance(a, Algorithm)
             ]
             timed = sorted((seconds, key) for key, seconds in measured(problem, able, threads).items())
+            place = problem.place()
             entries.append({
-                "op": problem.op, "dtype": short(problem.dtype), "class": shape_class(problem),
-                "size": round(log2_work(problem), 2), "example": problem.key, "order": [key for _, key in timed],
+                "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2),
+                "example": problem.key, "order": [key for _, key in timed],
                 "microseconds": [round(s * 1e6, 2) for s, _ in timed],
             })  # fmt: skip
             best = timed[0] if timed else (0, "nothing")

@@ -11,8 +11,8 @@ import pytest
 import backline
 from backline.engine import calibrate, ranking
 from backline.engine.choose import eligible
-from backline.engine.predicted_times import corrected, order_of
-from backline.engine.shape_class import place
+from backline.engine.predicted_times import corrected
+from backline.engine.ranking import order_of
 from backline.engine.tuning import designed_problems, record_store
 from backline.engine.tuning.record import TuningRecord, parse
 from backline.native.machine import fingerprint
@@ -30,7 +30,7 @@ def product(n: int) -> Problem:
 
 def record_of(problem: Problem, times: dict[str, float], **fields: Any) -> TuningRecord:
     return TuningRecord(
-        problem.key, 2, medians=times, minima=times, place=place(problem), machine=fingerprint(),
+        problem.key, 2, medians=times, minima=times, place=str(problem.place()), machine=fingerprint(),
         created="2026-11-23T03:00:00.000000Z", covered=tuple(times), **fields,
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_times_of_a_busy_machine_and_of_fewer_threads_do_not_count() -> None:
     assert order_of(problem) == before
     alone = {key: t for key, t in times.items() if key.endswith("@n")}
     few = TuningRecord(
-        product(90).key, 1, medians=alone, place=place(product(90)), machine=fingerprint(), created="2026-11-23T04:00:00.000000Z"
+        product(90).key, 1, medians=alone, place=str(product(90).place()), machine=fingerprint(), created="2026-11-23T04:00:00.000000Z"
     )
     record_store.keep_all([record_of(product(80), {before[0]: 1e-5}), few], file=False)
     assert order_of(problem)[0] == before[0]

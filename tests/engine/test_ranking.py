@@ -12,7 +12,8 @@ import pytest
 import backline
 from backline import libraries
 from backline.engine import predicted_times, ranking, ranking_files
-from backline.engine.predicted_times import order_of, predicted
+from backline.engine.predicted_times import predicted
+from backline.engine.ranking import order_of
 from backline.engine.tuning.record import current_key
 from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass

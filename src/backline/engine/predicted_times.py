@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from ..native.processor_class import ProcessorClass
-from ..problems import Problem, short
+from ..problems import Place
 from . import ranking_files
-from .shape_class import log2_work, shape_class
 from .tuning import record_store
 
 __all__ = ["order_of", "predicted"]
@@ -27,27 +26,24 @@ SHIPPED_ONLY = -1  # in the place of a generation of records
 AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
 
 
-def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
+def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     """Returns the keys of algorithms by their predicted times, the least first; empty where nothing like it was measured.
 
     Parameters
     ----------
-    problem
-        What is asked.
+    place
+        Operation, dtype, shape class and work of the Problem.
     own
         Whether what was measured on this machine counts beside the shipped rankings.
     """
-    if problem.device != "cpu":
-        return ()
     generation = record_store.generation() if own else SHIPPED_ONLY
     # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
-    size = round(4 * log2_work(problem)) / 4
-    return _ordered(ranking_files.here(), problem.op, short(problem.dtype), shape_class(problem), size, generation)
+    return _ordered(ranking_files.here(), place._replace(work=round(4 * place.work) / 4), generation)
 
 
 @lru_cache(maxsize=2048)
-def _ordered(here: ProcessorClass, op: str, dtype: str, kind: str, size: float, generation: int) -> tuple[str, ...]:
-    times = {key: predicted(curve, size) for key, curve in _curves(here, op, dtype, kind, generation).items()}
+def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
+    times = {key: predicted(curve, place.work) for key, curve in _curves(here, *place[:3], generation).items()}
     return tuple(sorted(times, key=times.__getitem__))
 
 

@@ -9,12 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..libraries.base import BORROWED, Algorithm
-from ..problems import Problem, short
-from . import ranking_files
+from ..problems import Problem
 from .effective_precision import FINENESS
-from .predicted_times import order_of
-from .shape_class import log2_work, shape_class
-from .tuning import record_store
 
 __all__ = ["LARGE", "compiles", "describe", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
@@ -28,6 +24,13 @@ STAND_INS = {
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+
+
+def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
+    """Returns the keys of algorithms by their predicted times, the least first; empty where nothing like it was measured."""
+    from . import predicted_times  # not needed before something is chosen
+
+    return predicted_times.order_of(problem.place(), own) if problem.device == "cpu" else ()
 
 
 def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = (), own: bool = True) -> list[Algorithm]:
@@ -104,22 +107,26 @@ def _packs(problem: Problem) -> str:
 
 def compiles(problem: Any, order: Sequence[str]) -> bool:
     """Tells if MKL may compile a kernel for the shape, and none was measured: the only reason to load it for small products."""
+    from .ranking_files import here
+
     small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64
-    return small and "mkl.jit@1" not in order and ranking_files.here().maker == "intel"
+    return small and "mkl.jit@1" not in order and here().maker == "intel"
 
 
 def describe(problem: Problem, own: bool = True) -> str:
     """Returns the origin of the order that `sort` makes, in words."""
-    machine = ranking_files.here()
-    processors, entries = None, list[dict[str, Any]]()
-    mine = 0
+    from . import ranking_files
+    from .tuning import record_store
+
+    processors, entries, mine = None, list[dict[str, Any]](), 0
+    machine, place = ranking_files.here(), problem.place()
     if problem.device == "cpu":
-        mine = record_store.count(problem.op, short(problem.dtype), shape_class(problem)) if own else 0
-        processors, entries = ranking_files.entries(machine, problem.op, short(problem.dtype), shape_class(problem))
+        mine = record_store.count(*place[:3]) if own else 0
+        processors, entries = ranking_files.entries(machine, *place[:3])
     here = f"{mine} problem{'' if mine == 1 else 's'} like it measured on this machine"
     if processors is None:
         return here if mine else "order of the libraries (the shipped ranking has no entry for this operation)"
-    nearest = min(entries, key=lambda e: abs(e["size"] - log2_work(problem)))["example"]
+    nearest = min(entries, key=lambda e: abs(e["size"] - place.work))["example"]
     cpu = ranking_files.provenance(processors)["cpu"]
     text = f"shipped ranking {processors}, nearest entry {nearest} (measured on another machine: {cpu})"
     if mine:
@@ -129,6 +136,9 @@ def describe(problem: Problem, own: bool = True) -> str:
 
 def report() -> dict[str, Any]:
     """Returns which shipped ranking holds here, for `backline info`."""
+    from . import ranking_files
+    from .tuning import record_store
+
     found = ranking_files.shipped()
     return {
         "class": str(ranking_files.here()), "shipped for": str(found.processors), "measured on": found.provenance["cpu"],

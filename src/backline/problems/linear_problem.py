@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import Operand, Problem
-from .matmul_problem import MatmulProblem
+from .matmul_problem import MatmulProblem, product_class
 
 __all__ = ["LinearProblem"]
 
@@ -61,6 +61,9 @@ class LinearProblem(Problem):
     @cached_property
     def summands(self) -> int:
         return max(self.k, 1)
+
+    def shape_class(self) -> str:
+        return product_class(self.m, self.n, self.k, self.items)
 
     @cached_property
     def flops(self) -> float:

@@ -30,6 +30,23 @@ class View:
     ld: int
 
 
+def product_class(m: int, n: int, k: int, items: int) -> str:
+    """Returns the class of the shape of a matrix product.
+
+    Examples
+    --------
+    >>> product_class(300, 200, 100, 1), product_class(300, 1, 300, 1), product_class(300, 10, 300, 1), product_class(9, 9, 9, 50)
+    ('square', 'gemv', 'thin', 'batch')
+    """
+    if m == n == 1:
+        return "dot"
+    if m == 1 or n == 1:
+        return "gemv"
+    if items > 1:
+        return "batch"
+    return "thin" if min(m, n, k) * 8 <= max(m, n, k) else "square"
+
+
 @dataclass(frozen=True)
 class MatmulProblem(Problem):
     """``beta * C + alpha * A @ B``.
@@ -55,6 +72,9 @@ class MatmulProblem(Problem):
     @cached_property
     def summands(self) -> int:
         return max(self.k, 1)
+
+    def shape_class(self) -> str:
+        return product_class(self.m, self.n, self.k, self.items)
 
     @cached_property
     def flops(self) -> float:

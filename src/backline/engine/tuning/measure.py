@@ -30,7 +30,7 @@ from ...libraries import array_kinds
 from ...libraries.base import NO_PLANNER, Algorithm, Planner, planner_for
 from ...native import machine
 from ...problems import Problem
-from .. import accuracy, shape_class
+from .. import accuracy
 from . import coverage, machine_load, record_store, sample_operands
 from .record import TuningRecord
 
@@ -411,7 +411,7 @@ class _Run:
             covered=tuple(sorted({*self.rejected, *sound})),
             under=dict(self.under),
             disturbed=self.disturbed,
-            place=shape_class.place(self.problem),
+            place=str(self.problem.place()) if self.problem.device == "cpu" else "",
             seed=self.seed,
             spent=round(spent, 6),
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

@@ -15,7 +15,7 @@ from typing import Any
 from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
-from ...problems import Problem
+from ...problems import Place, Problem
 from ...switches.provenance import steps_out
 from .. import plan_caches
 from . import database
@@ -195,8 +195,8 @@ def _placed(op: str, dtype: str, kind: str) -> list[tuple[float, TuningRecord]]:
         for record in known.values():
             current = find_key(record.key, record.threads)
             if current is not None and current.place and not current.disturbed:
-                where, name, form, work = current.place.split("|")
-                places.setdefault((where, name, form), []).append((float(work), current))
+                place = Place.parse(current.place)
+                places.setdefault(place[:3], []).append((place.work, current))
         _store.places = places
     return _store.places.get((op, dtype, kind), [])
 
