@@ -21,7 +21,7 @@ from ..libraries import overrides
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
-from ..problems import Problem
+from ..problems import Problem, short
 from ..switches.scope_state import process, states
 from . import effective_precision, fft_plan_caches, late_modules, plan_caches, policy, problem_class, ranking, refusals
 from .choice import Candidate, Choice
@@ -94,19 +94,18 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     if not record_store.empty() and record_store.find(problem, threads) is not None:
         return None
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
-    chosen, best = None, None
+    chosen, best, dtype = None, None, short(problem.dtype)
     for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
         if best is not None and best < bound:
             break
         library = libraries.get(name)
         if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
             continue
-        known = errata.concerning(library, problem.op)
         try:
             for found in library.algorithms(problem, _allowed(library, threads, snapshot), *planner_for(library, planner)):
                 if isinstance(found, Refusal) or not kind.conforms(found) or _forbids(found, snapshot)[0]:
                     continue
-                if known and errata.refusal(library, problem, found):
+                if errata.concerning(library, problem.op, dtype, found.name) and errata.refusal(library, problem, found):
                     continue
                 if found.traits and policy.priority(found, snapshot):
                     return None

@@ -109,8 +109,9 @@ class ProblemClass:
         """
         known = self._orders.get((id(keys), compiles))
         if known is None or known[0] is not keys or known[1] is not ranking.LIBRARIES:
+            too_coarse = {*self._too_coarse, *(key for key in keys if ranking.fineness(key) < self._floor)}
             bounds = [
-                ((False, *ranking.may_lead(name, keys, self._too_coarse, compiles), i), name)
+                ((False, *ranking.may_lead(name, keys, too_coarse, compiles), i), name)
                 for i, name in enumerate(self.names) if name not in self._refused
             ]  # fmt: skip
             known = self._orders[id(keys), compiles] = keys, ranking.LIBRARIES, tuple(sorted(bounds))

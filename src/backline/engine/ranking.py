@@ -12,7 +12,7 @@ from ..libraries.base import BORROWED, Algorithm
 from ..problems import Problem
 from .effective_precision import FINENESS
 
-__all__ = ["LARGE", "compiles", "describe", "may_lead", "order_of", "place", "report", "sooner", "sort"]
+__all__ = ["LARGE", "compiles", "describe", "fineness", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
@@ -79,7 +79,7 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     Algorithms that reduce the precision of their inputs count only where that is permitted: `reduced`.
     """
     order, packs = order_of(problem), _packs(problem)
-    left_out = () if reduced else [key for key in order if _reduces(key)]
+    left_out = () if reduced else [key for key in order if fineness(key) < 2]
     compiles_here = chosen.name != "jit" and compiles(problem, order)
 
     def best(name: str) -> tuple[int, bool, int]:
@@ -90,8 +90,15 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     return first if BORROWED in chosen.traits or best(first) < taken else ""
 
 
-def _reduces(key: str) -> bool:
-    return any(word in FINENESS for word in key.partition("@")[0].replace(".", "_").split("_"))
+def fineness(key: str) -> int:
+    """Returns how finely an algorithm computes, as far as its name tells; by the scale of `effective_precision.FINENESS`.
+
+    Examples
+    --------
+    >>> fineness("onednn.nhwc_bf16@n"), fineness("emulated.tf32@1"), fineness("mkl.gemm@1")
+    (0, 1, 2)
+    """
+    return min(FINENESS.get(word, 2) for word in key.partition("@")[0].replace(".", "_").split("_"))
 
 
 def _packs(problem: Problem) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..problems import Problem
+from ..problems import Problem, short
 from . import errata_local, errata_table
 from .erratum import Erratum
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["applying", "clear", "concerning", "forget", "keep", "matching", "refusal", "rows"]
 
-# Name of a library -> the object that was asked, and its rows by operation ("" for rows of any operation).
-_indexed: dict[str, tuple[Library, dict[str, tuple[Erratum, ...]]]] = {}
+# Name of a library -> the object that was asked, its rows, and those by operation, dtype and algorithm.
+_indexed: dict[str, tuple[Library, tuple[Erratum, ...], dict[tuple[str, str, str], tuple[Erratum, ...]]]] = {}
 
 
 def rows() -> tuple[Erratum, ...]:
@@ -66,22 +66,22 @@ def forget() -> int:
     return count
 
 
-def concerning(library: Library, op: str) -> tuple[Erratum, ...]:
-    """Returns the rows about an operation of a library."""
+def concerning(library: Library, op: str, dtype: str, algorithm: str) -> tuple[Erratum, ...]:
+    """Returns the rows that an algorithm of a library falls under for some Problems of an operation and dtype (short name)."""
     known = _indexed.get(library.name)
     if known is None or known[0] is not library:
-        index: dict[str, tuple[Erratum, ...]] = {}
-        for row in applying(library):
-            for each in row.operations or ("",):
-                index[each] = (*index.get(each, ()), row)
-        known = _indexed[library.name] = library, index
-    index = known[1]
-    return (*index.get(op, ()), *index.get("", ())) if index else ()
+        known = _indexed[library.name] = library, applying(library), {}
+    _, rows, found = known
+    key = (op, dtype, algorithm)
+    if rows and key not in found:
+        found[key] = tuple(row for row in rows if row.covers(op, dtype, algorithm))
+    return found[key] if rows else ()
 
 
 def matching(library: Library, problem: Problem, algorithm: str) -> Iterable[Erratum]:
     """Yields the rows that an algorithm of a library falls under for a Problem."""
-    return (row for row in concerning(library, problem.op) if row.concerns(problem, algorithm))
+    rows = concerning(library, problem.op, short(problem.dtype), algorithm)
+    return (row for row in rows if row.concerns(problem))
 
 
 def refusal(library: Library, problem: Problem, algorithm: Algorithm) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ..problems import Problem, short
+from ..problems import Problem
 from .edges import EDGES
 
 __all__ = ["Erratum"]
@@ -75,15 +75,17 @@ class Erratum:
         """Returns whether kernels for these instruction sets have the defect; those that are not known have."""
         return not self.isa or sets is None or self.isa in sets
 
-    def concerns(self, problem: Problem, algorithm: str) -> bool:
-        """Returns whether an algorithm of the library has the defect for a Problem."""
+    def covers(self, op: str, dtype: str, algorithm: str) -> bool:
+        """Returns whether an algorithm of the library has the defect for some Problems of an operation and dtype."""
         return (
-            (not self.operations or problem.op in self.operations)
-            and (not self.dtypes or short(problem.dtype) in self.dtypes)
+            (not self.operations or op in self.operations)
+            and (not self.dtypes or dtype in self.dtypes)
             and (not self.algorithm or fnmatchcase(algorithm, self.algorithm))
-            and (not self.problem or problem.key == self.problem)
-            and (not self.edge or EDGES[self.edge](problem))
         )
+
+    def concerns(self, problem: Problem) -> bool:
+        """Returns whether a Problem that the row covers shows the defect."""
+        return (not self.problem or problem.key == self.problem) and (not self.edge or EDGES[self.edge](problem))
 
     def reason(self) -> str:
         """Returns the reason of a refusal."""
