@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from .. import switches
-from ..switches.switch import FAMILIES
 from . import registry
 from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
@@ -36,28 +35,38 @@ def names() -> tuple[str, ...]:
 
 
 def _add_plugins() -> None:
-    from ..switches import plugins
+    from . import plugins  # here and below: `import backline` looks for no plug-ins
 
     plugins.discover()
     for name, plugin in plugins.found().items():
-        _order.setdefault(name, plugin.library)  # a library that the program registered before stays in its place
+        _order.setdefault(name, plugin.row.implementation)  # a library that the program registered before stays in its place
 
 
-def ready() -> None:
+def _discover(name: str) -> bool:
+    from . import plugins
+
+    return plugins.discover(name)
+
+
+switches.on_unknown(_discover)
+
+
+def ready(name: str = "") -> None:
     """Declares every switch that a library which is on may read; called before a Snapshot is taken.
 
-    Plug-ins are looked for; those whose switches only their class knows are imported, unless they are off.
+    Plug-ins are looked for, and the rows are read of those that are on.
+
+    Parameters
+    ----------
+    name
+        Plug-in whose row is read instead, on or off.
     """
-    from ..switches import plugins
+    from . import plugins
 
     _add_plugins()
-    for name, plugin in plugins.found().items():
-        if not plugin.file:
-            from .plugin_library import Plugged
-
-            library = get(name)
-            if isinstance(library, Plugged) and library.allowed():
-                library.load()
+    for each, plugin in plugins.found().items():
+        if not plugin.is_read and each not in _objects and (each == name if name else plugins.is_allowed(each)):
+            plugins.read(each)
 
 
 def get(name: str) -> Library:
@@ -72,7 +81,10 @@ def get(name: str) -> Library:
         if name not in _order:
             _add_plugins()
         _check(name)
-        _objects.setdefault(name, _make(name))
+        library = _make(name)
+        if not library.being_made:
+            _objects.setdefault(name, library)
+        return _objects.get(name, library)
     return _objects[name]
 
 
@@ -84,13 +96,13 @@ def _check(name: str) -> None:
 
 
 def _make(name: str) -> Library:
-    from ..switches import plugins
+    from . import plugins
 
     plugin = plugins.found().get(name)
-    if plugin is not None and plugin.library == _order[name]:
-        from .plugin_library import Plugged
+    if plugin is not None and registry.find(name) is plugin.row:
+        from . import plugin_guard
 
-        return Plugged(plugin)
+        return plugin_guard.make(plugin)
     module, _, attribute = _order[name].partition(":")
     library: Library = getattr(import_module(module), attribute)()
     return library
@@ -113,7 +125,7 @@ def register(library: Library | LibraryInfo) -> None:
     from .. import _core
 
     if isinstance(library, LibraryInfo):
-        _declare_switch(library)
+        _declare_switches(library)
         registry.add(library)
         _objects.pop(library.name, None)
         if library.implementation:
@@ -125,10 +137,11 @@ def register(library: Library | LibraryInfo) -> None:
     _core.memo_clear()
 
 
-def _declare_switch(row: LibraryInfo) -> None:
+def _declare_switches(row: LibraryInfo) -> None:
     if row.implementation and row.switch and row.switch not in switches.declared():
-        doc = f"{row.title} may run calls."
-        switches.declare(switches.Switch(row.switch, bool, True, None, doc, row.families or FAMILIES, library=row.name))
+        switches.declare(registry.enabling_switch(row))
+    for switch in row.switches:
+        switches.declare(switch)
 
 
 def unregister(name: str) -> None:
@@ -151,7 +164,7 @@ def unregister(name: str) -> None:
     False
     """
     from .. import _core
-    from ..switches import plugins
+    from . import plugins
 
     _check(name)
     registry.remove(name)
@@ -159,7 +172,8 @@ def unregister(name: str) -> None:
     if name in _SHIPPED:
         _order[name] = _SHIPPED[name]
     elif name in plugins.found():
-        _order[name] = plugins.found()[name].library
+        registry.add(plugins.found()[name].row)
+        _order[name] = plugins.found()[name].row.implementation
     else:
         del _order[name]
     _core.memo_clear()
@@ -195,4 +209,4 @@ def all_libraries() -> Iterator[Library]:
 
 
 for _row in registry.ROWS:
-    _declare_switch(_row)  # of those that `switches.definitions` does not have: a library is one row
+    _declare_switches(_row)  # of those that `switches.definitions` does not have: a library is one row
