@@ -31,12 +31,13 @@ from . import registry
 from .plugin_search import GROUP, Plugin, is_reference, line_of, remedy, search, words_of
 from .registry import LibraryInfo
 
-__all__ = ["GROUP", "RESERVED", "Plugin", "discover", "found", "is_allowed", "read", "referred"]
+__all__ = ["GROUP", "RESERVED", "Plugin", "discover", "faults", "found", "is_allowed", "read", "referred"]
 
 RESERVED = ("enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version")
 """Names that every module in `backends` has: no switch of a plug-in may take them."""
 
 _found: dict[str, Plugin] | None = None  # None until somebody looked
+_faults: list[str] = []
 _unsaid: list[str] = []
 _here = threading.local()  # of this thread: that it is looking, and the names of the plug-ins whose rows it is reading
 
@@ -78,6 +79,11 @@ def found() -> Mapping[str, Plugin]:
     return MappingProxyType(_found or {})
 
 
+def faults() -> tuple[str, ...]:
+    """Returns what was found to be wrong with plug-ins, with the remedies."""
+    return tuple(_faults)
+
+
 def _look() -> dict[str, Plugin]:
     """Looks, or waits for whoever is looking."""
     global _found
@@ -86,8 +92,8 @@ def _look() -> dict[str, Plugin]:
             _here.looking = True
             try:
                 if _found is None:
-                    _found, faults = search()
-                    _unsaid.extend(faults)
+                    _found, wrong = search()
+                    _keep(*wrong)
             finally:
                 _here.looking = False
     return _found
@@ -126,7 +132,7 @@ def read(name: str) -> LibraryInfo:
                 plugin.row = row
             else:
                 plugin.fault = f"{plugin.who} {fault}; {remedy(plugin.source)}"
-                _unsaid.append(f"backline: {plugin.fault}")
+                _keep(f"backline: {plugin.fault}")
             plugin.is_read = True  # last: who finds it set finds the row and the switches too
     _say()
     return plugin.row
@@ -231,6 +237,11 @@ def _declare(row: LibraryInfo, plugin: Plugin) -> str:
 # --- warnings -----------------------------------------------------------------------------------------
 
 
+def _keep(*texts: str) -> None:
+    _faults.extend(texts)
+    _unsaid.extend(texts)
+
+
 def _say() -> None:
     """Issues what was noted. Where warnings are errors, the first one is raised, and the next call raises the next."""
     while _unsaid:
@@ -251,4 +262,5 @@ def _forget() -> None:
             for switch in [s for s in all_switches() if s.startswith(f"{name}.")]:
                 remove(switch)
         _found = None
+        _faults.clear()
         _unsaid.clear()
