@@ -58,7 +58,7 @@ def test_the_switch_that_allows_it_is_that_of_the_row(make: Maker) -> None:
     before = switches.lookup("thing.enabled")
     assert (before.doc, before.governs) == ("thing may run calls.", FAMILIES)
     with switches.scope({"thing.enabled": False}):
-        libraries.ready("thing")
+        plugins.read("thing")
         assert switches.get("thing.enabled") is False
     after = switches.lookup("thing.enabled")
     assert (after.doc, after.governs, after.library) == ("A thing may run calls.", ("linalg",), "thing")

@@ -44,7 +44,10 @@ class _Loader:
     def exec_module(module: ModuleType) -> None:
         backend = module.__name__.rpartition(".")[2]
         if _row(backend) not in registry.ROWS:
-            libraries.ready(backend)  # the row of a plug-in may have to be read
+            from ..libraries import plugins  # here: few programs need it
+
+            if backend in plugins.found():
+                plugins.read(backend)
         row = _row(backend)
         assert row is not None
         _fill(module, row.about, row.name, row.caches, row.returned)

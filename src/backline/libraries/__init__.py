@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from .. import switches
+from ..switches.switch_registry import on_unknown
 from . import registry
 from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
@@ -48,25 +49,20 @@ def _discover(name: str) -> bool:
     return plugins.discover(name)
 
 
-switches.on_unknown(_discover)
+on_unknown(_discover)
 
 
-def ready(name: str = "") -> None:
+def ready() -> None:
     """Declares every switch that a library which is on may read; called before a Snapshot is taken.
 
     Plug-ins are looked for, and the rows are read of those that are on.
-
-    Parameters
-    ----------
-    name
-        Plug-in whose row is read instead, on or off.
     """
     from . import plugins
 
     _add_plugins()
-    for each, plugin in plugins.found().items():
-        if not plugin.is_read and each not in _objects and (each == name if name else plugins.is_allowed(each)):
-            plugins.read(each)
+    for name, plugin in plugins.found().items():
+        if not plugin.is_read and name not in _objects and plugins.is_allowed(name):
+            plugins.read(name)
 
 
 def get(name: str) -> Library:

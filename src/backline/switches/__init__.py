@@ -30,13 +30,13 @@ from .store import (
     withdraw,
 )
 from .switch import DerivedSwitch, Switch, Value
-from .switch_registry import all_switches, attach, declared, derived_switches, on_unknown
+from .switch_registry import all_switches, attach, declared, derived_switches
 
 __all__ = [
     "SCHEMA", "AtLeast", "DerivedSwitch", "EachOf", "Origin", "Said", "Scope", "Snapshot", "Switch", "Value", "all_switches",
     "assign", "assign_many", "attach", "current", "deciding", "declare", "declared", "derived_switches", "freeze", "frozen",
-    "get", "history", "library_names", "lookup", "make_scope", "on_unknown", "origin", "scope", "scope_is_open", "set_tracer",
-    "tracer", "withdraw",
+    "get", "history", "library_names", "lookup", "make_scope", "origin", "scope", "scope_is_open", "set_tracer", "tracer",
+    "withdraw",
 ]  # fmt: skip
 del _definitions
 
