@@ -14,6 +14,7 @@ import backline
 from backline import backends, libraries, switches
 from backline.errors import BadValue, UnknownName
 from backline.libraries import plugin_search, plugins, registry
+from backline.libraries.recognition import classify
 from backline.switches import store
 from backline.switches.switch import FAMILIES
 from support import forget_plugins
@@ -286,6 +287,14 @@ def test_installing_a_plugin_changes_no_choice_by_itself(make: Maker) -> None:
         assert (backline.mm(a, a) == 7).all()
         with backends.thing.flags(enabled=False):
             assert (backline.mm(a, a) == 6).all()
+
+
+def test_its_file_is_recognised_in_a_process(make: Maker) -> None:
+    make("some-plugin", {"thing": "some_package.row:ROW"}, files("some_package", more=', kind="nn", patterns=("libthing.so*",)'))
+    assert classify("/nowhere/libthing.so.1") == ()
+    libraries.ready()
+    (match,) = classify("/nowhere/libthing.so.1")
+    assert match.family is libraries.info("thing")
 
 
 def test_the_pages_do_not_depend_on_plugins(make: Maker) -> None:
