@@ -188,15 +188,40 @@ def test_precision_and_determinism_hold_for_it(plug: Plug) -> None:
                 assert verdict()[0] == "refused"
 
 
-def test_a_library_with_a_file_is_loaded_once_and_when_it_is_needed(plug: Plug) -> None:
-    """The row says where the file is looked for, the class loads it; the variable BACKLINE_THING_LIBRARY names another."""
-    code = source({"reason": None, "load": "self.loads = getattr(self, 'loads', 0) + 1; return ''"}, base="FileLibrary")
-    library = plug(code, ', files=("libthing.so.1",)')
-    assert isinstance(library, FileLibrary) and library.spec.env == "BACKLINE_THING_LIBRARY" and not library.loaded()
-    assert not libraries.is_loaded("thing")
+IN_C = """
+import ctypes
+from backline.native.library_search import search
+
+class Thing(FileLibrary):
+    handlers = {MatmulProblem: Handler(algorithms, prepare)}
+    loads = 0
+    def load(self):
+        self.loads += 1
+        self.finding = search(self.spec)
+        if self.finding.path is None:
+            return self.finding.reason
+        self.functions = ctypes.CDLL(self.finding.path)
+        return ""
+    def version(self): return "1"
+"""
+
+
+def test_a_library_in_c_is_loaded_once_and_when_it_is_needed(plug: Plug) -> None:
+    library = plug(handled() + IN_C, ', files=("libm.so.6",), needs=("cos",)')
+    assert isinstance(library, FileLibrary) and not library.loaded() and library.loads == 0 and not libraries.is_loaded("thing")
     with backline.use("thing"):
         assert np.array_equal(backline.mm(A, A), A @ A) and backline.explain().library == "thing"
-    assert library.loads == 1 and library.loaded()  # type: ignore[attr-defined]
+    assert library.loads == 1 and library.loaded() and libraries.is_loaded("thing")
+    report = library.report()
+    assert report["path"].endswith("libm.so.6") and report["available"] and "plug-in" not in report["found by"]
+
+
+def test_a_library_in_c_whose_file_is_named_and_missing(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKLINE_THING_LIBRARY", "/no/such/file.so")
+    library = plug(handled() + IN_C, ', files=("libm.so.6",)')
+    with backline.use("thing"):
+        (reason,) = refusals()
+    assert "/no/such/file.so" in reason and library.version() == "1" and not library.report()["available"]
 
 
 def test_a_failed_import_is_not_tried_at_every_call(plug: Plug) -> None:

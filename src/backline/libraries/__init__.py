@@ -57,12 +57,14 @@ def ready() -> None:
 
     Plug-ins are looked for, and the rows are read of those that are on.
     """
+    from .. import _core
     from . import plugins
 
     _add_plugins()
     for name, plugin in plugins.found().items():
         if not plugin.is_read and name not in _objects and plugins.is_allowed(name):
             plugins.read(name)
+            _core.memo_clear()
 
 
 def get(name: str) -> Library:

@@ -33,7 +33,10 @@ from .registry import LibraryInfo
 
 __all__ = ["GROUP", "RESERVED", "Plugin", "discover", "faults", "found", "is_allowed", "read", "referred"]
 
-RESERVED = ("enabled", "flags", "is_available", "is_enabled", "plan_cache", "set_flags", "version")
+RESERVED = (
+    "enabled", "fft_plan_cache", "flags", "is_available", "is_enabled", "plan_cache", "set_flags",
+    "version",
+)  # fmt: skip
 """Names that every module in `backends` has: no switch of a plug-in may take them."""
 
 _found: dict[str, Plugin] | None = None  # None until somebody looked
