@@ -81,6 +81,7 @@ WHOLE = [
     ("class Mean(Exception):\n    def __str__(self): raise ValueError\nraise Mean", "cannot be imported: Mean"),
     ("raise ValueError('line\\nline\\x1b[31m' + 'x' * 9999)", "cannot be imported: ValueError: line line [31mxxx"),
     ("", "is unusable: the module guard_package.code has no Thing"),
+    ("Thing = None", "is unusable: guard_package.code:Thing is None"),
     ("Thing = 3", "its implementation guard_package.code:Thing is 3, and no class"),
     ("class Thing: pass", "is no subclass of backline.libraries.Library"),
     (source({"prepare": None}), "its implementation guard_package.code:Thing lacks prepare"),

@@ -31,6 +31,7 @@ BROKEN = [
     ("nowhere_at_all:ROW", "", "cannot be imported: ModuleNotFoundError"),
     ("bad_package.row:LibraryInfo", "", "leads to the class LibraryInfo"),
     ("bad_package.row:ROW", "ROW = 3", "leads to 3, and must lead to a LibraryInfo"),
+    ("bad_package.row:ROW", "ROW = None", "bad_package.row:ROW is None"),
     ("bad_package.row:ROW", "1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
     ("bad_package.row:ROW", "import no_such_module_at_all", "cannot be imported: ModuleNotFoundError"),
     ("bad_package.row:ROW", "def broken(:", "cannot be imported: SyntaxError"),

@@ -112,8 +112,8 @@ def register(library: Library | LibraryInfo) -> None:
     Parameters
     ----------
     library
-        A row: the switch that allows the library and its module in `backends` exist from now on, and its class is imported when
-        it is needed. Or the library itself, made by the program, without a module.
+        A row: the switches of the library and its module in `backends` exist from now on, and its class is imported when it is
+        needed. Or the library itself, made by the program, without a module.
 
     Raises
     ------

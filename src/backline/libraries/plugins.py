@@ -153,7 +153,8 @@ def referred(reference: str) -> tuple[Any, str]:
     try:
         module = import_module(path)
         if hasattr(module, name):
-            return getattr(module, name), ""
+            target = getattr(module, name)
+            return target, "" if target is not None else f"is unusable: {reference} is None"
     except (Exception, SystemExit) as error:  # any error of its own
         return None, f"cannot be imported: {words_of(error)}"
     if getattr(getattr(module, "__spec__", None), "_initializing", False):
