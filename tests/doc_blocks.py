@@ -5,6 +5,7 @@ The blocks of a page share their names, as in a session into which a reader past
 
     <!-- an excerpt of FILE -->     its lines stand in that file, which other tests run; "..." stands for any lines
     <!-- needs a device -->         without one it may raise BackendUnavailable
+    <!-- the file FILE -->          it is that file, which is there when the other blocks of the page are run
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 __all__ = ["Block", "blocks", "execute", "stands_in"]
 
 EXCERPT = re.compile(r"<!-- an excerpt of (\S+) -->")
+FILE = re.compile(r"<!-- the file (\S+) -->")
 DEVICE = "<!-- needs a device -->"
 
 
@@ -33,6 +35,7 @@ class Block:
     text: str
     excerpt: str = ""
     device: bool = False
+    file: str = ""
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -46,9 +49,11 @@ def blocks(page: Path) -> Iterator[Block]:
             opened = number + 1, line[3:].strip(), lines[number - 1] if number else ""
         else:
             start, language, before = opened
-            excerpt = EXCERPT.match(before)
+            excerpt, file = EXCERPT.match(before), FILE.match(before)
             text = "\n".join(lines[start:number]) + "\n"
-            yield Block(page, start + 1, language, text, excerpt[1] if excerpt else "", before == DEVICE)
+            yield Block(
+                page, start + 1, language, text, excerpt[1] if excerpt else "", before == DEVICE, file[1] if file else ""
+            )  # fmt: skip
             opened = None
     assert opened is None, f"{page}: the block of line {opened and opened[0]} does not end"
 

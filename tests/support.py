@@ -274,7 +274,8 @@ def clean() -> Iterator[None]:
 def forget_plugins() -> None:
     """Takes plug-ins out again, and starts from untouched switches: in a new process they would not have been looked for."""
     from backline import backends
-    from backline.switches import plugins, store
+    from backline.libraries import plugins
+    from backline.switches import store
 
     for name in plugins.found():
         sys.modules.pop(f"backline.backends.{name}", None)

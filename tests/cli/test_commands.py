@@ -58,7 +58,8 @@ def test_info_shows_every_part() -> None:
 def test_info_as_json() -> None:
     content = of_json("info")
     assert set(content) == {
-        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "mapped", "conflicts", "ranking", "tuning",
+        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "plug-ins", "mapped",
+        "conflicts", "ranking", "tuning",
     }  # fmt: skip
     assert content["numpy"] == np.__version__ and content["machine"]["fingerprint"] == fingerprint()
     for library in content["libraries"]:

@@ -38,8 +38,8 @@ def test_every_block_of_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch,
     # There is no device here. The pages say nothing of CuPy's arrays that does not hold for NumPy's, but where they are computed.
     monkeypatch.setitem(sys.modules, "cupy", np)
     names: dict[str, object] = {"__name__": "__main__"}
-    if page.name == "architecture.md":  # what it adds to the registries stays there
-        python("\n".join(block.text for block in blocks(page) if block.language == "python"))
+    if page.name in ("architecture.md", "plugins.md"):  # what they add to the registries stays there
+        apart(page, tmp_path / "site")
         return
     for block in blocks(page):
         assert block.language in LANGUAGES, f"{page}:{block.line}: {block.language}"
@@ -52,6 +52,22 @@ def test_every_block_of_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch,
                 need("openblas")
             with contextlib.suppress(*[BackendUnavailable] * block.device):
                 execute(block, names)
+
+
+def apart(page: Path, site: Path) -> None:
+    """Run the blocks of a page in a process of their own, where the files that stand in the page are installed."""
+    program = ""
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{page}:{block.line}: {block.language}"
+        if block.file:
+            path = site / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        elif block.excerpt:
+            assert stands_in(block, ROOT / block.excerpt), f"{page}:{block.line} differs from {block.excerpt}"
+        elif block.language == "python":
+            program += block.text
+    python(program, env={"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(site)])})
 
 
 # The commands -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from backline.libraries import in_process
 from backline.libraries.conflicts import SEVERITIES, conflicts
 from backline.libraries.in_process import LoadedLibrary, copies
-from backline.libraries.recognition import FAMILIES, classify, owner
+from backline.libraries.recognition import classify, families, owner
 from backline.native import library_search
 from backline.native.process_map import parse_maps
 
@@ -41,7 +41,7 @@ ffff-zzzz nonsense
 
 
 def library(family: str, path: str = "", **facts: object) -> LoadedLibrary:
-    kind = next(known.kind for known in FAMILIES if known.shown_as == family)
+    kind = next(known.kind for known in families() if known.shown_as == family)
     facts = {"owner": "test", "threads": 4, **facts}
     return LoadedLibrary(family, kind, path or f"/x/{family}.so", **facts)  # type: ignore[arg-type]
 
@@ -128,9 +128,9 @@ def test_one_file_with_several_libraries(build: Build) -> None:
     ],
 )  # fmt: skip
 def test_who_brought_it(path: str, who: str) -> None:
-    assert owner(path, replace(FAMILIES[0], distribution="wheel"), prefix="/v") == who
+    assert owner(path, replace(families()[0], distribution="wheel"), prefix="/v") == who
     if who == "wheel":
-        assert owner(path, replace(FAMILIES[0], distribution=""), prefix="/v") == "environment"
+        assert owner(path, replace(families()[0], distribution=""), prefix="/v") == "environment"
 
 
 # --- this process and others

@@ -55,6 +55,7 @@ from backline import libraries, switches
 libraries.register(libraries.LibraryInfo(
     "toy", "Toy", implementation="toy_library:Toy", families=("matmul",), caches=("plan_cache",), install="it comes with the tests",
     about="Toy: products by einsum.", seen_running="everything, in the tests",
+    switches=(switches.Switch("toy.size", int, 3, doc="A size."),),
 ))
 """
 
@@ -147,7 +148,8 @@ def test_it_is_listed_and_has_a_switch_and_a_module(toy: Path) -> None:
         assert toy.__doc__.startswith("Toy: products by einsum.") and toy.plan_cache.size == 0
         assert (toy.enabled, toy.is_available(), toy.is_enabled(), toy.version()) == (True, True, True, "1.2")
         assert switches.lookup("toy.enabled").env == "BACKLINE_TOY_ENABLED"
-        with toy.flags(enabled=False):
+        with toy.flags(enabled=False, size=4):
+            assert toy.size == switches.get("toy.size") == 4
             assert not toy.enabled and not toy.is_enabled()
         backends.prefer = ("toy",)
         """,

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import backline
 from backline import libraries
 from backline.engine import plan_caches
-from backline.switches import plugins
+from backline.libraries import plugins
 from support import forget_plugins, python
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
@@ -72,7 +72,7 @@ Maker = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
-    """Make a distribution that `sys.path` leads to: ``make("name", {"plug": "package:file.toml"}, {"package/file.toml": "…"})``."""
+    """Make a distribution that `sys.path` leads to: ``make("name", {"plug": "package:ROW"}, {"package.py": "…"})``."""
     before = set(sys.modules)
     count = 0
 

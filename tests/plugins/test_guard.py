@@ -13,13 +13,12 @@ import pytest
 import backline
 from backline import libraries, switches
 from backline.errors import NoKernel
-from backline.switches import plugins
+from backline.libraries.base import FileLibrary
 
 Maker = Callable[..., Path]
-FORMS = ("file", "class")
 A = np.arange(9.0).reshape(3, 3)
 
-HEAD = "from backline.libraries import Algorithm, Library, PythonPlan, Refusal\n"
+HEAD = "from backline.libraries import Algorithm, Library, PythonPlan, Refusal\nfrom backline.libraries.base import FileLibrary\n"
 GOOD = {
     "reason": "return ''",
     "version": "return '1'",
@@ -30,25 +29,39 @@ GOOD = {
 ARGUMENTS = {"algorithms": ", problem, threads", "prepare": ", problem, algorithm"}
 
 
-def source(changes: dict[str, str | None], head: str = HEAD, base: str = "Library", name: str = "'thing'") -> str:
+def source(changes: dict[str, str | None], head: str = HEAD, base: str = "Library") -> str:
     bodies = {**GOOD, **changes}
     lines = [f"    def {m}(self{ARGUMENTS.get(m, '')}):\n        {body}\n" for m, body in bodies.items() if body is not None]
-    return f"{head}class Thing({base}):\n    name = title = {name}\n" + "".join(lines)
+    return f"{head}class Thing({base}):\n    extra = 5\n" + "".join(lines)
+
+
+def handled(algorithms: str = "yield Algorithm(library='thing', name='only')", prepare: str = "return PythonPlan(lambda a, b: a @ b)") -> str:
+    return f"""{HEAD}
+from backline.libraries.base import Handler
+from backline.problems.matmul_problem import MatmulProblem
+
+def algorithms(library, problem, threads):
+    {algorithms}
+
+def prepare(library, problem, algorithm):
+    {prepare}
+
+class Thing(Library):
+    handlers = {{MatmulProblem: Handler(algorithms, prepare)}}
+    def reason(self): return ""
+    def version(self): return "1"
+"""
+
+
+Plug = Callable[..., Any]
 
 
 @pytest.fixture
-def plug(make: Maker) -> Callable[[str, str], Any]:
-    def install(form: str, code: str) -> Any:
-        value = "guard_package:thing.toml" if form == "file" else "guard_package.code:Thing"
-        make(
-            "bad-plugin",
-            {"thing": value},
-            {
-                "guard_package/__init__.py": "",
-                "guard_package/code.py": code,
-                "guard_package/thing.toml": 'library = "guard_package.code:Thing"',
-            },
-        )
+def plug(make: Maker) -> Plug:
+    def install(code: str, more: str = "") -> Any:
+        row = f'from backline.libraries import LibraryInfo\nROW = LibraryInfo("thing", implementation="guard_package.code:Thing"{more})\n'
+        files = {"guard_package/__init__.py": "", "guard_package/code.py": code, "guard_package/row.py": row}
+        make("bad-plugin", {"thing": "guard_package.row:ROW"}, files)
         return libraries.get("thing")
 
     return install
@@ -67,21 +80,24 @@ WHOLE = [
     ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
     ("class Mean(Exception):\n    def __str__(self): raise ValueError\nraise Mean", "cannot be imported: Mean"),
     ("raise ValueError('line\\nline\\x1b[31m' + 'x' * 9999)", "cannot be imported: ValueError: line line [31mxxx"),
-    ("", "is unusable: guard_package.code:Thing is None, and no class"),
-    ("Thing = 3", "is unusable: guard_package.code:Thing is 3, and no class"),
+    ("", "is unusable: the module guard_package.code has no Thing"),
+    ("Thing = None", "is unusable: guard_package.code:Thing is None"),
+    ("Thing = 3", "its implementation guard_package.code:Thing is 3, and no class"),
     ("class Thing: pass", "is no subclass of backline.libraries.Library"),
-    (source({"prepare": None, "report": None}), "has no method prepare, report"),
-    (source({}, name="'other'"), "the name of guard_package.code:Thing is 'other', and must be 'thing'"),
-    (source({}, name="''"), "is '', and must be 'thing'"),
+    (source({"prepare": None}), "its implementation guard_package.code:Thing lacks prepare"),
+    (source({"prepare": None, "algorithms": None}), "guard_package.code:Thing lacks handlers"),
+    (source(dict.fromkeys(GOOD)), "guard_package.code:Thing lacks reason, version, handlers"),
     (source({"__init__": "raise OSError('no licence')"}), "Thing() raised OSError: no licence"),
     (source({"__init__": "import sys; sys.exit('bye')"}), "Thing() raised SystemExit: bye"),
     (
         source({"__init__": "import backline, numpy; backline.mm(numpy.eye(2), numpy.eye(2)); 1 / 0"}),
         "Thing() raised ZeroDivisionError",
     ),
+    (f"import backline, numpy\nbackline.mm(numpy.eye(2), numpy.eye(2))\n{source({'reason': '1 / 0'})}", "ZeroDivisionError"),
     (source({"reason": "return 'the moon is full'"}), "not available: the moon is full"),
     (source({"reason": "1 / 0"}), "asking whether it is available raised ZeroDivisionError"),
     (source({"reason": "return 'a' + chr(10) + 'b'"}), "not available: a b"),
+    (source({"reason": None}, base="FileLibrary"), "guard_package.code:Thing lacks load"),
     (source({"algorithms": "1 / 0"}), "algorithms() raised ZeroDivisionError"),
     (source({"algorithms": "yield Algorithm(library=self.name, name='only'); 1 / 0"}), "algorithms() raised ZeroDivisionError"),
     (source({"algorithms": "return None"}), "algorithms() raised TypeError"),
@@ -102,15 +118,16 @@ WHOLE = [
     ),
     (source({"algorithms": "yield Algorithm(library=self.name, name='only', basis='hope')"}), "basis one of promise"),
     (source({"algorithms": "yield Algorithm(library=self.name, name='only', traits=['fused'])"}), "its traits must be a tuple"),
+    (handled("yield 1 / 0"), "algorithms() raised ZeroDivisionError"),
+    (handled("return 3"), "algorithms() raised TypeError"),
+    (handled("yield Algorithm(library='numpy', name='only')"), "its library must be 'thing'"),
+    (handled().replace("{MatmulProblem: Handler(algorithms, prepare)}", "3"), "algorithms() raised AttributeError"),
 ]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("code", "reason"), WHOLE, ids=[w[1][:50] for w in WHOLE])
-def test_a_broken_library_is_one_refusal_and_the_call_runs(
-    plug: Callable[[str, str], Any], form: str, code: str, reason: str
-) -> None:
-    library = plug(form, code)
+@pytest.mark.parametrize(("code", "reason"), WHOLE, ids=[f"{i} {w[1][:50]}" for i, w in enumerate(WHOLE)])
+def test_a_broken_library_is_one_refusal_and_the_call_runs(plug: Plug, code: str, reason: str) -> None:
+    library = plug(code)
     with switches.scope(num_threads=2):
         found = refusals()
         assert len(found) == 1 and reason in found[0] and len(found[0]) < 700 and found[0].isprintable()
@@ -123,15 +140,15 @@ def test_a_broken_library_is_one_refusal_and_the_call_runs(
     facts = library.report()
     assert facts["name"] == "thing" and facts["available"] == (not facts["reason"]) == library.available()
     assert not hasattr(library, "no_such_name")
-    assert "bad-plugin 1.0" in repr(library)
+    assert "plug-in thing of bad-plugin 1.0" in repr(library) and libraries.get("thing") is library
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["methods", "handlers"])
 @pytest.mark.parametrize(
     "body", ["1 / 0", "return 3", "return lambda *arrays: 3 if True else len", "return len", "raise RuntimeError('no')"]
 )
-def test_what_cannot_be_prepared_makes_room_for_the_next(plug: Callable[[str, str], Any], form: str, body: str) -> None:
-    plug(form, source({"prepare": body}))
+def test_what_cannot_be_prepared_makes_room_for_the_next(plug: Plug, form: str, body: str) -> None:
+    plug(source({"prepare": body}) if form == "methods" else handled(prepare=body))
     with backline.use("thing"):
         result = backline.mm(A, A)
         if "lambda" in body:
@@ -141,31 +158,75 @@ def test_what_cannot_be_prepared_makes_room_for_the_next(plug: Callable[[str, st
             assert [c.verdict for c in backline.explain().candidates if c.library == "thing"] == ["refused"]
 
 
-def test_answers_of_other_kinds_do_no_harm(plug: Callable[[str, str], Any]) -> None:
-    library = plug(
-        "class",
-        source({"version": "1 / 0", "report": "return 3"})
-        + "    families = 3\n    devices = None\n    openmp = 'x'\n    title = 3\n",
-    )
-    assert library.version() is None and library.families == () and library.devices == ("cpu",) and library.openmp is False
+def test_answers_of_other_kinds_do_no_harm(plug: Plug) -> None:
+    library = plug(source({"version": "1 / 0", "report": "return 3"}) + "    families = 3\n    devices = None\n    title = 3\n    name = 'other'\n")
+    assert library.version() is None and (library.families, library.devices, library.name) == ((), ("cpu",), "thing")
     assert "report() raised TypeError" in library.report()["config"] and library.title == "thing"
     assert backline.explain(backline.mm, A, A).library
 
 
-def test_what_the_class_says_of_itself_counts_where_no_file_speaks(plug: Callable[[str, str], Any]) -> None:
-    library = plug(
-        "class",
-        source({})
-        + "    families = ('linalg',)\n    devices = ('cpu', 'cuda')\n    openmp = True\n    how_to_get = 'ask'\n    extra = 5\n",
-    )
+def test_the_row_counts(plug: Plug) -> None:
+    library = plug(source({}), ', title="A thing", families=("linalg",), devices=("cpu", "cuda"), openmp=True, install="ask"')
     assert (library.families, library.devices, library.openmp, library.how_to_get) == (("linalg",), ("cpu", "cuda"), True, "ask")
-    assert library.extra == 5 and library.report()["path"] == "here"
+    assert library.extra == 5 and library.report()["path"] == "here" and library.report()["title"] == "A thing"
     assert "thing" not in [c.library for c in backline.explain(backline.mm, A, A).candidates]
     assert "thing" in [c.library for c in backline.explain(backline.linalg.inv, A + np.eye(3)).candidates]
 
 
-def test_a_failed_import_is_not_tried_at_every_call(plug: Callable[[str, str], Any]) -> None:
-    plug("file", "import sys\nsys.guard_count = getattr(sys, 'guard_count', 0) + 1\n1 / 0")
+def test_precision_and_determinism_hold_for_it(plug: Plug) -> None:
+    plug(handled("yield Algorithm(library='thing', name='coarse', precision='tf32', level='off')"))
+    a = A.astype(np.float32)
+
+    def verdict() -> tuple[str, str]:
+        (one,) = [c for c in backline.explain(backline.mm, a, a).candidates if c.library == "thing"]
+        return one.verdict, one.switch
+
+    with backline.use("thing"):
+        assert verdict()[0] == "refused"  # float32 stays float32 unless the user allows less
+        with backline.backends.flags(fp32_precision="tf32"):
+            assert verdict()[0] == "chosen"
+            with backline.backends.flags(deterministic=True):
+                assert verdict()[0] == "refused"
+
+
+IN_C = """
+import ctypes
+from backline.native.library_search import search
+
+class Thing(FileLibrary):
+    handlers = {MatmulProblem: Handler(algorithms, prepare)}
+    loads = 0
+    def load(self):
+        self.loads += 1
+        self.finding = search(self.spec)
+        if self.finding.path is None:
+            return self.finding.reason
+        self.functions = ctypes.CDLL(self.finding.path)
+        return ""
+    def version(self): return "1"
+"""
+
+
+def test_a_library_in_c_is_loaded_once_and_when_it_is_needed(plug: Plug) -> None:
+    library = plug(handled() + IN_C, ', files=("libm.so.6",), needs=("cos",)')
+    assert isinstance(library, FileLibrary) and not library.loaded() and library.loads == 0 and not libraries.is_loaded("thing")
+    with backline.use("thing"):
+        assert np.array_equal(backline.mm(A, A), A @ A) and backline.explain().library == "thing"
+    assert library.loads == 1 and library.loaded() and libraries.is_loaded("thing")
+    report = library.report()
+    assert report["path"].endswith("libm.so.6") and report["available"] and "plug-in" not in report["found by"]
+
+
+def test_a_library_in_c_whose_file_is_named_and_missing(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKLINE_THING_LIBRARY", "/no/such/file.so")
+    library = plug(handled() + IN_C, ', files=("libm.so.6",)')
+    with backline.use("thing"):
+        (reason,) = refusals()
+    assert "/no/such/file.so" in reason and library.version() == "1" and not library.report()["available"]
+
+
+def test_a_failed_import_is_not_tried_at_every_call(plug: Plug) -> None:
+    plug("import sys\nsys.guard_count = getattr(sys, 'guard_count', 0) + 1\n1 / 0")
     try:
         for _ in range(3):
             backline.explain(backline.mm, A, A)
@@ -174,29 +235,6 @@ def test_a_failed_import_is_not_tried_at_every_call(plug: Callable[[str, str], A
         del sys.guard_count  # type: ignore[attr-defined]
 
 
-def test_a_failed_import_is_said_where_a_switch_of_it_was_asked_for(plug: Callable[[str, str], Any]) -> None:
-    plug("class", "1 / 0")
-    with (
-        pytest.warns(RuntimeWarning, match="plug-in thing of bad-plugin 1.0: .*ZeroDivisionError"),
-        pytest.raises(AttributeError),
-    ):
-        switches.get("thing.size")
-    with pytest.raises(AttributeError):
-        switches.get("thing.size")
-
-
-def test_a_module_may_ask_for_its_own_switches_while_it_is_imported(plug: Callable[[str, str], Any]) -> None:
-    code = """
-from backline import switches
-from backline.errors import UnknownName
-try:
-    switches.get("thing.size")
-    asked = "answered"
-except UnknownName:
-    asked = "unknown as yet"
-"""
-    plug("class", code + source({}) + "    switches = (switches.Switch('thing.size', int, 3, doc='A size.'),)\n")
-    import guard_package.code as module  # type: ignore[import-not-found]
-
-    assert module.asked == "unknown as yet"
-    assert switches.get("thing.size") == 3 and not plugins.failed("thing") and libraries.get("thing").available()
+def test_a_library_may_compute_while_it_is_made(plug: Plug) -> None:
+    library = plug(source({"__init__": "import backline, numpy; self.product = backline.mm(numpy.eye(2), numpy.eye(2))"}))
+    assert library.available() and np.array_equal(library.product, np.eye(2)) and libraries.get("thing") is library

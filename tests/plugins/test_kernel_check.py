@@ -22,9 +22,11 @@ BROKEN = '''
 import ctypes, os, time
 import numpy as np
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
+from backline.libraries import LibraryInfo
+
+ROW = LibraryInfo("broken", "Broken", "broken_library:Broken", families=("matmul",))
 
 class Broken(Library):
-    name, title, families = "broken", "Broken", ("matmul",)
     def reason(self): return ""
     def version(self): return "1.0"
     def algorithms(self, problem, threads):
@@ -59,7 +61,7 @@ FOUND = {
 
 @pytest.fixture
 def broken(make: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    folder = make("broken", {"broken": "broken_library:Broken"}, {"broken_library.py": BROKEN})
+    folder = make("broken", {"broken": "broken_library:ROW"}, {"broken_library.py": BROKEN})
     source = Path(backline.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(source), str(folder)]))
     monkeypatch.setenv("BACKLINE_ERRATA", str(tmp_path / "errata.json"))

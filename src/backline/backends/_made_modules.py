@@ -1,4 +1,4 @@
-"""Backend modules without a file: made from the rows of the libraries, or of plug-ins, which may bring modules of their own.
+"""Backend modules without a file: made from the rows of the libraries, those of plug-ins included.
 
 They are importable by their name like any other module, so that ``from backline.backends import blis``, pickling and reloading
 work; for this a finder is added at the end of ``sys.meta_path``. It answers for names in this package that no file here has.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -29,45 +28,29 @@ class _Finder:
         package, _, backend = name.rpartition(".")
         if package != _PACKAGE or backend.startswith("_"):
             return None
+        if _row(backend) is None:
+            libraries.names()  # plug-ins are looked for
         row = _row(backend)
-        if row is not None:
-            return ModuleSpec(name, _RowLoader(), origin=row.implementation)  # type: ignore[arg-type]  # as below
-        from ..switches import plugins  # here and below: it is much to import, and few programs need it
-
-        plugins.discover()
-        plugin = plugins.found().get(backend)
         # The stubs ask for all that old loaders had; `create_module` and `exec_module` are enough.
-        return None if plugin is None else ModuleSpec(name, _Loader(), origin=plugin.file or plugin.library)  # type: ignore[arg-type]
+        return None if row is None else ModuleSpec(name, _Loader(), origin=row.implementation)  # type: ignore[arg-type]
 
 
-class _RowLoader:
+class _Loader:
     @staticmethod
     def create_module(spec: ModuleSpec) -> None:
         return None  # the usual empty one
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        row = _row(module.__name__.rpartition(".")[2])
+        backend = module.__name__.rpartition(".")[2]
+        if _row(backend) not in registry.ROWS:
+            from ..libraries import plugins  # here: few programs need it
+
+            if backend in plugins.found():
+                plugins.read(backend)
+        row = _row(backend)
         assert row is not None
         _fill(module, row.about, row.name, row.caches, row.returned)
-
-
-class _Loader(_RowLoader):
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
-        from ..switches import plugins
-
-        name = module.__name__.rpartition(".")[2]
-        plugins.discover(f"{name}.")  # where its class declares its switches, they are needed now
-        plugin = plugins.found()[name]
-        own = plugin.backend or plugins.backend_of(name)
-        if own:
-            try:
-                sys.modules[module.__name__] = import_module(own)  # the import system takes what is there then
-                return
-            except Exception as error:  # any error of its own; one broken plug-in must not break dir() and completion
-                plugins.complain(name, f"its backend module {own} is ignored, it cannot be imported: {plugins.words_of(error)}")
-        _fill(module, f"{libraries.get(name).title}: a plug-in, of {plugin.source}.", name, ("plan_cache",))
 
 
 def _row(backend: str) -> registry.LibraryInfo | None:

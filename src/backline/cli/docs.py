@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import libraries, switches
-from ..libraries import registry
+from ..libraries import plugins, registry
 from ..switches.cpu_capability import NAMES, UpToDetected
 from ..switches.legal import AtLeast, Between, EachOf
 from ..switches.path_strategies import Strategies
@@ -206,14 +206,10 @@ def governs_text(switch: switches.Switch) -> str:
 
 def own() -> list[switches.Switch]:
     """Returns the switches, without those of plug-ins."""
-    from ..switches import plugins
-
     return [s for s in switches.all_switches().values() if s.name.partition(".")[0] not in plugins.found()]
 
 
 def _libraries() -> list[str]:
-    from ..switches import plugins
-
     return [name for name in switches.library_names() if name not in plugins.found()]
 
 
@@ -250,7 +246,7 @@ def status() -> str:
     text += "".join(_row(why, _names(names)) for why, names in by_reason.items()) or _row("nothing", "none")
     text += _UNSEEN
     for row in registry.rows():
-        if row.seen_running:
+        if row.seen_running and row.name not in plugins.found():
             text += _row(f"`{row.name}`", {"cuda": "CuPy", "mps": "MLX"}.get(row.devices[0], "NumPy"), row.seen_running)
     return text
 

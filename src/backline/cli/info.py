@@ -22,6 +22,10 @@ def info(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fal
         return
     _machine(content)
     _libraries(content["libraries"])
+    if content["plug-ins"]:
+        output.heading("plug-ins that cannot be used")
+        for text in content["plug-ins"]:
+            output.line(f"  {text}", output.STYLES["missing"])
     _mapped(content["mapped"])
     _conflicts(content["conflicts"])
     _tuning(content["tuning"])
@@ -36,7 +40,7 @@ def gather() -> dict[str, Any]:
     from .. import libraries
     from ..engine import ranking
     from ..engine.tuning import record_store
-    from ..libraries import conflicts, errata, in_process, presence
+    from ..libraries import conflicts, errata, in_process, plugins, presence
     from ..native.machine import fingerprint, machine
 
     here = machine()
@@ -53,6 +57,7 @@ def gather() -> dict[str, Any]:
         "threads": backline.get_num_threads(),
         "machine": asdict(here) | {"fingerprint": fingerprint(), "cpu": {"model": here.cpu.model, "vendor": here.cpu.vendor}},
         "libraries": reports,
+        "plug-ins": [text.removeprefix("backline: ") for text in plugins.faults()],
         "mapped": [asdict(library) for library in mapped],
         "conflicts": [
             {

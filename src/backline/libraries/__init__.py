@@ -7,12 +7,10 @@ loaded and probed when it is first asked whether it is there. What is known befo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from importlib import import_module
-from types import ModuleType
 
 from .. import switches
-from ..switches.switch import FAMILIES
+from ..switches.switch_registry import on_unknown
 from . import registry
 from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
@@ -44,33 +42,35 @@ def _changed() -> None:
     _core.memo_clear()
 
 
-@cache
-def _plugins() -> ModuleType:
-    from ..switches import plugins  # not at import; an import statement in a function costs something each time
-
-    return plugins
-
-
 def _add_plugins() -> None:
-    plugins = _plugins()
+    from . import plugins  # here and below: `import backline` looks for no plug-ins
+
     plugins.discover()
     for name, plugin in plugins.found().items():
-        _order.setdefault(name, plugin.library)  # a library that the program registered before stays in its place
+        _order.setdefault(name, plugin.row.implementation)  # a library that the program registered before stays in its place
+
+
+def _discover(name: str) -> bool:
+    from . import plugins
+
+    return plugins.discover(name)
+
+
+on_unknown(_discover)
 
 
 def ready() -> None:
     """Declares every switch that a library which is on may read; called before a Snapshot is taken.
 
-    Plug-ins are looked for; those whose switches only their class knows are imported, unless they are off.
+    Plug-ins are looked for, and the rows are read of those that are on.
     """
-    _add_plugins()
-    for name, plugin in _plugins().found().items():
-        if not plugin.file:
-            from .plugin_library import Plugged
+    from . import plugins
 
-            library = get(name)
-            if isinstance(library, Plugged) and library.allowed():
-                library.load()
+    _add_plugins()
+    for name, plugin in plugins.found().items():
+        if not plugin.is_read and name not in _objects and plugins.is_allowed(name):
+            plugins.read(name)
+            _changed()
 
 
 def get(name: str) -> Library:
@@ -85,7 +85,10 @@ def get(name: str) -> Library:
         if name not in _order:
             _add_plugins()
         _check(name)
-        _objects.setdefault(name, _make(name))
+        library = _make(name)
+        if not library.being_made:
+            _objects.setdefault(name, library)
+        return _objects.get(name, library)
     return _objects[name]
 
 
@@ -97,13 +100,13 @@ def _check(name: str) -> None:
 
 
 def _make(name: str) -> Library:
-    from ..switches import plugins
+    from . import plugins
 
     plugin = plugins.found().get(name)
-    if plugin is not None and plugin.library == _order[name]:
-        from .plugin_library import Plugged
+    if plugin is not None and registry.find(name) is plugin.row:
+        from . import plugin_guard
 
-        return Plugged(plugin)
+        return plugin_guard.make(plugin)
     module, _, attribute = _order[name].partition(":")
     library: Library = getattr(import_module(module), attribute)()
     return library
@@ -115,8 +118,8 @@ def register(library: Library | LibraryInfo) -> None:
     Parameters
     ----------
     library
-        A row: the switch that allows the library and its module in `backends` exist from now on, and its class is imported when
-        it is needed. Or the library itself, made by the program, without a module.
+        A row: the switches of the library and its module in `backends` exist from now on, and its class is imported when it is
+        needed. Or the library itself, made by the program, without a module.
 
     Raises
     ------
@@ -124,7 +127,7 @@ def register(library: Library | LibraryInfo) -> None:
         Another switch has the name, or the environment variable, of the row's switch.
     """
     if isinstance(library, LibraryInfo):
-        _declare_switch(library)
+        _declare_switches(library)
         registry.add(library)
         _objects.pop(library.name, None)
         if library.implementation:
@@ -136,10 +139,11 @@ def register(library: Library | LibraryInfo) -> None:
     _changed()
 
 
-def _declare_switch(row: LibraryInfo) -> None:
+def _declare_switches(row: LibraryInfo) -> None:
     if row.implementation and row.switch and row.switch not in switches.declared():
-        doc = f"{row.title} may run calls."
-        switches.declare(switches.Switch(row.switch, bool, True, None, doc, row.families or FAMILIES, library=row.name))
+        switches.declare(registry.enabling_switch(row))
+    for switch in row.switches:
+        switches.declare(switch)
 
 
 def unregister(name: str) -> None:
@@ -161,7 +165,7 @@ def unregister(name: str) -> None:
     >>> unregister("numpy"); get("numpy") is mine
     False
     """
-    from ..switches import plugins
+    from . import plugins
 
     _check(name)
     registry.remove(name)
@@ -169,7 +173,8 @@ def unregister(name: str) -> None:
     if name in _SHIPPED:
         _order[name] = _SHIPPED[name]
     elif name in plugins.found():
-        _order[name] = plugins.found()[name].library
+        registry.add(plugins.found()[name].row)
+        _order[name] = plugins.found()[name].row.implementation
     else:
         del _order[name]
     _changed()
@@ -205,4 +210,4 @@ def all_libraries() -> Iterator[Library]:
 
 
 for _row in registry.ROWS:
-    _declare_switch(_row)  # of those that `switches.definitions` does not have: a library is one row
+    _declare_switches(_row)  # of those that `switches.definitions` does not have: a library is one row

@@ -211,9 +211,12 @@ class Library(Availability):
         Engines of ``quantized.engine`` whose operations it has.
     kernels
         Attention kernels it has, in lower case: "math", "flash_attention".
+    being_made
+        Whether it stands for a library that is needed while it is being made, and is not kept.
     """
 
     switch = ""
+    being_made = False
     families: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu",)
     openmp = False
@@ -225,20 +228,27 @@ class Library(Availability):
     _row: registry.LibraryInfo | None = None
 
     def __init_subclass__(cls) -> None:
-        row = cls._row = registry.implemented_by(f"{cls.__module__}:{cls.__qualname__}")
+        cls._row = None
+        row = registry.implemented_by(f"{cls.__module__}:{cls.__qualname__}")
         if row is not None:
-            cls.name, cls.title, cls.how_to_get, cls.switch = row.name, row.title, row.install, row.switch
-            cls.families, cls.devices, cls.openmp = row.families, row.devices, row.openmp
-            cls.kernels, cls.engines = row.kernels, row.engines
+            cls._describe(row)
         elif not cls.switch and cls.name:
             cls.switch = f"{cls.name}.enabled"
+
+    @classmethod
+    def _describe(cls, row: registry.LibraryInfo) -> None:
+        """Sets what a row says of the library."""
+        cls._row = row
+        cls.name, cls.title, cls.how_to_get, cls.switch = row.name, row.title, row.install, row.switch
+        cls.families, cls.devices, cls.openmp = row.families, row.devices, row.openmp
+        cls.kernels, cls.engines = row.kernels, row.engines
 
     @property
     def info(self) -> registry.LibraryInfo:
         """The row in `registry`; for a class without one, a row made from its attributes."""
         if self._row is not None:
             return self._row
-        row = registry.find(self.name) or registry.LibraryInfo(self.name)  # not `openmp`: a plug-in would be imported for it
+        row = registry.find(self.name) or registry.LibraryInfo(self.name)
         return replace(
             row, title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
             engines=self.engines,

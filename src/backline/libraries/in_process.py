@@ -23,7 +23,8 @@ from typing import Any
 
 from ..native import thread_team
 from ..native.process_map import MappedFile, mapped_files
-from .recognition import Match, classify, owner
+from .recognition import Match, classify, families, owner
+from .registry import LibraryInfo
 
 __all__ = ["LoadedLibrary", "copies", "describe", "loaded"]
 
@@ -91,7 +92,7 @@ def loaded() -> tuple[LoadedLibrary, ...]:
     True
     """
     files = tuple(file for file in mapped_files() if ".so" in file.name)
-    identified = _identify(files)
+    identified = _identify(files, families())
     present = [library.family for library, _, _ in identified]
     server = _openmp_server(files) if {"libgomp", "libiomp5", "libomp"}.intersection(present) else None
     result = []
@@ -138,12 +139,14 @@ def describe(libraries: Iterable[LoadedLibrary]) -> str:
 
 
 @lru_cache(maxsize=2)
-def _identify(files: tuple[MappedFile, ...]) -> tuple[tuple[LoadedLibrary, Match, MappedFile], ...]:
-    """Returns the facts that do not change while the same files are mapped."""
+def _identify(
+    files: tuple[MappedFile, ...], among: tuple[LibraryInfo, ...]
+) -> tuple[tuple[LoadedLibrary, Match, MappedFile], ...]:
+    """Returns the facts that do not change while the same files are mapped and the same libraries known."""
     found = []
     for file in files:
         # Where the file was deleted another may bear its name by now: that one says nothing about this.
-        matches = classify(file.name if file.deleted else file.path, read=not file.deleted)
+        matches = classify(file.name if file.deleted else file.path, read=not file.deleted, among=among)
         for match in matches:
             family = match.family
             library = LoadedLibrary(

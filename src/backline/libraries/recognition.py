@@ -17,11 +17,7 @@ from ..native import elf
 from . import registry
 from .registry import LibraryInfo
 
-__all__ = ["FAMILIES", "Match", "classify", "owner"]
-
-
-FAMILIES: tuple[LibraryInfo, ...] = tuple(row for row in registry.ROWS if row.patterns)
-"""The rows of libraries that are recognised in a process."""
+__all__ = ["Match", "classify", "families", "owner"]
 
 # The C library, the compilers' runtimes and Python's extension modules: many, and not worth opening.
 _NEVER = re.compile(
@@ -40,7 +36,12 @@ class Match:
     exported: frozenset[str] = frozenset()
 
 
-def classify(path: str, read: bool = True) -> tuple[Match, ...]:
+def families() -> tuple[LibraryInfo, ...]:
+    """Returns the rows of libraries that are recognised in a process, those that were added included."""
+    return tuple(row for row in registry.rows() if row.patterns)
+
+
+def classify(path: str, read: bool = True, among: tuple[LibraryInfo, ...] | None = None) -> tuple[Match, ...]:
     """Returns what a file is: nothing, one library, or several that it contains.
 
     Parameters
@@ -49,6 +50,8 @@ def classify(path: str, read: bool = True) -> tuple[Match, ...]:
         A file.
     read : bool
         Whether it may be read. If it may not or cannot be, its name decides alone.
+    among : tuple of LibraryInfo
+        The rows of `families`, where the caller has them already.
 
     Returns
     -------
@@ -62,12 +65,13 @@ def classify(path: str, read: bool = True) -> tuple[Match, ...]:
     ()
     """
     name = os.path.basename(path)
-    named = next((f for f in FAMILIES if any(fnmatchcase(name, p) for p in f.patterns)), None)
+    among = families() if among is None else among
+    named = next((f for f in among if any(fnmatchcase(name, p) for p in f.patterns)), None)
     if named is None and _NEVER.match(name):
         return ()
     if named is not None and not named.markers and named.name != "blas":
         return (Match(named, "name"),)
-    markers = [marker for family in FAMILIES for marker in family.markers]
+    markers = [marker for family in among for marker in family.markers]
     try:
         exported = elf.exports(path, markers) if read and elf.supported() else None
     except elf.Refused:
@@ -76,7 +80,7 @@ def classify(path: str, read: bool = True) -> tuple[Match, ...]:
         return (Match(named, "name"),) if named else ()
     if named is not None and exported.intersection(named.markers):
         return (Match(named, "name and symbols", exported),)
-    matches = [f for f in FAMILIES if exported.intersection(f.markers)]
+    matches = [f for f in among if exported.intersection(f.markers)]
     if matches:
         return tuple(Match(family, "symbols", exported) for family in matches)
     return (Match(named, "name"),) if named else ()

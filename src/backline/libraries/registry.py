@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..native.library_search import LibrarySpec
+    from ..switches import Switch
 
-__all__ = ["ROWS", "LibraryInfo", "add", "changed", "changes", "find", "implemented_by", "remove", "rows"]
+__all__ = ["ROWS", "LibraryInfo", "add", "changed", "changes", "enabling_switch", "find", "implemented_by", "remove", "rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,8 @@ class LibraryInfo:
         The package that puts its file into the environment's ``lib`` folder.
     shown_as
         Its name in the list of a process's libraries.
+    switches
+        Its switches beside the one that allows it, for a library that is added to those of Backline.
 
     Examples
     --------
@@ -126,6 +129,7 @@ class LibraryInfo:
     markers: tuple[str, ...] = ()
     distribution: str = ""
     shown_as: str = "{name}"
+    switches: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("title", "backend", "switch", "about", "shown_as"):  # in this order: defaults name earlier fields
@@ -425,3 +429,10 @@ def remove(name: str) -> None:
 def implemented_by(reference: str) -> LibraryInfo | None:
     """Returns the row whose implementation is a class, given as "package.module:Class"; None for any other class."""
     return next((row for row in tuple(_rows.values()) if row.implementation == reference), None)
+
+
+def enabling_switch(row: LibraryInfo) -> Switch:
+    """Returns the switch that allows a library."""
+    from ..switches.switch import FAMILIES, Switch
+
+    return Switch(row.switch, bool, True, None, f"{row.title} may run calls.", row.families or FAMILIES, library=row.name)

@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BacklineError, BadValue
-from . import plugins, toml
+from . import toml
 from .provenance import steps_out
 from .switch import Switch, Value, nearest, show
+from .switch_registry import find_more
 
 __all__ = ["Source", "read_sources", "refuse", "unknown_keys", "warn_about"]
 
@@ -243,8 +244,7 @@ def unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
     """Returns a text for each key of a file that is no switch. Called without the lock: it may find plug-ins."""
     if source.kind == "environment" or all(key in switches for key in source.raw):
         return []
-    plugins.discover()
-    unknown = [key for key in source.raw if key not in switches and plugins.unread(key) is None]
+    unknown = [key for key in source.raw if key not in switches and not find_more(key)]
     faults = []
     for key in unknown[:_MOST_UNKNOWN]:
         near = ", ".join(nearest(key, switches)[:3])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from ..errors import UnknownName
 from .switch import Switch, nearest, show
-from .switch_registry import all_switches, find, known_libraries
+from .switch_registry import all_switches, find, find_more, known_libraries
 
 __all__ = ["library_names", "lookup"]
 
 
 def library_names() -> list[str]:
     """Returns the names of the libraries that may be preferred, or be the only ones allowed."""
-    from . import plugins  # here and below: it is much to import, and few programs need it
-
-    plugins.discover()
+    find_more()
     return known_libraries()
 
 
@@ -21,9 +19,7 @@ def lookup(name: str) -> Switch:
     """Returns the switch called `name`, or raises `UnknownName` with the nearest names."""
     switch = find(name) if isinstance(name, str) else None
     if switch is None:
-        from . import plugins
-
-        plugins.discover(str(name))
+        find_more(str(name))
         switch = find(name) if isinstance(name, str) else None
     if switch is None:
         near = ", ".join(nearest(str(name), all_switches())[:3])

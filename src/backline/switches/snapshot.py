@@ -20,7 +20,7 @@ from .provenance import Place, place, text_of
 from .scope_decorator import ScopeDecorator
 from .scope_state import ForkSafeLock, lock, process, set_base, state_over, states
 from .switch import Value, show
-from .switch_registry import declared, derived_switches
+from .switch_registry import declared, derived_switches, find_more
 
 __all__ = ["SCHEMA", "Overlay", "Scope", "Snapshot", "current", "intern", "make_scope", "overlay", "start"]
 
@@ -213,9 +213,7 @@ def _restore(schema: int, items: tuple[tuple[str, Value], ...]) -> Snapshot:
     values: dict[str, Value] = {}
     for name, value in items:
         if name not in table:
-            from . import plugins  # here: it is much to import, and few programs need it
-
-            plugins.discover(name)
+            find_more(name)
         if name not in table:
             raise BadValue(
                 f"the snapshot sets {show(name)}, a switch that does not exist here.",

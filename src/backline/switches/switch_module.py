@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from ..errors import ReadOnly, UnknownName
 from . import mock_support, store
 from .switch import Switch, nearest, show
-from .switch_registry import all_switches
+from .switch_registry import all_switches, find_more
 
 __all__ = [
     "FftPlanCache", "PlanCache", "SwitchGroup", "SwitchModule", "Switched", "attributes", "install", "is_submodule",
@@ -80,10 +80,8 @@ class Switched:
             return store.get(switch.name)
         if name.startswith("__"):  # asked for by the interpreter and by tools, which expect a plain refusal
             raise AttributeError(f"{_title(self)} has no attribute {name!r}")
-        from . import plugins  # here and below: it is much to import, and few programs need it
-
-        plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may have it: a module of its own, or a switch
-        if _is_root(self) and name in plugins.found():
+        find_more(_switch_name(self, name))  # a plug-in may have it: a module of its own, or a switch
+        if name in self.__lazy__:
             return importlib.import_module(f"{_title(self)}.{name}")
         switch = _switches_of(self).get(name)
         if switch is not None:
@@ -94,9 +92,7 @@ class Switched:
         tool = mock_support.tool(depth=2)
         switch = _switches_of(self).get(name)
         if switch is None and not name.startswith("_") and name not in _public(self):
-            from . import plugins
-
-            plugins.discover(f"{self.__backend__}.{name}")  # a plug-in may declare it
+            find_more(_switch_name(self, name))  # a plug-in may declare it
             switch = _switches_of(self).get(name)
         if switch is not None:
             mock_support.assign(tool, switch.name, value, depth=2)
@@ -130,9 +126,7 @@ class Switched:
         )
 
     def __dir__(self) -> list[str]:
-        from . import plugins
-
-        plugins.discover()
+        find_more()
         dunders = [name for name in vars(self) if name.startswith("__")]
         return sorted(name for name in {*dunders, *_public(self)} if not mock_support.is_hidden(self, name))
 
@@ -183,15 +177,11 @@ def _public(thing: Switched) -> list[str]:
     if listed is None:  # a sub-object: what its class has, and its own
         listed = [name for kind in type(thing).__mro__[:-1] for name in vars(kind) if not name.startswith("_")]
         listed += [name for name in vars(thing) if not name.startswith("_")]
-    from . import plugins
-
-    added = plugins.found() if _is_root(thing) else ()
-    return [*listed, *_switches_of(thing), *thing.__computed__, *thing.__lazy__, *added]
+    return [*listed, *_switches_of(thing), *thing.__computed__, *thing.__lazy__]
 
 
-def _is_root(thing: Switched) -> bool:
-    """Tells whether a module is that of the switches without a prefix, whose submodules are the backends."""
-    return isinstance(thing, ModuleType) and not thing.__backend__
+def _switch_name(thing: Switched, attribute: str) -> str:
+    return f"{thing.__backend__}.{attribute}".lstrip(".")
 
 
 def is_submodule(module: ModuleType, name: str, value: object) -> bool:

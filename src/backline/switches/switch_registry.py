@@ -14,8 +14,8 @@ from .scope_state import lock, set_base
 from .switch import DerivedSwitch, Switch, Value, show
 
 __all__ = [
-    "Attached", "all_switches", "attach", "attached", "declared", "derived_switches", "find", "known_libraries", "register",
-    "remove",
+    "Attached", "all_switches", "attach", "attached", "declared", "derived_switches", "find", "find_more", "known_libraries",
+    "on_unknown", "register", "remove",
 ]  # fmt: skip
 
 _all: dict[str, Switch] = {}
@@ -94,8 +94,8 @@ def known_libraries() -> list[str]:
     return [*dict.fromkeys(s.allows for s in _stored.values() if s.allows), *_UNSWITCHED]
 
 
-def register(switch: Switch) -> None:
-    """Adds a switch; the next read takes its value from files and environment.
+def register(switch: Switch, replacing: Switch | None = None) -> None:
+    """Adds a switch, or puts it in the place of another; the next read takes its value from files and environment.
 
     Raises `BadValue` if another switch has its name or its environment variable.
     """
@@ -106,7 +106,7 @@ def register(switch: Switch) -> None:
         other = _all.get(switch.name) or _by_environment.get(switch.env)
         if other == switch:
             return  # a plug-in that is imported twice, or reloaded
-        if other is not None:
+        if other is not None and other != replacing:
             raise BadValue(
                 f"switch {switch.name} cannot be declared.",
                 cause=f"{other.name} (environment {other.env}) is declared already",
@@ -131,6 +131,36 @@ def remove(name: str) -> None:
         _stored = {k: v for k, v in _stored.items() if k != name}
         _derived = {k: v for k, v in _derived.items() if k != name}
         set_base(None)
+
+
+# --- switches that are declared when they are needed ----------------------------------------------------------
+
+_finders: list[Callable[[str], bool]] = []
+
+
+def on_unknown(finder: Callable[[str], bool]) -> None:
+    """Has `finder` declare further switches when one is needed that is not known: it is called with the name, or an empty string.
+
+    It returns True where the name may be that of a switch which it cannot declare now. It may be called under the lock.
+    """
+    _finders.append(finder)
+
+
+def find_more(name: str = "") -> bool:
+    """Has switches declared that are declared when they are needed.
+
+    Parameters
+    ----------
+    name
+        The switch that is needed; empty for the names of libraries only.
+
+    Returns
+    -------
+    bool
+        True if there is such a switch now, or may be one later.
+    """
+    expected = [finder(name) for finder in _finders]
+    return name in _all or any(expected)
 
 
 # --- checks that need the libraries --------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""An example of a plug-in for Backline. Backline reads `strassen.toml`, beside this file, without importing this package."""
+"""An example of a plug-in for Backline: two libraries, whose rows are in `rows`."""

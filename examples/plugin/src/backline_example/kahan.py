@@ -7,35 +7,56 @@ call; the order of the operations is fixed, so the same operands give the same b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from backline import switches
 from backline.errors import refuse_overlap
-from backline.libraries import Algorithm, Library, PythonPlan, Refusal
-from backline.problems import Problem
+from backline.libraries.base import Algorithm, Handler, Library, PythonPlan, Refusal
 from backline.problems.matmul_problem import MatmulProblem
-from backline.switches import AtLeast, Switch
 
 __all__ = ["Kahan", "product"]
 
 HALVES = {"float32": 2**12 + 1, "float64": 2**27 + 1}  # by which a number is split into two short ones
 
 
-class Kahan(Library):
-    """Compensated products. A class alone is enough: Backline imports it when it first needs an answer."""
+def algorithms(library: Kahan, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    if problem.dtype.name not in HALVES:
+        yield Refusal("kahan", "dot2", f"it has no {problem.dtype.name}")
+    elif problem.alpha != 1 or problem.beta != 0:
+        yield Refusal("kahan", "dot2", "it has no factors and no summand")
+    elif problem.m * problem.n * problem.k * problem.items > switches.get("kahan.largest"):
+        reason = f"more multiplications than kahan.largest = {switches.get('kahan.largest')}"
+        yield Refusal("kahan", "dot2", reason, "kahan.largest")
+    else:
+        note = "as if computed in twice the precision; slow"
+        yield Algorithm(library="kahan", name="dot2", level="threads", basis="construction", note=note)
 
-    name = "kahan"
-    title = "Compensated sums"
-    how_to_get = "pip install backline-example-plugin"
-    families = ("matmul",)
-    switches = (
-        Switch(
-            "kahan.largest", int, 10**7, AtLeast(0),
-            doc="Largest number of multiplications that compensated products take on.", governs=("matmul",),
-        ),
-    )  # fmt: skip
+
+def prepare(library: Kahan, problem: MatmulProblem, algorithm: Algorithm) -> PythonPlan:
+    a, b, out = (problem.index(role) for role in ("a", "b", "out"))
+
+    def run(*arrays: Any) -> Any:
+        if out is not None:
+            for operand in (arrays[a], arrays[b]):
+                refuse_overlap(arrays[out], operand)
+        # A vector comes as the caller gave it; the Problem has it as a matrix.
+        left, right = (arrays[i].reshape(problem.operands[i].shape) for i in (a, b))
+        with np.errstate(all="ignore"):  # as BLAS: the result shows it
+            result = product(left, right).reshape(problem.result)
+        if out is None:
+            return result if result.ndim else result[()]
+        arrays[out][...] = result
+        return arrays[out]
+
+    return PythonPlan(run)
+
+
+class Kahan(Library):
+    """Compensated products. Its name, title and families are those of its row."""
+
+    handlers: ClassVar = {MatmulProblem: Handler(algorithms, prepare)}
 
     def reason(self) -> str:
         return ""
@@ -43,39 +64,7 @@ class Kahan(Library):
     def version(self) -> str:
         return "1.0"
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        if not isinstance(problem, MatmulProblem):
-            yield Refusal(self.name, "dot2", f"it has no {problem.op}")
-        elif problem.dtype.name not in HALVES:
-            yield Refusal(self.name, "dot2", f"it has no {problem.dtype.name}")
-        elif problem.alpha != 1 or problem.beta != 0:
-            yield Refusal(self.name, "dot2", "it has no factors and no summand")
-        elif problem.m * problem.n * problem.k * problem.items > switches.get("kahan.largest"):
-            reason = f"more multiplications than kahan.largest = {switches.get('kahan.largest')}"
-            yield Refusal(self.name, "dot2", reason, "kahan.largest")
-        else:
-            note = "as if computed in twice the precision; slow"
-            yield Algorithm(library=self.name, name="dot2", level="threads", basis="construction", note=note)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> PythonPlan:
-        a, b, out = (problem.index(role) for role in ("a", "b", "out"))
-
-        def run(*arrays: Any) -> Any:
-            if out is not None:
-                for operand in (arrays[a], arrays[b]):
-                    refuse_overlap(arrays[out], operand)
-            # A vector comes as the caller gave it; the Problem has it as a matrix.
-            left, right = (arrays[i].reshape(problem.operands[i].shape) for i in (a, b))
-            with np.errstate(all="ignore"):  # as BLAS: the result shows it
-                result = product(left, right).reshape(problem.result)
-            if out is None:
-                return result if result.ndim else result[()]
-            arrays[out][...] = result
-            return arrays[out]
-
-        return PythonPlan(run)
-
-    def report(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         return {"path": __file__}
 
 

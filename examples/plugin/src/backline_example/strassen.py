@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from backline import libraries, switches
 from backline.errors import refuse_overlap
-from backline.libraries import Algorithm, Library, PythonPlan, Refusal
-from backline.problems import Problem
+from backline.libraries.base import Algorithm, Handler, Library, PythonPlan, Refusal
 from backline.problems.matmul_problem import MatmulProblem
 
 __all__ = ["Strassen", "levels", "product"]
@@ -23,11 +22,46 @@ __all__ = ["Strassen", "levels", "product"]
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-class Strassen(Library):
-    """Products of two large matrices."""
+def algorithms(library: Strassen, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    why, switch = refused(problem)
+    if why:
+        yield Refusal("strassen", "strassen", why, switch)
+        return
+    # The products of the halves are NumPy's: what it promises of threads and of bits is all that can be promised here.
+    for leaf in libraries.get("numpy").algorithms(problem, threads):
+        if isinstance(leaf, Refusal):
+            yield Refusal("strassen", "strassen", f"its inner products are NumPy's: {leaf.reason}", leaf.switch)
+        else:
+            depth = depth_of(problem)
+            note = f"{depth} halving{'s' if depth > 1 else ''}; the error of each element is relative to the largest ones"
+            yield replace(leaf, library="strassen", name="strassen", note=note)
 
-    name = "strassen"
-    title = "Strassen's algorithm"
+
+def prepare(library: Strassen, problem: MatmulProblem, algorithm: Algorithm) -> PythonPlan:
+    depth = depth_of(problem)
+    a, b, out = (problem.index(role) for role in ("a", "b", "out"))
+
+    def run(*arrays: Any) -> Any:
+        if out is not None:
+            for operand in (arrays[a], arrays[b]):
+                refuse_overlap(arrays[out], operand)
+        with np.errstate(all="ignore"):  # as BLAS: the result shows it
+            result = product(arrays[a], arrays[b], depth)
+            if not np.isfinite(result).all():
+                # An infinity or a NaN spreads through the sums of blocks to elements that it has no part in.
+                result = np.matmul(arrays[a], arrays[b])
+        if out is None:
+            return result
+        arrays[out][...] = result
+        return arrays[out]
+
+    return PythonPlan(run)
+
+
+class Strassen(Library):
+    """Products of two large matrices. Its name, title and families are those of its row."""
+
+    handlers: ClassVar = {MatmulProblem: Handler(algorithms, prepare)}
 
     def reason(self) -> str:
         return ""
@@ -35,48 +69,12 @@ class Strassen(Library):
     def version(self) -> str:
         return "1.0"
 
-    def algorithms(self, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-        why, switch = refused(problem)
-        if why:
-            yield Refusal(self.name, "strassen", why, switch)
-            return
-        # The products of the halves are NumPy's: what it promises of threads and of bits is all that can be promised here.
-        for leaf in libraries.get("numpy").algorithms(problem, threads):
-            if isinstance(leaf, Refusal):
-                yield Refusal(self.name, "strassen", f"its inner products are NumPy's: {leaf.reason}", leaf.switch)
-            else:
-                depth = depth_of(problem)
-                note = f"{depth} halving{'s' if depth > 1 else ''}; the error of each element is relative to the largest ones"
-                yield replace(leaf, library=self.name, name="strassen", note=note)
-
-    def prepare(self, problem: Problem, algorithm: Algorithm) -> PythonPlan:
-        depth = depth_of(problem)
-        a, b, out = (problem.index(role) for role in ("a", "b", "out"))
-
-        def run(*arrays: Any) -> Any:
-            if out is not None:
-                for operand in (arrays[a], arrays[b]):
-                    refuse_overlap(arrays[out], operand)
-            with np.errstate(all="ignore"):  # as BLAS: the result shows it
-                result = product(arrays[a], arrays[b], depth)
-                if not np.isfinite(result).all():
-                    # An infinity or a NaN spreads through the sums of blocks to elements that it has no part in.
-                    result = np.matmul(arrays[a], arrays[b])
-            if out is None:
-                return result
-            arrays[out][...] = result
-            return arrays[out]
-
-        return PythonPlan(run)
-
-    def report(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         return {"path": __file__, "config": f"halves matrices above {switches.get('strassen.cutoff')}"}
 
 
-def refused(problem: Problem) -> tuple[str, str]:
+def refused(problem: MatmulProblem) -> tuple[str, str]:
     """Why it has nothing for a Problem, and the switch that would change it; two empty strings if it has."""
-    if not isinstance(problem, MatmulProblem):
-        return f"it has no {problem.op}", ""
     if problem.batch or problem.alpha != 1 or problem.beta != 0 or problem.parameter("conj"):
         return "it multiplies two matrices, without a batch, factors or a summand", ""
     if problem.dtype.name not in DTYPES:

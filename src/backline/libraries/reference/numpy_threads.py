@@ -58,9 +58,11 @@ class _Count:
 def _count() -> _Count | None:
     """Finds the function that sets the thread count of NumPy's OpenBLAS; None where it is another BLAS, or is not found."""
     from ...native.process_map import mapped_files
-    from ..recognition import FAMILIES, owner
+    from .. import registry
+    from ..recognition import owner
 
-    family = next(each for each in FAMILIES if each.name == "openblas")
+    family = registry.find("openblas")
+    assert family is not None
     for file in mapped_files():
         if "openblas" not in file.name or owner(file.path, family) != "numpy":
             continue
