@@ -33,6 +33,7 @@ SHOWS = {
     "use_float32_matmul_precision": r"high +tf32 +tf32.*\n +medium +bf16 +bf16",
     "use_fftw": r"refused: fftw.planning = 'thorough' is not a legal value(?s:.*)\nWithout FFTW a transform runs on (?!fftw)\w+",
     "use_scipy": r"\nWithout SciPy a cosine transform runs on (?!scipy)\w+",
+    "use_kernels": r"conv2d +kernels depthwise\nNumPy alone: numpy\nWithout the loops a gradient runs on (?!kernels)\w+\n(?s:.*)kernels +depthwise",
     "use_kleidiai": r"inside the block: enabled False\nafter it: enabled True",
     "use_mha": r"fused: True\n.*: False\ninside the block: True\nrefused: mha.fastpath takes a bool",
     "use_miopen": r"returned \(False,\); immediate mode: True",
