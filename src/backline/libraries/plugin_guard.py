@@ -114,6 +114,12 @@ class _Guarded(Library):
         except Exception:  # any error of its own; an absent library has no version either
             return None
 
+    def concerns(self, kind: type[Problem], op: str, device: str) -> bool:
+        try:
+            return super().concerns(kind, op, device)
+        except Exception:  # any error of its own; `algorithms` tells
+            return True
+
     def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
         try:
             listed = list(super().algorithms(problem, threads, *planner_for(self, planner)))
