@@ -132,7 +132,10 @@ IN_TABLES = (
     r'\{"\w+", [^,"]+, ([^,"]+), (?:"|nullptr)',
     r"\{Py_tp_(?:new|repr|call|init|getattro|setattro), reinterpret_cast<void \*>\((.+)\)\}",
     r"\.tp_(?:new|repr|call|init|getattro|setattro) = ([^;]+);",
+    r'describe<\w+>\(\s*\w+, "[^"]+", ([^,]+),',
 )
+# Rows of tables that catch exceptions themselves.
+GUARDED = r"\b(?:function|method|attribute)<\w+(?:, \w+)?>\("
 NO_FUNCTIONS_OF_OURS = ("nullptr", "PyVectorcall_Call", "PyObject_GenericGetDict", "PyObject_GenericSetDict")
 
 
@@ -140,8 +143,9 @@ def test_every_function_that_python_calls_catches_exceptions() -> None:
     bare, seen = [], 0
     for source in sorted((Path(__file__).parents[2] / "src" / "backline").glob("_*/*.cpp")):
         text = source.read_text()
+        seen += len(re.findall(GUARDED, text))
         for function in (match for pattern in IN_TABLES for match in re.findall(pattern, text)):
             seen += 1
             if "entry<" not in function and function not in NO_FUNCTIONS_OF_OURS and not function.startswith(("METH_", "T_")):
                 bare.append(f"{source.name}: {function}")
-    assert not bare and seen > 60
+    assert not bare and seen > 50
