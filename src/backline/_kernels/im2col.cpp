@@ -356,11 +356,11 @@ void im2col_add(const Geometry *g, const char *columns, char *image, int64_t cha
 }
 
 void depthwise_rows_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
-    TypedVersions<DepthwiseRows>::table[g->level][g->item == 8](*g, image, weights, to, features);
+    TypedVersions<DepthwiseRows>::wide[g->level][g->item == 8](*g, image, weights, to, features);
 }
 
 void depthwise_points_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
-    TypedVersions<DepthwisePoints>::table[g->level][g->item == 8](*g, image, weights, to, first, count);
+    TypedVersions<DepthwisePoints>::wide[g->level][g->item == 8](*g, image, weights, to, first, count);
 }
 
 void im2col_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {
