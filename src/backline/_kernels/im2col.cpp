@@ -2,7 +2,7 @@
 // Plain functions over plain memory, which plans call by address as they call a vendor's. Depthwise convolutions need no product.
 #include "../_core/bits.hpp"
 #include "kernels.hpp"
-#include "targets.hpp"
+#include "softmax.hpp"
 
 #include <algorithm>
 #include <complex>
@@ -280,13 +280,13 @@ struct DepthwiseRows {
     }
 };
 
-// Some channels of one point, whose sums stay in registers over all taps.
-template <class T, int N>
+// Some channels of one point, whose sums stay in registers over all taps: N vectors, or numbers.
+template <class V, int N>
 BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
                                         int64_t row) {
-    constexpr int64_t size = sizeof(T);
-    T sum[N];
-    for (int i = 0; i < N; ++i) sum[i] = g.keep ? load<T>(to + i * size) : T(0);
+    constexpr size_t size = sizeof(V);
+    V sum[N] = {}, one, other;
+    if (g.keep) std::memcpy(sum, to, sizeof sum);
     for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
         for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
             int64_t iz = at[0] + kz * g.dilation[0], iy = at[1] + ky * g.dilation[1];
@@ -296,27 +296,32 @@ BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, co
                 int64_t ix = at[2] + kx * g.dilation[2];
                 if (!within(g, 2, ix)) continue;
                 const char *from = image + iz * g.step[0] + iy * g.step[1] + ix * g.step[2];
-                for (int i = 0; i < N; ++i) sum[i] += load<T>(w + i * size) * load<T>(from + i * size);
+                for (size_t i = 0; i < N; ++i) {
+                    std::memcpy(&one, w + i * size, size);
+                    std::memcpy(&other, from + i * size, size);
+                    sum[i] += one * other;
+                }
             }
         }
-    for (int i = 0; i < N; ++i) store(to + i * size, sum[i]);
+    std::memcpy(to, sum, sizeof sum);
 }
 
 struct DepthwisePoints {
-    template <class T, int>
+    template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
                                     int64_t count) {
         constexpr int64_t size = sizeof(T);
         constexpr int wide = 64 / size;
+        using V = typename Lanes<T, Bytes>::Vector;
         const int64_t row = g.channels * size;
         Point p(g, first);
         for (int64_t i = 0; i < count; ++i, p.next(g), to += g.step_result) {
             const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), place(g, 2, p.x, 0)};
             int64_t c = 0;
             for (; c + 2 * wide <= g.channels; c += 2 * wide)
-                depthwise_channels<T, 2 * wide>(g, image + c * size, weights + c * size, to + c * size, at, row);
+                depthwise_channels<V, 128 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
             for (; c + wide <= g.channels; c += wide)
-                depthwise_channels<T, wide>(g, image + c * size, weights + c * size, to + c * size, at, row);
+                depthwise_channels<V, 64 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
             for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
         }
     }
@@ -356,11 +361,11 @@ void im2col_add(const Geometry *g, const char *columns, char *image, int64_t cha
 }
 
 void depthwise_rows_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
-    TypedVersions<DepthwiseRows>::wide[g->level][g->item == 8](*g, image, weights, to, features);
+    TypedVersions<DepthwiseRows>::table[g->level][g->item == 8](*g, image, weights, to, features);
 }
 
 void depthwise_points_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
-    TypedVersions<DepthwisePoints>::wide[g->level][g->item == 8](*g, image, weights, to, first, count);
+    TypedVersions<DepthwisePoints>::table[g->level][g->item == 8](*g, image, weights, to, first, count);
 }
 
 void im2col_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {

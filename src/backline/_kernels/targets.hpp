@@ -10,15 +10,12 @@ namespace backline {
 #if defined(__x86_64__)
 #define BACKLINE_AVX2 __attribute__((target("avx2,fma")))
 #define BACKLINE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
-// For loops that the compiler makes vectors of; where the source names them, it is no faster.
-#define BACKLINE_AVX512_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")))
 // Without fused operations, where a product must be rounded before it is added.
 #define BACKLINE_AVX2_UNFUSED __attribute__((target("avx2")))
 #define BACKLINE_AVX512_UNFUSED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #else  // one set, and the functions of all levels are alike
 #define BACKLINE_AVX2
 #define BACKLINE_AVX512
-#define BACKLINE_AVX512_WIDE
 #define BACKLINE_AVX2_UNFUSED
 #define BACKLINE_AVX512_UNFUSED
 #endif
@@ -28,8 +25,7 @@ constexpr int kLevels = 3;
 
 int best_level();  // of this processor
 
-// Body::run<T, Bytes>, which is BACKLINE_INLINE, for float and double with vectors of as many bytes as a level has: table[level][double],
-// and `wide` for bodies that leave vectors to the compiler.
+// Body::run<T, Bytes>, which is BACKLINE_INLINE, for float and double with vectors of as many bytes as a level has: table[level][double].
 template <class Body, class Signature = decltype(&Body::template run<float, 16>)>
 struct TypedVersions;
 template <class Body, class... A>
@@ -46,18 +42,11 @@ struct TypedVersions<Body, void (*)(A...)> {
     BACKLINE_AVX512 static void avx512(A... a) {
         Body::template run<T, 64>(a...);
     }
-    template <class T>
-    BACKLINE_AVX512_WIDE static void avx512_wide(A... a) {
-        Body::template run<T, 64>(a...);
-    }
 #if defined(__x86_64__)
     static constexpr void (*table[][2])(A...) = {
         {plain<float>, plain<double>}, {avx2<float>, avx2<double>}, {avx512<float>, avx512<double>}};
-    static constexpr void (*wide[][2])(A...) = {
-        {plain<float>, plain<double>}, {avx2<float>, avx2<double>}, {avx512_wide<float>, avx512_wide<double>}};
 #else
     static constexpr void (*table[][2])(A...) = {{plain<float>, plain<double>}};
-    static constexpr auto &wide = table;
 #endif
 };
 
