@@ -6,7 +6,7 @@
 
 #include "../_core/bits.hpp"
 #include "kernels.hpp"
-#include "softmax.hpp"
+#include "lanes.hpp"
 
 namespace backline {
 namespace {

@@ -2,7 +2,7 @@
 // Plain functions over plain memory, which plans call by address as they call a vendor's. Depthwise convolutions need no product.
 #include "../_core/bits.hpp"
 #include "kernels.hpp"
-#include "softmax.hpp"
+#include "lanes.hpp"
 
 #include <algorithm>
 #include <complex>
