@@ -227,8 +227,8 @@ void operation_dealloc(PyObject *raw) {
     PyObject_GC_UnTrack(raw);
     Operation *self = reinterpret_cast<Operation *>(raw);
     if (self->weakrefs) PyObject_ClearWeakRefs(raw);
+    self->own.~unique_ptr();  // its plans go before what they are bound to
     OperationReferences::clear(raw);
-    self->own.~unique_ptr();
     PyTypeObject *type = Py_TYPE(raw);
     type->tp_free(raw);
     Py_DECREF(type);
@@ -241,7 +241,6 @@ PyObject *operation_repr(PyObject *raw) {
 // Pickled by qualified name, like a function.
 PyObject *operation_reduce(PyObject *self) { return PyObject_GetAttrString(self, "__qualname__"); }
 
-// An Operation stored on a class does not bind: it is a function of arrays, not a method.
 PyObject *operation_plans(Operation *self) { return self->own ? self->own->plans() : PyList_New(0); }
 
 PyMethodDef operation_methods[] = {method<operation_plans>("own_plans", "The plans that live with its bound arrays."),
@@ -274,6 +273,7 @@ PyGetSetDef operation_getset[] = {attribute<operation_doc, operation_set_doc>("_
                                   {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                                   {}};
 
+// An Operation stored on a class does not bind: it is a function of arrays, not a method.
 PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(entry<operation_new>)},
                                  {Py_tp_dealloc, reinterpret_cast<void *>(operation_dealloc)},
                                  {Py_tp_traverse, reinterpret_cast<void *>(operation_traverse)},

@@ -13,7 +13,6 @@ Products are `accuracy_products`' business, linear algebra `accuracy_linalg`'s, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from ..problems.op_registry import operations
 from .accuracy_layers import LayerReference
 from .accuracy_linalg import LinalgReference
 from .accuracy_products import ProductReference
+from .accuracy_wide import ProblemReference
 
 __all__ = ["Reference", "bound", "error"]
 
@@ -33,7 +33,7 @@ Array = Any
 
 CHUNK = 1 << 20  # elements looked at at a time
 # What judges the results of each kind of Problem; operations whose row has a check of its own are judged by that.
-FORMS: tuple[tuple[type[Problem], Callable[..., Any]], ...] = (
+FORMS: tuple[tuple[type[Problem], type[ProblemReference]], ...] = (
     (MatmulProblem, ProductReference), (LinalgProblem, LinalgReference), (Problem, LayerReference),
 )  # fmt: skip
 
@@ -78,7 +78,7 @@ class Reference:
     def __init__(self, problem: Problem, arrays: list[Array]) -> None:
         # An operand that the call may overwrite is gone by the time it is needed.
         self.problem, self.arrays = problem, [a.copy() for a in arrays] if problem.parameter("overwrite") else arrays
-        self._reference: Any = None
+        self._reference: ProblemReference | None = None
 
     def error(self, result: Any) -> float:
         """Relative error of one result."""
@@ -98,7 +98,7 @@ class Reference:
             return row.check(p, self.arrays, parts)
         if self._reference is None:
             self._reference = next(make for kind, make in FORMS if isinstance(p, kind))(p, self.arrays)
-        return float(self._reference.error(parts))
+        return self._reference.error(parts)
 
 
 def _finite(array: Array) -> bool:

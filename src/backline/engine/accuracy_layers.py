@@ -20,7 +20,7 @@ from ..problems.conv_problem import ConvProblem
 from ..problems.fft_problem import FftProblem
 from ..problems.linear_problem import LinearProblem
 from ..problems.neural_problem import NeuralProblem
-from .accuracy_wide import affordable, float64_results, wide_results
+from .accuracy_wide import ProblemReference, affordable, float64_results, wide_results
 from .double_double import paired, relative
 
 __all__ = ["Compared", "LayerReference", "Part", "parts"]
@@ -93,21 +93,15 @@ class Compared:
         return 0.0 if p.coarse and worst < COARSE else worst
 
 
-class LayerReference:
-    """The reference that results of a layer or a transform on given operands are compared with.
-
-    Parameters
-    ----------
-    problem, arrays
-        The Problem and its operands.
-    """
+class LayerReference(ProblemReference):
+    """The reference of a layer or a transform: those of its parts."""
 
     def __init__(self, problem: Problem, arrays: list[Array]) -> None:
+        super().__init__(problem, arrays)
         self.compared = [Compared(part) for part in parts(problem, arrays)]
 
-    def error(self, results: tuple[Array | None, ...]) -> float:
-        """Relative error of one result."""
-        return max((part.error(results) for part in self.compared), default=0.0)
+    def error(self, parts: tuple[Array, ...]) -> float:
+        return max((part.error(parts) for part in self.compared), default=0.0)
 
 
 def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:

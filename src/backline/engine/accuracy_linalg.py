@@ -18,7 +18,7 @@ import numpy as np
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.op_registry import operations
 from . import accuracy_backward, accuracy_indefinite, refinement
-from .accuracy_wide import EPS, computed, is_double, may_hold
+from .accuracy_wide import EPS, ProblemReference, computed, may_hold
 from .double_double import Pair, difference, exponent, pair, probes, product, relative, scaled, times, widened
 from .refinement import adjoint
 
@@ -56,18 +56,14 @@ class Form:
     values: Callable[[LinalgReference, Array], refinement.Spectrum] | None = None
 
 
-class LinalgReference:
-    """The reference that results of a LinalgProblem on given operands are compared with.
+class LinalgReference(ProblemReference):
+    """The reference of linear algebra: a refined result, a spectrum, or the operands that results are multiplied out to."""
 
-    Parameters
-    ----------
-    problem, arrays
-        The Problem and its operands.
-    """
+    problem: LinalgProblem
 
     def __init__(self, problem: LinalgProblem, arrays: list[Array]) -> None:
-        self.problem, self.arrays, self.given = problem, arrays, arrays
-        self.double = is_double(problem)
+        super().__init__(problem, arrays)
+        self.given = arrays
         self.row, self.form = operations[problem.op], FORMS[problem.op]
         # Whether float64 copies of operands and results may be held.
         scale = 16 // problem.dtype.itemsize if problem.dtype.kind == "c" else max(8 // problem.dtype.itemsize, 1)
@@ -98,7 +94,6 @@ class LinalgReference:
         return tuple(scaled(x, self._power) if i == self._part else x for i, x in enumerate(parts))
 
     def error(self, parts: tuple[Array, ...]) -> float:
-        """Relative error of one result."""
         if self.problem.empty:
             return 0.0
         parts = self._scaled(parts)

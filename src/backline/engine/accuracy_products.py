@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..problems.matmul_problem import MatmulProblem
-from .accuracy_wide import EPS, is_double, may_hold
+from .accuracy_wide import EPS, ProblemReference, may_hold
 from .double_double import CHUNK, Pair, difference, exponent, pair, paired, probes, product, scaled, times, widened
 
 __all__ = ["ProductReference"]
@@ -26,18 +26,15 @@ FLOPS = 5e7  # of a product that is computed whole in double-double arithmetic, 
 ITEMS, ROWS, COLUMNS = 4, 16, 1024  # of a larger one that are compared, the first and the last among them
 
 
-class ProductReference:
-    """The reference that results of a MatmulProblem on given operands are compared with.
+class ProductReference(ProblemReference):
+    """The reference of a product of matrices, or of a sample of its rows and columns."""
 
-    Parameters
-    ----------
-    problem, arrays
-        The Problem and its operands.
-    """
+    problem: MatmulProblem
 
     def __init__(self, problem: MatmulProblem, arrays: list[Array]) -> None:
-        self.problem = p = problem
-        self.double = is_double(p) or p.dtype.char in "gG"
+        super().__init__(problem, arrays)
+        p = problem
+        self.double |= p.dtype.char in "gG"
         copies = (16 if p.dtype.kind == "c" else 8) * (sum(math.prod(o.shape) for o in p.operands) + p.m * p.n * p.items)
         self.whole = may_hold(copies) and not (self.double and p.flops > FLOPS)
         self.views = {
@@ -59,7 +56,6 @@ class ProductReference:
         return found | {"product": found["sum"] - (ab - first), "addend": found["sum"] - (bc - second)}
 
     def error(self, parts: tuple[Array, ...]) -> float:
-        """Relative error of one result."""
         p, got = self.problem, parts[0]
         if p.empty:
             return 0.0

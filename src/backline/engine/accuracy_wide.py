@@ -24,7 +24,9 @@ from ..problems.multi_head_problem import MultiHeadProblem
 from ..problems.neural_problem import NeuralProblem
 from .double_double import Pair, bilinear, paired, product
 
-__all__ = ["EPS", "Wide", "affordable", "computed", "float64_results", "is_double", "may_hold", "wide_results"]
+__all__ = [
+    "EPS", "ProblemReference", "Wide", "affordable", "computed", "float64_results", "is_double", "may_hold", "wide_results",
+]  # fmt: skip
 
 Array = Any
 Wide = tuple[list[Pair | None], float]  # results, and their own relative error where that may show
@@ -46,6 +48,27 @@ def is_double(problem: Problem) -> bool:
 def may_hold(copies: int) -> bool:
     """Returns true if copies of operands and results of so many bytes may be held."""
     return copies <= WIDE
+
+
+class ProblemReference:
+    """The reference that results of a Problem on given operands are compared with, computed once.
+
+    Parameters
+    ----------
+    problem, arrays
+        The Problem and its operands.
+    """
+
+    problem: Any
+    arrays: list[Array]
+
+    def __init__(self, problem: Any, arrays: list[Array]) -> None:
+        self.problem, self.arrays = problem, arrays
+        self.double = is_double(problem)
+
+    def error(self, parts: tuple[Array, ...]) -> float:
+        """Returns the relative error of one result."""
+        raise NotImplementedError
 
 
 def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None = None) -> Any:
