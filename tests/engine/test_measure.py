@@ -18,7 +18,7 @@ import pytest
 
 import backline
 from backline import _core, libraries, switches
-from backline.engine import accuracy
+from backline.engine import accuracy, accuracy_wide
 from backline.engine.tuning import measure, record_store, sample_operands
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.problems import Operand, Problem
@@ -189,7 +189,7 @@ def test_a_right_result_has_a_small_error_and_a_wrong_element_a_large_one(
     name: str, shapes: Any, keywords: Any, dtype: str, wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not wide:
-        monkeypatch.setattr(accuracy, "WIDE", 0)
+        monkeypatch.setattr(accuracy_wide, "WIDE", 0)
     p = build(name, shapes, keywords, np.dtype(dtype))
     arrays = sample_operands.arrays_for(p, 3)
     held = accuracy.Reference(p, arrays)

@@ -13,7 +13,7 @@ a slip of the pen passes for a setting                          here, on every m
 switches without a scope                                        here
 an absent library is refused, and stored all the same           test_cuda
 opt_einsum's flags fail while it is disabled                    here
-leaving a verbose scope silences what was loud before           here; engine/test_verbose, with the library's own lines
+leaving a verbose scope silences what was loud before           here; engine/test_verbose_scopes, with the library's own lines
 mkldnn's precision writes everybody's                           here
 flags() warns on a machine without the hardware                 here
 an error names another switch, or has residue of its format     test_values; test_cuda
@@ -22,7 +22,7 @@ a limit or a setter takes anything while its library is absent  here; test_value
 the word of precision minds its case, and ignores nonsense      here; test_values
 an int8 engine that is a number                                 test_values (packed weights come with the operations on int8)
 lists of attention kernels with words, or nothing, or repeats   test_sdpa_kernel
-a mask with is_causal depends on the kernel                     here; libraries/test_attention_rules
+a mask with is_causal depends on the kernel                     here; libraries/test_attention_constraints
 no kernel: many warnings instead of one error                   test_sdpa_kernel
 benchmark ignores a shape that it met while it was off          here; engine/test_measure
 determinism does not stop the timing                            engine/test_measure

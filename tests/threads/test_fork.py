@@ -171,6 +171,70 @@ for _ in range(2):
     )
 
 
+CALLS_PYTHON = """
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+/* A program of its own: a thread that calls Python once, works on without it, and ends when it is told to, slowly. */
+static pthread_key_t key;
+static void (*call)(void);
+static atomic_int called, ends, computes, locked;
+static pthread_t thread;
+static void freed(void *unused) { (void)unused; locked = 1; usleep(300000); locked = 0; }
+static void *live(void *unused) {
+    (void)unused;
+    pthread_setspecific(key, &key);
+    call();
+    called = 1;
+    while (!ends) if (!computes) usleep(1000);
+    return 0;
+}
+int start(void (*function)(void), int busy) {
+    call = function, computes = busy;
+    return pthread_key_create(&key, freed) || pthread_create(&thread, 0, live, 0);
+}
+int has_called(void) { return called; }
+int is_locked(void) { return locked; }
+void end(void) { ends = 1; while (!locked) usleep(100); }
+void join(void) { pthread_join(thread, 0); }
+"""
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_fork_does_not_wait_for_a_thread_of_another_program_that_lives_on(tmp_path: Path, busy: int) -> None:
+    """It ran a Plan once and has no state of Python's since; when it ends, a fork waits for it as for any other."""
+    library = compiled(tmp_path, "calls_python.so", CALLS_PYTHON)
+    python(
+        HEAD
+        + f"""
+import ctypes, time
+program = ctypes.CDLL({str(library)!r})
+backline.mm(small, small)
+@ctypes.CFUNCTYPE(None)
+def from_outside():
+    backline.mm(small, small)
+    threading.current_thread()  # `threading` makes an object for it, which stays
+assert program.start(from_outside, {busy}) == 0
+while not program.has_called():
+    time.sleep(0.001)
+def seconds_of_a_fork():
+    start = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(program.is_locked())
+    spent = time.perf_counter() - start
+    assert os.waitpid(pid, 0)[1] == 0
+    return spent
+spent = min(seconds_of_a_fork() for _ in range(3))
+assert spent < 0.5, spent
+program.end()
+seconds_of_a_fork()  # the child would see the lock
+assert not program.is_locked()
+program.join()
+"""
+    )
+
+
 @pytest.mark.parametrize("library", ["mkl", "openblas", "blis", "onednn"])
 def test_a_library_that_a_child_loads_runs_on_one_thread_there(library: str) -> None:
     """The parent's thread team exists in the child by name only: a library that starts on all cores would wait for it for ever."""

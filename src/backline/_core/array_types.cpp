@@ -22,27 +22,23 @@ bool is_path(PyObject *path) {
     return true;
 }
 
-PyObject *register_array_type(PyObject *, PyObject *args) {
-    PyObject *type, *how;
-    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &how)) return nullptr;
+bool register_array_type(PyObject *type, PyObject *how) {
     bool usable = PyCallable_Check(how);
     if (PyTuple_CheckExact(how)) {
         usable = true;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(how); ++i) usable = usable && is_path(PyTuple_GET_ITEM(how, i));
     }
-    if (!usable) {
-        PyErr_SetString(PyExc_TypeError, "arrays are described by a tuple of paths of attributes, or by a function");
-        return nullptr;
-    }
+    if (!PyType_Check(type) || !usable)
+        throw python_error(PyExc_TypeError, "arrays are described by their type and a tuple of paths of attributes, or a function");
     StateGuard guard(lock);
     for (const Known &k : known)
-        if (k.type == reinterpret_cast<PyTypeObject *>(type)) Py_RETURN_FALSE;
+        if (k.type == as<PyTypeObject>(type)) return false;
     known.reserve(known.size() + 1);
-    known.push_back({reinterpret_cast<PyTypeObject *>(Py_NewRef(type)), Py_NewRef(how)});
-    Py_RETURN_TRUE;
+    known.push_back({as<PyTypeObject>(Py_NewRef(type)), Py_NewRef(how)});
+    return true;
 }
 
-PyObject *forget_array_types(PyObject *, PyObject *) {
+void forget_array_types() {
     std::vector<Known> old;
     {
         StateGuard guard(lock);
@@ -53,7 +49,6 @@ PyObject *forget_array_types(PyObject *, PyObject *) {
         Py_DECREF(k.type);
         Py_DECREF(k.how);
     }
-    Py_RETURN_NONE;
 }
 
 PyObject *at_path(PyObject *array, PyObject *path) {
@@ -68,8 +63,7 @@ enum Part : int64_t { kParts = -1, kDtype = -2 };  // values have tags above 0
 // False for what no key is made of.
 bool put_part(Signature &signature, PyObject *part) {
     if (PyTuple_CheckExact(part)) {
-        signature.put(kParts);
-        signature.put(PyTuple_GET_SIZE(part));
+        signature.put(kParts, PyTuple_GET_SIZE(part));
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(part); ++i)
             if (!signature.put_value(PyTuple_GET_ITEM(part, i))) return false;
         return signature.memoizable;
@@ -77,17 +71,17 @@ bool put_part(Signature &signature, PyObject *part) {
     if (!PyArray_DescrCheck(part)) return signature.put_value(part) && signature.memoizable;
     PyArray_Descr *dtype = reinterpret_cast<PyArray_Descr *>(part);
     int number = dtype->type_num;  // tells dtypes apart that have no size, unit or fields to choose
-    signature.put(kDtype);
-    signature.put(number);
+    signature.put(kDtype, number);
     return number >= 0 && !PyTypeNum_ISFLEXIBLE(number) && !PyTypeNum_ISDATETIME(number) && PyArray_ISNBO(dtype->byteorder);
 }
 
 PyMethodDef methods[] = {
-    {"register_array_type", entry<register_array_type>, METH_VARARGS,
-     "register_array_type(type, how): let the Memo know arrays of a type by attributes (a tuple of paths, each a tuple of names) or\n"
-     "by what a function says of one. False if it knew them."},
-    {"forget_array_types", entry<forget_array_types>, METH_NOARGS, "Forget every such type, and every Plan."},
-    {nullptr, nullptr, 0, nullptr}};
+    function<register_array_type>(
+        "register_array_type",
+        "register_array_type(type, how): let the Memo know arrays of a type by attributes (a tuple of paths, each a tuple of names) or\n"
+        "by what a function says of one. False if it knew them."),
+    function<forget_array_types>("forget_array_types", "Forget every such type, and every Plan."),
+    {}};
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 // The boundary to Python: C++ exceptions become Python's, and threads that the interpreter ends stop where they are.
 #pragma once
 #include "common.hpp"
-#include "entry.hpp"
 
 namespace backline {
 

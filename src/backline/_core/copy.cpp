@@ -1,5 +1,7 @@
 #include "copy.hpp"
 
+#include "bits.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -23,45 +25,32 @@ float half_to_float(uint16_t h) {
     } else if (exponent) {
         bits = sign | ((exponent + 112u) << 23) | (mantissa << 13);
     } else {
-        float value = std::ldexp(float(mantissa), -24);
-        std::memcpy(&bits, &value, 4);
-        bits |= sign;
+        bits = bits_as<uint32_t>(std::ldexp(float(mantissa), -24)) | sign;
     }
-    float result;
-    std::memcpy(&result, &bits, 4);
-    return result;
+    return bits_as<float>(bits);
 }
 
 uint16_t float_to_half(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
+    uint32_t bits = bits_as<uint32_t>(value);
     uint16_t sign = uint16_t((bits >> 16) & 0x8000u);
     bits &= 0x7fffffffu;
     if (bits > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((bits >> 13) & 0x3ffu));
     if (bits >= 0x47800000u) return uint16_t(sign | 0x7c00u);  // 65536 and more
     if (bits < 0x38800000u) {  // subnormal halves: units of 2^-24, round to nearest even
-        float magnitude;
-        std::memcpy(&magnitude, &bits, 4);
-        return uint16_t(sign | uint16_t(std::nearbyint(std::ldexp(magnitude, 24))));
+        return uint16_t(sign | uint16_t(std::nearbyint(std::ldexp(bits_as<float>(bits), 24))));
     }
     uint32_t rounded = bits + 0xfffu + ((bits >> 13) & 1u);
     return uint16_t(sign | uint16_t((rounded - 0x38000000u) >> 13));
 }
 
 inline uint16_t float_to_bfloat(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
+    uint32_t bits = bits_as<uint32_t>(value);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return uint16_t(nan ? ((bits >> 16) | 0x40u) : rounded);
 }
 
-inline float bfloat_to_float(uint16_t value) {
-    uint32_t bits = uint32_t(value) << 16;
-    float result;
-    std::memcpy(&result, &bits, 4);
-    return result;
-}
+inline float bfloat_to_float(uint16_t value) { return bits_as<float>(uint32_t(value) << 16); }
 
 #if defined(__x86_64__)
 bool has_f16c() {
@@ -74,12 +63,7 @@ __attribute__((target("avx,f16c"))) void half_row(const char *src, char *dst, in
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(reinterpret_cast<float *>(dst + 4 * i),
                          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(src + 2 * i))));
-    for (; i < n; ++i) {
-        uint16_t half;
-        std::memcpy(&half, src + 2 * i, 2);
-        float value = half_to_float(half);
-        std::memcpy(dst + 4 * i, &value, 4);
-    }
+    for (; i < n; ++i) store(dst + 4 * i, half_to_float(load<uint16_t>(src + 2 * i)));
 }
 
 __attribute__((target("avx,f16c"))) void to_half_row(const char *src, char *dst, int64_t n) {
@@ -87,12 +71,7 @@ __attribute__((target("avx,f16c"))) void to_half_row(const char *src, char *dst,
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128(reinterpret_cast<__m128i *>(dst + 2 * i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(reinterpret_cast<const float *>(src + 4 * i)), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; ++i) {
-        float value;
-        std::memcpy(&value, src + 4 * i, 4);
-        uint16_t half = float_to_half(value);
-        std::memcpy(dst + 2 * i, &half, 2);
-    }
+    for (; i < n; ++i) store(dst + 2 * i, float_to_half(load<float>(src + 4 * i)));
 }
 #else
 bool has_f16c() { return false; }
@@ -113,12 +92,8 @@ void convert(const Copy2D &c, const char *src, char *dst, F f) {
         for (int64_t i = 0; i < rows; ++i) {
             const char *from = src + i * s0;
             char *to = dst + i * d0;
-            for (int64_t j = 0; j < cols; ++j) {  // arrays may be misaligned; vectors come of it all the same
-                S value;
-                std::memcpy(&value, from + j * int64_t(sizeof(S)), sizeof(S));
-                D result = f(value);
-                std::memcpy(to + j * int64_t(sizeof(D)), &result, sizeof(D));
-            }
+            for (int64_t j = 0; j < cols; ++j)  // arrays may be misaligned; vectors come of it all the same
+                store<D>(to + j * int64_t(sizeof(D)), f(load<S>(from + j * int64_t(sizeof(S)))));
         }
         return;
     }
@@ -127,12 +102,7 @@ void convert(const Copy2D &c, const char *src, char *dst, F f) {
         for (int64_t j0 = 0; j0 < cols; j0 += tile) {
             int64_t i1 = std::min(i0 + tile, rows), j1 = std::min(j0 + tile, cols);
             for (int64_t i = i0; i < i1; ++i)
-                for (int64_t j = j0; j < j1; ++j) {
-                    S value;
-                    std::memcpy(&value, src + i * s0 + j * s1, sizeof(S));
-                    D result = f(value);
-                    std::memcpy(dst + i * d0 + j * d1, &result, sizeof(D));
-                }
+                for (int64_t j = j0; j < j1; ++j) store<D>(dst + i * d0 + j * d1, f(load<S>(src + i * s0 + j * s1)));
         }
 }
 
@@ -220,13 +190,8 @@ void Triangle::run(char *data) const {
                 char *p = at(i, i);
                 int real = complex ? itemsize / 2 : itemsize;
                 std::memset(p, 0, size_t(itemsize));
-                if (real == 4) {
-                    float one = 1;
-                    std::memcpy(p, &one, 4);
-                } else {
-                    double one = 1;
-                    std::memcpy(p, &one, 8);
-                }
+                if (real == 4) store(p, 1.0f);
+                else store(p, 1.0);
             }
             return;
         case TriangleMode::mirror_lower:
@@ -258,19 +223,11 @@ bool all_finite(const Finite &f, const char *data, T exponent) {
     for (int64_t i = 0; i < f.rows; ++i) {
         const char *row = data + i * f.stride0;
         unsigned found = 0;
-        if (f.stride1 == int64_t(sizeof(T))) {
-            for (int64_t j = 0; j < f.cols; ++j) {
-                T bits;
-                std::memcpy(&bits, row + j * int64_t(sizeof(T)), sizeof(T));
-                found |= (bits & exponent) == exponent;
-            }
-        } else {
-            for (int64_t j = 0; j < f.cols; ++j) {
-                T bits;
-                std::memcpy(&bits, row + j * f.stride1, sizeof(T));
-                found |= (bits & exponent) == exponent;
-            }
-        }
+        auto look = [&](int64_t stride) __attribute__((always_inline)) {
+            for (int64_t j = 0; j < f.cols; ++j) found |= (load<T>(row + j * stride) & exponent) == exponent;
+        };
+        if (f.stride1 == int64_t(sizeof(T))) look(sizeof(T));
+        else look(f.stride1);
         if (found) return false;
     }
     return true;
@@ -288,8 +245,7 @@ bool Finite::run(const char *data) const {
 
 bool Range::run(const char *data) const {
     for (int64_t i = 0; i < count; ++i) {
-        int32_t value;
-        std::memcpy(&value, data + i * stride, 4);
+        const int32_t value = load<int32_t>(data + i * stride);
         if (value < low || value > high) return false;
     }
     return true;

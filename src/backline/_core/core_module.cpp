@@ -2,6 +2,7 @@
 #define BACKLINE_IMPORTS_NUMPY
 #include "common.hpp"
 #include "call.hpp"
+#include "module.hpp"
 #include "team.hpp"
 
 #ifndef BACKLINE_CXX_FLAGS
@@ -34,21 +35,12 @@ int execute(PyObject *module) {
     return contents ? 0 : -1;
 }
 
-PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(execute)},
-#if PY_VERSION_HEX >= 0x030C0000
-                            {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
-#endif
-#ifdef Py_GIL_DISABLED
-                            {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-                            {0, nullptr}};
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "backline._core", "Dispatch: Memo, PreparedCall, Operation, ThreadCountGuard.",
-                          0, nullptr, slots, nullptr, nullptr, nullptr};
-
 }  // namespace
 }  // namespace backline
 
 // By this name the controller for threadpoolctl knows the file: many packages have one called _core.
 extern "C" __attribute__((visibility("default"))) int backline_core() { return 1; }
 
-PyMODINIT_FUNC PyInit__core() { return PyModuleDef_Init(&backline::definition); }
+PyMODINIT_FUNC PyInit__core() {
+    return backline::module_definition<backline::execute>("backline._core", "Dispatch: Memo, PreparedCall, Operation, ThreadCountGuard.");
+}

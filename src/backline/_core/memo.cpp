@@ -72,7 +72,7 @@ void rebuild(size_t keep, Garbage &garbage) {
     }
 }
 
-PyObject *memo_info(PyObject *, PyObject *) {
+PyObject *memo_info() {
     size_t size, most;
     unsigned long long lookups, missed;
     {
@@ -83,33 +83,20 @@ PyObject *memo_info(PyObject *, PyObject *) {
                          missed);
 }
 
-PyObject *memo_generation(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(generation.get()); }
-
-PyObject *memo_clear(PyObject *, PyObject *) {
-    memo_empty();
-    Py_RETURN_NONE;
-}
-
-PyObject *memo_max_size(PyObject *, PyObject *arg) {
-    Py_ssize_t n = PyLong_AsSsize_t(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
-    if (n < 0) {
-        PyErr_SetString(PyExc_ValueError, "the Memo's size is 0 or more");
-        return nullptr;
-    }
+void memo_max_size(int64_t most) {
+    if (most < 0) throw python_error(PyExc_ValueError, "the Memo's size is 0 or more");
     Garbage garbage;
     StateGuard guard(lock);
-    max_entries = size_t(n);
+    max_entries = size_t(most);
     if (entries > max_entries) rebuild(max_entries, garbage);
-    Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"memo_info", entry<memo_info>, METH_NOARGS, "Entries, bound, lookups and misses of the Memo."},
-    {"memo_generation", entry<memo_generation>, METH_NOARGS, "How often the Memo was emptied: what others remember of Plans is as old."},
-    {"memo_clear", entry<memo_clear>, METH_NOARGS, "Forget every Plan."},
-    {"memo_max_size", entry<memo_max_size>, METH_O, "Bound the number of entries; the least recently used go first."},
-    {nullptr, nullptr, 0, nullptr}};
+    function<memo_info>("memo_info", "Entries, bound, lookups and misses of the Memo."),
+    function<memo_age>("memo_generation", "How often the Memo was emptied: what others remember of Plans is as old."),
+    function<memo_empty>("memo_clear", "Forget every Plan."),
+    function<memo_max_size>("memo_max_size", "Bound the number of entries; the least recently used go first."),
+    {}};
 
 }  // namespace
 
@@ -147,21 +134,17 @@ bool Signature::put_value(PyObject *value) {
         int overflow;
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
         if (overflow) memoizable = false;
-        put(kInt);
-        put(number);
+        put(kInt, number);
     } else if (PyFloat_CheckExact(value)) {
         double number = PyFloat_AS_DOUBLE(value);
         int64_t bits;
         std::memcpy(&bits, &number, 8);
-        put(kFloat);
-        put(bits);
+        put(kFloat, bits);
     } else if (PyComplex_CheckExact(value)) {
         Py_complex number = PyComplex_AsCComplex(value);
         int64_t bits[2];
         std::memcpy(bits, &number, 16);
-        put(kComplex);
-        put(bits[0]);
-        put(bits[1]);
+        put(kComplex, bits[0], bits[1]);
     } else if (PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value) && PyUnicode_GET_LENGTH(value) <= 32) {
         Py_ssize_t length = PyUnicode_GET_LENGTH(value);
         char text[32] = {0};

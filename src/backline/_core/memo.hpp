@@ -18,6 +18,11 @@ struct Signature {
         if (count < kWords) words[count++] = word;
         else memoizable = false;
     }
+    template <class... More>
+    void put(int64_t word, More... more) {
+        put(word);
+        (put(more), ...);
+    }
     void put_argument(PyObject *value, int depth = 0);
     bool put_value(PyObject *value);  // a number or a short text; false for anything else
     bool put_foreign(PyObject *array);  // may run Python code

@@ -101,14 +101,15 @@ bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent) {
     return bool(done);
 }
 
-PyObject *traced(Operation *self, PyObject *tracer, PyObject *plan, const Signature &s, PyObject *const *args, size_t nargs,
-                 PyObject *kwnames) {
+// Runs a plan for those who trace: `run` returns a new reference.
+template <class Run>
+PyObject *traced(PyObject *tracer, PyObject *name, PyObject *plan, const Run &run) {
     using Clock = std::chrono::steady_clock;
     Ref hold_tracer(Py_NewRef(tracer));
     auto start = Clock::now();
-    Ref result(run_plan(plan, s, args, nargs, kwnames, self->bound));
+    Ref result(run());
     auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-    if (!result || !tell(tracer, self->name, plan, (long long)spent)) return nullptr;
+    if (!result || !tell(tracer, name, plan, (long long)spent)) return nullptr;
     return result.release();
 }
 
@@ -139,10 +140,11 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         s.words[1] = reinterpret_cast<int64_t>(snapshot.get());
     }
     uint64_t hash = s.hash();
-    if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) {
-        if (tracer) return traced(self, tracer.get(), plan.get(), s, args, nargsf, kwnames);
-        return run_plan(plan.get(), s, args, nargsf, kwnames, self->bound);
-    }
+    auto run = [&](PyObject *plan) {
+        auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
+        return tracer ? traced(tracer.get(), self->name, plan, once) : once();
+    };
+    if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) return run(plan.get());
     Ref hold_snapshot(Py_NewRef(snapshot.get())), hold_tracer(Py_XNewRef(tracer.get()));
     Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
     if (!positional || !keywords) return nullptr;
@@ -165,8 +167,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
             else memo_put(s, hash, made.get(), raw, now.get(), s.foreign ? age : memo_age());
         }
     }
-    if (tracer) return traced(self, tracer.get(), made.get(), s, args, nargsf, kwnames);
-    return run_plan(made.get(), s, args, nargsf, kwnames, self->bound);
+    return run(made.get());
 }
 
 PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -177,50 +178,41 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!np", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
                                      &resolve, &general, &PyTuple_Type, &bound, &most, &foreign))
         return nullptr;
-    if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound)) {
-        PyErr_SetString(PyExc_ValueError, "an Operation keeps one plan or more, and has few bound arrays");
-        return nullptr;
-    }
+    if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound))
+        throw python_error(PyExc_ValueError, "an Operation keeps one plan or more, and has few bound arrays");
     for (Py_ssize_t i = 0; bound && i < PyTuple_GET_SIZE(bound); ++i)
-        if (!PyArray_CheckExact(PyTuple_GET_ITEM(bound, i))) {
-            PyErr_SetString(PyExc_TypeError, "what is bound to an Operation are arrays");
-            return nullptr;
-        }
+        if (!PyArray_CheckExact(PyTuple_GET_ITEM(bound, i))) throw python_error(PyExc_TypeError, "what is bound to an Operation are arrays");
 #if PY_VERSION_HEX < 0x030C0000
     // Until Python 3.12 a class written in Python does not inherit this, and its instances would be called by way of a tuple.
     if (type->tp_call == PyVectorcall_Call) type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
 #endif
-    Operation *self = reinterpret_cast<Operation *>(type->tp_alloc(type, 0));
-    if (!self) return nullptr;
+    Ref made(checked(type->tp_alloc(type, 0)));
+    Operation *self = as<Operation>(made.get());
+    new (&self->own) std::unique_ptr<OwnMemo>();
     self->vectorcall = entry<operation_call>;
     self->foreign = foreign;
     self->name = Py_NewRef(name);
     self->resolve = Py_NewRef(resolve);
     self->general = Py_NewRef(general);
     self->bound = Py_XNewRef(bound);
-    new (&self->own) std::unique_ptr<OwnMemo>(bound ? new OwnMemo(size_t(most)) : nullptr);
-    self->dict = PyDict_New();
-    self->parameters = PyTuple_New(PyTuple_GET_SIZE(parameters));
-    if (!self->dict || !self->parameters) {
-        Py_DECREF(self);
-        return nullptr;
-    }
+    if (bound) self->own = std::make_unique<OwnMemo>(size_t(most));
+    self->dict = checked(PyDict_New());
+    self->parameters = checked(PyTuple_New(PyTuple_GET_SIZE(parameters)));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(parameters); ++i) {
         PyObject *item = Py_NewRef(PyTuple_GET_ITEM(parameters, i));
         PyUnicode_InternInPlace(&item);
         PyTuple_SET_ITEM(self->parameters, i, item);
     }
-    return reinterpret_cast<PyObject *>(self);
+    return made.release();
 }
 
+using OperationReferences = References<Operation, &Operation::dict, &Operation::parameters, &Operation::resolve, &Operation::general,
+                                       &Operation::bound, &Operation::name>;
+
 int operation_traverse(PyObject *raw, visitproc visit, void *arg) {
-    Operation *self = reinterpret_cast<Operation *>(raw);
+    Operation *self = as<Operation>(raw);
     Py_VISIT(Py_TYPE(raw));
-    Py_VISIT(self->dict);
-    Py_VISIT(self->parameters);
-    Py_VISIT(self->resolve);
-    Py_VISIT(self->general);
-    Py_VISIT(self->bound);
+    if (int result = OperationReferences::traverse(raw, visit, arg)) return result;
     return self->own ? self->own->traverse(visit, arg) : 0;
 }
 
@@ -235,13 +227,8 @@ void operation_dealloc(PyObject *raw) {
     PyObject_GC_UnTrack(raw);
     Operation *self = reinterpret_cast<Operation *>(raw);
     if (self->weakrefs) PyObject_ClearWeakRefs(raw);
-    Py_XDECREF(self->dict);
-    Py_XDECREF(self->name);
-    Py_XDECREF(self->parameters);
-    Py_XDECREF(self->resolve);
-    Py_XDECREF(self->general);
-    self->own.~unique_ptr();
-    Py_XDECREF(self->bound);
+    self->own.~unique_ptr();  // its plans go before what they are bound to
+    OperationReferences::clear(raw);
     PyTypeObject *type = Py_TYPE(raw);
     type->tp_free(raw);
     Py_DECREF(type);
@@ -252,16 +239,12 @@ PyObject *operation_repr(PyObject *raw) {
 }
 
 // Pickled by qualified name, like a function.
-PyObject *operation_reduce(PyObject *raw, PyObject *) { return PyObject_GetAttrString(raw, "__qualname__"); }
+PyObject *operation_reduce(PyObject *self) { return PyObject_GetAttrString(self, "__qualname__"); }
 
-// An Operation stored on a class does not bind: it is a function of arrays, not a method.
-PyObject *operation_plans(PyObject *raw, PyObject *) {
-    Operation *self = reinterpret_cast<Operation *>(raw);
-    return self->own ? self->own->plans() : PyList_New(0);
-}
+PyObject *operation_plans(Operation *self) { return self->own ? self->own->plans() : PyList_New(0); }
 
-PyMethodDef operation_methods[] = {{"own_plans", entry<operation_plans>, METH_NOARGS, "The plans that live with its bound arrays."},
-                                   {"__reduce__", entry<operation_reduce>, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef operation_methods[] = {method<operation_plans>("own_plans", "The plans that live with its bound arrays."),
+                                   method<operation_reduce>("__reduce__", nullptr), {}};
 
 PyMemberDef operation_members[] = {
     {"__name__", T_OBJECT_EX, offsetof(Operation, name), READONLY, nullptr},
@@ -271,25 +254,26 @@ PyMemberDef operation_members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(Operation, dict), READONLY, nullptr},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Operation, vectorcall), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Operation, weakrefs), READONLY, nullptr},
-    {nullptr, 0, 0, 0, nullptr}};
+    {}};
 
 // __doc__ of a static type's instance would be the type's: read it from the instance.
-PyObject *operation_doc(PyObject *raw, void *) {
-    Ref dict(PyObject_GenericGetDict(raw, nullptr));
+PyObject *operation_doc(PyObject *self) {
+    Ref dict(PyObject_GenericGetDict(self, nullptr));
     Ref doc(dict ? PyMapping_GetItemString(dict.get(), "__doc__") : nullptr);
     if (doc || !PyErr_ExceptionMatches(PyExc_KeyError)) return doc.release();
     PyErr_Clear();
     Py_RETURN_NONE;
 }
-int operation_set_doc(PyObject *raw, PyObject *value, void *) {
-    Ref dict(PyObject_GenericGetDict(raw, nullptr));
-    return dict ? PyDict_SetItemString(dict.get(), "__doc__", value ? value : Py_None) : -1;
+void operation_set_doc(PyObject *self, PyObject *value) {
+    Ref dict(checked(PyObject_GenericGetDict(self, nullptr)));
+    if (PyDict_SetItemString(dict.get(), "__doc__", value ? value : Py_None) < 0) throw PythonError();
 }
 
-PyGetSetDef operation_getset[] = {{"__doc__", entry<operation_doc>, entry<operation_set_doc>, nullptr, nullptr},
+PyGetSetDef operation_getset[] = {attribute<operation_doc, operation_set_doc>("__doc__", nullptr),
                                   {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
+                                  {}};
 
+// An Operation stored on a class does not bind: it is a function of arrays, not a method.
 PyType_Slot operation_slots[] = {{Py_tp_new, reinterpret_cast<void *>(entry<operation_new>)},
                                  {Py_tp_dealloc, reinterpret_cast<void *>(operation_dealloc)},
                                  {Py_tp_traverse, reinterpret_cast<void *>(operation_traverse)},
@@ -305,37 +289,28 @@ PyType_Spec operation_spec = {"backline._core.Operation", sizeof(Operation), 0,
                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
                               operation_slots};
 
-PyObject *get_last_plan(PyObject *, PyObject *) { return Py_NewRef(last && last->plan ? last->plan : Py_None); }
+PyObject *get_last_plan() { return Py_NewRef(last && last->plan ? last->plan : Py_None); }
 
 // A call that an Operation did not make itself: seen by explain and trace like any other.
 PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
-    using Clock = std::chrono::steady_clock;
-    if (n < 2) {
-        PyErr_SetString(PyExc_TypeError, "run takes a name, a plan and its arrays");
-        return nullptr;
-    }
+    if (n < 2) throw python_error(PyExc_TypeError, "run takes a name, a plan and its arrays");
     Held snapshot, tracer;
     if (!current_scope_state(snapshot, tracer)) return nullptr;
     Ref hold_tracer(Py_XNewRef(tracer.get())), plan(Py_NewRef(args[1]));
     if (!remember(plan.get())) return nullptr;
-    auto start = Clock::now();
-    Ref result(PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr));
-    auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-    if (!result || (hold_tracer && !tell(hold_tracer.get(), args[0], plan.get(), (long long)spent))) return nullptr;
-    return result.release();
+    auto run = [&] { return PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr); };
+    return hold_tracer ? traced(hold_tracer.get(), args[0], plan.get(), run) : run();
 }
 
 PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL,
                           "run(name, plan, *arrays): the plan's result; explain and trace see the call."},
-                         {"last_plan", entry<get_last_plan>, METH_NOARGS, "The Plan this thread ran last, or None."},
-                         {nullptr, nullptr, 0, nullptr}};
+                         function<get_last_plan>("last_plan", "The Plan this thread ran last, or None."),
+                         {}};
 
 }  // namespace
 
 int add_operation_types(PyObject *module) {
-    LastPlanType.tp_name = "backline._core.LastPlan";
-    LastPlanType.tp_basicsize = sizeof(LastPlan);
-    LastPlanType.tp_flags = Py_TPFLAGS_DEFAULT;
+    describe<LastPlan>(LastPlanType, "backline._core.LastPlan", nullptr, nullptr);
     LastPlanType.tp_dealloc = last_plan_dealloc;
     Ref type(PyType_FromSpec(&operation_spec));
     if (!type || PyType_Ready(&LastPlanType) < 0 || PyModule_AddFunctions(module, methods) < 0) return -1;

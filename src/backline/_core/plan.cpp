@@ -171,13 +171,13 @@ PyObject *finish(PreparedCall *plan, PyObject *const *arrays, int count, PyObjec
         made[index] = nullptr;
         return PyArray_Return(reinterpret_cast<PyArrayObject *>(array));
     };
+    auto info = [&](int64_t i) {
+        const char *infos = run.base[plan->info_buffer];
+        return plan->info_size == 8 ? reinterpret_cast<const int64_t *>(infos)[i] : reinterpret_cast<const int32_t *>(infos)[i];
+    };
     bool failed = false;
-    if (plan->info_buffer >= 0 && plan->on_info != Py_None) {
-        const char *info = run.base[plan->info_buffer];
-        for (int64_t i = 0; i < plan->info_count && !failed; ++i)
-            failed = plan->info_size == 8 ? reinterpret_cast<const int64_t *>(info)[i] != 0
-                                          : reinterpret_cast<const int32_t *>(info)[i] != 0;
-    }
+    if (plan->info_buffer >= 0 && plan->on_info != Py_None)
+        for (int64_t i = 0; i < plan->info_count && !failed; ++i) failed = info(i) != 0;
     if (results.size() == 1 && plan->wrap == Py_None && !failed) return take(results[0]);
     Ref tuple(PyTuple_New(Py_ssize_t(results.size())));
     if (!tuple) return nullptr;
@@ -190,11 +190,8 @@ PyObject *finish(PreparedCall *plan, PyObject *const *arrays, int count, PyObjec
         Ref infos(PyList_New(Py_ssize_t(plan->info_count)));
         Ref inputs(PyTuple_New(count));
         if (!infos || !inputs) return nullptr;
-        const char *info = run.base[plan->info_buffer];
         for (int64_t i = 0; i < plan->info_count; ++i) {
-            int64_t value = plan->info_size == 8 ? reinterpret_cast<const int64_t *>(info)[i]
-                                                 : reinterpret_cast<const int32_t *>(info)[i];
-            PyObject *number = PyLong_FromLongLong(value);
+            PyObject *number = PyLong_FromLongLong(info(i));
             if (!number) return nullptr;
             PyList_SET_ITEM(infos.get(), Py_ssize_t(i), number);
         }

@@ -1,24 +1,19 @@
-// What makes a PreparedCall of Python's description; every function returns false with a Python exception set.
+// What makes a PreparedCall of Python's description; every function throws where Python's exception is set.
 #pragma once
 #include "plan.hpp"
 
 namespace backline {
 
-inline bool fail(const char *text) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, text);
-    return false;
-}
+[[noreturn]] inline void fail(const char *text) { throw python_error(PyExc_ValueError, "%s", text); }
 
-inline bool is_tuple(PyObject *o, const char *text) {
-    if (PyTuple_Check(o)) return true;
-    PyErr_Format(PyExc_TypeError, "%s, not %.100s", text, Py_TYPE(o)->tp_name);
-    return false;
+inline void need_tuple(PyObject *o, const char *text) {
+    if (!PyTuple_Check(o)) throw python_error(PyExc_TypeError, "%s, not %.100s", text, Py_TYPE(o)->tp_name);
 }
 
 // Buffers, groups, results and overlaps; the number of arguments and the size of an info must be known by then.
-bool parse_plan(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *results, PyObject *overlaps);
+void parse_plan(PreparedCall *plan, PyObject *buffers, PyObject *groups, PyObject *results, PyObject *overlaps);
 
 // More groups over the buffers that are there.
-bool parse_groups(PreparedCall *plan, PyObject *groups, std::vector<Group> *into);
+void parse_groups(PreparedCall *plan, PyObject *groups, std::vector<Group> *into);
 
 }  // namespace backline

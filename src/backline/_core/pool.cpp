@@ -100,7 +100,7 @@ PyDataMem_Handler handler = {
     "backline_pool", 1, {nullptr, handler_malloc, handler_calloc, handler_realloc, handler_free}};
 PyObject *handler_capsule = nullptr;
 
-PyObject *pool_info(PyObject *, PyObject *) {
+PyObject *pool_info() {
     Py_ssize_t bytes, blocks, limit;
     unsigned long long all, again;
     {  // not while Python allocates: the garbage collector may run then, and arrays that it frees come back here
@@ -111,23 +111,17 @@ PyObject *pool_info(PyObject *, PyObject *) {
                          again);
 }
 
-PyObject *pool_limit(PyObject *, PyObject *arg) {
-    Py_ssize_t limit = PyLong_AsSsize_t(arg);
-    if (limit == -1 && PyErr_Occurred()) return nullptr;
-    if (limit < 0) {
-        PyErr_SetString(PyExc_ValueError, "the pool's limit is a number of bytes, 0 or more");
-        return nullptr;
-    }
+void pool_limit(int64_t limit) {
+    if (limit < 0) throw python_error(PyExc_ValueError, "the pool's limit is a number of bytes, 0 or more");
     std::lock_guard<std::mutex> guard(lock);
     idle_limit = size_t(limit);
     trim(idle_limit);
-    Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"pool_info", entry<pool_info>, METH_NOARGS, "State of the pool of large blocks: bytes and blocks kept, limit, blocks taken, reused."},
-    {"pool_limit", entry<pool_limit>, METH_O, "Keep at most this many bytes of freed large blocks."},
-    {nullptr, nullptr, 0, nullptr}};
+    function<pool_info>("pool_info", "State of the pool of large blocks: bytes and blocks kept, limit, blocks taken, reused."),
+    function<pool_limit>("pool_limit", "Keep at most this many bytes of freed large blocks."),
+    {}};
 
 }  // namespace
 

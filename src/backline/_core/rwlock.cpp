@@ -18,84 +18,71 @@ void nap() {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
-void renew(ReadWriteLock *self) {
-    if (self->forks_seen == forks) return;
+ReadWriteLock *renewed(ReadWriteLock *self) {
+    if (self->forks_seen == forks) return self;
     StateGuard guard(self->renewing);
-    if (self->forks_seen == forks) return;
+    if (self->forks_seen == forks) return self;
     self->readers = 0;
     if (self->writer != PyThread_get_thread_ident()) self->writer = 0, self->depth = 0;
     self->forks_seen = forks.load();
-}
-
-ReadWriteLock *rwlock(PyObject *raw) {
-    renew(reinterpret_cast<ReadWriteLock *>(raw));
-    return reinterpret_cast<ReadWriteLock *>(raw);
+    return self;
 }
 
 PyObject *rwlock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    if (PyTuple_GET_SIZE(args) || (kwargs && PyDict_GET_SIZE(kwargs))) {
-        PyErr_SetString(PyExc_TypeError, "ReadWriteLock() takes no arguments");
-        return nullptr;
-    }
-    PyObject *made = type->tp_alloc(type, 0);
-    if (made) reinterpret_cast<ReadWriteLock *>(made)->forks_seen = forks.load();
+    if (PyTuple_GET_SIZE(args) || (kwargs && PyDict_GET_SIZE(kwargs)))
+        throw python_error(PyExc_TypeError, "ReadWriteLock() takes no arguments");
+    PyObject *made = checked(type->tp_alloc(type, 0));
+    as<ReadWriteLock>(made)->forks_seen = forks.load();
     return made;
 }
 
-PyObject *acquire_write(PyObject *raw, PyObject *) {
-    ReadWriteLock *self = rwlock(raw);
+void acquire_write(ReadWriteLock *self) {
+    renewed(self);
     const unsigned long me = PyThread_get_thread_ident();
     if (self->writer != me) {
         for (unsigned long nobody = 0; !self->writer.compare_exchange_strong(nobody, me); nobody = 0) nap();
         while (self->readers.load()) nap();
     }
     ++self->depth;
-    Py_RETURN_NONE;
 }
 
-PyObject *release_write(PyObject *raw, PyObject *) {
-    ReadWriteLock *self = rwlock(raw);
-    if (self->writer != PyThread_get_thread_ident()) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread is not the writer");
-        return nullptr;
-    }
+void release_write(ReadWriteLock *self) {
+    if (renewed(self)->writer != PyThread_get_thread_ident())
+        throw python_error(PyExc_RuntimeError, "this thread is not the writer");
     if (--self->depth == 0) self->writer = 0;
-    Py_RETURN_NONE;
 }
 
-PyObject *acquire_read(PyObject *raw, PyObject *) {
-    reinterpret_cast<ReadWriteLock *>(raw)->begin_call();
+void acquire_read(ReadWriteLock *self) {
+    self->begin_call();
     ++reading;
-    Py_RETURN_NONE;
 }
 
-PyObject *release_read(PyObject *raw, PyObject *) {
-    rwlock(raw)->end_call();
+void release_read(ReadWriteLock *self) {
+    renewed(self)->end_call();
     if (reading > 0) --reading;
-    Py_RETURN_NONE;
 }
 
 PyMethodDef rwlock_methods[] = {
-    {"acquire_write", entry<acquire_write>, METH_NOARGS,
-     "Wait for the calls under way and keep those of other threads out. May be nested; not between acquire_read() and release_read()."},
-    {"release_write", entry<release_write>, METH_NOARGS, "End what acquire_write() began."},
-    {"acquire_read", entry<acquire_read>, METH_NOARGS, "Begin calls that are not prepared ones; waits while another thread is the writer."},
-    {"release_read", entry<release_read>, METH_NOARGS, "End what acquire_read() began, on the same thread."},
-    {nullptr, nullptr, 0, nullptr}};
+    method<acquire_write>("acquire_write", "Wait for the calls under way and keep those of other threads out. May be nested; not between "
+                                           "acquire_read() and release_read()."),
+    method<release_write>("release_write", "End what acquire_write() began."),
+    method<acquire_read>("acquire_read", "Begin calls that are not prepared ones; waits while another thread is the writer."),
+    method<release_read>("release_read", "End what acquire_read() began, on the same thread."),
+    {}};
 
-PyObject *get_readers(PyObject *raw, void *) { return PyLong_FromLong(rwlock(raw)->readers.load()); }
-PyObject *get_write_locked(PyObject *raw, void *) { return PyBool_FromLong(rwlock(raw)->writer != 0); }
+int get_readers(ReadWriteLock *self) { return renewed(self)->readers.load(); }
+bool get_write_locked(ReadWriteLock *self) { return renewed(self)->writer != 0; }
 
-PyGetSetDef rwlock_getset[] = {{"readers", entry<get_readers>, nullptr, "calls that are under way without the GIL", nullptr},
-                             {"write_locked", entry<get_write_locked>, nullptr, "whether a thread has the library to itself", nullptr},
-                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyGetSetDef rwlock_getset[] = {attribute<get_readers>("readers", "calls that are under way without the GIL"),
+                               attribute<get_write_locked>("write_locked", "whether a thread has the library to itself"),
+                               {}};
 
 }  // namespace
 
 std::atomic<int> forks{0};
 
 void ReadWriteLock::wait() {
-    renew(this);
+    renewed(this);
     const unsigned long me = PyThread_get_thread_ident();
     if (!writer || writer == me || reading) return;
     Ref alive(Py_NewRef(reinterpret_cast<PyObject *>(this)));
@@ -104,7 +91,7 @@ void ReadWriteLock::wait() {
 
 // It counts itself first and looks for a writer then, while a writer comes first and looks for calls then: one of the two sees the other.
 void ReadWriteLock::begin_call() {
-    renew(this);
+    renewed(this);
     for (;;) {
         ++readers;
         const unsigned long now = writer;
@@ -122,12 +109,9 @@ void ReadWriteLock::end_call() {
 PyTypeObject ReadWriteLockType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 int add_rwlock_type(PyObject *module) {
-    ReadWriteLockType.tp_name = "backline._core.ReadWriteLock";
-    ReadWriteLockType.tp_basicsize = sizeof(ReadWriteLock);
-    ReadWriteLockType.tp_flags = Py_TPFLAGS_DEFAULT;
-    ReadWriteLockType.tp_doc =
-        "ReadWriteLock(): lets one thread have a library to itself for a while. Prepared calls with this `rwlock` wait meanwhile.";
-    ReadWriteLockType.tp_new = entry<rwlock_new>;
+    describe<ReadWriteLock>(ReadWriteLockType, "backline._core.ReadWriteLock", entry<rwlock_new>,
+                            "ReadWriteLock(): lets one thread have a library to itself for a while. Prepared calls with this `rwlock` "
+                            "wait meanwhile.");
     ReadWriteLockType.tp_methods = rwlock_methods;
     ReadWriteLockType.tp_getset = rwlock_getset;
     if (pthread_atfork(nullptr, nullptr, [] { ++forks; })) {

@@ -8,6 +8,8 @@ namespace backline {
 namespace {
 
 PyTypeObject ScopeStateType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+using ScopeReferences =
+    References<ScopeState, &ScopeState::layers, &ScopeState::base, &ScopeState::snapshot, &ScopeState::tracer>;
 ObjectSlot scope_variable;  // ContextVar of ScopeState
 ObjectSlot base_snapshot;   // empty until the first call needs the switches
 ObjectSlot rebuild;         // switches' current(): makes the base, or merges a ScopeState over a newer base
@@ -18,8 +20,7 @@ PyObject *scope_state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     PyObject *layers, *base, *snapshot, *tracer = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O", const_cast<char **>(names), &layers, &base, &snapshot, &tracer))
         return nullptr;
-    ScopeState *self = reinterpret_cast<ScopeState *>(type->tp_alloc(type, 0));
-    if (!self) return nullptr;
+    ScopeState *self = as<ScopeState>(checked(type->tp_alloc(type, 0)));
     self->layers = Py_NewRef(layers);
     self->base = Py_NewRef(base);
     self->snapshot = Py_NewRef(snapshot);
@@ -27,60 +28,28 @@ PyObject *scope_state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     return reinterpret_cast<PyObject *>(self);
 }
 
-int scope_state_traverse(PyObject *raw, visitproc visit, void *arg) {
-    ScopeState *self = reinterpret_cast<ScopeState *>(raw);
-    Py_VISIT(self->layers);
-    Py_VISIT(self->base);
-    Py_VISIT(self->snapshot);
-    Py_VISIT(self->tracer);
-    return 0;
-}
-
-int scope_state_clear(PyObject *raw) {
-    ScopeState *self = reinterpret_cast<ScopeState *>(raw);
-    Py_CLEAR(self->layers);
-    Py_CLEAR(self->base);
-    Py_CLEAR(self->snapshot);
-    Py_CLEAR(self->tracer);
-    return 0;
-}
-
-void scope_state_dealloc(PyObject *raw) {
-    PyObject_GC_UnTrack(raw);
-    scope_state_clear(raw);
-    Py_TYPE(raw)->tp_free(raw);
-}
-
 PyMemberDef scope_state_members[] = {
     {"layers", T_OBJECT_EX, offsetof(ScopeState, layers), READONLY, "scopes that are open here, innermost last"},
     {"base", T_OBJECT_EX, offsetof(ScopeState, base), READONLY, "base Snapshot this was merged over"},
     {"snapshot", T_OBJECT_EX, offsetof(ScopeState, snapshot), READONLY, "Snapshot that holds here"},
     {"tracer", T_OBJECT_EX, offsetof(ScopeState, tracer), READONLY, "called with every Event in this context, or None"},
-    {nullptr, 0, 0, 0, nullptr}};
+    {}};
 
-PyObject *bind_scope(PyObject *, PyObject *args) {
-    PyObject *variable, *current;
-    if (!PyArg_ParseTuple(args, "O!O", &PyContextVar_Type, &variable, &current)) return nullptr;
+void bind_scope(PyObject *variable, PyObject *current) {
+    if (!PyContextVar_CheckExact(variable)) throw python_error(PyExc_TypeError, "bind_scope takes a ContextVar first");
     scope_variable.set(variable);  // first: who finds the other one needs this
     rebuild.set(current);
-    Py_RETURN_NONE;
 }
 
-PyObject *set_base(PyObject *, PyObject *snapshot) {
-    base_snapshot.set(snapshot == Py_None ? nullptr : snapshot);
-    Py_RETURN_NONE;
-}
+void set_base(PyObject *snapshot) { base_snapshot.set(snapshot == Py_None ? nullptr : snapshot); }
 
-PyObject *set_tracer(PyObject *, PyObject *tracer) {
-    process_tracer.set(tracer == Py_None ? nullptr : tracer);
-    Py_RETURN_NONE;
-}
+void set_tracer(PyObject *tracer) { process_tracer.set(tracer == Py_None ? nullptr : tracer); }
 
 PyMethodDef methods[] = {
-    {"bind_scope", entry<bind_scope>, METH_VARARGS, "bind_scope(contextvar, current): where calls find their ScopeState, and who merges it anew."},
-    {"set_base", entry<set_base>, METH_O, "Make this the base Snapshot (None: not made yet)."},
-    {"set_tracer", entry<set_tracer>, METH_O, "Call this with every Event of the process (None: nobody)."},
-    {nullptr, nullptr, 0, nullptr}};
+    function<bind_scope>("bind_scope", "bind_scope(contextvar, current): where calls find their ScopeState, and who merges it anew."),
+    function<set_base>("set_base", "Make this the base Snapshot (None: not made yet)."),
+    function<set_tracer>("set_tracer", "Call this with every Event of the process (None: nobody)."),
+    {}};
 
 // What the ScopeState of this context holds. The context keeps it alive for the length of a call.
 void read(const ScopeState *state, Held &snapshot, Held &tracer) {
@@ -131,14 +100,11 @@ bool current_scope_state(Held &snapshot, Held &tracer) {
 }
 
 int add_scope_state_type(PyObject *module) {
-    ScopeStateType.tp_name = "backline._core.ScopeState";
-    ScopeStateType.tp_basicsize = sizeof(ScopeState);
-    ScopeStateType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
-    ScopeStateType.tp_doc = "ScopeState(layers, base, snapshot, tracer=None): which switches hold in one context.";
-    ScopeStateType.tp_new = entry<scope_state_new>;
-    ScopeStateType.tp_dealloc = scope_state_dealloc;
-    ScopeStateType.tp_traverse = scope_state_traverse;
-    ScopeStateType.tp_clear = scope_state_clear;
+    describe<ScopeState>(ScopeStateType, "backline._core.ScopeState", entry<scope_state_new>,
+                         "ScopeState(layers, base, snapshot, tracer=None): which switches hold in one context.", Py_TPFLAGS_HAVE_GC);
+    ScopeStateType.tp_dealloc = ScopeReferences::dealloc;
+    ScopeStateType.tp_traverse = ScopeReferences::traverse;
+    ScopeStateType.tp_clear = ScopeReferences::clear;
     ScopeStateType.tp_members = scope_state_members;
     if (PyModule_AddFunctions(module, methods) < 0) return -1;
     return PyModule_AddType(module, &ScopeStateType);

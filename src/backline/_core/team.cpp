@@ -6,7 +6,6 @@
 #include "boundary.hpp"
 
 #include <sched.h>
-#include <structmember.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -213,40 +212,24 @@ void jobs_callback(int, BlasJob job, int count, size_t size, void *data, int ext
     run_jobs(count, run_blas_job, &b, true);
 }
 
-PyObject *team_bind(PyObject *, PyObject *args) {
-    unsigned long long parallel, number, size;
-    if (!PyArg_ParseTuple(args, "KKK", &parallel, &number, &size)) return nullptr;
+void team_bind(void *parallel, void *number, void *size) {
     omp_number = reinterpret_cast<Number>(number);
     omp_size = reinterpret_cast<Number>(size);
     omp_parallel = reinterpret_cast<Parallel>(parallel);
-    Py_RETURN_NONE;
 }
 
-PyObject *team_keep_apart(PyObject *, PyObject *arg) {
-    int on = PyObject_IsTrue(arg);
-    if (on < 0) return nullptr;
-    apart = on != 0;
-    Py_RETURN_NONE;
+void team_keep_apart(bool on) { apart = on; }
+
+uint64_t team_moves() { return moves.load(); }
+
+bool team_bound() { return omp_parallel.load() != nullptr; }
+
+void set_team_limit(int64_t threads) {
+    if (threads < 1) throw python_error(PyExc_ValueError, "a team has at least one thread");
+    limit = int(std::min(threads, int64_t(1) << 30));
 }
 
-PyObject *team_moves(PyObject *, PyObject *) { return PyLong_FromUnsignedLongLong(moves.load()); }
-
-PyObject *team_bound(PyObject *, PyObject *) { return PyBool_FromLong(omp_parallel.load() != nullptr); }
-
-PyObject *set_team_limit(PyObject *, PyObject *arg) {
-    long n = PyLong_AsLong(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
-    if (n < 1) {
-        PyErr_SetString(PyExc_ValueError, "a team has at least one thread");
-        return nullptr;
-    }
-    limit = int(std::min(n, 1L << 30));
-    Py_RETURN_NONE;
-}
-
-PyObject *jobs_callback_address(PyObject *, PyObject *) {
-    return PyLong_FromVoidPtr(reinterpret_cast<void *>(&jobs_callback));
-}
+auto jobs_callback_address() { return &jobs_callback; }
 
 struct Marks {
     std::atomic<int> at_once{0}, most{0};
@@ -264,20 +247,15 @@ void mark_job(int index, void *raw) {
     --m.at_once;
 }
 
-PyObject *team_check(PyObject *, PyObject *arg) {
-    long n = PyLong_AsLong(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
-    if (n < 1 || n > 64) {
-        PyErr_SetString(PyExc_ValueError, "team_check takes 1 to 64 jobs");
-        return nullptr;
-    }
+PyObject *team_check(long jobs) {
+    if (jobs < 1 || jobs > 64) throw python_error(PyExc_ValueError, "team_check takes 1 to 64 jobs");
     Marks m;
-    m.count = int(n);
-    require_threads(int(n));
+    m.count = int(jobs);
+    require_threads(m.count);
     {
         ReleaseGil released;
         NativeCall native;
-        run_jobs(int(n), mark_job, &m, true);
+        run_jobs(m.count, mark_job, &m, true);
     }
     return Py_BuildValue("iK", m.most.load(), (unsigned long long)m.seen.load());
 }
@@ -302,32 +280,29 @@ bool set_flush(bool on) {
 #endif
 }
 
-PyObject *flush_denormal(PyObject *, PyObject *args) {
-    int on, threads;
-    if (!PyArg_ParseTuple(args, "pi", &on, &threads)) return nullptr;
-    bool flag = on != 0;
-    bool works = set_flush(flag);
+bool flush_denormal(bool on, int threads) {
+    bool works = set_flush(on);
     threads = std::min(threads, team_limit());
     if (works && threads > 1 && omp_parallel) {
         require_threads(threads);
-        run_jobs(threads, [](int, void *data) { set_flush(*static_cast<bool *>(data)); }, &flag, false);
+        run_jobs(threads, [](int, void *data) { set_flush(*static_cast<bool *>(data)); }, &on, false);
     }
-    return PyBool_FromLong(works);
+    return works;
 }
 
 PyMethodDef methods[] = {
-    {"flush_denormal", entry<flush_denormal>, METH_VARARGS,
-     "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; False "
-     "where the processor has no such mode."},
-    {"team_bind", entry<team_bind>, METH_VARARGS, "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."},
-    {"team_keep_apart", entry<team_keep_apart>, METH_O, "Whether sleeping threads of the team are kept off the caller's processor."},
-    {"team_moves", entry<team_moves>, METH_NOARGS, "How often the team's threads were given other processors."},
-    {"team_bound", entry<team_bound>, METH_NOARGS, "Whether an OpenMP runtime is bound."},
-    {"set_team_limit", entry<set_team_limit>, METH_O, "Upper bound of every thread count from now on (1 in a forked child)."},
-    {"jobs_callback_address", entry<jobs_callback_address>, METH_NOARGS,
-     "Address of a function with the signature of OpenBLAS's thread callback that runs its jobs on the team."},
-    {"team_check", entry<team_check>, METH_O, "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."},
-    {nullptr, nullptr, 0, nullptr}};
+    function<flush_denormal>("flush_denormal",
+                             "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; "
+                             "False where the processor has no such mode."),
+    function<team_bind>("team_bind", "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."),
+    function<team_keep_apart>("team_keep_apart", "Whether sleeping threads of the team are kept off the caller's processor."),
+    function<team_moves>("team_moves", "How often the team's threads were given other processors."),
+    function<team_bound>("team_bound", "Whether an OpenMP runtime is bound."),
+    function<set_team_limit>("set_team_limit", "Upper bound of every thread count from now on (1 in a forked child)."),
+    function<jobs_callback_address>(
+        "jobs_callback_address", "Address of a function with the signature of OpenBLAS's thread callback that runs its jobs on the team."),
+    function<team_check>("team_check", "Run n jobs that wait for each other; returns (most at once, bit set of the jobs seen)."),
+    {}};
 
 }  // namespace
 

@@ -17,15 +17,12 @@ PyObject *guard_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     unsigned long long address, get = 0;
     int kind;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ki|K", const_cast<char **>(names), &address, &kind, &get)) return nullptr;
-    if (!address || kind < 0 || kind > int(GuardKind::process64) || (get && kind != int(GuardKind::local))) {
-        PyErr_SetString(PyExc_ValueError,
-                        "ThreadCountGuard(address, kind, get=0): a function address and 0 (local), 1 (process) or 2 (process64); with 0 also the "
-                        "address of a function that returns the count, if the first does not");
-        return nullptr;
-    }
+    if (!address || kind < 0 || kind > int(GuardKind::process64) || (get && kind != int(GuardKind::local)))
+        throw python_error(PyExc_ValueError,
+                           "ThreadCountGuard(address, kind, get=0): a function address and 0 (local), 1 (process) or 2 (process64); with 0 also "
+                           "the address of a function that returns the count, if the first does not");
     auto monitor = std::make_unique<Monitor>();
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(type->tp_alloc(type, 0));
-    if (!self) return nullptr;
+    ThreadCountGuard *self = as<ThreadCountGuard>(checked(type->tp_alloc(type, 0)));
     self->set = reinterpret_cast<void *>(address);
     self->get = reinterpret_cast<void *>(get);
     self->kind = GuardKind(kind);
@@ -34,29 +31,25 @@ PyObject *guard_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 }
 
 void guard_dealloc(PyObject *raw) {
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(raw);
-    self->monitor.~unique_ptr();
+    as<ThreadCountGuard>(raw)->monitor.~unique_ptr();
     Py_TYPE(raw)->tp_free(raw);
 }
 
 // A forked child inherits the lock in whatever state another thread left it, and none of the calls that were running. A mutex that may be
 // locked cannot be destroyed: the parent's is left as it is.
-PyObject *guard_forked(PyObject *raw, PyObject *) {
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(raw);
+void guard_forked(ThreadCountGuard *self) {
     auto monitor = std::make_unique<Monitor>();
     (void)self->monitor.release();
     self->monitor = std::move(monitor);
     self->active = 0;
     self->value = 0;
     self->waiting = 0;
-    Py_RETURN_NONE;
 }
 
 // Waits until no call runs under the thread_guard and lets none in until release(): around a fork, so that no other thread is inside
 // the library. OpenBLAS's locks are copied to the child as they are, and one that is held there is held for ever.
-PyObject *guard_hold(PyObject *raw, PyObject *) {
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(raw);
-    if (self->kind == GuardKind::local) Py_RETURN_NONE;
+void guard_hold(ThreadCountGuard *self) {
+    if (self->kind == GuardKind::local) return;
     // Declared first, so that the lock is let go before the GIL is taken: who has the GIL may wait for the lock.
     ReleaseGil released;
     std::unique_lock<std::mutex> guard(self->monitor->lock);
@@ -66,69 +59,52 @@ PyObject *guard_hold(PyObject *raw, PyObject *) {
     self->active = 1;
     self->held = self->value;
     self->value = -1;  // nobody's count: calls that would agree wait as well
-    Py_RETURN_NONE;
 }
 
-PyObject *guard_release(PyObject *raw, PyObject *) {
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(raw);
-    if (self->kind == GuardKind::local) Py_RETURN_NONE;
+void guard_release(ThreadCountGuard *self) {
+    if (self->kind == GuardKind::local) return;
     ReleaseGil released;
     std::unique_lock<std::mutex> guard(self->monitor->lock);
     self->active = 0;
     self->value = self->held;
     ++self->turns;
     self->monitor->changed.notify_all();
-    Py_RETURN_NONE;
 }
 
 // Somebody else has set, or is about to set, the count of the library.
-PyObject *guard_forget(PyObject *raw, PyObject *) {
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(raw);
+void guard_forget(ThreadCountGuard *self) {
     ReleaseGil released;
     std::lock_guard<std::mutex> lock(self->monitor->lock);
     self->stale = 1;
-    Py_RETURN_NONE;
 }
 
-PyObject *guard_enter(PyObject *raw, PyObject *arg) {
-    long n = PyLong_AsLong(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
-    int former;
-    ThreadCountGuard *self = reinterpret_cast<ThreadCountGuard *>(raw);
-    if (n < 1 || n > kMostThreads) {
-        PyErr_Format(PyExc_ValueError, "a thread count is 1 to %d, not %ld", kMostThreads, n);
-        return nullptr;
-    }
-    require_threads(int(n));
-    {
-        ReleaseGil released;
-        former = self->enter(int(n));
-    }
-    return PyLong_FromLong(former);
+int guard_enter(ThreadCountGuard *self, long threads) {
+    if (threads < 1 || threads > kMostThreads)
+        throw python_error(PyExc_ValueError, "a thread count is 1 to %d, not %ld", kMostThreads, threads);
+    require_threads(int(threads));
+    ReleaseGil released;
+    return self->enter(int(threads));
 }
 
-PyObject *guard_leave(PyObject *raw, PyObject *arg) {
-    long n = PyLong_AsLong(arg);
-    if (n == -1 && PyErr_Occurred()) return nullptr;
+void guard_leave(ThreadCountGuard *self, int former) {
     ReleaseGil released;  // another thread may be inside `set`, which may need the GIL
-    reinterpret_cast<ThreadCountGuard *>(raw)->leave(int(n));
-    Py_RETURN_NONE;
+    self->leave(former);
 }
 
 PyMethodDef guard_methods[] = {
-    {"enter", entry<guard_enter>, METH_O, "Put a thread count in force; returns what leave() has to be given."},
-    {"leave", entry<guard_leave>, METH_O, "End a call that enter() began."},
-    {"hold", entry<guard_hold>, METH_NOARGS, "Wait for the calls that run and let no other begin (before a fork)."},
-    {"release", entry<guard_release>, METH_NOARGS, "End what hold() began."},
-    {"forget", entry<guard_forget>, METH_NOARGS, "Set the count anew at the next call: another program may have changed it."},
-    {"forked", entry<guard_forked>, METH_NOARGS, "Forget locks and calls of the parent process."},
-    {nullptr, nullptr, 0, nullptr}};
+    method<guard_enter>("enter", "Put a thread count in force; returns what leave() has to be given."),
+    method<guard_leave>("leave", "End a call that enter() began."),
+    method<guard_hold>("hold", "Wait for the calls that run and let no other begin (before a fork)."),
+    method<guard_release>("release", "End what hold() began."),
+    method<guard_forget>("forget", "Set the count anew at the next call: another program may have changed it."),
+    method<guard_forked>("forked", "Forget locks and calls of the parent process."),
+    {}};
 
 PyMemberDef guard_members[] = {
     {"value", T_INT, offsetof(ThreadCountGuard, value), READONLY, "process-wide thread count in force, 0 if not known"},
     {"active", T_INT, offsetof(ThreadCountGuard, active), READONLY, "calls running under it"},
     {"calls", T_ULONGLONG, offsetof(ThreadCountGuard, calls), READONLY, "how often the library was asked to change its count"},
-    {nullptr, 0, 0, 0, nullptr}};
+    {}};
 
 }  // namespace
 
@@ -181,12 +157,8 @@ void ThreadCountGuard::leave(int former) {
 PyTypeObject ThreadCountGuardType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 int add_thread_count_guard_type(PyObject *module) {
-    ThreadCountGuardType.tp_name = "backline._core.ThreadCountGuard";
-    ThreadCountGuardType.tp_basicsize = sizeof(ThreadCountGuard);
-    ThreadCountGuardType.tp_flags = Py_TPFLAGS_DEFAULT;
-    ThreadCountGuardType.tp_doc =
-        "ThreadCountGuard(address, kind, get=0): sets a library's thread count around calls that need another one.";
-    ThreadCountGuardType.tp_new = entry<guard_new>;
+    describe<ThreadCountGuard>(ThreadCountGuardType, "backline._core.ThreadCountGuard", entry<guard_new>,
+                               "ThreadCountGuard(address, kind, get=0): sets a library's thread count around calls that need another one.");
     ThreadCountGuardType.tp_dealloc = guard_dealloc;
     ThreadCountGuardType.tp_methods = guard_methods;
     ThreadCountGuardType.tp_members = guard_members;

@@ -1,15 +1,6 @@
 // For the functions that Python calls with arrays: NumPy's C API, and work in parts on the core's thread team.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define PY_ARRAY_UNIQUE_SYMBOL backline_kernels_ARRAY_API
-#ifndef BACKLINE_IMPORTS_NUMPY
-#define NO_IMPORT_ARRAY
-#endif
-#include <numpy/arrayobject.h>
-
+#include "../_core/numpy_api.hpp"
 #include "kernels.hpp"
 
 namespace backline {

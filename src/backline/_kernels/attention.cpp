@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../_core/bits.hpp"
 #include "../_core/copy.hpp"
 #include "cblas.hpp"
 #include "kernels.hpp"
@@ -84,14 +85,7 @@ bool any_taken(const Attention &p, const char *mask, int64_t rows, int64_t width
 template <class T>
 T added(const Attention &p, const char *at) {
     if (p.stored_mask == Stored::as_computed || p.stored_mask == Stored::float32) {
-        if (sizeof(T) == 8 && p.stored_mask == Stored::float32) {
-            float value;
-            std::memcpy(&value, at, sizeof value);
-            return T(value);
-        }
-        T value;
-        std::memcpy(&value, at, sizeof value);
-        return value;
+        return sizeof(T) == 8 && p.stored_mask == Stored::float32 ? T(load<float>(at)) : load<T>(at);
     }
     T value;
     Copy2D{reading<T>(p.stored_mask), 1, 1, 0, 2, 0, int64_t(sizeof(T))}.run(at, reinterpret_cast<char *>(&value));
@@ -138,11 +132,7 @@ BACKLINE_INLINE bool all_finite(const T *row, int64_t n) {
     using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     constexpr Bits special = sizeof(T) == 4 ? Bits(0x7f800000u) : Bits(0x7ff0000000000000u);
     Bits found = 0;
-    for (int64_t j = 0; j < n; ++j) {
-        Bits bits;
-        std::memcpy(&bits, row + j, sizeof bits);
-        found |= Bits((bits & special) == special);
-    }
+    for (int64_t j = 0; j < n; ++j) found |= Bits((load<Bits>(row + j) & special) == special);
     return !found;
 }
 
@@ -251,103 +241,80 @@ struct Block {
     }
 };
 
-template <class T, int Bytes>
-BACKLINE_INLINE void run(const Attention &p, int64_t item, const char *query, const char *key, const char *value,
-                         const char *mask, char *out, char *work) {
-    int64_t blocks = (p.queries + p.rows - 1) / p.rows;
-    int64_t block = item % blocks, head = item / blocks % p.heads, batch = item / blocks / p.heads;
-    // With a causal mask the last blocks are the longest: taken from both ends in turn, halves of the items weigh the same.
-    if (p.causal) block = block % 2 ? blocks - 1 - block / 2 : block / 2;
-    int64_t first = block * p.rows, count = std::min(p.rows, p.queries - first);
-    Layout w = layout(p);
-    query += batch * p.query[0] + head * p.query[1] + first * p.query[2];
-    key += batch * p.key[0] + head / p.per_key * p.key[1];
-    value += batch * p.value[0] + head / p.per_value * p.value[1];
-    if (p.mask_kind != MaskKind::none) mask += batch * p.mask[0] + head * p.mask[1] + first * p.mask[2];
-    auto place = [&](int64_t offset) { return reinterpret_cast<T *>(work + offset); };
-    Block<T, Bytes> b{p, w, mask, work, first, count, place(w.scores), place(w.out), place(w.most), place(w.sum), place(w.part),
-                      place(w.change)};
-    std::fill(b.most, b.most + count, kNothing<T>);
-    std::fill(b.sum, b.sum + count, T(0));
-    Matrix<T> rows = matrix<T>(p, p.direct_q, query, p.query, count, p.dim, work + w.query);
-    int64_t end = p.causal ? std::min(p.keys, first + count) : p.keys;
-    for (int64_t from = 0; from < end; from += p.tile) {
-        int64_t width = std::min(p.tile, end - from);
-        if (p.mask_kind == MaskKind::taken && !any_taken(p, mask + from * p.mask[3], count, width)) continue;
-        b.row_product(rows, matrix<T>(p, p.direct_k, key + from * p.key[2], p.key, width, p.dim, work + w.key), width);
-        b.soften_rows(from, width);
-        Matrix<T> values = matrix<T>(p, p.direct_v, value + from * p.value[2], p.value, width, p.out_dim, work + w.value);
-        bool all = p.mask_kind == MaskKind::none && !(p.causal && from + width > first + 1);
-        if (all) b.add_values(values, 0, width);
-        else b.add_values_with_care(values, from, width);
+struct Job {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Attention &p, int64_t item, const char *query, const char *key, const char *value,
+                                    const char *mask, char *out, char *work) {
+        int64_t blocks = (p.queries + p.rows - 1) / p.rows;
+        int64_t block = item % blocks, head = item / blocks % p.heads, batch = item / blocks / p.heads;
+        // With a causal mask the last blocks are the longest: taken from both ends in turn, halves of the items weigh the same.
+        if (p.causal) block = block % 2 ? blocks - 1 - block / 2 : block / 2;
+        int64_t first = block * p.rows, count = std::min(p.rows, p.queries - first);
+        Layout w = layout(p);
+        query += batch * p.query[0] + head * p.query[1] + first * p.query[2];
+        key += batch * p.key[0] + head / p.per_key * p.key[1];
+        value += batch * p.value[0] + head / p.per_value * p.value[1];
+        if (p.mask_kind != MaskKind::none) mask += batch * p.mask[0] + head * p.mask[1] + first * p.mask[2];
+        auto place = [&](int64_t offset) { return reinterpret_cast<T *>(work + offset); };
+        Block<T, Bytes> b{p, w, mask, work, first, count, place(w.scores), place(w.out), place(w.most), place(w.sum), place(w.part),
+                          place(w.change)};
+        std::fill(b.most, b.most + count, kNothing<T>);
+        std::fill(b.sum, b.sum + count, T(0));
+        Matrix<T> rows = matrix<T>(p, p.direct_q, query, p.query, count, p.dim, work + w.query);
+        int64_t end = p.causal ? std::min(p.keys, first + count) : p.keys;
+        for (int64_t from = 0; from < end; from += p.tile) {
+            int64_t width = std::min(p.tile, end - from);
+            if (p.mask_kind == MaskKind::taken && !any_taken(p, mask + from * p.mask[3], count, width)) continue;
+            b.row_product(rows, matrix<T>(p, p.direct_k, key + from * p.key[2], p.key, width, p.dim, work + w.key), width);
+            b.soften_rows(from, width);
+            Matrix<T> values = matrix<T>(p, p.direct_v, value + from * p.value[2], p.value, width, p.out_dim, work + w.value);
+            bool all = p.mask_kind == MaskKind::none && !(p.causal && from + width > first + 1);
+            if (all) b.add_values(values, 0, width);
+            else b.add_values_with_care(values, from, width);
+        }
+        b.finish(out + batch * p.out[0] + head * p.out[1] + first * p.out[2], p.out[2]);
     }
-    b.finish(out + batch * p.out[0] + head * p.out[1] + first * p.out[2], p.out[2]);
-}
+};
 
-using Job = void(const Attention &, int64_t, const char *, const char *, const char *, const char *, char *, char *);
-using Array = void(const char *, char *, int64_t);
-
-#define BACKLINE_VERSION(name, attribute, T, Bytes)                                                                             \
-    attribute void name##_job(const Attention &p, int64_t item, const char *q, const char *k, const char *v, const char *mask, \
-                              char *out, char *work) {                                                                         \
-        run<T, Bytes>(p, item, q, k, v, mask, out, work);                                                                      \
-    }                                                                                                                          \
-    attribute void name##_exp(const char *from, char *to, int64_t n) {                                                         \
-        exp_array<T, Bytes>(reinterpret_cast<const T *>(from), reinterpret_cast<T *>(to), n);                                  \
+struct Exponentials {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const char *from, char *to, int64_t n) {
+        exp_array<T, Bytes>(reinterpret_cast<const T *>(from), reinterpret_cast<T *>(to), n);
     }
-
-BACKLINE_VERSION(plain32, , float, 16)
-BACKLINE_VERSION(plain64, , double, 16)
-#if defined(__x86_64__)
-BACKLINE_VERSION(avx2_32, BACKLINE_AVX2, float, 32)
-BACKLINE_VERSION(avx2_64, BACKLINE_AVX2, double, 32)
-BACKLINE_VERSION(avx512_32, BACKLINE_AVX512, float, 64)
-BACKLINE_VERSION(avx512_64, BACKLINE_AVX512, double, 64)
-Job *const jobs[][2] = {{plain32_job, plain64_job}, {avx2_32_job, avx2_64_job}, {avx512_32_job, avx512_64_job}};
-Array *const exps[][2] = {{plain32_exp, plain64_exp}, {avx2_32_exp, avx2_64_exp}, {avx512_32_exp, avx512_64_exp}};
-#else
-Job *const jobs[][2] = {{plain32_job, plain64_job}};
-Array *const exps[][2] = {{plain32_exp, plain64_exp}};
-#endif
+};
 
 // What a PreparedCall calls for every item: a block of rows of one head of one element of the batch.
 void attention_item(const Attention *p, int64_t item, const char *query, const char *key, const char *value, const char *mask,
                     char *out, char *work) {
-    jobs[p->level][p->itemsize == 8](*p, item, query, key, value, mask, out, work);
+    TypedVersions<Job>::table[p->level][p->itemsize == 8](*p, item, query, key, value, mask, out, work);
 }
 
-PyObject *attention_workspace(PyObject *, PyObject *arg) {
+int64_t attention_workspace(PyObject *description) {
     char *data;
     Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(arg, &data, &size) < 0) return nullptr;
+    if (PyBytes_AsStringAndSize(description, &data, &size) < 0) throw PythonError();
     Attention p;
     if (size != Py_ssize_t(sizeof p))
-        return PyErr_Format(PyExc_ValueError, "%zd bytes describe an attention, not %zd", Py_ssize_t(sizeof p), size);
+        throw python_error(PyExc_ValueError, "%zd bytes describe an attention, not %zd", Py_ssize_t(sizeof p), size);
     std::memcpy(&p, data, sizeof p);
     bool sound = p.gemm && p.gemv && (p.itemsize == 4 || p.itemsize == 8) && p.level >= 0 && p.level <= best_level() &&
                  p.rows > 0 && p.tile > 0 && p.heads > 0 && p.queries > 0 && p.keys > 0 && p.dim > 0 && p.out_dim > 0 &&
                  p.per_key > 0 && p.per_value > 0;
-    if (!sound) return PyErr_Format(PyExc_ValueError, "no attention: a size, a level or an address that cannot be");
-    return PyLong_FromLongLong(layout(p).end);
+    if (!sound) throw python_error(PyExc_ValueError, "no attention: a size, a level or an address that cannot be");
+    return layout(p).end;
 }
 
-PyObject *attention_exp(PyObject *, PyObject *args) {
-    unsigned long long from, to;
-    long long n;
-    int itemsize, level;
-    if (!PyArg_ParseTuple(args, "KKLii", &from, &to, &n, &itemsize, &level)) return nullptr;
+void attention_exp(void *from, void *to, int64_t n, int itemsize, int level) {
     if ((itemsize != 4 && itemsize != 8) || level < 0 || level > best_level())
-        return PyErr_Format(PyExc_ValueError, "attention_exp takes floats of 4 or 8 bytes, and levels up to %d", best_level());
-    exps[level][itemsize == 8](reinterpret_cast<const char *>(from), reinterpret_cast<char *>(to), n);
-    Py_RETURN_NONE;
+        throw python_error(PyExc_ValueError, "attention_exp takes floats of 4 or 8 bytes, and levels up to %d", best_level());
+    TypedVersions<Exponentials>::table[level][itemsize == 8](static_cast<const char *>(from), static_cast<char *>(to), n);
 }
 
 PyMethodDef methods[] = {
-    {"attention_workspace", entry<attention_workspace>, METH_O,
-     "Bytes of workspace that a thread needs, from the description as bytes."},
-    {"attention_exp", entry<attention_exp>, METH_VARARGS,
-     "attention_exp(from, to, n, itemsize, level): e^x of n numbers <= 0 at an address, as attention computes it."},
-    {nullptr, nullptr, 0, nullptr}};
+    function<attention_workspace>("attention_workspace", "Bytes of workspace that a thread needs, from the description as bytes."),
+    function<attention_exp>("attention_exp",
+                            "attention_exp(from, to, n, itemsize, level): e^x of n numbers <= 0 at an address, as attention computes it."),
+    {}};
 
 }  // namespace
 

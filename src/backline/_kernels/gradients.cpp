@@ -4,8 +4,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "../_core/bits.hpp"
 #include "kernels.hpp"
-#include "softmax.hpp"
+#include "lanes.hpp"
 
 namespace backline {
 namespace {
@@ -103,11 +104,8 @@ struct Largest {
         for (int64_t l = 0; l < lanes; ++l) value[l] = -std::numeric_limits<T>::infinity(), place[l] = -1;
     }
     BACKLINE_INLINE void meet(int64_t l, T v, Place here) {
-        Bits mask = Bits(0) - Bits((place[l] < 0) | (v > value[l]) | (v != v)), a, b;
-        std::memcpy(&a, &value[l], sizeof a);
-        std::memcpy(&b, &v, sizeof b);
-        a ^= (a ^ b) & mask;
-        std::memcpy(&value[l], &a, sizeof a);
+        const Bits mask = Bits(0) - Bits((place[l] < 0) | (v > value[l]) | (v != v)), old = bits_as<Bits>(value[l]);
+        value[l] = bits_as<T>(old ^ ((old ^ bits_as<Bits>(v)) & mask));
         place[l] ^= (place[l] ^ here) & Place(mask);
     }
 };

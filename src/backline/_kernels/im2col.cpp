@@ -1,7 +1,8 @@
 // Convolution as a matrix product: images spread into columns, columns added up into images, bias and activation after it.
 // Plain functions over plain memory, which plans call by address as they call a vendor's. Depthwise convolutions need no product.
+#include "../_core/bits.hpp"
 #include "kernels.hpp"
-#include "targets.hpp"
+#include "lanes.hpp"
 
 #include <algorithm>
 #include <complex>
@@ -29,18 +30,6 @@ enum Type : int64_t { kFloat32, kFloat64, kComplex64, kComplex128 };
 struct Raw16 {
     uint64_t a, b;
 };
-
-template <class T>
-inline T load(const char *from) {
-    T value;
-    std::memcpy(&value, from, sizeof(T));
-    return value;
-}
-
-template <class T>
-inline void store(char *to, T value) {
-    std::memcpy(to, &value, sizeof(T));
-}
 
 // Lines are short, often a few elements: without a call of the C library, whose way in costs more than they do.
 template <class T>
@@ -84,23 +73,37 @@ inline int64_t place(const Geometry &g, int axis, int64_t point, int64_t tap) {
     return point * g.stride[axis] - g.before[axis] + tap * g.dilation[axis];
 }
 
+// A point of the result, in the order of memory: the last axis runs fastest.
+struct Point {
+    int64_t x, y, z;
+    Point(const Geometry &g, int64_t number)
+        : x(number % g.points[2]), y(number / g.points[2] % g.points[1]), z(number / g.points[2] / g.points[1]) {}
+    void next_line(const Geometry &g) {
+        x = 0;
+        if (++y == g.points[1]) y = 0, ++z;
+    }
+    void next(const Geometry &g) {
+        if (++x == g.points[2]) next_line(g);
+    }
+};
+
 inline bool within(const Geometry &g, int axis, int64_t at) { return at >= 0 && at < g.image[axis]; }
 
 // One row for each (channel, tap), in it the points first .. first + count.
 template <class T>
 void spread_rows(const Geometry &g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
     constexpr int64_t size = sizeof(T);
-    const int64_t width = g.points[2], height = g.points[1];
     const int64_t step = g.stride[2] * g.step[2];
-    const int64_t x0 = first % width, y0 = first / width % height, z0 = first / width / height;
+    const Point start(g, first);
     for (int64_t c = 0; c < channels; ++c)
         for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
             for (int64_t ky = 0; ky < g.kernel[1]; ++ky)
                 for (int64_t kx = 0; kx < g.kernel[2]; ++kx) {
                     const Inside inside(g, 2, kx);
-                    int64_t x = x0, y = y0, z = z0;
-                    for (int64_t left = count; left > 0;) {
-                        int64_t n = std::min(width - x, left), iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
+                    Point p = start;
+                    for (int64_t left = count; left > 0; p.next_line(g)) {
+                        const int64_t x = p.x, n = std::min(g.points[2] - x, left);
+                        const int64_t iz = place(g, 0, p.z, kz), iy = place(g, 1, p.y, ky);
                         int64_t from = std::clamp(inside.from, x, x + n), end = std::clamp(inside.to, from, x + n);
                         if (!within(g, 0, iz) || !within(g, 1, iy)) from = end = x + n;
                         zero_line<T>(to, (from - x) * size);
@@ -118,8 +121,6 @@ void spread_rows(const Geometry &g, const char *image, char *to, int64_t channel
                         zero_line<T>(to + (end - x) * size, (x + n - end) * size);
                         to += n * size;
                         left -= n;
-                        x = 0;
-                        if (++y == height) y = 0, ++z;
                     }
                 }
 }
@@ -132,12 +133,11 @@ void spread_points(const Geometry &g, const char *image, char *to, int64_t chann
     const bool dense = g.step_channel == size;
     // Neighbouring taps are neighbours in memory: one copy for a whole row of them.
     const bool rows = dense && g.step[2] == run && (g.dilation[2] == 1 || g.kernel[2] == 1);
-    const int64_t width = g.points[2], height = g.points[1];
-    int64_t x = first % width, y = first / width % height, z = first / width / height;
-    for (int64_t p = 0; p < count; ++p) {
+    Point p(g, first);
+    for (int64_t i = 0; i < count; ++i, p.next(g))
         for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
             for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
-                int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky), ix = place(g, 2, x, 0);
+                int64_t iz = place(g, 0, p.z, kz), iy = place(g, 1, p.y, ky), ix = place(g, 2, p.x, 0);
                 if (!within(g, 0, iz) || !within(g, 1, iy)) {
                     zero_line<T>(to, g.kernel[2] * run);
                     to += g.kernel[2] * run;
@@ -154,7 +154,7 @@ void spread_points(const Geometry &g, const char *image, char *to, int64_t chann
                     continue;
                 }
                 for (int64_t kx = 0; kx < g.kernel[2]; ++kx, to += run) {
-                    int64_t at = place(g, 2, x, kx);
+                    int64_t at = place(g, 2, p.x, kx);
                     const char *source = line + at * g.step[2];
                     if (!within(g, 2, at)) {
                         zero_line<T>(to, run);
@@ -165,11 +165,6 @@ void spread_points(const Geometry &g, const char *image, char *to, int64_t chann
                     }
                 }
             }
-        if (++x == width) {
-            x = 0;
-            if (++y == height) y = 0, ++z;
-        }
-    }
 }
 
 // The reverse of spread_rows over all points: every column is added to where it came from.
@@ -246,51 +241,52 @@ void finish_rows(const Finish &f, char *data, const char *bias, int64_t rows, in
 
 // Depthwise: every channel by itself, without columns. Weights are (features, taps), or (taps, channels) with channels last.
 
-
-template <class T>
-BACKLINE_INLINE void depthwise_rows(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
-    constexpr int64_t size = sizeof(T);
-    const int64_t step = g.stride[2] * g.step[2], width = g.points[2], line = width * size;
-    for (int64_t f = 0; f < features; ++f, result += g.step_result) {
-        const char *plane = image + f / g.features * g.step_channel;
-        char *to = result;
-        for (int64_t z = 0; z < g.points[0]; ++z)
-            for (int64_t y = 0; y < g.points[1]; ++y, to += line) {
-                if (!g.keep) std::memset(to, 0, size_t(line));
-                const char *w = weights + f * g.kernel[0] * g.kernel[1] * g.kernel[2] * size;
-                for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
-                    for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
-                        int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
-                        if (!within(g, 0, iz) || !within(g, 1, iy)) {
-                            w += g.kernel[2] * size;
-                            continue;
-                        }
-                        for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += size) {
-                            const Inside inside(g, 2, kx);
-                            const T factor = load<T>(w);
-                            char *out = to + inside.from * size;
-                            const char *from = plane + iz * g.step[0] + iy * g.step[1] + place(g, 2, inside.from, kx) * g.step[2];
-                            const int64_t n = inside.to - inside.from;
-                            if (step == size) {
-                                for (int64_t i = 0; i < n; ++i)
-                                    store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * size)));
-                            } else {
-                                for (int64_t i = 0; i < n; ++i)
-                                    store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * step)));
+struct DepthwiseRows {
+    template <class T, int>
+    static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
+        constexpr int64_t size = sizeof(T);
+        const int64_t step = g.stride[2] * g.step[2], width = g.points[2], line = width * size;
+        for (int64_t f = 0; f < features; ++f, result += g.step_result) {
+            const char *plane = image + f / g.features * g.step_channel;
+            char *to = result;
+            for (int64_t z = 0; z < g.points[0]; ++z)
+                for (int64_t y = 0; y < g.points[1]; ++y, to += line) {
+                    if (!g.keep) std::memset(to, 0, size_t(line));
+                    const char *w = weights + f * g.kernel[0] * g.kernel[1] * g.kernel[2] * size;
+                    for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+                        for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
+                            int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
+                            if (!within(g, 0, iz) || !within(g, 1, iy)) {
+                                w += g.kernel[2] * size;
+                                continue;
+                            }
+                            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += size) {
+                                const Inside inside(g, 2, kx);
+                                const T factor = load<T>(w);
+                                char *out = to + inside.from * size;
+                                const char *from = plane + iz * g.step[0] + iy * g.step[1] + place(g, 2, inside.from, kx) * g.step[2];
+                                const int64_t n = inside.to - inside.from;
+                                if (step == size) {
+                                    for (int64_t i = 0; i < n; ++i)
+                                        store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * size)));
+                                } else {
+                                    for (int64_t i = 0; i < n; ++i)
+                                        store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * step)));
+                                }
                             }
                         }
-                    }
-            }
+                }
+        }
     }
-}
+};
 
-// Some channels of one point, whose sums stay in registers over all taps.
-template <class T, int N>
+// Some channels of one point, whose sums stay in registers over all taps: N vectors, or numbers.
+template <class V, int N>
 BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
                                         int64_t row) {
-    constexpr int64_t size = sizeof(T);
-    T sum[N];
-    for (int i = 0; i < N; ++i) sum[i] = g.keep ? load<T>(to + i * size) : T(0);
+    constexpr size_t size = sizeof(V);
+    V sum[N] = {}, one, other;
+    if (g.keep) std::memcpy(sum, to, sizeof sum);
     for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
         for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
             int64_t iz = at[0] + kz * g.dilation[0], iy = at[1] + ky * g.dilation[1];
@@ -300,120 +296,80 @@ BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, co
                 int64_t ix = at[2] + kx * g.dilation[2];
                 if (!within(g, 2, ix)) continue;
                 const char *from = image + iz * g.step[0] + iy * g.step[1] + ix * g.step[2];
-                for (int i = 0; i < N; ++i) sum[i] += load<T>(w + i * size) * load<T>(from + i * size);
+                for (size_t i = 0; i < N; ++i) {
+                    std::memcpy(&one, w + i * size, size);
+                    std::memcpy(&other, from + i * size, size);
+                    sum[i] += one * other;
+                }
             }
         }
-    for (int i = 0; i < N; ++i) store(to + i * size, sum[i]);
+    std::memcpy(to, sum, sizeof sum);
 }
 
-template <class T>
-BACKLINE_INLINE void depthwise_points(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
-                                      int64_t count) {
-    constexpr int64_t size = sizeof(T);
-    constexpr int wide = 64 / size;
-    const int64_t width = g.points[2], height = g.points[1], row = g.channels * size;
-    int64_t x = first % width, y = first / width % height, z = first / width / height;
-    for (int64_t p = 0; p < count; ++p, to += g.step_result) {
-        const int64_t at[3] = {place(g, 0, z, 0), place(g, 1, y, 0), place(g, 2, x, 0)};
-        int64_t c = 0;
-        for (; c + 2 * wide <= g.channels; c += 2 * wide)
-            depthwise_channels<T, 2 * wide>(g, image + c * size, weights + c * size, to + c * size, at, row);
-        for (; c + wide <= g.channels; c += wide)
-            depthwise_channels<T, wide>(g, image + c * size, weights + c * size, to + c * size, at, row);
-        for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
-        if (++x == width) {
-            x = 0;
-            if (++y == height) y = 0, ++z;
+struct DepthwisePoints {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
+                                    int64_t count) {
+        constexpr int64_t size = sizeof(T);
+        constexpr int wide = 64 / size;
+        using V = typename Lanes<T, Bytes>::Vector;
+        const int64_t row = g.channels * size;
+        Point p(g, first);
+        for (int64_t i = 0; i < count; ++i, p.next(g), to += g.step_result) {
+            const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), place(g, 2, p.x, 0)};
+            int64_t c = 0;
+            for (; c + 2 * wide <= g.channels; c += 2 * wide)
+                depthwise_channels<V, 128 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
+            for (; c + wide <= g.channels; c += wide)
+                depthwise_channels<V, 64 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
+            for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
         }
     }
-}
-
-using ByRows = void(const Geometry &, const char *, const char *, char *, int64_t);
-using ByPoints = void(const Geometry &, const char *, const char *, char *, int64_t, int64_t);
-
-#define BACKLINE_DEPTHWISE(name, attribute)                                                                                     \
-    attribute void name##_rows32(const Geometry &g, const char *i, const char *w, char *to, int64_t n) {                        \
-        depthwise_rows<float>(g, i, w, to, n);                                                                                  \
-    }                                                                                                                           \
-    attribute void name##_rows64(const Geometry &g, const char *i, const char *w, char *to, int64_t n) {                        \
-        depthwise_rows<double>(g, i, w, to, n);                                                                                 \
-    }                                                                                                                           \
-    attribute void name##_points32(const Geometry &g, const char *i, const char *w, char *to, int64_t p, int64_t n) {           \
-        depthwise_points<float>(g, i, w, to, p, n);                                                                             \
-    }                                                                                                                           \
-    attribute void name##_points64(const Geometry &g, const char *i, const char *w, char *to, int64_t p, int64_t n) {           \
-        depthwise_points<double>(g, i, w, to, p, n);                                                                            \
-    }
-
-BACKLINE_DEPTHWISE(plain, )
-#if defined(__x86_64__)
-BACKLINE_DEPTHWISE(avx2, __attribute__((target("avx2,fma"))))
-BACKLINE_DEPTHWISE(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))))
-ByRows *const by_rows[][2] = {{plain_rows32, plain_rows64}, {avx2_rows32, avx2_rows64}, {avx512_rows32, avx512_rows64}};
-ByPoints *const by_points[][2] = {
-    {plain_points32, plain_points64}, {avx2_points32, avx2_points64}, {avx512_points32, avx512_points64}};
-#else
-ByRows *const by_rows[][2] = {{plain_rows32, plain_rows64}};
-ByPoints *const by_points[][2] = {{plain_points32, plain_points64}};
-#endif
+};
 
 // What plans call ------------------------------------------------------------------------------------------------------
 
-template <template <class> class Form, class... Arguments>
-void by_size(int64_t item, Arguments... arguments) {
+// run(T{}) for the element type of so many bytes, which is only moved, and for one that is computed with.
+template <class Run>
+void by_size(int64_t item, const Run &run) {
     switch (item) {
-        case 4: return Form<uint32_t>::run(arguments...);
-        case 8: return Form<uint64_t>::run(arguments...);
-        case 16: return Form<Raw16>::run(arguments...);
+        case 4: return run(uint32_t{});
+        case 8: return run(uint64_t{});
+        case 16: return run(Raw16{});
+    }
+}
+template <class Run>
+void by_type(int64_t type, const Run &run) {
+    switch (type) {
+        case kFloat32: return run(float{});
+        case kFloat64: return run(double{});
+        case kComplex64: return run(std::complex<float>{});
+        case kComplex128: return run(std::complex<double>{});
     }
 }
 
-template <class T>
-struct SpreadRows {
-    static void run(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
-        spread_rows<T>(*g, image, to, channels, first, count);
-    }
-};
-
-template <class T>
-struct SpreadPoints {
-    static void run(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
-        spread_points<T>(*g, image, to, channels, first, count);
-    }
-};
-
 void im2col_rows(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
-    by_size<SpreadRows>(g->item, g, image, to, channels, first, count);
+    by_size(g->item, [&](auto element) { spread_rows<decltype(element)>(*g, image, to, channels, first, count); });
 }
 
 void im2col_points(const Geometry *g, const char *image, char *to, int64_t channels, int64_t first, int64_t count) {
-    by_size<SpreadPoints>(g->item, g, image, to, channels, first, count);
+    by_size(g->item, [&](auto element) { spread_points<decltype(element)>(*g, image, to, channels, first, count); });
 }
 
 void im2col_add(const Geometry *g, const char *columns, char *image, int64_t channels) {
-    switch (g->type) {
-        case kFloat32: return add_rows<float>(*g, columns, image, channels);
-        case kFloat64: return add_rows<double>(*g, columns, image, channels);
-        case kComplex64: return add_rows<std::complex<float>>(*g, columns, image, channels);
-        case kComplex128: return add_rows<std::complex<double>>(*g, columns, image, channels);
-    }
+    by_type(g->type, [&](auto element) { add_rows<decltype(element)>(*g, columns, image, channels); });
 }
 
 void depthwise_rows_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
-    by_rows[g->level][g->item == 8](*g, image, weights, to, features);
+    TypedVersions<DepthwiseRows>::table[g->level][g->item == 8](*g, image, weights, to, features);
 }
 
 void depthwise_points_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
-    by_points[g->level][g->item == 8](*g, image, weights, to, first, count);
+    TypedVersions<DepthwisePoints>::table[g->level][g->item == 8](*g, image, weights, to, first, count);
 }
 
 void im2col_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {
-    switch (f->type) {
-        case kFloat32: return finish_rows<float>(*f, data, bias, rows, columns);
-        case kFloat64: return finish_rows<double>(*f, data, bias, rows, columns);
-        case kComplex64: return finish_rows<std::complex<float>>(*f, data, bias, rows, columns);
-        case kComplex128: return finish_rows<std::complex<double>>(*f, data, bias, rows, columns);
-    }
+    by_type(f->type, [&](auto element) { finish_rows<decltype(element)>(*f, data, bias, rows, columns); });
 }
 
 }  // namespace

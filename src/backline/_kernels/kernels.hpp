@@ -1,10 +1,7 @@
 // The numeric loops that no vendor library has. Most are plain functions over plain memory, which plans call by address as they call
 // a vendor's; each source file lists its own.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "../_core/entry.hpp"
+#include "../_core/python.hpp"
 #include "../_core/services.hpp"
 
 #include <cstdint>

@@ -39,6 +39,12 @@ struct Math {
         L::store(v, some);
         for (int64_t i = 0; i < n; ++i) to[i] = some[i];
     }
+    static BACKLINE_INLINE void sum(V &v, const T *a, const T *b, int64_t n) {
+        V other;
+        get(v, a, n);
+        get(other, b, n);
+        v += other;
+    }
     static BACKLINE_INLINE void sigmoid(V &x) {
         V e = x < T(0) ? x : -x, one;
         L::fill(one, T(1));
@@ -75,19 +81,11 @@ BACKLINE_INLINE void lstm_row(const T *gates, const T *bias, T *h, T *c, T *out,
     using V = typename M::V;
     for (int64_t j = 0; j < n; j += M::L::count) {
         int64_t some = n - j;
-        V i, f, g, o, b, memory;
-        M::get(i, gates + j, some);
-        M::get(b, bias + j, some);
-        i += b;
-        M::get(f, gates + n + j, some);
-        M::get(b, bias + n + j, some);
-        f += b;
-        M::get(g, gates + 2 * n + j, some);
-        M::get(b, bias + 2 * n + j, some);
-        g += b;
-        M::get(o, gates + 3 * n + j, some);
-        M::get(b, bias + 3 * n + j, some);
-        o += b;
+        V i, f, g, o, memory;
+        M::sum(i, gates + j, bias + j, some);
+        M::sum(f, gates + n + j, bias + n + j, some);
+        M::sum(g, gates + 2 * n + j, bias + 2 * n + j, some);
+        M::sum(o, gates + 3 * n + j, bias + 3 * n + j, some);
         M::get(memory, c + j, some);
         M::sigmoid(i);
         M::sigmoid(f);
@@ -108,23 +106,17 @@ BACKLINE_INLINE void gru_row(const T *gates, const T *state, const T *bias, T *h
     using V = typename M::V;
     for (int64_t j = 0; j < n; j += M::L::count) {
         int64_t some = n - j;
-        V r, z, fresh, s, b, before;
+        V r, z, fresh, s, before;
+        M::sum(s, state + j, bias + j, some);
         M::get(r, gates + j, some);
-        M::get(s, state + j, some);
-        M::get(b, bias + j, some);
-        r += s + b;
+        r += s;
+        M::sum(s, state + n + j, bias + n + j, some);
         M::get(z, gates + n + j, some);
-        M::get(s, state + n + j, some);
-        M::get(b, bias + n + j, some);
-        z += s + b;
+        z += s;
         M::sigmoid(r);
         M::sigmoid(z);
-        M::get(s, state + 2 * n + j, some);
-        M::get(b, bias + 3 * n + j, some);
-        s += b;
-        M::get(fresh, gates + 2 * n + j, some);
-        M::get(b, bias + 2 * n + j, some);
-        fresh += b;
+        M::sum(s, state + 2 * n + j, bias + 3 * n + j, some);
+        M::sum(fresh, gates + 2 * n + j, bias + 2 * n + j, some);
         fresh += r * s;
         M::tanh(fresh);
         M::get(before, h + j, some);
@@ -140,10 +132,8 @@ BACKLINE_INLINE void plain_row(bool relu, const T *gates, const T *bias, T *h, T
     using V = typename M::V;
     V zero = V{};
     for (int64_t j = 0; j < n; j += M::L::count) {
-        V x, b;
-        M::get(x, gates + j, n - j);
-        M::get(b, bias + j, n - j);
-        x += b;
+        V x;
+        M::sum(x, gates + j, bias + j, n - j);
         if (relu) x = x < zero ? zero : x;  // NaN stays NaN
         else M::tanh(x);
         M::put(x, h + j, n - j);
@@ -155,94 +145,75 @@ struct Weights {
     const char *state, *input_bias, *state_bias;  // biases may be missing
 };
 
-template <class T, int Bytes>
-BACKLINE_INLINE void run(const Layer &p, int64_t item, char *all_gates, const Weights &w, const char *h0, const char *c0,
-                         const int64_t *lengths, char *all_out, char *all_h, char *all_c, char *work) {
-    const int64_t d = item / p.parts, part = item % p.parts, n = p.hidden;
-    const int64_t first = p.batch * part / p.parts, rows = p.batch * (part + 1) / p.parts - first;
-    const int64_t width = n * (p.cell == kLstm ? 4 : p.cell == kGru ? 3 : 1);
-    const size_t bytes = size_t(rows * n) * sizeof(T);
-    const int64_t at = (d * p.batch + first) * n;
-    T *gates = reinterpret_cast<T *>(all_gates) + d * p.gates_direction + first * p.gates_row;
-    T *out = reinterpret_cast<T *>(all_out) + first * p.out_row + d * n;
-    T *h = reinterpret_cast<T *>(all_h) + at, *c = nullptr;
-    const T *weights = reinterpret_cast<const T *>(w.state);
-    T *bias = reinterpret_cast<T *>(work), *state = bias + 4 * n;
-    std::memcpy(h, reinterpret_cast<const T *>(h0) + at, bytes);
-    if (p.cell == kLstm) {
-        c = reinterpret_cast<T *>(all_c) + at;
-        std::memcpy(c, reinterpret_cast<const T *>(c0) + at, bytes);
-    }
-    for (int64_t i = 0; i < 4 * n; ++i) bias[i] = T(0);
-    if (w.input_bias) {
-        const T *a = reinterpret_cast<const T *>(w.input_bias), *b = reinterpret_cast<const T *>(w.state_bias);
-        const int64_t apart = p.cell == kGru ? 2 * n : width;  // from here on they stay apart
-        for (int64_t i = 0; i < width; ++i) {
-            bias[i] = i < apart ? a[i] + b[i] : a[i];
-            if (i >= apart) bias[n + i] = b[i];
+struct Job {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Layer &p, int64_t item, char *all_gates, const Weights &w, const char *h0, const char *c0,
+                                    const int64_t *lengths, char *all_out, char *all_h, char *all_c, char *work) {
+        const int64_t d = item / p.parts, part = item % p.parts, n = p.hidden;
+        const int64_t first = p.batch * part / p.parts, rows = p.batch * (part + 1) / p.parts - first;
+        const int64_t width = n * (p.cell == kLstm ? 4 : p.cell == kGru ? 3 : 1);
+        const size_t bytes = size_t(rows * n) * sizeof(T);
+        const int64_t at = (d * p.batch + first) * n;
+        T *gates = reinterpret_cast<T *>(all_gates) + d * p.gates_direction + first * p.gates_row;
+        T *out = reinterpret_cast<T *>(all_out) + first * p.out_row + d * n;
+        T *h = reinterpret_cast<T *>(all_h) + at, *c = nullptr;
+        const T *weights = reinterpret_cast<const T *>(w.state);
+        T *bias = reinterpret_cast<T *>(work), *state = bias + 4 * n;
+        std::memcpy(h, reinterpret_cast<const T *>(h0) + at, bytes);
+        if (p.cell == kLstm) {
+            c = reinterpret_cast<T *>(all_c) + at;
+            std::memcpy(c, reinterpret_cast<const T *>(c0) + at, bytes);
         }
-    }
-    const auto gemm = reinterpret_cast<Gemm<T>>(p.gemm);
-    const auto gemv = reinterpret_cast<Gemv<T>>(p.gemv);
-    for (int64_t s = 0; s < p.steps; ++s) {
-        const int64_t t = d ? p.steps - 1 - s : s;
-        T *now = gates + t * p.gates_step, *to = out + t * p.out_step;
-        // Sequences that are there at this step, from the first to the last of them.
-        int64_t from = 0, end = rows;
-        if (lengths) {
-            while (from < end && lengths[first + from] <= t) ++from;
-            while (from < end && lengths[first + end - 1] <= t) --end;
-        }
-        // Onto the products of the input; GRU's must stay apart from them.
-        const int64_t count = end - from, step = p.cell == kGru ? width : p.gates_row;
-        T *target = (p.cell == kGru ? state : now) + from * step;
-        const T keep = p.cell == kGru ? T(0) : T(1);
-        if (count == 1) {
-            gemv(kRowMajor, kPlain, width, n, T(1), weights, n, h + from * n, 1, keep, target, 1);
-        } else if (count > 1 && p.slab) {
-            for (int64_t j = 0; j < width; j += p.slab)
-                for (int64_t i = 0; i < count; ++i)
-                    gemv(kRowMajor, kPlain, std::min(p.slab, width - j), n, T(1), weights + j * n, n, h + (from + i) * n, 1, keep,
-                         target + i * step + j, 1);
-        } else if (count > 1) {
-            gemm(kRowMajor, kPlain, kTransposed, count, width, n, T(1), h + from * n, n, weights, n, keep, target, step);
-        }
-        for (int64_t i = 0; i < rows; ++i) {
-            T *result = to + i * p.out_row;
-            if (lengths && lengths[first + i] <= t) {
-                std::memset(result, 0, size_t(n) * sizeof(T));
-                continue;
-            }
-            const T *mine = now + i * p.gates_row;
-            switch (p.cell) {
-                case kLstm: lstm_row<T, Bytes>(mine, bias, h + i * n, c + i * n, result, n); break;
-                case kGru: gru_row<T, Bytes>(mine, state + i * width, bias, h + i * n, result, n); break;
-                default: plain_row<T, Bytes>(p.cell == kRelu, mine, bias, h + i * n, result, n);
+        for (int64_t i = 0; i < 4 * n; ++i) bias[i] = T(0);
+        if (w.input_bias) {
+            const T *a = reinterpret_cast<const T *>(w.input_bias), *b = reinterpret_cast<const T *>(w.state_bias);
+            const int64_t apart = p.cell == kGru ? 2 * n : width;  // from here on they stay apart
+            for (int64_t i = 0; i < width; ++i) {
+                bias[i] = i < apart ? a[i] + b[i] : a[i];
+                if (i >= apart) bias[n + i] = b[i];
             }
         }
+        const auto gemm = reinterpret_cast<Gemm<T>>(p.gemm);
+        const auto gemv = reinterpret_cast<Gemv<T>>(p.gemv);
+        for (int64_t s = 0; s < p.steps; ++s) {
+            const int64_t t = d ? p.steps - 1 - s : s;
+            T *now = gates + t * p.gates_step, *to = out + t * p.out_step;
+            // Sequences that are there at this step, from the first to the last of them.
+            int64_t from = 0, end = rows;
+            if (lengths) {
+                while (from < end && lengths[first + from] <= t) ++from;
+                while (from < end && lengths[first + end - 1] <= t) --end;
+            }
+            // Onto the products of the input; GRU's must stay apart from them.
+            const int64_t count = end - from, step = p.cell == kGru ? width : p.gates_row;
+            T *target = (p.cell == kGru ? state : now) + from * step;
+            const T keep = p.cell == kGru ? T(0) : T(1);
+            if (count == 1) {
+                gemv(kRowMajor, kPlain, width, n, T(1), weights, n, h + from * n, 1, keep, target, 1);
+            } else if (count > 1 && p.slab) {
+                for (int64_t j = 0; j < width; j += p.slab)
+                    for (int64_t i = 0; i < count; ++i)
+                        gemv(kRowMajor, kPlain, std::min(p.slab, width - j), n, T(1), weights + j * n, n, h + (from + i) * n, 1, keep,
+                             target + i * step + j, 1);
+            } else if (count > 1) {
+                gemm(kRowMajor, kPlain, kTransposed, count, width, n, T(1), h + from * n, n, weights, n, keep, target, step);
+            }
+            for (int64_t i = 0; i < rows; ++i) {
+                T *result = to + i * p.out_row;
+                if (lengths && lengths[first + i] <= t) {
+                    std::memset(result, 0, size_t(n) * sizeof(T));
+                    continue;
+                }
+                const T *mine = now + i * p.gates_row;
+                switch (p.cell) {
+                    case kLstm: lstm_row<T, Bytes>(mine, bias, h + i * n, c + i * n, result, n); break;
+                    case kGru: gru_row<T, Bytes>(mine, state + i * width, bias, h + i * n, result, n); break;
+                    default: plain_row<T, Bytes>(p.cell == kRelu, mine, bias, h + i * n, result, n);
+                }
+            }
+        }
     }
-}
-
-using Job = void(const Layer &, int64_t, char *, const Weights &, const char *, const char *, const int64_t *, char *, char *,
-                 char *, char *);
-
-#define BACKLINE_LAYER(name, attribute, T, Bytes)                                                                               \
-    attribute void name(const Layer &p, int64_t item, char *gates, const Weights &w, const char *h0, const char *c0,            \
-                        const int64_t *lengths, char *out, char *h, char *c, char *work) {                                      \
-        run<T, Bytes>(p, item, gates, w, h0, c0, lengths, out, h, c, work);                                                     \
-    }
-
-BACKLINE_LAYER(plain32, , float, 16)
-BACKLINE_LAYER(plain64, , double, 16)
-#if defined(__x86_64__)
-BACKLINE_LAYER(avx2_32, BACKLINE_AVX2, float, 32)
-BACKLINE_LAYER(avx2_64, BACKLINE_AVX2, double, 32)
-BACKLINE_LAYER(avx512_32, BACKLINE_AVX512, float, 64)
-BACKLINE_LAYER(avx512_64, BACKLINE_AVX512, double, 64)
-Job *const jobs[][2] = {{plain32, plain64}, {avx2_32, avx2_64}, {avx512_32, avx512_64}};
-#else
-Job *const jobs[][2] = {{plain32, plain64}};
-#endif
+};
 
 // What a PreparedCall calls for every item: some sequences of a layer in one direction. The gates hold the products of the input,
 // and are overwritten.
@@ -250,7 +221,7 @@ void recurrent_steps(const Layer *p, int64_t item, char *gates, const char *w0, 
                 const char *a1, const char *b1, const char *h0, const char *c0, const int64_t *lengths, char *out, char *h,
                 char *c, char *work) {
     const Weights weights = item / p->parts ? Weights{w1, a1, b1} : Weights{w0, a0, b0};
-    jobs[p->level][p->item == 8](*p, item, gates, weights, h0, c0, lengths, out, h, c, work);
+    TypedVersions<Job>::table[p->level][p->item == 8](*p, item, gates, weights, h0, c0, lengths, out, h, c, work);
 }
 
 }  // namespace

@@ -124,33 +124,6 @@ BACKLINE_INLINE void real_rows(const Layer &g, const Numbers &n, const int32_t *
     });
 }
 
-// The same source for every instruction set.
-
-#define BACKLINE_LEVEL(name, target)                                                                                        \
-    target double fill_##name(const Layer &g, const Numbers &n, double *f, int32_t *a) { return fill_all(g, n, f, a); }      \
-    target void finish_##name(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, uint8_t *to, int64_t r) { \
-        finish_rows(g, n, s, w, to, r);                                                                                      \
-    }
-
-BACKLINE_LEVEL(plain, )
-void real_plain(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, float *to, int64_t r) {
-    real_rows(g, n, s, w, to, r);
-}
-#if defined(__x86_64__)
-BACKLINE_LEVEL(avx2, __attribute__((target("avx2"))))
-BACKLINE_LEVEL(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))))
-__attribute__((target("avx2"))) void real_avx2(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, float *to,
-                                               int64_t r) {
-    real_rows(g, n, s, w, to, r);
-}
-constexpr decltype(&real_plain) real_by_level[] = {real_plain, real_avx2, real_avx2};
-#else
-constexpr decltype(&real_plain) real_by_level[] = {real_plain, real_plain, real_plain};
-#endif
-
-constexpr decltype(&fill_plain) fill_by_level[] = BACKLINE_LEVELS(fill);
-constexpr decltype(&finish_plain) finish_by_level[] = BACKLINE_LEVELS(finish);
-
 // Called by plans ------------------------------------------------------------------------------------------------------
 
 // What follows from the numbers of one call, once for all rows. `out_scale` and `out_zero` are nullptr for a real result,
@@ -174,7 +147,7 @@ void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, con
     double *factors = reinterpret_cast<double *>(n + 1);
     const int64_t wide = g->outs * g->repeats;
     int32_t *added = reinterpret_cast<int32_t *>(factors + wide);
-    const double most = fill_by_level[g->level](*g, *n, factors, added);
+    const double most = Versions<fill_all>::table[g->level](*g, *n, factors, added);
     for (int64_t at = g->outs; at < wide; at += g->outs) {
         std::memcpy(factors + at, factors, size_t(g->outs) * sizeof(double));
         std::memcpy(added + at, added, size_t(g->outs) * sizeof(int32_t));
@@ -185,12 +158,12 @@ void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, con
 
 void quantized_finish(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows) {
     if (g->rounding != kExactly) return float32_finish(*g, *n, sums, windows, to, rows);
-    finish_by_level[g->level](*g, *n, sums, windows, to, rows);
+    Versions<finish_rows>::table[g->level](*g, *n, sums, windows, to, rows);
 }
 
 void quantized_real(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, float *to, int64_t rows) {
     if (g->rounding != kExactly) return float32_real(*g, *n, sums, windows, to, rows);
-    real_by_level[g->level](*g, *n, sums, windows, to, rows);
+    Versions<real_rows>::without_avx512[g->level](*g, *n, sums, windows, to, rows);
 }
 
 }  // namespace

@@ -50,24 +50,6 @@ BACKLINE_INLINE void real(const Layer &g, const Numbers &n, const int32_t *sums,
     });
 }
 
-#define BACKLINE_LEVEL(name, target)                                                                                      \
-    target void finish_##name(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, uint8_t *to, int64_t r) { \
-        finish(g, n, s, w, to, r);                                                                                            \
-    }                                                                                                                         \
-    target void real_##name(const Layer &g, const Numbers &n, const int32_t *s, const int32_t *w, float *to, int64_t r) {     \
-        real(g, n, s, w, to, r);                                                                                              \
-    }
-
-BACKLINE_LEVEL(plain, )
-#if defined(__x86_64__)
-BACKLINE_LEVEL(avx2, __attribute__((target("avx2,fma"))))
-constexpr decltype(&finish_plain) finish_by_level[] = {finish_plain, finish_avx2, finish_avx2};
-constexpr decltype(&real_plain) real_by_level[] = {real_plain, real_avx2, real_avx2};
-#else
-constexpr decltype(&finish_plain) finish_by_level[] = {finish_plain, finish_plain, finish_plain};
-constexpr decltype(&real_plain) real_by_level[] = {real_plain, real_plain, real_plain};
-#endif
-
 }  // namespace
 
 // Factors, biases and what is added to sums.
@@ -93,11 +75,11 @@ void float32_numbers(const Layer &g, Numbers &n) {
 }
 
 void float32_finish(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows) {
-    finish_by_level[g.level](g, n, sums, windows, to, rows);
+    Versions<finish>::fused[g.level](g, n, sums, windows, to, rows);
 }
 
 void float32_real(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, float *to, int64_t rows) {
-    real_by_level[g.level](g, n, sums, windows, to, rows);
+    Versions<real>::fused[g.level](g, n, sums, windows, to, rows);
 }
 
 }  // namespace backline

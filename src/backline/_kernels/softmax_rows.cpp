@@ -123,37 +123,18 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
     std::memcpy(y + whole, soft, size_t(rest) * sizeof(T));
 }
 
-template <class T, int Bytes>
-BACKLINE_INLINE void softmax_rows(const SoftmaxRows &p, int64_t item, const char *from, char *to) {
-    int64_t first = item * p.share, end = std::min(first + p.share, p.rows);
-    for (int64_t row = first; row < end; ++row)
-        softmax_row<T, Bytes>(reinterpret_cast<const T *>(from) + row * p.width, reinterpret_cast<T *>(to) + row * p.width, p.width,
-                              p.logarithm != 0);
-}
-
-#if defined(__x86_64__)
-#endif
-
-#define BACKLINE_ROWS(name, attribute, T, Bytes)                                                  \
-    attribute void name(const SoftmaxRows &p, int64_t item, const char *from, char *to) {         \
-        softmax_rows<T, Bytes>(p, item, from, to);                                                \
+struct Rows {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const SoftmaxRows &p, int64_t item, const char *from, char *to) {
+        int64_t first = item * p.share, end = std::min(first + p.share, p.rows);
+        for (int64_t row = first; row < end; ++row)
+            softmax_row<T, Bytes>(reinterpret_cast<const T *>(from) + row * p.width, reinterpret_cast<T *>(to) + row * p.width, p.width,
+                                  p.logarithm != 0);
     }
-
-using Rows = void(const SoftmaxRows &, int64_t, const char *, char *);
-BACKLINE_ROWS(plain32, , float, 16)
-BACKLINE_ROWS(plain64, , double, 16)
-#if defined(__x86_64__)
-BACKLINE_ROWS(avx2_32, BACKLINE_AVX2, float, 32)
-BACKLINE_ROWS(avx2_64, BACKLINE_AVX2, double, 32)
-BACKLINE_ROWS(avx512_32, BACKLINE_AVX512, float, 64)
-BACKLINE_ROWS(avx512_64, BACKLINE_AVX512, double, 64)
-Rows *const versions[][2] = {{plain32, plain64}, {avx2_32, avx2_64}, {avx512_32, avx512_64}};
-#else
-Rows *const versions[][2] = {{plain32, plain64}};
-#endif
+};
 
 void softmax_item(const SoftmaxRows *p, int64_t item, const char *from, char *to) {
-    versions[p->level][p->itemsize == 8](*p, item, from, to);
+    TypedVersions<Rows>::table[p->level][p->itemsize == 8](*p, item, from, to);
 }
 
 }  // namespace

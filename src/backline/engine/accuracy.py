@@ -22,17 +22,20 @@ from ..problems import Problem
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.op_registry import operations
-from . import accuracy_layers
+from .accuracy_layers import LayerReference
 from .accuracy_linalg import LinalgReference
 from .accuracy_products import ProductReference
-from .accuracy_wide import computed
+from .accuracy_wide import ProblemReference
 
 __all__ = ["Reference", "bound", "error"]
 
 Array = Any
 
-WIDE = 64 << 20  # bytes that float64 copies and results may take
 CHUNK = 1 << 20  # elements looked at at a time
+# What judges the results of each kind of Problem; operations whose row has a check of its own are judged by that.
+FORMS: tuple[tuple[type[Problem], type[ProblemReference]], ...] = (
+    (MatmulProblem, ProductReference), (LinalgProblem, LinalgReference), (Problem, LayerReference),
+)  # fmt: skip
 
 
 def bound(problem: Problem, precision: str = "") -> float:
@@ -75,8 +78,7 @@ class Reference:
     def __init__(self, problem: Problem, arrays: list[Array]) -> None:
         # An operand that the call may overwrite is gone by the time it is needed.
         self.problem, self.arrays = problem, [a.copy() for a in arrays] if problem.parameter("overwrite") else arrays
-        self._reference: ProductReference | LinalgReference | None = None
-        self._parts: list[accuracy_layers.Compared] | None = None
+        self._reference: ProblemReference | None = None
 
     def error(self, result: Any) -> float:
         """Relative error of one result."""
@@ -94,22 +96,9 @@ class Reference:
         row = operations.get(p.op)
         if row is not None and callable(row.check):
             return row.check(p, self.arrays, parts)
-        if isinstance(p, MatmulProblem):
-            if self._reference is None:
-                copies = (16 if p.dtype.kind == "c" else 8) * (sum(math.prod(o.shape) for o in p.operands) + p.m * p.n * p.items)
-                self._reference = ProductReference(p, self.arrays, copies <= WIDE)
-            return self._reference.error(parts[0])
-        if isinstance(p, LinalgProblem):
-            if p.empty:
-                return 0.0
-            if self._reference is None:
-                scale = 16 // p.dtype.itemsize if p.dtype.kind == "c" else max(8 // p.dtype.itemsize, 1)
-                wide = scale * sum(o.nbytes for o in p.operands) * (1 if operations[p.op].check == "residual" else 3)
-                self._reference = LinalgReference(p, self.arrays, wide <= WIDE, lambda: computed(p, self.arrays))
-            return self._reference.error(parts)
-        if self._parts is None:
-            self._parts = [accuracy_layers.Compared(part) for part in accuracy_layers.parts(p, self.arrays)]
-        return max((part.error(parts) for part in self._parts), default=0.0)
+        if self._reference is None:
+            self._reference = next(make for kind, make in FORMS if isinstance(p, kind))(p, self.arrays)
+        return self._reference.error(parts)
 
 
 def _finite(array: Array) -> bool:

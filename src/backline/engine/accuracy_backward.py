@@ -14,19 +14,24 @@ import numpy as np
 from .double_double import Pair, pair, product
 from .refinement import adjoint
 
-__all__ = ["cholesky", "eigenvalues", "least_squares", "solution"]
+__all__ = ["cholesky", "eigenvalues", "inverse", "least_squares", "solution"]
 
 Array = Any
 
 FLOPS = 2e9  # of eigenvalues that are looked at one by one
 
 
-def solution(matrix: Array | Pair, x: Array, right: Array) -> float:
+def solution(matrix: Array | Pair, right: Array, x: Array) -> float:
     """That of X as the solution of ``matrix @ X = right``."""
     return _worst((pair(right) - product(matrix, x)).high, _length(matrix) * _length(x) + _length(right))
 
 
-def least_squares(matrix: Array, x: Array, right: Array) -> float:
+def inverse(matrix: Array, right: Array, x: Array) -> float:
+    """That of an inverse by rows or by columns, whichever is smaller: algorithms that work by either are as good."""
+    return min(solution(matrix, right, x), solution(adjoint(matrix), right, adjoint(x)))
+
+
+def least_squares(matrix: Array, right: Array, x: Array) -> float:
     """That of a least-squares solution, whatever the rank: its residual has to be orthogonal to the columns."""
     gradient = product(adjoint(matrix), pair(right) - product(matrix, x)).high
     length = _length(matrix)

@@ -20,11 +20,10 @@ from ..problems.conv_problem import ConvProblem
 from ..problems.fft_problem import FftProblem
 from ..problems.linear_problem import LinearProblem
 from ..problems.neural_problem import NeuralProblem
-from .accuracy_linalg import relative
-from .accuracy_wide import affordable, float64_results, wide_results
-from .double_double import paired
+from .accuracy_wide import ProblemReference, affordable, float64_results, wide_results
+from .double_double import paired, relative
 
-__all__ = ["Compared", "Part", "parts"]
+__all__ = ["Compared", "LayerReference", "Part", "parts"]
 
 Array = Any
 Index = tuple[slice, ...]
@@ -92,6 +91,17 @@ class Compared:
             shown = paired(there)
             worst = max(worst, relative(shown, reference.each(lambda x, shape=there.shape: x.reshape(shape)), p.least))  # type: ignore[misc]
         return 0.0 if p.coarse and worst < COARSE else worst
+
+
+class LayerReference(ProblemReference):
+    """The reference of a layer or a transform: those of its parts."""
+
+    def __init__(self, problem: Problem, arrays: list[Array]) -> None:
+        super().__init__(problem, arrays)
+        self.compared = [Compared(part) for part in parts(problem, arrays)]
+
+    def error(self, parts: tuple[Array, ...]) -> float:
+        return max((part.error(parts) for part in self.compared), default=0.0)
 
 
 def parts(p: Problem, arrays: list[Array]) -> Iterator[Part]:

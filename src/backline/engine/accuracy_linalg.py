@@ -10,6 +10,7 @@ escapes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,41 +18,60 @@ import numpy as np
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.op_registry import operations
 from . import accuracy_backward, accuracy_indefinite, refinement
-from .double_double import Pair, difference, exponent, pair, product, scaled, widened
+from .accuracy_wide import EPS, ProblemReference, computed, may_hold
+from .double_double import Pair, difference, exponent, pair, probes, product, relative, scaled, times, widened
 from .refinement import adjoint
 
-__all__ = ["LinalgReference", "matched"]
+__all__ = ["FORMS", "Form", "LinalgReference", "matched"]
 
 Array = Any
 
 FLOPS = 2e9  # of a float64 Problem that a refined reference is computed for; it takes about ten times as many
-CHUNK = 1 << 20  # elements converted at a time
-PROBES = 4
-EPS = float(np.finfo(np.float64).eps)
+CHUNK = 1 << 20  # elements compared at a time
 UNTOLD = 64 * EPS  # error of a reference from which on results are not compared with it
 
 
-class LinalgReference:
-    """The reference that results of a LinalgProblem on given operands are compared with.
+@dataclass(frozen=True)
+class Form:
+    """What judges the results of one operation. Each function is given the LinalgReference first where it is a method.
 
-    Parameters
+    Attributes
     ----------
-    problem, arrays
-        The Problem and its operands.
-    small
-        Whether float64 copies of operands and results may be held.
-    compute
-        Returns NumPy's results in float64.
+    residual
+        Relative error of the parts of a result, which are multiplied out.
+    system
+        Operands as the next two take them, such as a matrix and right-hand sides in columns. None where no answer is unique.
+    refined
+        Improves NumPy's result in float64 for a system until its error does not show.
+    backward
+        Backward error of a result for a system.
+    values
+        Improved eigenvalues or singular values of a matrix, for operations whose result those are.
     """
 
-    def __init__(self, problem: LinalgProblem, arrays: list[Array], small: bool, compute: Callable[[], Any]) -> None:
-        self.problem, self.arrays, self.compute = problem, arrays, compute
-        self.double = problem.dtype.name in ("float64", "complex128")
-        self.small = small and not (self.double and problem.flops > FLOPS)
+    residual: Callable[..., float] | None = None
+    system: Callable[[LinalgReference, Array], tuple[Any, ...]] | None = None
+    refined: Callable[..., refinement.Refined] = refinement.solution
+    backward: Callable[..., float] = accuracy_backward.solution
+    values: Callable[[LinalgReference, Array], refinement.Spectrum] | None = None
+
+
+class LinalgReference(ProblemReference):
+    """The reference of linear algebra: a refined result, a spectrum, or the operands that results are multiplied out to."""
+
+    problem: LinalgProblem
+
+    def __init__(self, problem: LinalgProblem, arrays: list[Array]) -> None:
+        super().__init__(problem, arrays)
+        self.given = arrays
+        self.row, self.form = operations[problem.op], FORMS[problem.op]
+        # Whether float64 copies of operands and results may be held.
+        scale = 16 // problem.dtype.itemsize if problem.dtype.kind == "c" else max(8 // problem.dtype.itemsize, 1)
+        wide = scale * sum(o.nbytes for o in problem.operands) * (1 if self.row.check == "residual" else 3)
+        self.small = may_hold(wide) and not (self.double and problem.flops > FLOPS)
         self._rng = np.random.default_rng(1)
         self._wanted: Any = None
         self._part, self._power = 0, 0
-        self.row = operations[problem.op]
         if self.double and self.row.powers is not None and not problem.parameter("unitriangular", False):
             self._moderate(*self.row.powers)
 
@@ -74,61 +94,39 @@ class LinalgReference:
         return tuple(scaled(x, self._power) if i == self._part else x for i, x in enumerate(parts))
 
     def error(self, parts: tuple[Array, ...]) -> float:
-        """Relative error of one result."""
+        if self.problem.empty:
+            return 0.0
         parts = self._scaled(parts)
         if self.row.check == "values":
             return self._spectrum(parts[0])
         if self.row.check == "unique" and self.small:
             return self._against(parts[0])
-        return float(getattr(self, "_" + self.problem.op.rpartition(".")[2])(*parts))
+        assert self.form.residual is not None
+        return float(self.form.residual(self, *parts))
 
     # Compared with a reference -----------------------------------------------------------------------------------------
 
     def _first(self) -> Array:
-        found = self.compute()
+        found = computed(self.problem, self.given)
         return self._scaled((np.asarray(found[0] if isinstance(found, tuple) else found),))[0]
 
     def _against(self, got: Array) -> float:
         if self._wanted is None:
             start = self._first()
-            self._wanted = start.shape, self._refined(start) if self.double else refinement.Refined(pair(start), 0.0)
+            refined = refinement.Refined(pair(start), 0.0)
+            self._wanted = start.shape, self.form.refined(*self._system(), self._oriented(start)) if self.double else refined
         shape, (wanted, unknown) = self._wanted
         if got.shape != shape:
             return float("inf")
         got = widened(got)
         if not unknown <= UNTOLD:
-            return self._backward(self._oriented(got))
+            return self.form.backward(*self._system(), self._oriented(got))
         found = relative(pair(self._oriented(got) if self.double else got), wanted)
         return max(found, unknown) if unknown > EPS / 64 else found
 
-    def _backward(self, got: Array) -> float:
-        p = self.problem
-        a = widened(self._get("a"))
-        if p.op == "linalg.cholesky":
-            return accuracy_backward.cholesky(self._whole(a), got)
-        if p.op == "linalg.lstsq":
-            return accuracy_backward.least_squares(a, got, self._oriented(widened(self._get("b"))))
-        matrix, right = self._system(a)
-        found = accuracy_backward.solution(matrix, got, right)
-        if p.op == "linalg.inv":  # by rows or by columns: algorithms that work by either are as good
-            found = min(found, accuracy_backward.solution(adjoint(matrix), adjoint(got), right))
-        return found
-
-    def _whole(self, a: Array) -> Array:
-        """The matrix that a triangle of a is that of."""
-        low = adjoint(np.triu(a)) if self.problem.parameter("upper", False) else np.tril(a)
-        return low + adjoint(np.tril(low, -1))
-
-    def _refined(self, start: Array) -> refinement.Refined:
-        p = self.problem
-        a = widened(self._get("a"))
-        if p.op == "linalg.cholesky":
-            found = refinement.cholesky(self._whole(a), self._oriented(start))
-        elif p.op == "linalg.lstsq":
-            found = refinement.least_squares(a, self._oriented(widened(self._get("b"))), self._oriented(start))
-        else:
-            found = refinement.solution(*self._system(a), self._oriented(start))
-        return found
+    def _system(self) -> tuple[Any, ...]:
+        assert self.form.system is not None
+        return self.form.system(self, widened(self._get("a")))
 
     def _oriented(self, x: Array) -> Array:
         """Right-hand sides and solutions as columns, a Cholesky factor as the lower one."""
@@ -139,33 +137,44 @@ class LinalgReference:
             x = x[..., None]
         return x if p.parameter("left", True) else np.swapaxes(x, -1, -2)
 
-    def _system(self, a: Array) -> tuple[Any, Array]:
+    def _right(self) -> Array:
+        return self._oriented(widened(self._get("b")))
+
+    def _factored(self, a: Array) -> Pair:
+        """The matrix of a Cholesky factor."""
+        factor = adjoint(np.triu(a)) if self.problem.parameter("upper", False) else np.tril(a)
+        return product(factor, adjoint(factor))
+
+    def _solved(self, matrix: Any) -> tuple[Any, Array]:
         """A solution as that of ``matrix @ X = right``, X in columns."""
+        if self.problem.parameter("left", True):
+            return matrix, self._right()
+        return (matrix.each if isinstance(matrix, Pair) else lambda f: f(matrix))(lambda x: np.swapaxes(x, -1, -2)), self._right()
+
+    def _whole(self, a: Array) -> tuple[Array]:
+        """The matrix that a triangle of a is that of."""
+        return (_mirrored(a, bool(self.problem.parameter("upper", False))),)
+
+    def _triangle(self, a: Array) -> tuple[Any, Array]:
+        matrix = np.triu(a) if self.problem.parameter("upper", False) else np.tril(a)
+        if self.problem.parameter("unitriangular", False):
+            rows = np.arange(self.problem.n)
+            matrix[..., rows, rows] = 1
+        return self._solved(matrix)
+
+    def _permuted(self, a: Array) -> tuple[Any, Array]:
         p = self.problem
-        op, left = p.op, p.parameter("left", True)
-        if op in ("linalg.inv", "cholesky_inverse"):
-            right = np.eye(p.n)
-        else:
-            right = self._oriented(widened(self._get("b")))
-        matrix: Any = a
-        if op.startswith("cholesky"):
-            factor = adjoint(np.triu(a)) if p.parameter("upper", False) else np.tril(a)
-            matrix = product(factor, adjoint(factor))
-        elif op == "linalg.solve_triangular":
-            matrix = np.triu(a) if p.parameter("upper", False) else np.tril(a)
-            if p.parameter("unitriangular", False):
-                rows = np.arange(p.n)
-                matrix[..., rows, rows] = 1
-        elif op == "linalg.lu_solve":
-            rows = np.argsort(order(self._get("p"), p.n), axis=-1)[..., None]
-            whole = product(np.tril(a, -1) + np.eye(p.n), np.triu(a))
-            matrix = whole.each(lambda x: np.take_along_axis(x, np.broadcast_to(rows, (*x.shape[:-1], 1)), axis=-2))
-            matrix = adjoint(matrix) if p.parameter("adjoint", False) else matrix
-        if left:
-            return matrix, right
-        return (matrix.each if isinstance(matrix, Pair) else lambda f: f(matrix))(lambda x: np.swapaxes(x, -1, -2)), right
+        rows = np.argsort(order(self._get("p"), p.n), axis=-1)[..., None]
+        whole = product(np.tril(a, -1) + np.eye(p.n), np.triu(a))
+        matrix = whole.each(lambda x: np.take_along_axis(x, np.broadcast_to(rows, (*x.shape[:-1], 1)), axis=-2))
+        return self._solved(adjoint(matrix) if p.parameter("adjoint", False) else matrix)
 
     # Spectra -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _matched(self) -> bool:
+        """Whether the values are those of a general matrix."""
+        return self.problem.op in ("linalg.eigvals", "linalg.eig")
 
     def _spectrum(self, got: Array) -> float:
         """Value by value, against the reference in the same order; the values of a general matrix have none and are matched."""
@@ -177,7 +186,7 @@ class LinalgReference:
         got, size = widened(got), float(np.max(np.abs(values.high), initial=0.0))
         if self.small and not unknown <= UNTOLD:
             return accuracy_backward.eigenvalues(widened(self._get("a")), got)
-        if self.problem.op in ("linalg.eigvals", "linalg.eig"):
+        if self._matched:
             # A change of the matrix by one part in its size changes a value by as many as its condition number, and no
             # algorithm can do better: an error is judged by that, as one of a sum is by its terms.
             if self.small:
@@ -197,28 +206,20 @@ class LinalgReference:
             # the right ones is not known, and nothing below that is told apart.
             unknown = EPS * max(p.m, p.n) ** 0.5 if self.double else 0.0
             return refinement.Spectrum(pair(self._first()), unknown, 1.0)
-        a = widened(self._get("a"))
-        if p.op == "linalg.eigvals" or p.op == "linalg.eig":
-            return refinement.general_values(a, refine=self.double)
-        if not self.double:
+        if self.form.values is None or not (self.double or self._matched):
             return refinement.Spectrum(pair(self._first()), 0.0, 1.0)
-        if p.op == "linalg.svdvals":
-            return refinement.singular_values(a)
-        low = np.tril(a) if p.parameter("UPLO", "L") == "L" else adjoint(np.triu(a))
-        full = low + adjoint(np.tril(low, -1))
-        rows = np.arange(p.n)
+        return self.form.values(self, widened(self._get("a")))
+
+    def _hermitian(self, a: Array) -> refinement.Spectrum:
+        full = _mirrored(a, self.problem.parameter("UPLO", "L") != "L")
+        rows = np.arange(self.problem.n)
         full[..., rows, rows] = full[..., rows, rows].real
         return refinement.hermitian_values(full)
 
     # By residual -----------------------------------------------------------------------------------------------------------
 
     def _vectors(self, n: int, dtype: np.dtype[Any]) -> Pair:
-        """Random integers of eight bits, none near 0: a product with them is exact, and no single wrong element is missed."""
-
-        def draw() -> Array:
-            return self._rng.integers(128, 256, (n, PROBES)) * self._rng.choice((-1.0, 1.0), (n, PROBES)) / 128
-
-        return pair(draw() + 1j * draw() if dtype.kind == "c" else draw())
+        return pair(probes(self._rng, n, dtype))
 
     def _get(self, role: str) -> Array:
         i = self.problem.index(role)
@@ -310,7 +311,7 @@ class LinalgReference:
 
     def _solve(self, x: Array, *info: Array) -> float:
         a = self._get("a") if self.problem.parameter("left", True) else np.swapaxes(self._get("a"), -1, -2)
-        return relative(self._times(a, self._oriented(widened(x))), pair(self._oriented(widened(self._get("b")))))
+        return relative(self._times(a, self._oriented(widened(x))), pair(self._right()))
 
     def _solve_triangular(self, x: Array) -> float:
         a, left = self._get("a"), self.problem.parameter("left", True)
@@ -318,11 +319,11 @@ class LinalgReference:
         unit = self.problem.parameter("unitriangular", False)
         keep = ("unit_upper" if upper else "unit") if unit else ("upper" if upper else "lower")
         shown = self._times(a if left else np.swapaxes(a, -1, -2), self._oriented(widened(x)), keep=keep)
-        return relative(shown, pair(self._oriented(widened(self._get("b")))))
+        return relative(shown, pair(self._right()))
 
     def _lu_solve(self, x: Array) -> float:
         lu, right = self._get("a"), not self.problem.parameter("left", True)
-        x, b = self._oriented(widened(x)), pair(self._oriented(widened(self._get("b"))))
+        x, b = self._oriented(widened(x)), pair(self._right())
         rows = order(self._get("p"), lu.shape[-1])[..., None]
         turn = self.problem.parameter("adjoint", False)
         if turn != right:  # the factors in the other order
@@ -352,7 +353,7 @@ class LinalgReference:
         """The residual is orthogonal to the columns."""
         a, turned = self._get("a"), adjoint(self._get("a"))
         fitted = self._times(turned, self._times(a, self._oriented(widened(x))))
-        return relative(fitted, self._times(turned, self._oriented(widened(self._get("b")))))
+        return relative(fitted, self._times(turned, self._right()))
 
 
 def order(pivots: Array, n: int) -> Array:
@@ -395,36 +396,29 @@ def matched(got: Array, wanted: Array) -> Array:
     return places
 
 
-def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True, power: int = 0) -> Pair:
-    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts.
-
-    The matrix is multiplied by two to the `power` first.
-    """
-    rows, cols = a.shape[-2:]
-    items = max(a.size // max(rows * cols, 1), 1)
-    step = max(CHUNK // max(items * cols, 1), 1)
-    parts = []
-    for first in range(0, rows, step):
-        part = widened(scaled(a[..., first : first + step, :], power))
-        if keep:
-            part = np.triu(part, first) if "upper" in keep else np.tril(part, first)
-            if keep.startswith("unit"):
-                here = np.arange(min(part.shape[-2], cols - first))
-                part[..., here, here + first] = 1
-        parts.append(product(part, x) if exact else pair(np.matmul(part, x.high)))
-    if len(parts) == 1:
-        return parts[0]
-    lows = [np.broadcast_to(part.low, part.high.shape) for part in parts]
-    return Pair(np.concatenate([part.high for part in parts], axis=-2), np.concatenate(lows, axis=-2))
+def _mirrored(a: Array, upper: bool) -> Array:
+    """The Hermitian matrix that one triangle of a is that of."""
+    low = adjoint(np.triu(a)) if upper else np.tril(a)
+    return low + adjoint(np.tril(low, -1))
 
 
-def relative(got: Pair, wanted: Pair, least: float = 0.0) -> float:
-    """Largest difference over the largest value; `least` is a size below which that value is not taken."""
-    if got.high.shape != wanted.high.shape:
-        return float("inf")
-    if got.high.size == 0:
-        return 0.0
-    size, distance = max(float(np.max(np.abs(wanted.high))), least), float(np.max(difference(got, wanted)))
-    if not np.isfinite(distance):
-        return float("inf")
-    return distance / size if size else (0.0 if distance == 0.0 else float("inf"))
+_R = LinalgReference
+FORMS: dict[str, Form] = {
+    "linalg.cholesky": Form(_R._cholesky, _R._whole, refinement.cholesky, accuracy_backward.cholesky),
+    "cholesky_inverse": Form(_R._cholesky_inverse, lambda r, a: (r._factored(a), np.eye(r.problem.n))),
+    "cholesky_solve": Form(_R._cholesky_solve, lambda r, a: r._solved(r._factored(a))),
+    "linalg.inv": Form(_R._inv, lambda r, a: (a, np.eye(r.problem.n)), backward=accuracy_backward.inverse),
+    "linalg.solve": Form(_R._solve, _R._solved),
+    "linalg.solve_triangular": Form(_R._solve_triangular, _R._triangle),
+    "linalg.lu_solve": Form(_R._lu_solve, _R._permuted),
+    "linalg.lstsq": Form(
+        _R._lstsq, lambda r, a: (a, r._right()), refinement.least_squares, accuracy_backward.least_squares
+    ),
+    "linalg.lu_factor": Form(_R._lu_factor), "linalg.qr": Form(_R._qr), "linalg.svd": Form(_R._svd),
+    "linalg.ldl_factor": Form(_R._ldl_factor), "linalg.ldl_solve": Form(_R._ldl_solve),
+    "linalg.householder_product": Form(_R._householder_product), "linalg.eigh": Form(_R._eigh),
+    "linalg.eig": Form(_R._eig, values=lambda r, a: refinement.general_values(a, refine=r.double)),
+    "linalg.eigvals": Form(values=lambda r, a: refinement.general_values(a, refine=r.double)),
+    "linalg.eigvalsh": Form(values=_R._hermitian),
+    "linalg.svdvals": Form(values=lambda r, a: refinement.singular_values(a)),
+}  # fmt: skip

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..problems.matmul_problem import MatmulProblem
-from .accuracy_linalg import times
-from .double_double import Pair, difference, exponent, pair, paired, product, scaled, widened
+from .accuracy_wide import EPS, ProblemReference, may_hold
+from .double_double import CHUNK, Pair, difference, exponent, pair, paired, probes, product, scaled, times, widened
 
 __all__ = ["ProductReference"]
 
@@ -24,25 +24,19 @@ Array = Any
 
 FLOPS = 5e7  # of a product that is computed whole in double-double arithmetic, or of the rows that are
 ITEMS, ROWS, COLUMNS = 4, 16, 1024  # of a larger one that are compared, the first and the last among them
-PROBES = 4
-EPS = float(np.finfo(np.float64).eps)
 
 
-class ProductReference:
-    """The reference that results of a MatmulProblem on given operands are compared with.
+class ProductReference(ProblemReference):
+    """The reference of a product of matrices, or of a sample of its rows and columns."""
 
-    Parameters
-    ----------
-    problem, arrays
-        The Problem and its operands.
-    small
-        Whether float64 copies of operands and results may be held.
-    """
+    problem: MatmulProblem
 
-    def __init__(self, problem: MatmulProblem, arrays: list[Array], small: bool) -> None:
-        self.problem = p = problem
-        self.double = p.dtype.name in ("float64", "complex128") or p.dtype.char in "gG"
-        self.whole = small and not (self.double and p.flops > FLOPS)
+    def __init__(self, problem: MatmulProblem, arrays: list[Array]) -> None:
+        super().__init__(problem, arrays)
+        p = problem
+        self.double |= p.dtype.char in "gG"
+        copies = (16 if p.dtype.kind == "c" else 8) * (sum(math.prod(o.shape) for o in p.operands) + p.m * p.n * p.items)
+        self.whole = may_hold(copies) and not (self.double and p.flops > FLOPS)
         self.views = {
             o.role: np.lib.stride_tricks.as_strided(x, o.shape, o.strides) for o, x in zip(p.operands, arrays, strict=True)
         }
@@ -61,9 +55,8 @@ class ProductReference:
         found["sum"] = min(ab - first, bc - second) if self.problem.beta != 0 else ab - first
         return found | {"product": found["sum"] - (ab - first), "addend": found["sum"] - (bc - second)}
 
-    def error(self, got: Array) -> float:
-        """Relative error of one result."""
-        p = self.problem
+    def error(self, parts: tuple[Array, ...]) -> float:
+        p, got = self.problem, parts[0]
         if p.empty:
             return 0.0
         if got.shape not in (p.result, (*p.batch, p.m, p.n)):
@@ -124,9 +117,7 @@ class ProductReference:
         p = self.problem
         a, b = self.views["a"], self.views["b"]
         a = a.conj() if p.parameter("conj") else a
-        rng = np.random.default_rng(1)
-        v = rng.integers(128, 256, (p.n, PROBES)) * rng.choice((-1.0, 1.0), (p.n, PROBES)) / 128  # none is near 0
-        v = v.astype(np.complex128) if p.dtype.kind == "c" else v
+        v = probes(np.random.default_rng(1), p.n, p.dtype)
         first, second, third = (self.powers.get(role, 0) for role in "abc")
         wanted = times(a, times(b, pair(v), exact=False, power=second), exact=False, power=first).high * self.alpha
         squares = _squared_times(a, _squared_times(b, _square(v), second), first) * _square(self.alpha)
@@ -164,6 +155,6 @@ def _square(x: Array) -> Array:
 
 def _squared_times(a: Array, x: Array, power: int) -> Array:
     """The squares of a matrix's elements, times two to the power, times vectors, some rows at a time."""
-    step = max((1 << 20) // max(a.size // a.shape[-2], 1), 1)
+    step = max(CHUNK // max(a.size // a.shape[-2], 1), 1)
     parts = [np.matmul(_square(widened(scaled(a[..., i : i + step, :], power))), x) for i in range(0, a.shape[-2], step)]
     return np.concatenate(parts, axis=-2) if len(parts) > 1 else parts[0]

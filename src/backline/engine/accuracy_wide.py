@@ -24,7 +24,9 @@ from ..problems.multi_head_problem import MultiHeadProblem
 from ..problems.neural_problem import NeuralProblem
 from .double_double import Pair, bilinear, paired, product
 
-__all__ = ["Wide", "affordable", "computed", "float64_results", "wide_results"]
+__all__ = [
+    "EPS", "ProblemReference", "Wide", "affordable", "computed", "float64_results", "is_double", "may_hold", "wide_results",
+]  # fmt: skip
 
 Array = Any
 Wide = tuple[list[Pair | None], float]  # results, and their own relative error where that may show
@@ -36,6 +38,37 @@ LONG_FLOPS = {"fft": 4e8}  # and those that are done in longdouble, by family:
 LONG_FLOPS_ELSE = 5e7  # products in longdouble have no BLAS.
 LONG_BYTES = 4 << 20  # Operands and results of activations and the like
 EPS = float(np.finfo(np.float64).eps)
+WIDE = 64 << 20  # bytes that float64 copies and results may take
+
+
+def is_double(problem: Problem) -> bool:
+    return problem.dtype.name in ("float64", "complex128")
+
+
+def may_hold(copies: int) -> bool:
+    """Returns true if copies of operands and results of so many bytes may be held."""
+    return copies <= WIDE
+
+
+class ProblemReference:
+    """The reference that results of a Problem on given operands are compared with, computed once.
+
+    Parameters
+    ----------
+    problem, arrays
+        The Problem and its operands.
+    """
+
+    problem: Any
+    arrays: list[Array]
+
+    def __init__(self, problem: Any, arrays: list[Array]) -> None:
+        self.problem, self.arrays = problem, arrays
+        self.double = is_double(problem)
+
+    def error(self, parts: tuple[Array, ...]) -> float:
+        """Returns the relative error of one result."""
+        raise NotImplementedError
 
 
 def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None = None) -> Any:
@@ -61,7 +94,7 @@ def computed(problem: Problem, arrays: list[Array], dtype: np.dtype[Any] | None 
 
 def affordable(problem: Problem) -> bool:
     """Returns true where float64 is wide enough, or a reference wider than that can be had and is fast enough."""
-    if problem.dtype.name not in ("float64", "complex128"):
+    if not is_double(problem):
         return True
     if isinstance(problem, (ConvProblem, LinearProblem)):
         return problem.flops <= SLICED
@@ -74,7 +107,7 @@ def affordable(problem: Problem) -> bool:
 
 def wide_results(problem: Problem, arrays: list[Array]) -> Wide:
     """The results of a Problem, in float64 for narrower ones, else more precise where that can be had."""
-    if problem.dtype.name not in ("float64", "complex128"):
+    if not is_double(problem):
         return _parts(computed(problem, arrays)), float(np.finfo(LONG).eps) if problem.dtype.char in "gG" else 0.0
     if not affordable(problem):
         return float64_results(problem, arrays)

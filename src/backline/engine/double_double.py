@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pair", "bilinear", "difference", "exponent", "pair", "paired", "product", "scaled", "widened"]
+__all__ = [
+    "Pair", "bilinear", "difference", "exponent", "pair", "paired", "probes", "product", "relative", "scaled", "times", "widened",
+]  # fmt: skip
 
 Array = Any
 
@@ -27,6 +29,8 @@ Array = Any
 BITS = 66
 MODERATE = 160  # exponents up to which products of a few elements and their squares stay in float64's range
 BLOCK = 1 << 19  # elements of an operand that are sliced at a time
+CHUNK = 1 << 20  # elements converted at a time
+PROBES = 4
 
 
 @dataclass(frozen=True)
@@ -288,3 +292,47 @@ def _slices(x: Pair, bits: int, axis: int | None) -> tuple[list[Array], Array]:
         if not rest.any():
             break
     return slices, exponents
+
+
+def times(a: Array, x: Pair, keep: str = "", *, exact: bool = True, power: int = 0) -> Pair:
+    """Matrix times vectors in double-double arithmetic or float64, some rows at a time; `keep` is the triangle that counts.
+
+    The matrix is multiplied by two to the `power` first.
+    """
+    rows, cols = a.shape[-2:]
+    items = max(a.size // max(rows * cols, 1), 1)
+    step = max(CHUNK // max(items * cols, 1), 1)
+    parts = []
+    for first in range(0, rows, step):
+        part = widened(scaled(a[..., first : first + step, :], power))
+        if keep:
+            part = np.triu(part, first) if "upper" in keep else np.tril(part, first)
+            if keep.startswith("unit"):
+                here = np.arange(min(part.shape[-2], cols - first))
+                part[..., here, here + first] = 1
+        parts.append(product(part, x) if exact else pair(np.matmul(part, x.high)))
+    if len(parts) == 1:
+        return parts[0]
+    lows = [np.broadcast_to(part.low, part.high.shape) for part in parts]
+    return Pair(np.concatenate([part.high for part in parts], axis=-2), np.concatenate(lows, axis=-2))
+
+
+def relative(got: Pair, wanted: Pair, least: float = 0.0) -> float:
+    """Largest difference over the largest value; `least` is a size below which that value is not taken."""
+    if got.high.shape != wanted.high.shape:
+        return float("inf")
+    if got.high.size == 0:
+        return 0.0
+    size, distance = max(float(np.max(np.abs(wanted.high))), least), float(np.max(difference(got, wanted)))
+    if not np.isfinite(distance):
+        return float("inf")
+    return distance / size if size else (0.0 if distance == 0.0 else float("inf"))
+
+
+def probes(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
+    """Random vectors of eight bits, none near 0: a product with them is exact, and no single wrong element is missed."""
+
+    def draw() -> Array:
+        return rng.integers(128, 256, (n, PROBES)) * rng.choice((-1.0, 1.0), (n, PROBES)) / 128
+
+    return draw() + 1j * draw() if dtype.kind == "c" else draw()

@@ -31,7 +31,7 @@ def test_the_table_names_everything() -> None:
         "same bits",
         "chosen",
         "prefer = ('openblas',), scope (",
-        "test_explain.py",
+        "test_explanation.py",
     ):
         assert part in text, text
     assert text.count("\n") > 6 and all(line == line.rstrip() for line in text.splitlines())
