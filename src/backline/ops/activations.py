@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadType, BadValue
+from ..errors import BadType
 from ..libraries.array_kinds import kind_of
 from ..problems.neural_problem import NeuralProblem
 from .array_arguments import check_array, functions, like, space_of
@@ -24,7 +24,7 @@ from .layer_checks import FLOATS, MODULE, Array, as_input, positive, problem
 from .linalg_checks import dtype_given, flag, word
 from .operation import operation
 from .promote import conversion
-from .seeds import drawn_generator
+from .seeds import drawn_generator, seed_given
 
 __all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
 
@@ -228,14 +228,9 @@ def dropout(
     rate = positive("dropout", "p", p, most=1.0)
     if not flag("dropout", "training", training) or rate == 0:
         return _copied(input)
-    if seed is None:
-        seed = drawn_generator("dropout")
     if not isinstance(seed, np.random.Generator):
-        if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
-            raise BadType(f"dropout: seed is an int or a numpy.random.Generator, not {type(seed).__name__}")
-        if seed < 0:
-            raise BadValue(f"dropout: seed={seed}", remedy="0 or more")
-        seed = np.random.default_rng(seed)
+        number = seed_given("dropout", seed, "an int or a numpy.random.Generator")
+        seed = drawn_generator("dropout") if number is None else np.random.default_rng(number)
     dtype = np.dtype(np.float32 if array.dtype.itemsize == 2 else array.dtype)
     scale = dtype.type(0 if rate == 1 else 1 / (1 - rate))
     kind = kind_of(input)

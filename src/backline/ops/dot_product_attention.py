@@ -12,7 +12,7 @@ from ..problems.attention_problem import AttentionProblem, attention_problem, wr
 from .array_arguments import check_array
 from .linalg_checks import flag, number
 from .operation import operation
-from .seeds import drawn_seed
+from .seeds import seed_given, seed_of
 
 __all__ = ["attention_call", "result_shape", "scaled_dot_product_attention"]
 
@@ -126,21 +126,10 @@ def attention_call(
     if reason:
         raise (BadType if _dtypes_clash(problem) else BadValue)(f"{where}: {reason}")
     _check_shapes(where, problem)
-    if seed is not None:
-        seed = _seed(where, seed)
+    seed_given(where, seed)
     if problem.dropout == 0:
         return problem
-    return replace(problem, parameters=tuple(sorted((*problem.parameters, ("seed", _seed(where, seed))))))
-
-
-def _seed(where: str, seed: Any) -> int:
-    if seed is None:
-        return drawn_seed(where)
-    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
-        raise BadType(f"{where}: seed = {seed!r} is {type(seed).__name__}, not an int")
-    if seed < 0:
-        raise BadValue(f"{where}: seed = {seed} is negative")
-    return int(seed)
+    return replace(problem, parameters=tuple(sorted((*problem.parameters, ("seed", seed_of(where, seed))))))
 
 
 def _dtypes_clash(problem: AttentionProblem) -> bool:

@@ -69,9 +69,9 @@ def same_dtype(where: str, a: Array, b: Array) -> None:
         )
 
 
-def whole(where: str, name: str, value: Any) -> int:
+def whole(where: str, name: str, value: Any, kind: str = "an int") -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: {name} is an int, not {show(value)}")
+        raise BadType(f"{where}: {name} is {kind}, not {show(value)}")
     return int(value)
 
 
