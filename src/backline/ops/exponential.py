@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
+from ..problems.dtypes import HALVES
 from .array_arguments import cast, dtype_of, functions, given
 from .composite import composed_of, on_its_device
 from .linalg_checks import matrices
 from .matrix_products import matmul
-from .vectors import HALVES
 
 __all__ = ["matrix_exp"]
 

@@ -14,6 +14,7 @@ from ..switches.switch import show
 from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
 from .axes import axes_of
 from .composite import composed_of, natively, on_its_device
+from .contraction_planner import chain_path
 from .matrix_products import matmul, mm
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
@@ -84,32 +85,15 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     sizes = [1 if arrays[0].ndim == 1 else arrays[0].shape[0]]
     sizes += [a.shape[0] for a in arrays[1:]]
     sizes.append(1 if arrays[-1].ndim == 1 else arrays[-1].shape[1])
-    split = _best_splits(sizes)
-
-    def product(i: int, j: int, out: Array | None = None) -> Array:
-        if i == j:
-            return arrays[i]
-        s = split[i, j]
-        left, right = product(i, s), product(s + 1, j)
-        result: Array = matmul(left, right) if out is None else matmul(left, right, out=out)
-        return result
-
-    return product(0, len(arrays) - 1, out)
-
-
-def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
-    n = len(sizes) - 1
-    cost = {(i, i): 0 for i in range(n)}
-    split: dict[tuple[int, int], int] = {}
-    for length in range(1, n):
-        for i in range(n - length):
-            j = i + length
-            costs = {
-                s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)
-            }
-            split[i, j] = min(costs, key=lambda s: costs[s])
-            cost[i, j] = costs[split[i, j]]
-    return split
+    parts = list(enumerate(arrays))  # partial products, each with the place of its first matrix in the chain
+    *path, last = chain_path(tuple(sizes))
+    for step in path:
+        left, right = (parts[i] for i in step)
+        parts = [part for part in parts if part is not left and part is not right]
+        parts.append((left[0], matmul(left[1], right[1])))
+    left, right = (parts[i] for i in last)
+    result: Array = matmul(left[1], right[1]) if out is None else matmul(left[1], right[1], out=out)
+    return result
 
 
 @composed_of("matmul", module="backline")

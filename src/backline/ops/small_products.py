@@ -9,12 +9,13 @@ import numpy as np
 
 from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
+from ..problems.dtypes import compute_dtype
 from .array_arguments import cast, dtype_of, functions, given, into, native, plain
 from .axes import axis_of
 from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
-from .vectors import HALVES, cross_along, diagonal_of, pair, powers_of
+from .vectors import cross_along, diagonal_of, pair, powers_of
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]
 
@@ -259,7 +260,7 @@ def trace(input: Any = None) -> Any:
     values = functions(a).diagonal(a, 0, 0, 1)
     if dtype.kind in "iu":
         return plain(functions(a).sum(cast(values, np.int64)))
-    inside = np.dtype(np.float32) if dtype.name in HALVES else dtype
+    inside = compute_dtype(dtype)
     with np.errstate(all="ignore"):
         return plain(cast(functions(a).sum(cast(values, inside)), dtype))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..problems.dtypes import HALVES
 from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
 from .composite import composed_of, on_its_device
@@ -17,11 +18,10 @@ from .linalg_checks import FLOATS, enough_memory, whole
 from .matrix_products import vdot
 
 __all__ = [
-    "HALVES", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
+    "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
-HALVES = ("float16", "bfloat16")
 
 
 def pair(where: str, names: tuple[str, str], one: Any, other: Any, out: Any = None) -> tuple[Array, Array]:

@@ -21,8 +21,8 @@ from ...problems.einsum_problem import EinsumProblem, contraction_flops
 from ...problems.memory_layout import contiguous_strides
 from ...problems.op_registry import operations
 from ..array_arguments import cast, functions, into
-from .contraction_choice import choice_of
-from .contraction_path import contraction_path
+from ..contraction_planner import contraction_path
+from .explain import choice_of
 from .steps import Step
 
 __all__ = ["DeviceContraction"]

@@ -19,7 +19,7 @@ from .. import device_dispatch, promote
 from ..array_arguments import check_array, check_out, given
 from ..operation import published
 from . import device
-from .contraction_choice import EinsumChoice, choice_of
+from .explain import EinsumChoice, choice_of
 from .plan import Contraction
 
 __all__ = ["einsum"]

@@ -21,7 +21,7 @@ from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
 from ...problems.memory_layout import contiguous_strides
-from .contraction_path import contraction_path
+from ..contraction_planner import contraction_path
 from .execute import EinsumPlan, maker, mover, narrowed, viewer, written
 from .layout import Pair, Steps, Term, axes_in_order, dense, pair
 from .steps import Step, cost_later, kept_labels, looping
