@@ -63,6 +63,9 @@ residual
 out
     Array of the result's shape and dtype, any strides; must not overlap the operands, but may be `residual` itself.""",
     "as_matmul": "Raises\n------\nBadValue, BadType\n    As `matmul`.",
+    "matrix_product": "Returns\n-------\nndarray\n    Shape (m, n).\n\n{as_matmul}",
+    "stack_product": "Returns\n-------\nndarray\n    Shape (b, m, n).\n\n{as_matmul}",
+    "scalar_product": "Returns\n-------\nscalar\n    Of the vectors' dtype.\n\n{as_matmul}",
     "no_convergence": "Raises\n------\nLinAlgError\n    Not finite, or no convergence.",
     "singular": "Raises\n------\nLinAlgError\n    A is singular.",
     "rectangular": "A\n    Shape (..., m, n).",

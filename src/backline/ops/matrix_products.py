@@ -28,17 +28,10 @@ def _as_matrix(role: str, array: Array, shape: tuple[int, ...], strides: tuple[i
 
 
 def _product(
-    where: str,
-    a: Array,
-    b: Array,
-    out: Array | None,
-    *,
-    c: Array | None = None,
-    alpha: Any = 1,
-    beta: Any = 0,
+    where: str, a: Array, b: Array, out: Array | None, *, c: Array | None = None, alpha: Any = 1, beta: Any = 0,
     conj: bool = False,
-) -> MatmulProblem:
-    """The Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
+) -> MatmulProblem:  # fmt: skip
+    """Returns the Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
     if a.dtype != b.dtype:
         raise BadType(
             f"{where}: operands have dtypes {a.dtype} and {b.dtype}, expected m1 and m2 to have the same dtype",
@@ -128,12 +121,26 @@ def _arrays(where: str, **arrays: Any) -> None:
         check_array(value, f"{where}: {name}")
 
 
-def _rank(where: str, name: str, array: Array, rank: int) -> None:
-    if array.ndim != rank:
-        raise BadValue(
-            f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}",
-            cause=f"{_MUST_BE[rank].format(name=name)}, but got {array.ndim}D",
-        )
+def _ranks(where: str, ranks: tuple[int, int], **arrays: Any) -> None:
+    """Refuses what are not arrays of these ranks, and stacks of different lengths."""
+    _arrays(where, **arrays)
+    for (name, array), rank in zip(arrays.items(), ranks, strict=True):
+        if array.ndim != rank:
+            raise BadValue(
+                f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}",
+                cause=f"{_MUST_BE[rank].format(name=name)}, but got {array.ndim}D",
+            )
+    a, b = arrays.values()
+    if ranks == (3, 3) and a.shape[0] != b.shape[0]:
+        raise BadValue(f"{where}: stacks of {a.shape[0]} and {b.shape[0]} matrices", cause=_in_torch(where, a, b))
+
+
+def _added(where: str, rank: int, c: Any, alpha: Any, beta: Any, out: Any, **arrays: Any) -> MatmulProblem:
+    """Returns the Problem of a product of matrices, or of stacks of them, that is added to something."""
+    _arrays(where, input=c)
+    _ranks(where, (rank, rank), **arrays)
+    a, b = arrays.values()
+    return _product(where, a, b, out, c=c, alpha=_factor(where, "alpha", alpha), beta=_factor(where, "beta", beta))
 
 
 @operation("matmul", sizes="{n}x{n} {n}x{n}", bench=True)
@@ -190,12 +197,7 @@ def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
         Shapes (m, k) and (k, n), one dtype.
     {out_matrix}
 
-    Returns
-    -------
-    ndarray
-        Shape (m, n).
-
-    {as_matmul}
+    {matrix_product}
 
     Examples
     --------
@@ -203,9 +205,7 @@ def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
     >>> backline.mm(np.eye(2), np.ones((2, 3))).shape
     (2, 3)
     """
-    _arrays("mm", input=input, mat2=mat2)
-    _rank("mm", "input", input, 2)
-    _rank("mm", "mat2", mat2, 2)
+    _ranks("mm", (2, 2), input=input, mat2=mat2)
     return _product("mm", input, mat2, out)
 
 
@@ -220,12 +220,7 @@ def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem
     out
         Array of shape (b, m, n).
 
-    Returns
-    -------
-    ndarray
-        Shape (b, m, n).
-
-    {as_matmul}
+    {stack_product}
 
     Examples
     --------
@@ -233,11 +228,7 @@ def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem
     >>> backline.bmm(np.ones((5, 2, 3)), np.ones((5, 3, 4))).shape
     (5, 2, 4)
     """
-    _arrays("bmm", input=input, mat2=mat2)
-    _rank("bmm", "input", input, 3)
-    _rank("bmm", "mat2", mat2, 3)
-    if input.shape[0] != mat2.shape[0]:
-        raise BadValue(f"bmm: stacks of {input.shape[0]} and {mat2.shape[0]} matrices", cause=_in_torch("bmm", input, mat2))
+    _ranks("bmm", (3, 3), input=input, mat2=mat2)
     return _product("bmm", input, mat2, out)
 
 
@@ -265,9 +256,7 @@ def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
     >>> backline.mv(np.eye(2), np.array([3.0, 4.0]))
     array([3., 4.])
     """
-    _arrays("mv", input=input, vec=vec)
-    _rank("mv", "input", input, 2)
-    _rank("mv", "vec", vec, 1)
+    _ranks("mv", (2, 1), input=input, vec=vec)
     return _product("mv", input, vec, out)
 
 
@@ -281,12 +270,7 @@ def dot(input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProbl
         Vectors of equal length and dtype.
     {out_scalar}
 
-    Returns
-    -------
-    scalar
-        Of the vectors' dtype.
-
-    {as_matmul}
+    {scalar_product}
 
     Examples
     --------
@@ -294,9 +278,7 @@ def dot(input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProbl
     >>> float(backline.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
     11.0
     """
-    _arrays("dot", input=input, tensor=tensor)
-    _rank("dot", "input", input, 1)
-    _rank("dot", "tensor", tensor, 1)
+    _ranks("dot", (1, 1), input=input, tensor=tensor)
     return _product("dot", input, tensor, out)
 
 
@@ -310,12 +292,7 @@ def vdot(input: Array, other: Array, *, out: Array | None = None) -> MatmulProbl
         Vectors of equal length and dtype.
     {out_scalar}
 
-    Returns
-    -------
-    scalar
-        Of the vectors' dtype.
-
-    {as_matmul}
+    {scalar_product}
 
     Examples
     --------
@@ -323,9 +300,7 @@ def vdot(input: Array, other: Array, *, out: Array | None = None) -> MatmulProbl
     >>> complex(backline.vdot(np.array([1j]), np.array([1j])))
     (1+0j)
     """
-    _arrays("vdot", input=input, other=other)
-    _rank("vdot", "input", input, 1)
-    _rank("vdot", "other", other, 1)
+    _ranks("vdot", (1, 1), input=input, other=other)
     return _product("vdot", input, other, out, conj=input.dtype.kind == "c")
 
 
@@ -339,12 +314,7 @@ def outer(input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProbl
         Vectors of lengths m and n, one dtype.
     {out_matrix}
 
-    Returns
-    -------
-    ndarray
-        Shape (m, n).
-
-    {as_matmul}
+    {matrix_product}
 
     Examples
     --------
@@ -353,9 +323,7 @@ def outer(input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProbl
     array([[3., 4.],
            [6., 8.]])
     """
-    _arrays("outer", input=input, vec2=vec2)
-    _rank("outer", "input", input, 1)
-    _rank("outer", "vec2", vec2, 1)
+    _ranks("outer", (1, 1), input=input, vec2=vec2)
     return _product("outer", input[:, None], vec2[None, :], out)
 
 
@@ -373,12 +341,7 @@ def addmm(
     {beta_alpha}
     {out_or_input}
 
-    Returns
-    -------
-    ndarray
-        Shape (m, n).
-
-    {as_matmul}
+    {matrix_product}
 
     Examples
     --------
@@ -387,10 +350,7 @@ def addmm(
     array([[4., 2.],
            [1., 5.]])
     """
-    _arrays("addmm", input=input, mat1=mat1, mat2=mat2)
-    _rank("addmm", "mat1", mat1, 2)
-    _rank("addmm", "mat2", mat2, 2)
-    return _product("addmm", mat1, mat2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
+    return _added("addmm", 2, input, alpha, beta, out, mat1=mat1, mat2=mat2)
 
 
 @operation("baddbmm")
@@ -409,12 +369,7 @@ def baddbmm(
     out
         Array of shape (b, m, n); may be `input` itself.
 
-    Returns
-    -------
-    ndarray
-        Shape (b, m, n).
-
-    {as_matmul}
+    {stack_product}
 
     Examples
     --------
@@ -422,20 +377,13 @@ def baddbmm(
     >>> backline.baddbmm(np.zeros(1), np.ones((4, 2, 3)), np.ones((4, 3, 2))).max().item()
     3.0
     """
-    _arrays("baddbmm", input=input, batch1=batch1, batch2=batch2)
-    _rank("baddbmm", "batch1", batch1, 3)
-    _rank("baddbmm", "batch2", batch2, 3)
-    if batch1.shape[0] != batch2.shape[0]:
-        cause = _in_torch("baddbmm", batch1, batch2)
-        raise BadValue(f"baddbmm: stacks of {batch1.shape[0]} and {batch2.shape[0]} matrices", cause=cause)
-    return _product("baddbmm", batch1, batch2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
+    return _added("baddbmm", 3, input, alpha, beta, out, batch1=batch1, batch2=batch2)
 
 
-def _factor(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
+def _factor(where: str, name: str, value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
-        raise BadType(f"alpha and beta are numbers, not {type(value).__name__}")
+        raise BadType(f"{where}: {name} is a number, not {type(value).__name__}")
     if isinstance(value, int):
-        number("addmm", "alpha or beta", value)
+        number(where, name, value)
     return value
