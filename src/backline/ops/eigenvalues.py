@@ -98,10 +98,8 @@ def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> Linalg
     half = UPLO.upper()
     if half not in ("L", "U"):
         raise BadValue(f"{where}: Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
-    results: tuple[Any, ...] = (((n,), _real(a.dtype)),)
-    if vectors:
-        results += (((n, n), a.dtype),)
-    return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
+    results = ((n,), _real(a.dtype)), ((n, n), a.dtype)
+    return problem(f"linalg.{where}", {"a": a}, {"UPLO": half}, out, *results[: 1 + vectors])
 
 
 @operation("eig", module="backline.linalg", results=Eig, flops=lambda m, n, k: 25 * n**3, powers=(0, 1, 0))
@@ -129,9 +127,7 @@ def eig(A: Array) -> LinalgProblem:
     >>> backline.linalg.eig(np.diag([1.0, 2.0])).eigenvalues
     array([1.+0.j, 2.+0.j])
     """
-    a = matrix("eig", "A", A, square=True)
-    n = a.shape[-1]
-    return problem("linalg.eig", {"a": a}, a.shape[:-2], (n, n, 0), {})
+    return problem("linalg.eig", {"a": matrix("eig", "A", A, square=True)}, {}, None)
 
 
 @operation("eigvals", module="backline.linalg", flops=lambda m, n, k: 10 * n**3, check="values", powers=(0, 1, 0))
@@ -155,9 +151,7 @@ def eigvals(A: Array) -> LinalgProblem:
     >>> backline.linalg.eigvals(np.diag([1.0, 2.0]))
     array([1.+0.j, 2.+0.j])
     """
-    a = matrix("eigvals", "A", A, square=True)
-    n = a.shape[-1]
-    return problem("linalg.eigvals", {"a": a}, a.shape[:-2], (n, n, 0), {})
+    return problem("linalg.eigvals", {"a": matrix("eigvals", "A", A, square=True)}, {}, None)
 
 
 @operation(
@@ -198,7 +192,7 @@ def svd(
     k = min(m, n)
     results = (((m, m if full else k), a.dtype), ((k,), _real(a.dtype)), ((n if full else k, n), a.dtype))
     parameters = {"full_matrices": full, "driver": _svd_driver("svd", driver)}
-    return problem("linalg.svd", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, results)
+    return problem("linalg.svd", {"a": a}, parameters, out, *results)
 
 
 @operation(
@@ -230,9 +224,8 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
     array([2., 1.])
     """
     a = matrix("svdvals", "A", A)
-    m, n = a.shape[-2:]
     parameters = {"driver": _svd_driver("svdvals", driver)}
-    return problem("linalg.svdvals", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, (((min(m, n),), _real(a.dtype)),))
+    return problem("linalg.svdvals", {"a": a}, parameters, out, ((min(a.shape[-2:]),), _real(a.dtype)))
 
 
 def _svd_driver(where: str, driver: Any) -> str | None:

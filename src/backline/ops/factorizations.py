@@ -22,12 +22,8 @@ __all__ = ["cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "lu_
 
 def _cholesky(where: str, A: Any, upper: bool, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A, square=True)
-    n = a.shape[-1]
-    results: tuple[Any, ...] = (((n, n), a.dtype),)
-    if not check:
-        results += (((), np.int32),)
     parameters = {"upper": flag(where, "upper", upper), "check": check}
-    return problem("linalg.cholesky", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
+    return problem("linalg.cholesky", {"a": a}, parameters, out, (a.shape[-2:], a.dtype))
 
 
 @operation(
@@ -96,8 +92,7 @@ def cholesky_ex(
     >>> int(backline.linalg.cholesky_ex(-np.eye(2)).info)
     1
     """
-    no_check("cholesky_ex", check_errors)
-    return _cholesky("cholesky_ex", A, upper, False, out)
+    return _cholesky("cholesky_ex", A, upper, no_check("cholesky_ex", check_errors), out)
 
 
 @operation(
@@ -141,9 +136,9 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
             f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit",
             cause=f"Incompatible matrix sizes for cholesky_solve: {sizes}",
         )
-    n, k = b.shape[-2:]
     parameters = {"upper": flag("cholesky_solve", "upper", upper)}
-    return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
+    core = b.shape[-2:]
+    return problem("cholesky_solve", {"b": b, "a": a}, parameters, out, (core, a.dtype), k=core[1], batch=batch)
 
 
 @operation(
@@ -181,20 +176,16 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
            [-0.5,  1. ]])
     """
     a = matrix("cholesky_inverse", "L", L, square=True)
-    n = a.shape[-1]
     parameters = {"upper": flag("cholesky_inverse", "upper", upper)}
-    return problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
+    return problem("cholesky_inverse", {"a": a}, parameters, out, (a.shape[-2:], a.dtype))
 
 
 def _lu_factor(where: str, A: Any, pivot: Any, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A)
     if not flag(where, "pivot", pivot):
         raise BadValue(f"{where}: pivot=False", cause="no CPU library has LU without pivoting", remedy="pivot=True")
-    m, n = a.shape[-2:]
-    results: tuple[Any, ...] = (((m, n), a.dtype), ((min(m, n),), np.int32))
-    if not check:
-        results += (((), np.int32),)
-    return problem("linalg.lu_factor", {"a": a}, a.shape[:-2], (m, n, 0), {"check": check}, out, results)
+    results = (a.shape[-2:], a.dtype), ((min(a.shape[-2:]),), np.int32)
+    return problem("linalg.lu_factor", {"a": a}, {"check": check}, out, *results)
 
 
 @operation("lu_factor", module="backline.linalg", results=LUFactor, flops=lambda m, n, k: m * n**2 - n**3 / 3, bench=True)
@@ -254,8 +245,7 @@ def lu_factor_ex(
     >>> int(backline.linalg.lu_factor_ex(np.zeros((2, 2))).info)
     1
     """
-    no_check("lu_factor_ex", check_errors)
-    return _lu_factor("lu_factor_ex", A, pivot, False, out)
+    return _lu_factor("lu_factor_ex", A, pivot, no_check("lu_factor_ex", check_errors), out)
 
 
 @operation("qr", module="backline.linalg", results=QR, flops=lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3, bench=True)
@@ -292,5 +282,4 @@ def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = Non
     if mode == "r" and out is not None:
         raise BadValue("qr: out with mode='r'", cause="there is one result only", remedy="mode='reduced'")
     k = m if mode == "complete" else min(m, n)
-    results = (((m, k), a.dtype), ((k, n), a.dtype))
-    return problem("linalg.qr", {"a": a}, a.shape[:-2], (m, n, 0), {"mode": mode}, out, results)
+    return problem("linalg.qr", {"a": a}, {"mode": mode}, out, ((m, k), a.dtype), ((k, n), a.dtype))
