@@ -23,26 +23,8 @@ _UNIQUE = {
 
 
 def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: str = "input") -> int:
-    """Return an axis of an array of this shape, counted from 0.
+    """Returns an axis of an array of this shape, counted from 0; `where`, `name` and `array` are words for an error.
 
-    Parameters
-    ----------
-    where, name, array
-        The operation, its parameter and the array, for the text of an error.
-    value
-        The axis as the caller gave it; negative numbers count from the last.
-    shape
-        The array's shape.
-
-    Raises
-    ------
-    BadType
-        Not an integer.
-    BadAxis
-        The array has no such axis.
-
-    Examples
-    --------
     >>> axis_of("softmax", "dim", -1, (2, 3))
     1
     """
@@ -61,12 +43,8 @@ def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: st
 
 
 def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: str = "input") -> tuple[int, ...]:
-    """Return one axis or several different ones, each counted from 0.
+    """Returns one axis or several different ones, each counted from 0, as `axis_of` does.
 
-    Parameters and errors are those of `axis_of`; an axis named twice is a `BadValue`.
-
-    Examples
-    --------
     >>> axes_of("fftn", "dim", (0, -1), (2, 3))
     (0, 1)
     """

@@ -21,25 +21,10 @@ Path = tuple[tuple[int, ...], ...]
 def contraction_path(equation: str, shapes: tuple[tuple[int, ...], ...], memory_limit: int | None = None) -> Path:
     """Returns the order in which to contract operands of these shapes, under the switches that hold here.
 
-    Parameters
-    ----------
-    equation
-        Explicit, with an arrow and without an ellipsis: ``"ij,jk,kl->il"``.
-    shapes
-        Shape of each operand; axes of one label are equal or 1.
-    memory_limit
-        Most elements that an intermediate result may have. Operands that cannot keep to it two by two are contracted at once.
-
-    Notes
-    -----
     From left to right for fewer than three operands, or while opt_einsum is not enabled; else opt_einsum searches, as
-    ``opt_einsum.strategy`` says. What was found is kept.
+    ``opt_einsum.strategy`` says, and the path is kept. The equation has an arrow and no ellipsis; axes of one label are equal or
+    1. With `memory_limit`, operands whose intermediate results would have more elements are contracted at once.
 
-    Examples
-    --------
-    >>> shapes = ((2, 1000), (1000, 2), (2, 1000))
-    >>> contraction_path("ij,jk,kl->il", shapes)
-    ((0, 1), (0, 1))
     >>> contraction_path("ij,jk,kl->il", ((1000, 2), (2, 1000), (1000, 2)))
     ((1, 2), (0, 1))
     >>> from backline.backends import opt_einsum
@@ -65,17 +50,10 @@ def origin(count: int, memory_limit: int | None) -> str:
 
 @lru_cache(maxsize=512)
 def chain_path(sizes: tuple[int, ...]) -> Path:
-    """Returns the order in which a chain of matrices takes the fewest operations.
+    """Returns the order in which a chain of matrices takes the fewest operations; `sizes` are its rows, then each one's columns.
 
     Dynamic programming over the ends of partial products: T. H. Cormen et al., Introduction to Algorithms, section 15.2.
 
-    Parameters
-    ----------
-    sizes
-        Rows of the first matrix, then columns of every one.
-
-    Examples
-    --------
     >>> chain_path((1000, 2, 1000, 2))
     ((1, 2), (0, 1))
     """

@@ -142,13 +142,9 @@ def grouped(where: str, groups: int, weight: str, shape: tuple[int, ...], channe
 
 
 def points_of(
-    where: str,
-    image: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: Pairs,
+    where: str, image: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...], padding: Pairs,
     dilation: tuple[int, ...],
-) -> tuple[int, ...]:
+) -> tuple[int, ...]:  # fmt: skip
     """Returns the sizes of the resulting images."""
     points = []
     for n, k, s, (before, after), d in zip(image, kernel, stride, padding, dilation, strict=True):
@@ -207,17 +203,9 @@ def _finished(
 
 
 def conv_problem(
-    where: str,
-    rank: int,
-    arrays: dict[str, Any],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Any,
-    activation: Any,
-    *,
+    where: str, rank: int, arrays: dict[str, Any], stride: Any, padding: Any, dilation: Any, groups: Any, activation: Any, *,
     of_any_size: bool = False,
-) -> ConvProblem:
+) -> ConvProblem:  # fmt: skip
     """Returns the Problem of a convolution; `arrays` has its arrays by role. With `of_any_size` the images are not known yet."""
     check_arrays(where, arrays)
     weight, input = arrays["weight"], _batched(where, arrays["input"], rank)

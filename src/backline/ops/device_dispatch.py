@@ -32,7 +32,7 @@ def among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def problem_of(name: str, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
-    """The Problem of a call with such arrays."""
+    """Returns the Problem of a call with such arrays."""
     device = _described.device = _device(name, args, kwargs)
     try:
         made = problem(*(_like(v) for v in args), **{k: _like(v) for k, v in kwargs.items()})
@@ -47,15 +47,7 @@ def device() -> str:
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The device that all arrays of a call are on.
-
-    Raises
-    ------
-    BadType
-        NumPy arrays, or another kind, are among them.
-    BadValue
-        They are on several devices.
-    """
+    """Returns the device that all arrays of a call are on; refuses arrays of several kinds or devices."""
     found = [(kind, kind.device(array)) for array, kind in arrays_in(iter((*args, *kwargs.values())))]
     values = [part for v in (*args, *kwargs.values()) for part in (v if isinstance(v, tuple) else (v,))]
     kinds = dict.fromkeys(kind.title for kind, _ in found)

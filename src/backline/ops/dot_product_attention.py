@@ -22,17 +22,9 @@ WHERE = "scaled_dot_product_attention"
 
 @operation(WHERE, module="backline.nn.functional", family="attention")
 def scaled_dot_product_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    seed: int | None = None,
-) -> AttentionProblem:
+    query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False, *, seed: int | None = None,
+) -> AttentionProblem:  # fmt: skip
     """Attention: ``softmax(scale * query @ key.T + mask) @ value``.
 
     Parameters
@@ -92,24 +84,10 @@ def scaled_dot_product_attention(
 
 
 def attention_call(
-    where: str,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any,
-    dropout_p: Any,
-    is_causal: Any,
-    scale: Any,
-    enable_gqa: Any,
+    where: str, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any,
     seed: Any,
-) -> AttentionProblem:
-    """The Problem of a call, checked for everything that no kernel could run.
-
-    Raises
-    ------
-    BadValue, BadType
-        As `scaled_dot_product_attention`.
-    """
+) -> AttentionProblem:  # fmt: skip
+    """Returns the Problem of a call, checked for everything that no kernel could run."""
     arrays = {"query": query, "key": key, "value": value}
     for name, array in arrays.items():
         check_array(array, f"{where}: {name}")
@@ -141,13 +119,7 @@ def _dtypes_clash(problem: AttentionProblem) -> bool:
 
 
 def _lead(problem: AttentionProblem) -> tuple[int, ...]:
-    """Batch and heads of the result: those of the arrays, broadcast; with enable_gqa the query's heads.
-
-    Raises
-    ------
-    ValueError
-        They do not broadcast.
-    """
+    """Returns batch and heads of the result, those of the arrays broadcast; a `ValueError` says that they do not."""
     if not problem.enable_gqa:
         return np.broadcast_shapes(*(shape[:-2] for shape in problem.shapes))
     batch = np.broadcast_shapes(*(shape[:-3] for shape in problem.shapes))
@@ -155,12 +127,12 @@ def _lead(problem: AttentionProblem) -> tuple[int, ...]:
 
 
 def result_shape(problem: AttentionProblem) -> tuple[int, ...]:
-    """Shape of the result of a Problem that was checked."""
+    """Returns the shape of the result of a Problem that was checked."""
     return (*_lead(problem), problem.lengths[0], problem.dims[2])
 
 
 def _check_shapes(where: str, problem: AttentionProblem) -> None:
-    """That batches and heads broadcast, and the mask to them."""
+    """Refuses batches and heads that do not broadcast, and a mask that does not broadcast to them."""
     try:
         lead = _lead(problem)
     except ValueError:

@@ -20,18 +20,9 @@ WHERE = "scaled_dot_product_attention_backward"
 
 @operation(WHERE, module="backline.nn.grad", family="attention", results=AttentionGrads)
 def scaled_dot_product_attention_backward(
-    query: Array,
-    key: Array,
-    value: Array,
-    grad_output: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    seed: int | None = None,
-) -> AttentionProblem:
+    query: Array, key: Array, value: Array, grad_output: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, seed: int | None = None,
+) -> AttentionProblem:  # fmt: skip
     """Gradients of `scaled_dot_product_attention` with respect to its arrays.
 
     Parameters

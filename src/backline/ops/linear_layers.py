@@ -84,14 +84,9 @@ def _operand(role: str, array: Array, whole: bool) -> Operand:
 
 @operation("linear", module=MODULE)
 def linear(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
+    input: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None, residual: Array | None = None,
     out: Array | None = None,
-) -> MatmulProblem | LinearProblem:
+) -> MatmulProblem | LinearProblem:  # fmt: skip
     """``activation(input @ weight.T + bias + residual)``.
 
     Parameters

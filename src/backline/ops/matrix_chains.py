@@ -164,13 +164,9 @@ def _total(array: Array, axes: list[int]) -> Array:
 @composed_of("matmul", module="backline")
 @on_its_device
 def tensordot(
-    a: Array,
-    b: Array,
-    dims: int | tuple[Sequence[int], Sequence[int]] = 2,
-    out: Array | None = None,
-    *,
+    a: Array, b: Array, dims: int | tuple[Sequence[int], Sequence[int]] = 2, out: Array | None = None, *,
     axes: int | tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Sum of products over several axes.
 
     Parameters

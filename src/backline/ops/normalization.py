@@ -41,12 +41,9 @@ def normalized_axes(where: str, input: Array, normalized_shape: Any) -> tuple[in
 
 @operation("layer_norm", module=MODULE, family="neural")
 def layer_norm(
-    input: Array,
-    normalized_shape: int | Sequence[int],
-    weight: Array | None = None,
-    bias: Array | None = None,
+    input: Array, normalized_shape: int | Sequence[int], weight: Array | None = None, bias: Array | None = None,
     eps: float = 1e-5,
-) -> NeuralProblem:
+) -> NeuralProblem:  # fmt: skip
     """Normalizes the last axes to mean 0 and variance 1, then scales and shifts them.
 
     Parameters
@@ -87,13 +84,9 @@ def layer_norm(
 
 @operation("batch_norm_inference", module=MODULE, family="neural")
 def _inference(
-    input: Array,
-    running_mean: Array | None,
-    running_var: Array | None,
-    weight: Array | None = None,
-    bias: Array | None = None,
+    input: Array, running_mean: Array | None, running_var: Array | None, weight: Array | None = None, bias: Array | None = None,
     eps: float = 1e-5,
-) -> NeuralProblem:
+) -> NeuralProblem:  # fmt: skip
     """Builds the Problem of `batch_norm` with given statistics."""
     array, parameters = _checked("batch_norm", input, running_mean, running_var, weight, bias)
     for name in ("mean", "variance"):
@@ -132,15 +125,9 @@ def _checked(
 
 @on_its_device
 def batch_norm(
-    input: Array,
-    running_mean: Array | None,
-    running_var: Array | None,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Array:
+    input: Array, running_mean: Array | None, running_var: Array | None, weight: Array | None = None, bias: Array | None = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Array:  # fmt: skip
     """Normalizes every channel to mean 0 and variance 1, then scales and shifts it.
 
     Parameters

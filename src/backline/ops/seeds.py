@@ -59,13 +59,7 @@ def manual_seed(seed: int) -> np.random.Generator:
 
 
 def drawn_generator(where: str) -> np.random.Generator:
-    """Returns the process's generator.
-
-    Raises
-    ------
-    BadValue
-        There is none: `manual_seed` has not been called.
-    """
+    """Returns the process's generator; a `BadValue` says that `manual_seed` has not been called."""
     if _generator is None:
         raise BadValue(
             f"{where}: dropout without a seed" if where != "dropout" else "dropout without a seed",
@@ -84,13 +78,7 @@ def seed_given(where: str, seed: Any, kind: str = "an int") -> int | None:
 
 
 def seed_of(where: str, seed: Any) -> int:
-    """Returns the seed of a call, or one from the process's generator, which moves on.
-
-    Raises
-    ------
-    BadType, BadValue
-        Not an int, or negative; none, and as `drawn_generator`.
-    """
+    """Returns the seed of a call, or one from the process's generator, which moves on."""
     number = seed_given(where, seed)
     return DrawnSeed(drawn_generator(where).integers(2**63)) if number is None else number
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ...engine.choice import Candidate, Choice
 from ...libraries.base import LEVELS, Algorithm
 from ...problems import short
-from ...problems.einsum_problem import EinsumProblem
 from ..contraction_planner import origin
-from .steps import Step
+from .steps import Step, StepWriter
 
 __all__ = ["EinsumChoice", "choice_of"]
-
-
-class FoundSteps(Protocol):
-    """A contraction whose steps are found: one on the CPU or one on a device."""
-
-    problem: EinsumProblem
-    path: tuple[tuple[int, ...], ...]
-    steps: list[Step]
-    home: str  # library that makes views
-    direct: object  # Plan of the whole sum in one call, if any
 
 
 @dataclass(slots=True, repr=False)
@@ -86,7 +74,7 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} GiB"
 
 
-def choice_of(contraction: FoundSteps) -> EinsumChoice:
+def choice_of(contraction: StepWriter) -> EinsumChoice:
     """Returns what was chosen for the steps of a contraction."""
     problem = contraction.problem
     choices = [step.choice for step in contraction.steps if step.choice is not None]
@@ -119,5 +107,5 @@ def choice_of(contraction: FoundSteps) -> EinsumChoice:
     return found
 
 
-def _taken(contraction: FoundSteps) -> list[tuple[Step, Algorithm]]:
+def _taken(contraction: StepWriter) -> list[tuple[Step, Algorithm]]:
     return [(s, s.choice.chosen) for s in contraction.steps if s.choice is not None and s.choice.chosen is not None]
