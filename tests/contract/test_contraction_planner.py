@@ -34,7 +34,8 @@ def cost(sizes: tuple[int, ...], path: Path) -> int:
 
 
 @pytest.mark.parametrize("count", range(2, 9))
-def test_chains_take_the_fewest_operations(count: int, rng: np.random.Generator) -> None:
+def test_chains_take_the_fewest_operations(count: int) -> None:
+    rng = np.random.default_rng(count)
     for _ in range(20):
         sizes = tuple(map(int, rng.integers(1, 60, count + 1)))
 
