@@ -48,9 +48,7 @@ Raises
 {raised}
     {errors}
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.functional.{name}{example}
 """
 FLOATING = {
@@ -131,9 +129,7 @@ Notes
 -----
 The largest element is subtracted first: nothing overflows.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.functional.{example}
 """
 SOFTMAX_FACTS = {
@@ -217,9 +213,7 @@ def dropout(
     Which elements are dropped depends on the seed and the shape, not on dtype, memory layout, library or number of threads.
     The numbers are those of ``numpy.random.default_rng(seed).random``, one for each element in C order.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> x = np.ones(8, np.float32)
     >>> backline.nn.functional.dropout(x, 0.5, seed=1)
     array([2., 2., 0., 2., 0., 0., 2., 0.], dtype=float32)

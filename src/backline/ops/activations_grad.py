@@ -49,9 +49,7 @@ Raises
 BadType, BadValue
     Not arrays of floating-point numbers, of one shape and dtype{errors}.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.grad.{op}_input{example}
 """
 SIGMOID = ", with the sigmoid s of x"

@@ -51,9 +51,7 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
     BadType
         Not arrays of real floating-point numbers of one dtype.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cdist(np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0]]))
     array([[0.],
            [5.]])

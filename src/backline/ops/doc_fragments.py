@@ -15,6 +15,7 @@ FRAGMENTS: dict[str, str] = {
     "as_input": "Returns\n-------\nndarray\n    As `input`.",
     "grad_output": "grad_output\n    Array of the same shape and dtype.",
     "one_dtype": "Raises\n------\nBadType, BadValue\n    Not arrays of one dtype; shapes that do not fit.",
+    "examples": "Examples\n--------\n>>> import numpy as np, backline",
     "conv_types": "BadType\n    Not arrays, different dtypes, booleans, or numbers that are not ints.",
     "conv_numbers": "Shapes, groups, stride, padding or dilation that do not fit",
     "max_plans": """max_plans

@@ -51,9 +51,7 @@ def scaled_dot_product_attention_backward(
     "math" computes the weights again and holds all of them; it alone has the gradient of a mask. "flash", "efficient" and cuDNN's
     kernel, on CUDA, hold none. A key that takes no part has no share in any gradient.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> q, k, v = np.zeros((1, 2)), np.zeros((2, 2)), np.array([[1.0], [3.0]])
     >>> backline.nn.grad.scaled_dot_product_attention_backward(q, k, v, np.ones((1, 1))).value
     array([[0.5],

@@ -51,9 +51,7 @@ def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -
     -----
     LAPACK `?syevd` or `?heevd`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eigh(np.diag([2.0, 1.0])).eigenvalues
     array([1., 2.])
     """
@@ -81,9 +79,7 @@ def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgPr
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eigvalsh(np.diag([2.0, 1.0]))
     array([1., 2.])
     """
@@ -121,9 +117,7 @@ def eig(A: Array) -> LinalgProblem:
     -----
     LAPACK `?geev`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eig(np.diag([1.0, 2.0])).eigenvalues
     array([1.+0.j, 2.+0.j])
     """
@@ -145,9 +139,7 @@ def eigvals(A: Array) -> LinalgProblem:
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eigvals(np.diag([1.0, 2.0]))
     array([1.+0.j, 2.+0.j])
     """
@@ -180,9 +172,7 @@ def svd(
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.svd(np.diag([1.0, 2.0])).S
     array([2., 1.])
     """
@@ -217,9 +207,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.svdvals(np.diag([1.0, 2.0]))
     array([2., 1.])
     """

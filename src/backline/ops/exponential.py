@@ -82,9 +82,7 @@ def matrix_exp(A: Array) -> Array:
     that is too large, and as many squarings (Bader, Blanes and Casas 2019, as in PyTorch). Matrices of a batch take the degree of
     their own norm in NumPy's arrays; in those of devices, where norms are read back, that of the largest.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.matrix_exp(np.array([[0.0, 1.0], [0.0, 0.0]]))
     array([[1., 1.],
            [0., 1.]])

@@ -56,9 +56,7 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     -----
     LAPACK `?potrf`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
     array([[2., 0.],
            [1., 2.]])
@@ -86,9 +84,7 @@ def cholesky_ex(
     CholeskyEx
         `L` and `info`: 0, or the order of the first leading minor that is not positive definite.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.cholesky_ex(-np.eye(2)).info)
     1
     """
@@ -120,9 +116,7 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     -----
     LAPACK `?potrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cholesky_solve(np.ones((2, 1)), np.diag([2.0, 1.0])).ravel()
     array([0.25, 1.  ])
     """
@@ -168,9 +162,7 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     -----
     LAPACK `?potri`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
     array([[ 0.5, -0.5],
            [-0.5,  1. ]])
@@ -212,9 +204,7 @@ def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None =
     -----
     LAPACK `?getrf`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.lu_factor(np.array([[1.0, 2.0], [4.0, 4.0]])).pivots
     array([2, 2], dtype=int32)
     """
@@ -239,9 +229,7 @@ def lu_factor_ex(
     LUFactorEx
         `LU`, `pivots`, `info`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.lu_factor_ex(np.zeros((2, 2))).info)
     1
     """
@@ -269,9 +257,7 @@ def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = Non
     -----
     LAPACK `?geqrf` and `?orgqr` or `?ungqr`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> q, r = backline.linalg.qr(np.ones((3, 2)))
     >>> q.shape, r.shape
     ((3, 2), (2, 2))

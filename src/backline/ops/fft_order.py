@@ -134,9 +134,7 @@ Raises
 BadType, BadValue
     No such axis, or one named twice; an `out` that does not fit.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 {example}
 """
 SHIFT_FACTS = {

@@ -43,9 +43,7 @@ Raises
 BadType, BadValue
     No array of numbers; no such axis or `norm`; a size below 1, or more than memory holds; an `out` that does not fit{errors}.
 {notes}
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.fft.{name}{example}
 """
 

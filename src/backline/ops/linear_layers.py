@@ -119,9 +119,7 @@ def linear(
     -----
     16-bit floats accumulate in float32 and round once, after the activation.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> x, weight, bias = np.array([[1.0, 2.0]]), np.array([[1.0, 1.0], [-2.0, 0.0]]), np.array([0.5, 0.5])
     >>> backline.nn.functional.linear(x, weight, bias)
     array([[ 3.5, -1.5]])
@@ -191,9 +189,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     Two products: of `input1` and all matrices, then of each of the results and `input2`. The first one's result has ``out * in2``
     elements for each row; rows are taken in groups so that it stays within 8 MB, 256 MB on devices.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.nn.functional.bilinear(np.array([1.0, 2.0]), np.array([3.0]), np.ones((1, 2, 1)))
     array([9.])
     """

@@ -35,9 +35,7 @@ ndarray
 
 {one_dtype}
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.grad.linear_{by}(np.array([[1.0, 2.0]]), np.array([[3.0]]))
 array([[3., 6.]])
 """
@@ -105,9 +103,7 @@ def linear_bias(grad_output: Array) -> Array:
     BadType, BadValue
         Not an array of floating-point numbers with an axis.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.nn.grad.linear_bias(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([4., 6.])
     """

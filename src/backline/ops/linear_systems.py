@@ -52,9 +52,7 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     -----
     LAPACK `?getrf` and `?getri`, or `?gesv` against the identity. To solve, use `solve`: it is faster and more accurate.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.inv(np.array([[2.0, 1.0], [1.0, 1.0]]))
     array([[ 1., -1.],
            [-1.,  2.]])
@@ -79,9 +77,7 @@ def inv_ex(A: Array, *, check_errors: bool = False, out: tuple[Array, Array] | N
     InvEx
         `inverse` (of no meaning where info is not 0) and `info`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.inv_ex(np.zeros((2, 2))).info)
     1
     """
@@ -160,9 +156,7 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
     -----
     LAPACK `?getrf` and `?getrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.solve(np.diag([2.0, 4.0]), np.array([1.0, 1.0]))
     array([0.5 , 0.25])
     """
@@ -188,9 +182,7 @@ def solve_ex(
     SolveEx
         `result` and `info`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.solve_ex(np.zeros((2, 2)), np.ones(2)).info)
     1
     """
@@ -227,9 +219,7 @@ def lu_solve(
     -----
     LAPACK `?getrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> lu, pivots = backline.linalg.lu_factor(np.diag([2.0, 4.0]))
     >>> backline.linalg.lu_solve(lu, pivots, np.ones((2, 1))).ravel()
     array([0.5 , 0.25])
@@ -283,9 +273,7 @@ def solve_triangular(
     -----
     BLAS `?trsm`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.solve_triangular(np.array([[2.0, 0.0], [1.0, 1.0]]), np.ones((2, 1)), upper=False).ravel()
     array([0.5, 0.5])
     """
@@ -327,9 +315,7 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     LinAlgError
         No full rank under "gels"; A or B not finite; no convergence.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).solution
     array([2.])
     """

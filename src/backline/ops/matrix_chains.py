@@ -47,9 +47,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     -----
     The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, section 15.2).
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.multi_dot([np.ones((2, 50)), np.ones((50, 3)), np.ones((3, 4))]).shape
     (2, 4)
     """
@@ -113,9 +111,7 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     ndarray
         The product.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.chain_matmul(np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 1))).shape
     (2, 1)
     """
@@ -194,9 +190,7 @@ def tensordot(
     Axes are moved by views; a copy is made only where a view cannot be reshaped to a matrix. With `axes` and `einsum`, opt_einsum
     runs on this package: ``opt_einsum.contract(..., backend="backline")``.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5)), dims=2).shape
     (2, 5)
     """

@@ -173,9 +173,7 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
     Runs `?gemm`, `?gemv`, `?dot` or a batched or compiled form of a BLAS library, or NumPy. Half precisions accumulate in
     float32 and round once.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[11.]])
     """
@@ -199,9 +197,7 @@ def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
 
     {matrix_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.mm(np.eye(2), np.ones((2, 3))).shape
     (2, 3)
     """
@@ -222,9 +218,7 @@ def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem
 
     {stack_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.bmm(np.ones((5, 2, 3)), np.ones((5, 3, 4))).shape
     (5, 2, 4)
     """
@@ -250,9 +244,7 @@ def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
 
     {as_matmul}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.mv(np.eye(2), np.array([3.0, 4.0]))
     array([3., 4.])
     """
@@ -272,9 +264,7 @@ def dot(input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProbl
 
     {scalar_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> float(backline.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
     11.0
     """
@@ -294,9 +284,7 @@ def vdot(input: Array, other: Array, *, out: Array | None = None) -> MatmulProbl
 
     {scalar_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> complex(backline.vdot(np.array([1j]), np.array([1j])))
     (1+0j)
     """
@@ -316,9 +304,7 @@ def outer(input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProbl
 
     {matrix_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     array([[3., 4.],
            [6., 8.]])
@@ -343,9 +329,7 @@ def addmm(
 
     {matrix_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.addmm(np.array([1.0, 2.0]), np.eye(2), np.eye(2), alpha=3)
     array([[4., 2.],
            [1., 5.]])
@@ -371,9 +355,7 @@ def baddbmm(
 
     {stack_product}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.baddbmm(np.zeros(1), np.ones((4, 2, 3)), np.ones((4, 3, 2))).max().item()
     3.0
     """

@@ -65,9 +65,7 @@ def layer_norm(
     BadType, BadValue
         Not arrays of floating-point numbers, shapes or dtypes that do not fit, a negative `eps`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.nn.functional.layer_norm(np.array([[1.0, 3.0], [5.0, 5.0]]), 2, eps=0)
     array([[-1.,  1.],
            [nan, nan]])
@@ -154,9 +152,7 @@ def batch_norm(
         Not arrays of floating-point numbers, shapes or dtypes that do not fit; read-only running arrays, or one value for each
         channel, in training. Then nothing is updated.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> mean, variance = np.zeros(1), np.ones(1)
     >>> x = np.array([[1.0], [3.0]])
     >>> backline.nn.functional.batch_norm(x, mean, variance, training=True, eps=0)

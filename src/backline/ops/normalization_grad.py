@@ -67,9 +67,7 @@ Raises
 BadType, BadValue
     As `{op}`; `grad_output` of another shape or dtype.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 {example}
 """
 FACTS = {

@@ -156,9 +156,7 @@ Raises
 BadType, BadValue
     Not an array of floating-point numbers or integers, numbers out of range, images smaller than a window.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.max_pool{rank}d(x, 2).ravel()
 array({largest})
@@ -191,9 +189,7 @@ Raises
 BadType, BadValue
     Not an array of floating-point numbers, numbers out of range, images smaller than a window.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.avg_pool{rank}d(x, 2).ravel()
 array({means})
@@ -218,9 +214,7 @@ Raises
 BadType, BadValue
     Not an array of floating-point numbers, images without points, sizes below 1.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.adaptive_avg_pool{rank}d(x, 1).ravel()
 array([{mean}])

@@ -40,9 +40,7 @@ Raises
 BadType, BadValue
     As the operation; `grad_output` of another shape or dtype.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange({points}.0).reshape({shape})
 >>> backline.nn.grad.max_pool{rank}d_input(x, np.ones(({ones})), 2).ravel()
 array([{largest}])
@@ -69,9 +67,7 @@ Raises
 BadType, BadValue
     As the operation; a shape of `grad_output` that the operation's result would not have.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {argument}).ravel()
 array([{mean}])
 """

@@ -68,9 +68,7 @@ Notes
 What does not depend on the state, the product of W_ih and all steps, is one product. 16-bit floats are computed in float32 and
 rounded once, by oneDNN after every step. Projections (5 arrays for each layer, in torch) are not there.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 {example}
 """
 ONE_STATE = {"hx": "Array of shape (layers * directions, batch, hidden): h", "states": "h_n"}

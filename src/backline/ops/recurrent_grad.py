@@ -40,9 +40,7 @@ Notes
 -----
 Computes the forward pass again and holds the gates of all steps. 16-bit floats are computed in float32.{note}
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 {example}
 """
 ONE_STATE = {

@@ -45,9 +45,7 @@ def inner(input: Array, other: Array, *, out: Array | None = None) -> Array:
     BadType
         Different dtypes, or booleans.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.inner(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 1.0]))
     array([3., 7.])
     """
@@ -95,9 +93,7 @@ def addbmm(
     -----
     One product of matrices whose inner axis holds the whole stack.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.addbmm(np.zeros((2, 2)), np.ones((5, 2, 3)), np.ones((5, 3, 2)))
     array([[15., 15.],
            [15., 15.]])
@@ -139,9 +135,7 @@ def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
     scalar or ndarray
         In each axis as long as the product of both.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.kron(np.array([[1.0, 10.0]]), np.array([[1.0], [2.0]]))
     array([[ 1., 10.],
            [ 2., 20.]])
@@ -176,9 +170,7 @@ def cross(input: Array, other: Array, dim: int | None = None, *, out: Array | No
     ndarray
         The broadcast shape.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cross(np.eye(3)[:, :1], np.eye(3)[:, 1:2]).ravel()
     array([0., 0., 1.])
     """
@@ -206,9 +198,7 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     ndarray
         The other axes, then the diagonal; a view where `linalg.diagonal` gives one.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.diagonal(np.arange(4.0).reshape(2, 2))
     array([0., 3.])
     """
@@ -238,9 +228,7 @@ def trace(input: Any = None) -> Any:
     BadValue
         An array that has not two dimensions.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> float(backline.trace(np.diag([1.0, 2.0])))
     3.0
     >>> with backline.trace() as events:
@@ -288,9 +276,7 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     BadValue
         No vector, or a negative N.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.vander(np.array([1, 2, 3]))[2]
     array([9, 3, 1])
     """

@@ -114,9 +114,7 @@ def prune_2_4(input: Array) -> SparseProblem:
     -----
     A NaN counts as the largest. Of equal magnitudes the first ones stay; a GPU may keep others of them.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.sparse.prune_2_4(np.array([[1.0, -3.0, 2.0, 0.5]]))
     array([[ 0., -3.,  2.,  0.]])
     """

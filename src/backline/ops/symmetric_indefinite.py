@@ -54,9 +54,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
     -----
     LAPACK `?sytrf` or `?hetrf`: Bunch and Kaufman's pivoting.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> ld, pivots = backline.linalg.ldl_factor(np.array([[0.0, 1.0], [1.0, 0.0]]))
     >>> pivots
     array([-2, -2], dtype=int32)
@@ -82,9 +80,7 @@ def ldl_factor_ex(
     LDLFactorEx
         `LD`, `pivots`, `info`: 0, or the row from 1 where D is zero.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.ldl_factor_ex(np.zeros((2, 2))).info)
     1
     """
@@ -119,9 +115,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
     -----
     LAPACK `?sytrs` or `?hetrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> a = np.array([[0.0, 2.0], [2.0, 0.0]])
     >>> backline.linalg.ldl_solve(*backline.linalg.ldl_factor(a), np.array([[2.0], [4.0]])).ravel()
     array([2., 1.])
@@ -176,9 +170,7 @@ def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> Li
     -----
     LAPACK `?orgqr` or `?ungqr`; also known as `orgqr`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.householder_product(np.array([[9.0], [1.0]]), np.array([1.0]))
     array([[ 0.],
            [-1.]])

@@ -55,9 +55,7 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
     BadValue
         A is not square in that sense.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.tensorinv(np.eye(6).reshape(2, 3, 6)).shape
     (6, 2, 3)
     """
@@ -97,9 +95,7 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: A
     BadValue
         A is not square in that sense, or an axis is not there.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.tensorsolve(np.eye(6).reshape(2, 3, 6), np.ones((2, 3))).shape
     (6,)
     """

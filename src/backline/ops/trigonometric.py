@@ -39,9 +39,7 @@ Raises
 BadType, BadValue
     No array of numbers; no such axis, `type` or `norm`; a size below 1, or more than memory holds; an `out` that does not fit.
 {notes}
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.fft.{name}{example}
 """
 

@@ -72,9 +72,7 @@ def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Ar
     BadType
         Different dtypes, or integers.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.vecdot(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
     array([-1., -1.])
     """
@@ -145,9 +143,7 @@ def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None
     BadValue
         The axis has not three elements, or the arrays have not as many dimensions.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.cross(np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0]))
     array([0., 0., 1.])
     """
@@ -193,9 +189,7 @@ def diagonal(A: Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Ar
     BadAxis, BadValue
         An axis that is not there, or the same one twice.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.diagonal(np.arange(9.0).reshape(3, 3), offset=1)
     array([1., 5.])
     """
@@ -240,9 +234,7 @@ def vander(x: Array, *, N: int | None = None) -> Array:
     BadValue
         Fewer than two powers.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.vander(np.array([1.0, 2.0, 3.0]), N=3)[2]
     array([1., 3., 9.])
     """
