@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import BadType, BadValue
+from ..errors import BadValue
 from ..problems import operand
 from ..problems.attention_problem import AttentionGrads, AttentionProblem
 from .array_arguments import check_array
 from .dot_product_attention import Array, attention_call, result_shape
+from .layer_checks import same_dtype
 from .operation import operation
 
 __all__ = ["AttentionGrads", "scaled_dot_product_attention_backward"]
@@ -62,11 +63,7 @@ def scaled_dot_product_attention_backward(
     shape = result_shape(problem)
     if grad_output.shape != shape:
         raise BadValue(f"{WHERE}: grad_output has shape {grad_output.shape}, the result has {shape}")
-    if grad_output.dtype != problem.dtype:
-        raise BadType(
-            f"{WHERE}: grad_output has dtype {grad_output.dtype}, the query {problem.dtype}",
-            remedy=f"grad_output.astype(np.{problem.dtype.name})",
-        )
+    same_dtype(WHERE, "grad_output", grad_output, "query", problem.dtype)
     operands = (*problem.operands[:3], operand("grad", np.asarray(grad_output)), *problem.operands[3:])
     parameters = {**dict(problem.parameters), "needs_grad": True}
     return replace(

@@ -19,7 +19,6 @@ __all__ = ["eig", "eigh", "eigvals", "eigvalsh", "svd", "svdvals"]
 SVD_DRIVERS = ("gesdd", "gesvd")
 
 
-
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.char.lower())
 
@@ -121,7 +120,7 @@ def eig(A: Array) -> LinalgProblem:
     >>> backline.linalg.eig(np.diag([1.0, 2.0])).eigenvalues
     array([1.+0.j, 2.+0.j])
     """
-    return problem("linalg.eig", {"a": matrix("eig", "A", A, square=True)}, {}, None)
+    return problem("linalg.eig", {"a": matrix("eig", "A", A, square=True)}, {})
 
 
 @operation("eigvals", module="backline.linalg", flops=lambda m, n, k: 10 * n**3, check="values", powers=(0, 1, 0))
@@ -143,7 +142,7 @@ def eigvals(A: Array) -> LinalgProblem:
     >>> backline.linalg.eigvals(np.diag([1.0, 2.0]))
     array([1.+0.j, 2.+0.j])
     """
-    return problem("linalg.eigvals", {"a": matrix("eigvals", "A", A, square=True)}, {}, None)
+    return problem("linalg.eigvals", {"a": matrix("eigvals", "A", A, square=True)}, {})
 
 
 @operation(

@@ -122,8 +122,8 @@ def enough_memory(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], give
 
 
 def problem(
-    op: str, arrays: dict[str, Array], parameters: dict[str, Any], out: Any, *results: tuple[tuple[int, ...], Any], k: int = 0,
-    batch: tuple[int, ...] | None = None,
+    op: str, arrays: dict[str, Array], parameters: dict[str, Any], out: Any = None, *results: tuple[tuple[int, ...], Any],
+    k: int = 0, batch: tuple[int, ...] | None = None,
 ) -> LinalgProblem:  # fmt: skip
     """Returns the Problem, of the sizes of the matrix ``a``.
 

@@ -338,4 +338,4 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
             cause="batches do not broadcast" if fits else f"input.size(-2) should match other.size({rows})",
         )
     parameters = {"rcond": rcond, "driver": driver, "vector": vector}
-    return problem("linalg.lstsq", {"a": a, "b": b}, parameters, None, k=1 if vector else b.shape[-1], batch=batch)
+    return problem("linalg.lstsq", {"a": a, "b": b}, parameters, k=1 if vector else b.shape[-1], batch=batch)

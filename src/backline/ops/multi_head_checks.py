@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from .composite import natively
-from .layer_checks import Array, as_input, positive
+from .layer_checks import Array, as_input, positive, same_dtype
 from .linalg_checks import flag, whole
 from .seeds import seed_of
 
@@ -99,8 +99,7 @@ def _array(where: str, name: str, given: Any, shape: tuple[int, ...], like: Arra
     array = as_input(where, name, given)
     if array.shape != shape:
         raise BadValue(f"{where}: {name} has shape {array.shape}, it must have {shape}")
-    if array.dtype != like.dtype:
-        raise BadType(f"{where}: {name} has dtype {array.dtype}, query has {like.dtype}")
+    same_dtype(where, name, array, "query", like.dtype)
     return array
 
 

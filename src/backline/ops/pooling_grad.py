@@ -11,7 +11,7 @@ from .activations_grad import GRAD
 from .convolution_checks import Sizes
 from .doc_fragments import filled
 from .families import operation_family, ranks
-from .layer_checks import Array, as_input, problem
+from .layer_checks import Array, as_input, problem, same_dtype
 from .linalg_checks import whole
 from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
 
@@ -112,8 +112,7 @@ def _max_pool(
     array, grad = images(name, input, rank), as_input(name, "grad_output", grad_output)
     parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
     _fits(name, grad, array.shape, sizes)
-    if grad.dtype != array.dtype:
-        raise BadType(f"{name}: grad_output has dtype {grad.dtype}, input has {array.dtype}")
+    same_dtype(name, "grad_output", grad, "input", array.dtype)
     return problem("max_pool_grad", {"input": array, "grad": grad}, array.shape, **parameters)
 
 

@@ -13,7 +13,7 @@ from ..problems.rnn_problem import GATES, RnnProblem
 from .array_arguments import check_array
 from .doc_fragments import filled
 from .families import kinds, operation_family
-from .layer_checks import Array, as_input, positive
+from .layer_checks import Array, as_input, positive, same_dtype
 from .linalg_checks import flag, whole
 from .seeds import seed_given, seed_of
 
@@ -164,10 +164,7 @@ def rnn_call(
     arrays = _params(where, params, layers * directions, biases)
     for name, array in (*states, *((f"params[{i}]", p) for i, p in enumerate(arrays))):
         as_input(where, name, array)
-        if array.dtype != x.dtype:
-            raise BadType(
-                f"{where}: {name} has dtype {array.dtype}, input has {x.dtype}", remedy=f"{name}.astype(np.{x.dtype.name})"
-            )
+        same_dtype(where, name, array, "input", x.dtype)
     hidden = int(arrays[1].shape[-1]) if arrays[1].ndim == 2 else -1
     for i, array in enumerate(arrays):
         _check_param(mode, where, i, array, biases, directions, features, hidden)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import BadType, BadValue
+from ..errors import BadValue
 from ..problems import operand
 from ..problems.rnn_problem import RnnGrads, RnnProblem, StateGrads
 from .activations_grad import GRAD
 from .doc_fragments import filled
 from .families import kinds, operation_family
-from .layer_checks import Array, as_input
+from .layer_checks import Array, as_input, same_dtype
 from .recurrent import ROW, rnn_call
 
 __all__ = ["RnnGrads", "StateGrads", "gru_backward", "lstm_backward", "rnn_relu_backward", "rnn_tanh_backward"]
@@ -115,11 +115,7 @@ def _backward(mode: str, given: dict[str, Array | None], input: Array, *argument
         argument, shape = f"grad_{name}", p.result if name == "output" else states
         if as_input(where, argument, array).shape != shape:
             raise BadValue(f"{where}: {argument} has shape {array.shape}, it must be {shape}")
-        if array.dtype != p.dtype:
-            raise BadType(
-                f"{where}: {argument} has dtype {array.dtype}, input has {p.dtype}",
-                remedy=f"{argument}.astype(np.{p.dtype.name})",
-            )
+        same_dtype(where, argument, array, "input", p.dtype)
         grads.append(operand(f"grad_{name.removesuffix('_n')}", array))
     fixed = [o for o in p.operands if o.role != "lengths"]
     last = [o for o in p.operands if o.role == "lengths"]

@@ -68,7 +68,9 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
     memory become one, and an operand is copied only where its axes lie too far apart. The order and the plan of every step are
     kept for the next call with such operands; ``explain`` shows them. Half precisions accumulate in float32 and round once.
 
-    {examples}
+    Examples
+    --------
+    >>> import numpy as np, backline
     >>> a, b = np.arange(6.0).reshape(2, 3), np.ones((3, 2))
     >>> backline.einsum("ij,jk->ik", a, b)
     array([[ 3.,  3.],
