@@ -38,9 +38,7 @@ Parameters
 input
     {input}
 {approximate}
-Returns
--------
-ndarray
+{returns_array}
     As `input`{nan}.
 
 Raises
@@ -115,14 +113,10 @@ dim
 dtype
     float16, bfloat16, float32 or float64: the dtype that `input` is converted to first.
 
-Returns
--------
-ndarray
+{returns_array}
     As `input`, of `dtype` if it is given{sum}. Where the largest element is infinite or NaN, all are NaN.
 
-Raises
-------
-BadType, BadValue
+{raises}
     No array, or not of floating-point numbers; no such axis; a `dtype` that is not one of those.
 
 Notes
@@ -198,14 +192,10 @@ def dropout(
         A seed, or a generator of random numbers, which moves on. None takes the generator of `backline.manual_seed`, which must
         have been called where elements are dropped at all.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         As `input`. A dropped element is the element times 0, as in torch: NaN and infinity become NaN.
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         No array, or not of floating-point numbers; `p` out of range; no `seed`, and no `backline.manual_seed` before.
 
     Notes

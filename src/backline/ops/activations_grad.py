@@ -39,14 +39,10 @@ Parameters
     {role}
 {grad_output}
 {more}
-Returns
--------
-ndarray
+{returns_array}
     As `{array}`.
 
-Raises
-------
-BadType, BadValue
+{raises}
     Not arrays of floating-point numbers, of one shape and dtype{errors}.
 
 {examples}

@@ -12,9 +12,11 @@ from textwrap import indent
 __all__ = ["FRAGMENTS", "filled"]
 
 FRAGMENTS: dict[str, str] = {
-    "as_input": "Returns\n-------\nndarray\n    As `input`.",
+    "as_input": "{returns_array}\n    As `input`.",
     "grad_output": "grad_output\n    Array of the same shape and dtype.",
-    "one_dtype": "Raises\n------\nBadType, BadValue\n    Not arrays of one dtype; shapes that do not fit.",
+    "one_dtype": "{raises}\n    Not arrays of one dtype; shapes that do not fit.",
+    "returns_array": "Returns\n-------\nndarray",
+    "raises": "Raises\n------\nBadType, BadValue",
     "examples": "Examples\n--------\n>>> import numpy as np, backline",
     "conv_types": "BadType\n    Not arrays, different dtypes, booleans, or numbers that are not ints.",
     "conv_numbers": "Shapes, groups, stride, padding or dilation that do not fit",
@@ -63,9 +65,9 @@ residual
     Array of the result's shape, added before the activation.
 out
     Array of the result's shape and dtype, any strides; must not overlap the operands, but may be `residual` itself.""",
-    "as_matmul": "Raises\n------\nBadValue, BadType\n    As `matmul`.",
-    "matrix_product": "Returns\n-------\nndarray\n    Shape (m, n).\n\n{as_matmul}",
-    "stack_product": "Returns\n-------\nndarray\n    Shape (b, m, n).\n\n{as_matmul}",
+    "as_matmul": "{raises}\n    As `matmul`.",
+    "matrix_product": "{returns_array}\n    Shape (m, n).\n\n{as_matmul}",
+    "stack_product": "{returns_array}\n    Shape (b, m, n).\n\n{as_matmul}",
     "scalar_product": "Returns\n-------\nscalar\n    Of the vectors' dtype.\n\n{as_matmul}",
     "no_convergence": "Raises\n------\nLinAlgError\n    Not finite, or no convergence.",
     "singular": "Raises\n------\nLinAlgError\n    A is singular.",

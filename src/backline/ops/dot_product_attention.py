@@ -47,9 +47,7 @@ def scaled_dot_product_attention(
     seed
         For dropout: the same seed leaves out the same weights. None draws one, where `backline.manual_seed` has been called.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., heads, Lq, Ev), of the query's dtype.
 
     Raises

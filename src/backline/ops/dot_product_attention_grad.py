@@ -40,9 +40,7 @@ def scaled_dot_product_attention_backward(
     AttentionGrads
         `query`, `key`, `value`: as what they belong to. `attn_mask`: as a mask that is added; None without one.
 
-    Raises
-    ------
-    BadValue, BadType
+    {raises}
         As the operation; `grad_output` of another shape or dtype.
     NoKernel
         The kernel "math" is switched off: no other has gradients on the CPU.

@@ -71,9 +71,7 @@ def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgPr
     out
         Array for the values (real).
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n), ascending.
 
     {no_convergence}
@@ -131,9 +129,7 @@ def eigvals(A: Array) -> LinalgProblem:
     ----------
     {square}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n), complex.
 
     {no_convergence}
@@ -199,9 +195,7 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
     out
         Array for the values.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., min(m, n)), descending, real.
 
     {no_convergence}

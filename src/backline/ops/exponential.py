@@ -66,14 +66,10 @@ def matrix_exp(A: Array) -> Array:
     A
         Shape (..., n, n); float16 and bfloat16 are computed in float32.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n). A matrix of more than one element that holds NaN or infinity has NaN everywhere.
 
-    Raises
-    ------
-    BadValue, BadType
+    {raises}
         Not square matrices of real or complex numbers.
 
     Notes

@@ -42,9 +42,7 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     out
         Array for the factor.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n), zeros in the other triangle.
 
     Raises
@@ -107,9 +105,7 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     {upper_factor}
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, k).
 
     Notes
@@ -148,9 +144,7 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     {upper_factor}
     {out_inverse}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n), both triangles.
 
     Raises

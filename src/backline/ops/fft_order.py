@@ -56,14 +56,10 @@ dtype
 out
     Array of that dtype for the result; without `dtype` also of float32.
 
-Returns
--------
-ndarray
+{returns_array}
     Of `dtype`, in cycles per unit of `d`: {order}.
 
-Raises
-------
-BadType, BadValue
+{raises}
     `n` below 1; `d` is 0, or no number; a `dtype` that is not one of those; an `out` that does not fit.
 
 Examples
@@ -124,14 +120,10 @@ dim
 out
     Array of the same shape and dtype for the result; it must not overlap the input.
 
-Returns
--------
-ndarray
+{returns_array}
     A copy; along each of `dim` the {half}.
 
-Raises
-------
-BadType, BadValue
+{raises}
     No such axis, or one named twice; an `out` that does not fit.
 
 {examples}

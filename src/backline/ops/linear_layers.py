@@ -104,14 +104,10 @@ def linear(
     out
         Array of the result's shape and dtype, any strides; may be `residual` itself.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., out), or (...) for a weight of one dimension.
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not arrays of one dtype, shapes that do not fit, an unknown activation, an unfit or overlapping `out`; a residual or an
         activation of complex numbers or integers.
 
@@ -177,9 +173,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     bias
         Array of shape (out,), or None. All of one dtype.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., out).
 
     {one_dtype}

@@ -28,9 +28,7 @@ Parameters
 grad_output
     Shape (..., out).
 
-Returns
--------
-ndarray
+{returns_array}
     Shape {shape}.
 
 {one_dtype}
@@ -93,14 +91,10 @@ def linear_bias(grad_output: Array) -> Array:
     grad_output
         Floating-point array of shape (..., out).
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (out,).
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not an array of floating-point numbers with an axis.
 
     {examples}

@@ -37,9 +37,7 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     {square}
     {out_inverse}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n).
 
     Raises
@@ -145,9 +143,7 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
     {left}
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast.
 
     {singular}
@@ -205,9 +201,7 @@ def lu_solve(
         Solve with the adjoint of A.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast.
 
     Raises
@@ -264,9 +258,7 @@ def solve_triangular(
         Take the diagonal as ones without reading it.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast. A zero on the diagonal gives infinities or NaN, not an error.
 
     Notes

@@ -33,9 +33,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
         Matrices; the first and the last may be vectors.
     {out_of_shape}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The product.
 
     Raises
@@ -106,9 +104,7 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
         Two matrices or more.
     {out_of_shape}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The product.
 
     {examples}
@@ -175,9 +171,7 @@ def tensordot(
     axes
         NumPy's name of `dims`.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The other axes of `a`, then those of `b`.
 
     Raises

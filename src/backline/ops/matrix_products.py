@@ -156,9 +156,7 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
     out
         Array of the result's shape and dtype, any strides; must not overlap the operands.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., m, n). A product of two vectors is a scalar.
 
     Raises
@@ -237,9 +235,7 @@ def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
     out
         Array of shape (m,).
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (m,).
 
     {as_matmul}

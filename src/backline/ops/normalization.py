@@ -60,9 +60,7 @@ def layer_norm(
 
     {as_input}
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not arrays of floating-point numbers, shapes or dtypes that do not fit, a negative `eps`.
 
     {examples}
@@ -146,9 +144,7 @@ def batch_norm(
 
     {as_input}
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not arrays of floating-point numbers, shapes or dtypes that do not fit; read-only running arrays, or one value for each
         channel, in training. Then nothing is updated.
 

@@ -62,9 +62,7 @@ Returns
 NormGrads
     `input` as the input; `weight` and `bias` of shape {weights} and the input's dtype.
 
-Raises
-------
-BadType, BadValue
+{raises}
     As `{op}`; `grad_output` of another shape or dtype.
 
 {examples}

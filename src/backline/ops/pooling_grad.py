@@ -35,9 +35,7 @@ kernel_size, stride, padding, dilation, ceil_mode
 
 {as_input}
 
-Raises
-------
-BadType, BadValue
+{raises}
     As the operation; `grad_output` of another shape or dtype.
 
 {examples}
@@ -57,14 +55,10 @@ grad_output
 {numbers}
     As for `{name}{rank}d`.
 
-Returns
--------
-ndarray
+{returns_array}
     Shape `input_size`, dtype and order of axes in memory of `grad_output`.
 
-Raises
-------
-BadType, BadValue
+{raises}
     As the operation; a shape of `grad_output` that the operation's result would not have.
 
 {examples}

@@ -248,9 +248,7 @@ def prepack_linear(
 
     {packed_layer}
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         As `linear`; calls raise them for what is wrong with their arrays.
 
     Notes
@@ -283,9 +281,7 @@ Parameters
 
 {packed_layer}
 
-Raises
-------
-BadType, BadValue
+{raises}
     Weights that `{name}` would refuse; calls raise them for what is wrong with their arrays.
 
 Examples

@@ -31,9 +31,7 @@ Returns
     A tuple: the gradients of `input`{states}, then of every array of `params`; also by name, as ``input``, ``h_0``,
     {names}``params``, which is a tuple.
 
-Raises
-------
-BadValue, BadType
+{raises}
     As `{mode}`; a gradient of another shape or dtype, or none at all.
 
 Notes

@@ -79,14 +79,10 @@ def addbmm(
     {beta_alpha}
     {out_or_input}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (m, n).
 
-    Raises
-    ------
-    BadValue, BadType
+    {raises}
         As `baddbmm`.
 
     Notes
@@ -165,9 +161,7 @@ def cross(input: Array, other: Array, dim: int | None = None, *, out: Array | No
     dim
         The axis of three elements; None takes the first one that `input` has.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The broadcast shape.
 
     {examples}
@@ -193,9 +187,7 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     offset, dim1, dim2
         As for `linalg.diagonal`.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The other axes, then the diagonal; a view where `linalg.diagonal` gives one.
 
     {examples}
@@ -266,9 +258,7 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     increasing
         Whether they begin with the power 0.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (n, N); int64 for integers and booleans.
 
     Raises

@@ -101,9 +101,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
         What `ldl_factor` was told.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast. A zero in D gives infinities or NaN, not an error.
 
     Raises
@@ -156,9 +154,7 @@ def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> Li
     out
         Array for the columns.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., m, n).
 
     Raises

@@ -46,9 +46,7 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
         How many axes come first, 1 or more.
     {out_inverse}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape ``A.shape[ind:] + A.shape[:ind]``.
 
     {singular}
@@ -86,9 +84,7 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: A
         Axes of A that are moved behind the others first.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The shape of A's other axes.
 
     {singular}

@@ -29,14 +29,10 @@ orthogonalize
 {overwrite_input}
 {out_apart}
 
-Returns
--------
-ndarray
+{returns_array}
     In the input's precision, real for a real input.
 
-Raises
-------
-BadType, BadValue
+{raises}
     No array of numbers; no such axis, `type` or `norm`; a size below 1, or more than memory holds; an `out` that does not fit.
 {notes}
 {examples}

@@ -133,9 +133,7 @@ def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None
         The axis of three elements.
     {out}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The broadcast shape.
 
     Raises
@@ -178,9 +176,7 @@ def diagonal(A: Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Ar
     dim1, dim2
         The axes of the matrices.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The other axes, then the diagonal; of A's memory (a copy for arrays of MLX, which are values, and of the other byte
         order, which is never returned).
 
@@ -224,9 +220,7 @@ def vander(x: Array, *, N: int | None = None) -> Array:
     N
         Number of powers, 2 or more; None takes n.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, N); int64 for integers.
 
     Raises
