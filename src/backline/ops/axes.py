@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from ..errors import BadAxis, BadType, BadValue
-from ..switches.switch import show
+from ..errors import BadAxis, BadValue
+from .linalg_checks import whole
 
 __all__ = ["axes_of", "axis_of"]
 
@@ -28,10 +26,8 @@ def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: st
     >>> axis_of("softmax", "dim", -1, (2, 3))
     1
     """
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: {name} is an int, not {show(value)}")
-    rank = len(shape)
-    if not -rank <= value < rank:
+    rank, axis = len(shape), whole(where, name, value)
+    if not -rank <= axis < rank:
         raise BadAxis(
             f"{where}: {name}={value}, and {array} of shape {shape} has {rank} dimension{'' if rank == 1 else 's'}",
             cause=f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {value})"
@@ -39,7 +35,7 @@ def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: st
             else f"Dimension specified as {value} but tensor has no dimensions",
             remedy=f"a number from {-rank} to {rank - 1}" if rank else "an array of one dimension or more",
         )
-    return int(value) % rank
+    return axis % rank
 
 
 def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: str = "input") -> tuple[int, ...]:

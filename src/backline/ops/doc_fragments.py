@@ -65,10 +65,6 @@ residual
     Array of the result's shape, added before the activation.
 out
     Array of the result's shape and dtype, any strides; must not overlap the operands, but may be `residual` itself.""",
-    "as_matmul": "{raises}\n    As `matmul`.",
-    "matrix_product": "{returns_array}\n    Shape (m, n).\n\n{as_matmul}",
-    "stack_product": "{returns_array}\n    Shape (b, m, n).\n\n{as_matmul}",
-    "scalar_product": "Returns\n-------\nscalar\n    Of the vectors' dtype.\n\n{as_matmul}",
     "no_convergence": "Raises\n------\nLinAlgError\n    Not finite, or no convergence.",
     "singular": "Raises\n------\nLinAlgError\n    A is singular.",
     "rectangular": "A\n    Shape (..., m, n).",
@@ -79,9 +75,6 @@ out
     "out_of_shape": "out\n    Array of the result's shape.",
     "out_factors": "out\n    Arrays for the factors and the pivots (int32).",
     "out_factors_info": "out\n    Arrays for the factors, the pivots and info (int32).",
-    "out_matrix": "out\n    Array of shape (m, n).",
-    "out_scalar": "out\n    Array of shape ().",
-    "out_or_input": "out\n    Array of shape (m, n); may be `input` itself.",
     "check_errors": "check_errors\n    Must be False.",
     "pivot": "pivot\n    Must be True.",
     "left": "left\n    Which side A stands on.",

@@ -77,7 +77,8 @@ def addbmm(
     batch1, batch2
         Shapes (b, m, k) and (b, k, n), one dtype.
     {beta_alpha}
-    {out_or_input}
+    out
+        Array of shape (m, n); may be `input` itself.
 
     {returns_array}
         Shape (m, n).

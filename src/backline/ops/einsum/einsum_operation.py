@@ -17,6 +17,7 @@ from ...problems.einsum_problem import EinsumProblem, joined, parse, sublist
 from ...problems.op_registry import Op, operations
 from .. import device_dispatch, promote
 from ..array_arguments import check_array, check_out, given
+from ..linalg_checks import whole
 from ..operation import published
 from . import device
 from .explain import EinsumChoice, choice_of
@@ -110,11 +111,10 @@ def _limit(value: Any, inputs: tuple[Operand, ...]) -> int | None:
         if value != "max_input":
             raise BadValue(f"einsum: memory_limit={value!r}", remedy="'max_input', a number of elements, or None")
         return max(int(np.prod(o.shape, dtype=np.int64)) for o in inputs)
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"einsum: memory_limit is a number of elements, 'max_input' or None, not {type(value).__name__}")
-    if value < 1:
-        raise BadValue(f"einsum: memory_limit={value}", cause="it is a number of elements", remedy="1 or more, or None")
-    return int(value)
+    limit = whole("einsum", "memory_limit", value, "a number of elements, 'max_input' or None")
+    if limit < 1:
+        raise BadValue(f"einsum: memory_limit={limit}", cause="it is a number of elements", remedy="1 or more, or None")
+    return limit
 
 
 # The forms of a call --------------------------------------------------------------------------------------------------
