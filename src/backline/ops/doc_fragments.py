@@ -17,6 +17,7 @@ FRAGMENTS: dict[str, str] = {
     "one_dtype": "{raises}\n    Not arrays of one dtype; shapes that do not fit.",
     "returns_array": "Returns\n-------\nndarray",
     "raises": "Raises\n------\nBadType, BadValue",
+    "lapack": "Notes\n-----\nLAPACK",
     "examples": "Examples\n--------\n>>> import numpy as np, backline",
     "conv_types": "BadType\n    Not arrays, different dtypes, booleans, or numbers that are not ints.",
     "conv_numbers": "Shapes, groups, stride, padding or dilation that do not fit",

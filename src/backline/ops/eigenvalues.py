@@ -46,9 +46,7 @@ def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -
 
     {no_convergence}
 
-    Notes
-    -----
-    LAPACK `?syevd` or `?heevd`.
+    {lapack} `?syevd` or `?heevd`.
 
     {examples}
     >>> backline.linalg.eigh(np.diag([2.0, 1.0])).eigenvalues
@@ -110,9 +108,7 @@ def eig(A: Array) -> LinalgProblem:
 
     {no_convergence}
 
-    Notes
-    -----
-    LAPACK `?geev`.
+    {lapack} `?geev`.
 
     {examples}
     >>> backline.linalg.eig(np.diag([1.0, 2.0])).eigenvalues

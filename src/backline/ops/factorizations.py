@@ -50,9 +50,7 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     LinAlgError
         Not positive definite, or not finite.
 
-    Notes
-    -----
-    LAPACK `?potrf`.
+    {lapack} `?potrf`.
 
     {examples}
     >>> backline.linalg.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -108,9 +106,7 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     {returns_array}
         Shape (..., n, k).
 
-    Notes
-    -----
-    LAPACK `?potrs`.
+    {lapack} `?potrs`.
 
     {examples}
     >>> backline.cholesky_solve(np.ones((2, 1)), np.diag([2.0, 1.0])).ravel()
@@ -152,9 +148,7 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     LinAlgError
         A zero on the diagonal.
 
-    Notes
-    -----
-    LAPACK `?potri`.
+    {lapack} `?potri`.
 
     {examples}
     >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
@@ -194,9 +188,7 @@ def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None =
     LinAlgError
         A pivot is zero: the factors could not be used to solve.
 
-    Notes
-    -----
-    LAPACK `?getrf`.
+    {lapack} `?getrf`.
 
     {examples}
     >>> backline.linalg.lu_factor(np.array([[1.0, 2.0], [4.0, 4.0]])).pivots
@@ -247,9 +239,7 @@ def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = Non
     QR
         `Q`, `R`. The signs of R's diagonal are LAPACK's: they may be negative.
 
-    Notes
-    -----
-    LAPACK `?geqrf` and `?orgqr` or `?ungqr`.
+    {lapack} `?geqrf` and `?orgqr` or `?ungqr`.
 
     {examples}
     >>> q, r = backline.linalg.qr(np.ones((3, 2)))

@@ -46,9 +46,7 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
         A pivot is zero. NaN does not raise; it spreads. Neither does infinity: what comes of it, zeros or NaN, depends on the
         order in which a library eliminates.
 
-    Notes
-    -----
-    LAPACK `?getrf` and `?getri`, or `?gesv` against the identity. To solve, use `solve`: it is faster and more accurate.
+    {lapack} `?getrf` and `?getri`, or `?gesv` against the identity. To solve, use `solve`: it is faster and more accurate.
 
     {examples}
     >>> backline.linalg.inv(np.array([[2.0, 1.0], [1.0, 1.0]]))
@@ -148,9 +146,7 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
 
     {singular}
 
-    Notes
-    -----
-    LAPACK `?getrf` and `?getrs`.
+    {lapack} `?getrf` and `?getrs`.
 
     {examples}
     >>> backline.linalg.solve(np.diag([2.0, 4.0]), np.array([1.0, 1.0]))
@@ -209,9 +205,7 @@ def lu_solve(
     BadValue
         Pivots out of range, or shapes that do not fit.
 
-    Notes
-    -----
-    LAPACK `?getrs`.
+    {lapack} `?getrs`.
 
     {examples}
     >>> lu, pivots = backline.linalg.lu_factor(np.diag([2.0, 4.0]))

@@ -50,9 +50,7 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
     LinAlgError
         A block of D is zero: the factors could not be used to solve. NaN and infinity do not raise; they spread.
 
-    Notes
-    -----
-    LAPACK `?sytrf` or `?hetrf`: Bunch and Kaufman's pivoting.
+    {lapack} `?sytrf` or `?hetrf`: Bunch and Kaufman's pivoting.
 
     {examples}
     >>> ld, pivots = backline.linalg.ldl_factor(np.array([[0.0, 1.0], [1.0, 0.0]]))
@@ -109,9 +107,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
     BadValue
         Pivots that no factorisation has, or shapes that do not fit.
 
-    Notes
-    -----
-    LAPACK `?sytrs` or `?hetrs`.
+    {lapack} `?sytrs` or `?hetrs`.
 
     {examples}
     >>> a = np.array([[0.0, 2.0], [2.0, 0.0]])
@@ -162,9 +158,7 @@ def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> Li
     BadValue
         Shapes that do not fit.
 
-    Notes
-    -----
-    LAPACK `?orgqr` or `?ungqr`; also known as `orgqr`.
+    {lapack} `?orgqr` or `?ungqr`; also known as `orgqr`.
 
     {examples}
     >>> backline.linalg.householder_product(np.array([[9.0], [1.0]]), np.array([1.0]))
