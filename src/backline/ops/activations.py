@@ -238,8 +238,7 @@ def _copied(input: Array) -> Array:
         result = np.empty_like(input, order="K", subok=False)
         result[...] = input
         return result
-    same: Array = functions(input).array(input)
-    return same
+    return functions(input).array(input)
 
 
 def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generator) -> Any:

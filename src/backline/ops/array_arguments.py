@@ -119,8 +119,7 @@ def cast(array: Array, dtype: Any) -> Array:
 
 def plain(result: Any) -> Array:
     """Returns a result without axes as a scalar, where its kind has those: in NumPy."""
-    value: Array = result[()] if isinstance(result, np.ndarray) else result
-    return value
+    return result[()] if isinstance(result, np.ndarray) else result
 
 
 def into(out: Any, where: str, result: Any) -> Array:

@@ -95,8 +95,7 @@ def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
         xp = functions(array)
         steps = [-(array.shape[axis] // 2) if back else array.shape[axis] // 2 for axis in axes]
         moved = xp.roll(array, tuple(steps), axes) if axes else xp.array(array)
-        shifted: Array = into(out, where, moved)
-        return shifted
+        return into(out, where, moved)
     target = np.empty(array.shape, array.dtype) if out is None else check_out(out, f"{where}: out", array.shape, array.dtype)
     if out is not None:
         refuse_overlap(out, array)

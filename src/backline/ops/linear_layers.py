@@ -227,8 +227,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     with np.errstate(all="ignore"):  # as BLAS: infinity and NaN show in the result
         if bias is not None:
             result = result + cast(bias, dtype)
-        rounded: Array = cast(result.reshape(*input1.shape[:-1], outs), kind)
-        return rounded
+        return cast(result.reshape(*input1.shape[:-1], outs), kind)
 
 
 _BYTES = 8 << 20  # of the first product's result at a time: the size of a cache

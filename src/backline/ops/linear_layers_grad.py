@@ -53,8 +53,7 @@ def _input(by: str, weight: Array, grad_output: Array) -> Array:
             cause="they are (out, in) and (..., out)",
         )
     rows = grad_output.reshape(prod(grad_output.shape[:-1]), grad_output.shape[-1])
-    result: Array = matmul(rows, weight).reshape(*grad_output.shape[:-1], weight.shape[1])
-    return result
+    return matmul(rows, weight).reshape(*grad_output.shape[:-1], weight.shape[1])
 
 
 def _weight(by: str, input: Array, grad_output: Array) -> Array:
@@ -65,8 +64,7 @@ def _weight(by: str, input: Array, grad_output: Array) -> Array:
             cause="all but the last axis must agree",
         )
     rows = prod(input.shape[:-1])
-    result: Array = matmul(grad_output.reshape(rows, grad_output.shape[-1]).T, input.reshape(rows, input.shape[-1]))
-    return result
+    return matmul(grad_output.reshape(rows, grad_output.shape[-1]).T, input.reshape(rows, input.shape[-1]))
 
 
 def _text(by: str) -> str | None:
@@ -105,8 +103,7 @@ def linear_bias(grad_output: Array) -> Array:
     axes = tuple(range(grad_output.ndim - 1))
     with np.errstate(all="ignore"):  # as compiled libraries: infinity and NaN show in the result
         total = space_of(grad_output).total(grad_output, axes)
-        rounded: Array = cast(cast(total, np.float32) if dtype.itemsize == 2 else total, dtype)
-        return rounded
+        return cast(cast(total, np.float32) if dtype.itemsize == 2 else total, dtype)
 
 
 linear_bias.__module__ = GRAD

@@ -88,8 +88,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
         parts = [part for part in parts if part is not left and part is not right]
         parts.append((left[0], matmul(left[1], right[1])))
     left, right = (parts[i] for i in last)
-    result: Array = matmul(left[1], right[1]) if out is None else matmul(left[1], right[1], out=out)
-    return result
+    return matmul(left[1], right[1]) if out is None else matmul(left[1], right[1], out=out)
 
 
 @composed_of("matmul", module="backline")
@@ -118,10 +117,8 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     if not matrices:
         raise BadValue("chain_matmul(): Expected one or more matrices, and there are none")
     if len(matrices) == 1:
-        alone: Array = into(out, "chain_matmul", matrices[0])
-        return alone
-    result: Array = multi_dot(matrices, out=out)
-    return result
+        return into(out, "chain_matmul", matrices[0])
+    return multi_dot(matrices, out=out)
 
 
 def _spread(a: Array, b: Array, summed: tuple[list[int], list[int]]) -> tuple[Array, Array]:
@@ -149,8 +146,7 @@ def _total(array: Array, axes: list[int]) -> Array:
     half = kind.itemsize == 2 and kind.kind in "fV"
     with np.errstate(all="ignore"):  # as BLAS: what is not finite shows in the result
         wide = cast(array, np.float32) if half else array
-        total: Array = cast(functions(array).sum(wide, axis=tuple(axes), keepdims=True), kind)
-        return total
+        return cast(functions(array).sum(wide, axis=tuple(axes), keepdims=True), kind)
 
 
 @composed_of("matmul", module="backline")
@@ -224,11 +220,9 @@ def tensordot(
     left = a.transpose(*free[0], *summed[0]).reshape(rows, inner)
     right = b.transpose(*summed[1], *free[1]).reshape(inner, cols)
     if out is None:
-        result: Array = mm(left, right).reshape(shape)
-        return result
+        return mm(left, right).reshape(shape)
     if not isinstance(out, np.ndarray):
-        of_device: Array = into(out, "tensordot", mm(left, right).reshape(shape))
-        return of_device
+        return into(out, "tensordot", mm(left, right).reshape(shape))
     check_out(out, "tensordot: out", shape, a.dtype)
     target = out.reshape(rows, cols)
     if np.shares_memory(target, out):

@@ -111,10 +111,8 @@ def addbmm(
     left = a.reshape(m, k) if count == 1 else a.transpose(1, 0, 2).reshape(m, count * k)
     right = b.reshape(count * k, b.shape[2])
     if out is None:
-        result: Array = addmm(input, left, right, beta=beta, alpha=alpha)
-        return result
-    made: Array = addmm(input, left, right, beta=beta, alpha=alpha, out=out)
-    return made
+        return addmm(input, left, right, beta=beta, alpha=alpha)
+    return addmm(input, left, right, beta=beta, alpha=alpha, out=out)
 
 
 @on_its_device

@@ -65,8 +65,7 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
         raise BadValue(f"tensorinv: Expected a strictly positive integer for 'ind', but got {first}")
     shape = tuple(a.shape)
     size = _square("tensorinv", a, "ind", shape, first)
-    result: Array = into(out, "tensorinv", inv(a.reshape(size, size)).reshape(shape[first:] + shape[:first]))
-    return result
+    return into(out, "tensorinv", inv(a.reshape(size, size)).reshape(shape[first:] + shape[:first]))
 
 
 @composed_of("linalg.solve")
@@ -106,5 +105,4 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: A
     if math.prod(b.shape) != size:
         elements = math.prod(b.shape)
         raise BadValue(f"tensorsolve: B of shape {tuple(b.shape)} has {elements} elements, A of shape {shape} takes {size}")
-    result: Array = into(out, "tensorsolve", solve(a.reshape(size, size), b.reshape(size)).reshape(shape[b.ndim :]))
-    return result
+    return into(out, "tensorsolve", solve(a.reshape(size, size), b.reshape(size)).reshape(shape[b.ndim :]))

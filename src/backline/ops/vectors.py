@@ -117,8 +117,7 @@ def cross_along(where: str, a: Array, b: Array, axis: int, out: Any) -> Array:
     x, y = (tuple(xp.moveaxis(each, (axis,), (0,))[i] for i in range(3)) for each in (a, b))
     with np.errstate(all="ignore"):
         parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    result: Array = into(out, where, xp.stack(parts, axis))
-    return result
+    return into(out, where, xp.stack(parts, axis))
 
 
 @on_its_device
