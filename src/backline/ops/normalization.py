@@ -85,13 +85,10 @@ def _inference(
 ) -> NeuralProblem:  # fmt: skip
     """Builds the Problem of `batch_norm` with given statistics."""
     array, parameters = _checked("batch_norm", input, running_mean, running_var, weight, bias)
-    for name in ("mean", "variance"):
-        if parameters[name] is None:
-            raise BadValue(
-                f"batch_norm: no running_{'mean' if name == 'mean' else 'var'}",
-                cause=f"running_{'mean' if name == 'mean' else 'var'} must be defined in evaluation mode",
-                remedy="give both, or training=True",
-            )
+    for name, given in (("running_mean", running_mean), ("running_var", running_var)):
+        if given is None:
+            cause = f"{name} must be defined in evaluation mode"
+            raise BadValue(f"batch_norm: no {name}", cause=cause, remedy="give both, or training=True")
     return problem("batch_norm", {"input": array, **parameters}, array.shape, eps=positive("batch_norm", "eps", eps))
 
 

@@ -158,25 +158,17 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     return equation + (f"->{sublist(args[-1], 'the output')}" if last else ""), operands
 
 
-def _asked(*args: Any, **kwargs: Any) -> EinsumProblem:
-    if not device_dispatch.among(args, kwargs):
-        return _einsum(*args, **kwargs)
-    problem = device_dispatch.problem_of("einsum", _einsum, args, kwargs)
-    assert isinstance(problem, EinsumProblem)
-    return problem
-
-
-def _accepted(asked: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EinsumProblem:
+def _accepted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> EinsumProblem:
     """The Problem, its operands converted if they have to be, and may be; `explain` numbers them without the equation."""
     places = count()
     names = tuple(f"operand {next(places)}" if isinstance(a, np.ndarray) or kind_of(a) else "operands" for a in args)
-    problem = promote.accepted(asked, names, args, kwargs)
+    problem = promote.accepted(_as_written, names, args, kwargs)
     assert isinstance(problem, EinsumProblem)
     return problem
 
 
 def _resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    problem = _accepted(_asked, args, kwargs)
+    problem = _accepted(args, kwargs)
     if problem.device != "cpu":
         plan = device.DeviceContraction(problem, plan_for).plan()
         return promote.ConvertedPlan(plan, problem) if problem.converted else plan
@@ -267,7 +259,7 @@ einsum = published(_core.Operation("einsum", _PARAMETERS, _resolve, _general, fo
 
 def _problem(*args: Any, equation: str = "", **kwargs: Any) -> EinsumProblem:
     """The Problem; the equation may come as a keyword, as the keys of Problems have it."""
-    return _accepted(_as_written, (equation, *args) if equation else args, kwargs)
+    return _accepted((equation, *args) if equation else args, kwargs)
 
 
 def _as_written(*args: Any, **kwargs: Any) -> EinsumProblem:
