@@ -15,10 +15,15 @@ from ..libraries.array_kinds import describe, kind_of, meta_array
 from ..libraries.reference.array_namespaces import NUMPY, Space, mlx_space
 
 __all__ = [
-    "cast", "check_array", "check_out", "dtype_of", "functions", "given", "into", "like", "native", "one_kind", "plain",
-    "space_of",
+    "ONE_KIND", "cast", "check_array", "check_out", "dtype_of", "functions", "given", "into", "like", "native", "one_kind",
+    "plain", "space_of",
 ]  # fmt: skip
 
+# Cause and remedy of errors about arrays of several kinds.
+ONE_KIND = {
+    "cause": "one call takes arrays of one kind",
+    "remedy": "convert them first: Backline never copies between devices implicitly",
+}
 Array = np.ndarray[Any, Any]  # or one of CuPy or MLX, which type checkers have no type for
 
 
@@ -77,9 +82,8 @@ def one_kind(where: str, **arrays: Any) -> None:
     if len(found) > 1:
         raise BadType(
             f"{where}: {' and '.join(f'{name} is an array of {kind}' for kind, name in found.items())}",
-            cause="one call takes arrays of one kind",
-            remedy="convert them first: nothing is copied to or from a device behind your back",
-        )  # fmt: skip
+            **ONE_KIND,
+        )
     if len(set(devices)) > 1:
         raise BadValue(f"{where}: arrays are on {' and '.join(dict.fromkeys(devices))}", remedy="copy them to one device first")
 

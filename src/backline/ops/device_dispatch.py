@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import arrays_in, describe, kind_of, meta_array
 from ..problems import Problem
+from .array_arguments import ONE_KIND
 
 __all__ = ["among", "device", "problem_of"]
 
@@ -54,10 +55,7 @@ def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     if any(isinstance(v, np.ndarray) for v in values):
         kinds["NumPy"] = None
     if len(kinds) > 1:
-        raise BadType(
-            f"{name}: operands are arrays of {' and '.join(sorted(kinds))}", cause="one call takes arrays of one kind",
-            remedy="convert them first: nothing is copied to or from a device behind your back",
-        )  # fmt: skip
+        raise BadType(f"{name}: operands are arrays of {' and '.join(sorted(kinds))}", **ONE_KIND)
     devices = list(dict.fromkeys(device for _, device in found))
     if len(devices) > 1:
         raise BadValue(f"{name}: operands are on {' and '.join(devices)}", remedy="copy them to one device first")

@@ -37,7 +37,7 @@ def _product(
     if a.dtype != b.dtype:
         raise BadType(
             f"{where}: operands have dtypes {a.dtype} and {b.dtype}, expected m1 and m2 to have the same dtype",
-            cause="a product runs in one dtype, and converting behind your back could cost more than the product",
+            cause="a product runs in one dtype, and an implicit conversion could cost more than the product",
             remedy=f"a.astype(np.{b.dtype.name}) or the other way round",
         )
     left, right = a.ndim == 1, b.ndim == 1
@@ -179,7 +179,7 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
 
     Notes
     -----
-    Runs `?gemm`, `?gemv`, `?dot` or a batched or compiled form of a BLAS library, or NumPy. Half precisions accumulate in
+    Runs `?gemm`, `?gemv`, `?dot` or a batched or compiled form of a BLAS library, or NumPy. 16-bit floats accumulate in
     float32 and round once.
 
     {examples}

@@ -32,7 +32,7 @@ class LinearProblem(MatrixProblem):
 
     @cached_property
     def product(self) -> MatmulProblem:
-        """The product inside: to the residual if there is one, else to the bias. Halves are float32 there, in dense copies."""
+        """The product inside: to the residual if there is one, else to the bias. 16-bit floats are float32 there, in copies."""
         added = "bias" if self.get("residual") is None else "residual"
         roles = {"a": "a", "b": "b", added: "c"} | ({} if self.halves else {"out": "out"})
         operands = [replace(o, role=roles[o.role]) for o in self.operands if o.role in roles]

@@ -46,8 +46,8 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
     out
         Array of the result's shape and dtype, any strides; must not overlap the operands.
     memory_limit
-        Most elements that a result on the way may have, or "max_input" for those of the largest operand; None for no limit.
-        What stays above it in any order is contracted at once, without results on the way, which can take very long.
+        Most elements that an intermediate result may have, or "max_input" for those of the largest operand; None for no limit.
+        What stays above it in any order is contracted at once, without intermediate results, which can take very long.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
     With three operands or more, opt_einsum finds the order, as ``backends.opt_einsum`` says; without it, it is from left to
     right. Each step is a matrix product of a BLAS library wherever it can be: transposes become flags, axes next to each other in
     memory become one, and an operand is copied only where its axes lie too far apart. The order and the plan of every step are
-    kept for the next call with such operands; ``explain`` shows them. Half precisions accumulate in float32 and round once.
+    kept for the next call with such operands; ``explain`` shows them. 16-bit floats accumulate in float32 and round once.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
         if o.dtype != inputs[0].dtype:
             raise BadType(
                 f"einsum: operand {i} has dtype {o.dtype}, operand 0 has {inputs[0].dtype}",
-                cause="it runs in one dtype, and converting behind your back could cost more than the sum",
+                cause="it runs in one dtype, and an implicit conversion could cost more than the sum",
                 remedy=f"x.astype(np.{inputs[0].dtype.name})",
             )
     limit = _limit(memory_limit, inputs)
