@@ -1,7 +1,7 @@
 # make demo      the example, tuned on this machine       make lint           ruff, and the layers of the package
 # make test      the tests                                make types          mypy
 # make bench     the benchmarks                           make clean          removes what these made
-# make ranking   the shipped ranking, measured anew       make demo-cnn       a network is trained, a photograph filtered
+# make ranking   this class of processors, measured       make demo-cnn       a network is trained, a photograph filtered
 # make sanitize  the core under sanitizers, or by libffi  make check-kernels  every vendor kernel over problems with edges
 # make test-caps the tests as on other processors, and without some libraries: half an hour
 # make storm     first calls of many threads at once, in 300 processes

@@ -1,149 +1,35 @@
-"""Makes ``src/backline/engine/ranking.json``: the order of algorithms on a machine nobody tuned. About 20 minutes.
+"""Makes the shipped ranking of this machine's class of processors: the times of all algorithms. About 25 minutes.
 
-``python benchmarks/make_ranking.py [products] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
-algorithm on a table of Problems and writes the order of their medians. The entries of parts that are not named stay as they
-are. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
+``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does,
+every algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
+parts that are not named stay as they are. What was measured beside another program, or makes no sense beside its neighbours, is
+measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
 
 os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
 
-import numpy as np
-
 import backline
 from backline import libraries
-from backline.engine import ranking
+from backline.engine import ranking_files
+from backline.engine.tuning import designed_problems
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
-from backline.problems import short
-from backline.problems.op_registry import operations
 
-LINALG = (
-    "linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.qr", "linalg.eigh", "linalg.eigvalsh",
-    "linalg.eig", "linalg.eigvals", "linalg.svd", "linalg.svdvals", "linalg.lstsq", "cholesky_solve",
-    "cholesky_inverse", "linalg.solve_triangular", "linalg.lu_solve", "linalg.ldl_factor", "linalg.ldl_solve",
-    "linalg.householder_product",
-)  # fmt: skip
+TRIES = 4
 
 
-def products(dtype):
-    sizes = [(n, n, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]
-    sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
-    sizes += [(n, n, 1) for n in (64, 512, 2048)] + [(1, n, n) for n in (64, 512, 2048)]
-    for m, k, n in sizes:
-        if dtype.kind != "c" or m * k * n <= 512**3:
-            yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
-    yield "matmul", (np.empty((4, 1024), dtype), np.empty((4096, 1024), dtype).T), {}
-    for n in (1000, 10**6):
-        yield "dot", (np.empty(n, dtype), np.empty(n, dtype)), {}
-    for items, n in ((1000, 4), (1000, 8), (1000, 16), (512, 32), (64, 64), (32, 128)):
-        yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
-
-
-def arguments(op, n, dtype, batch=()):
-    a, b = np.empty((*batch, n, n), dtype), np.empty((*batch, n, 16), dtype)
-    if op in ("linalg.lu_solve", "linalg.ldl_solve"):
-        return a, np.ones((*batch, n), np.int32), b
-    if op == "cholesky_solve":
-        return b, a
-    if op == "linalg.householder_product":
-        return a, a[..., 0]
-    return (a, b) if "solve" in op or op == "linalg.lstsq" else (a,)
-
-
-def linear_algebra(dtype):
-    for op in LINALG:
-        keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
-        for n in (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024):
-            yield op, arguments(op, n, dtype), keywords
-        yield op, arguments(op, 32, dtype, (100,)), keywords
-
-
-def images(batch, channels, size, dtype, last=False):
-    made = np.empty((batch, *size, channels) if last else (batch, channels, *size), dtype)
-    return np.moveaxis(made, -1, 1) if last else made
-
-
-def layers(dtype):
-    f = "nn.functional."
-    convolutions = [  # channels, features, image, kernel, stride, padding, groups
-        (8, 8, (8, 8), 3, 1, 1, 1), (32, 32, (12, 12), 3, 1, 1, 1), (64, 64, (56, 56), 3, 1, 1, 1),
-        (256, 256, (14, 14), 3, 1, 1, 1),
-        (3, 64, (224, 224), 7, 2, 3, 1), (64, 64, (56, 56), 5, 1, 2, 1),
-        (16, 16, (28, 28), 5, 1, 2, 1), (256, 1024, (14, 14), 1, 1, 0, 1),
-        (64, 64, (56, 56), 1, 1, 0, 1), (32, 32, (112, 112), 3, 1, 1, 32), (128, 128, (28, 28), 3, 1, 1, 32),
-        (64, 64, (4096,), 9, 1, 4, 1), (16, 32, (8, 28, 28), 3, 1, 1, 1),
-    ]  # fmt: skip
-    for channels, features, size, kernel, stride, padding, groups in convolutions:
-        weight = np.empty((features, channels // groups, *(kernel,) * len(size)), dtype)
-        for batch in (1, 8):
-            for last in (False, True):
-                name = f"{f}conv{len(size)}d"
-                given = images(batch, channels, size, dtype, last), weight
-                yield name, given, {"stride": stride, "padding": padding, "groups": groups}
-    for batch in (1, 8):
-        given = images(batch, 64, (28, 28), dtype), np.empty((64, 32, 4, 4), dtype)
-        yield f"{f}conv_transpose2d", given, {"stride": 2, "padding": 1}
-        source, grad = images(batch, 32, (28, 28), dtype), images(batch, 64, (28, 28), dtype)
-        weight = np.empty((64, 32, 3, 3), dtype)
-        yield "nn.grad.conv2d_input", (source.shape, weight, grad), {"padding": 1}
-        yield "nn.grad.conv2d_weight", (source, weight.shape, grad), {"padding": 1}
-    for shape in ((16, 64), (128, 1000), (4096, 64), (8, 50257), (8192, 1024)):
-        x = np.empty(shape, dtype)
-        for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
-            yield f + name, (x,), {}
-            yield f"nn.grad.{name}_input", (x, x), {}
-        for name in ("softmax", "log_softmax"):
-            yield f + name, (x,), {"dim": -1}
-        yield f"{f}layer_norm", (x, shape[1:]), {}
-    for batch, channels, size in ((1, 16, (16, 16)), (8, 64, (56, 56))):
-        x = images(batch, channels, size, dtype)
-        half = images(batch, channels, tuple(n // 2 for n in size), dtype)
-        yield f"{f}max_pool2d", (x, 2), {}
-        yield f"{f}avg_pool2d", (x, 2), {}
-        yield "nn.grad.max_pool2d_input", (x, half, 2), {}
-        yield "nn.grad.avg_pool2d_input", (x.shape, half, 2), {}
-        yield f"{f}batch_norm", (x, np.empty(channels, dtype), np.empty(channels, dtype)), {}
-    for batch, heads, length, dim in ((1, 4, 32, 32), (1, 8, 128, 64), (2, 8, 512, 64), (1, 8, 2048, 64)):
-        q = np.empty((batch, heads, length, dim), dtype)
-        for causal in (False, True):
-            yield f"{f}scaled_dot_product_attention", (q, q, q), {"is_causal": causal}
-    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
-        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
-        yield f"{f}linear", (x, weight, bias), {"activation": "relu"}
-    for steps, batch, features, hidden in ((32, 16, 256, 256), (128, 1, 512, 512), (64, 32, 512, 512), (20, 4, 32, 32)):
-        x, state = np.empty((steps, batch, features), dtype), np.empty((1, batch, hidden), dtype)
-        for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
-            sizes = ((gates * hidden, features), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
-            hx = (state, state) if name == "lstm" else state
-            params = tuple(np.empty(s, dtype) for s in sizes)
-            yield f"nn.{name}", (x, hx, params, True, 1, 0.0, False, False, False), {}
-
-
-def transforms(dtype):
-    wide = np.dtype(np.complex64 if dtype == np.float32 else np.complex128)
-    shapes = [((n,), None) for n in (64, 1024, 1009, 15015, 1 << 16, 1000003, 1 << 20)]
-    shapes += [((64, n), (1,)) for n in (64, 1024, 1009, 16384)] + [((1024, 1024), (1,)), ((64, 64), None), ((512, 512), None)]
-    shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((128, 128, 128), None), ((16, 256, 256), (1, 2))]
-    for shape, axes in shapes:
-        yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
-        yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
-        yield "fft.irfftn", (np.empty((*shape[:-1], shape[-1] // 2 + 1), wide),), {"dim": axes}
-
-
-PARTS = {"products": products, "algebra": linear_algebra, "layers": layers, "transforms": transforms}
-REAL = ("layers", "transforms")  # measured for float32 and float64; complex transforms are among them
-
-
-def part_of(op):
+def part_of(entry):
+    op = entry["op"]
+    if entry["dtype"] in ("f16", "bf16"):
+        return "halves"
     if op.startswith("fft."):
         return "transforms"
     if op == "matmul":
@@ -151,19 +37,39 @@ def part_of(op):
     return "algebra" if op.startswith(("linalg.", "cholesky_")) else "layers"
 
 
+def measured(problem, able, threads):
+    """Times of the algorithms, each the least of the runs that it took: a run beside another program is done again."""
+    times = {}
+    for _ in range(TRIES):
+        record = measure_problem(problem, able, threads, budget=0.25, limit=4.0, seed=1)
+        for a in able:
+            if (seconds := record.seconds(a.key)) is not None:
+                times[a.key] = min(seconds, times.get(a.key, seconds))
+        if not record.disturbed and not implausible(times, problem.flops):
+            break
+    return times
+
+
+def implausible(times, flops):
+    """Tells whether work that is worth two threads took much longer on all threads than on one."""
+    alone = {key[:-2]: t for key, t in times.items() if key.endswith("@1")}
+    return flops >= 1e6 and any(t > 2.5 * alone.get(key[:-2], t) for key, t in times.items() if key.endswith("@n"))
+
+
 def main() -> None:
     threads = backline.get_num_threads()
-    wanted = sys.argv[1:] or list(PARTS)
-    if set(wanted) - set(PARTS):
-        sys.exit(f"parts are {', '.join(PARTS)}")
-    old = ranking.data() if set(wanted) != set(PARTS) else {"entries": []}
-    entries = [e for e in old["entries"] if part_of(e["op"]) not in wanted]
+    wanted = sys.argv[1:] or list(designed_problems.PARTS)
+    if set(wanted) - set(designed_problems.PARTS):
+        sys.exit(f"parts are {', '.join(designed_problems.PARTS)}")
+    path = ranking_files.file_name(ranking_files.here())
+    old = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as stream:
+            old = json.load(stream)["entries"]
+    entries = [e for e in old if part_of(e) not in wanted]
     begin = time.perf_counter()
-    for name in ("float32", "float64", "complex64", "complex128"):
-        dtype = np.dtype(name)
-        parts = [part for name, part in PARTS.items() if name in wanted and (dtype.kind == "f" or name not in REAL)]
-        for op, args, kwargs in (row for part in parts for row in part(dtype)):
-            problem = operations[op].build(*args, **kwargs)
+    for part in wanted:
+        for problem in designed_problems.problems(part):
             able = [
                 a
                 for library in libraries.all_libraries()
@@ -171,11 +77,11 @@ def main() -> None:
                 for a in library.algorithms(problem, threads)
                 if isinstance(a, Algorithm)
             ]
-            record = measure_problem(problem, able, threads, budget=0.25, limit=4.0, seed=1)
-            timed = sorted((s, a.key) for a in able if (s := record.seconds(a.key)) is not None)
+            timed = sorted((seconds, key) for key, seconds in measured(problem, able, threads).items())
+            place = problem.place()
             entries.append({
-                "op": problem.op, "dtype": short(dtype), "class": ranking.shape_class(problem),
-                "size": round(math.log2(max(problem.flops, 1))), "example": problem.key, "order": [key for _, key in timed],
+                "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2),
+                "example": problem.key, "order": [key for _, key in timed],
                 "microseconds": [round(s * 1e6, 2) for s, _ in timed],
             })  # fmt: skip
             best = timed[0] if timed else (0, "nothing")
@@ -187,7 +93,7 @@ def main() -> None:
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
     lines = ",\n  ".join(json.dumps(e) for e in entries)
-    with open(ranking.FILE, "w", encoding="utf-8") as stream:
+    with open(path, "w", encoding="utf-8") as stream:
         stream.write('{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n")
 
 

@@ -239,7 +239,7 @@ def rng(seed: int) -> np.random.Generator:
 def clean() -> Iterator[None]:
     """Default switches before and after the test, and nothing kept of the plans made in it."""
     from backline import _core
-    from backline.engine import choose, plan_caches
+    from backline.engine import plan_caches, refusals
     from backline.engine.tuning import record_store
     from backline.libraries import errata, errata_table
     from backline.switches import store
@@ -255,7 +255,7 @@ def clean() -> Iterator[None]:
         store._restart()
         record_store.reload()
         plan_caches.clear()
-        choose._warned.clear()
+        refusals.warned.clear()
         _core.memo_clear()
 
     start()

@@ -58,12 +58,13 @@ def test_info_shows_every_part() -> None:
 def test_info_as_json() -> None:
     content = of_json("info")
     assert set(content) == {
-        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "mapped", "conflicts", "tuning",
+        "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "mapped", "conflicts", "ranking", "tuning",
     }  # fmt: skip
     assert content["numpy"] == np.__version__ and content["machine"]["fingerprint"] == fingerprint()
     for library in content["libraries"]:
         assert library["available"] or library["reason"]
         assert {"name", "title", "reason", "how to get"} <= set(library)
+    assert content["ranking"]["class"] and content["ranking"]["shipped for"] in ("amd-avx512-2c", "intel-amx-2c")
     assert content["tuning"] == {
         "path": "", "exists": False, "records": 0, "newest": "", "other_machines": 0, "problem": "", "dropped": {},
     }  # fmt: skip
@@ -326,3 +327,34 @@ def test_the_script_ends_with_the_tune_that_runs_it(tmp_path: Path, number: sign
                 break
             time.sleep(0.01)
         assert not running(script)
+
+
+# calibrate ----------------------------------------------------------------------------------------------------------------
+
+
+def test_calibrate_measures_in_the_time_it_has_and_goes_on(tmp_path: Path) -> None:
+    file = str(tmp_path / "t.sqlite")
+    assert "`backline calibrate` measures this machine" in run("info", tuning=file).stdout
+    first = of_json("calibrate", "--seconds", "2", tuning=file)
+    assert first["measured"] == sum(p["problems"] for p in first["parts"]) > 0 and first["file"] == file
+    assert {p["part"] for p in first["parts"]} <= {"products", "halves", "algebra", "layers", "transforms"}
+    assert all(p["gain"] >= 1.0 and 0 <= p["better"] <= p["problems"] for p in first["parts"])
+    count = of_json("info", tuning=file)["ranking"]["measured here"]
+    assert count == of_json("info", tuning=file)["tuning"]["records"] >= first["measured"]
+    second = run("calibrate", "--seconds", "2", "--threads", "2", tuning=file)
+    assert "shapes of" in second.stdout and f"kept in  {file}" in second.stdout
+    assert run("calibrate", "--seconds", "0", status=2).stderr
+
+
+def test_a_calibration_stopped_by_ctrl_c_keeps_what_it_measured(tmp_path: Path) -> None:
+    file = tmp_path / "t.sqlite"
+    command = [sys.executable, "-m", "backline", "calibrate", "--seconds", "60"]
+    environment = os.environ | {"BACKLINE_TUNING": str(file)}
+    with started(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "what was measured is kept" in errors
+    assert of_json("info", tuning=str(file))["tuning"]["records"] > 0

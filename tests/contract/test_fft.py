@@ -210,7 +210,7 @@ def test_every_function_is_in_some_library() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", ["fft", "rfft", "irfft", "dct"])
 def test_the_public_function_runs_on_it(library: str, name: str) -> None:
-    x = numbers((4, 30), "float64")
+    x = numbers((4, 31), "float64")  # irfft: 60 points; MKL may not run a large prime factor
     problem = problem_of(f"fft.{name}", x)
     need(library)
     if not algorithms(library, problem):

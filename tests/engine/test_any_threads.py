@@ -81,7 +81,7 @@ def test_what_cannot_be_prepared_makes_room_for_the_next_here_too() -> None:
     try:
         flags = backends.flags(deterministic=True, determinism_level="threads", num_threads=2)
         with flags, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ranking, "sort", lambda problem, able, *prefer: sorted(able, key=lambda a: a.library != "promising"))
+            patch.setattr(ranking, "sort", lambda problem, able, *prefer, own=True: sorted(able, key=lambda a: a.library != "promising"))
             x = np.eye(3)
             assert np.array_equal(backline.mm(x, x), x)
         assert Promising.tried == 1 and backline.explain().library != "promising"

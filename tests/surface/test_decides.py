@@ -20,7 +20,7 @@ from names import SETTINGS, everything_is_there
 
 import backline
 from backline import libraries, switches
-from backline.engine import choose, cufft_plan_caches
+from backline.engine import choose, cufft_plan_caches, refusals
 from backline.engine.tuning import benchmark, record_store
 from backline.errors import BadType, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides
@@ -94,7 +94,7 @@ def problem(family: str, device: str, op: str = "") -> Problem:
 
 def verdicts(made: list[Trial], asked: Problem, **more: Any) -> Any:
     """Algorithms of the test that may run, in their order, and those refused with the switch; or the error."""
-    choose._warned.clear()
+    refusals.warned.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -335,7 +335,7 @@ CASES: dict[str, Case] = {
     **enabled("xnnpack.enabled", "xnnpack"), **enabled("kleidiai.enabled", "kleidiai"), **enabled("cudnn.enabled", "cudnn"),
     **enabled("cusparselt.enabled", "cusparselt"), **permits("mps.enabled", False, "metal", library="mlx", device="mps"),
     **enabled("miopen.enabled", "miopen", "rocm:0", also=("cudnn.enabled",)),
-    **enabled("fftw.enabled", "fftw"), **enabled("scipy.enabled", "scipy"),
+    **enabled("fftw.enabled", "fftw"), **enabled("scipy.enabled", "scipy"), **enabled("kernels.enabled", "kernels"),
     "fftw.planning": Case("measure", planned, ("fftw.plan_time_limit",)),
     "fftw.plan_time_limit": Case(1.5, planned, ("fftw.planning",)),
     "mkl.verbose_level": choosing(1, Trial("mkl", PLAIN), see=printed, also=("mkl.enabled",)),

@@ -1,4 +1,4 @@
-"""The command ``backline``: info, switches, explain, bench, check, tune, run.
+"""The command ``backline``: info, switches, explain, bench, check, tune, calibrate, run.
 
 Exit statuses: 0 done; 1 the script or the operation failed; 2 the command was not understood; 3 the script
 to tune called no operation of Backline; 130 stopped by Ctrl-C.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from . import bench, check, explain, info, run, switches, tune
+from . import bench, calibrate, check, explain, info, run, switches, tune
 from .output import reported, summary
 
 __all__ = ["app"]
@@ -26,6 +26,7 @@ app.command("explain", short_help=summary(explain.explain))(reported(explain.exp
 app.command("bench", short_help=summary(bench.bench))(reported(bench.bench))
 app.add_typer(check.app, name="check")
 app.command("tune", short_help=summary(tune.tune), context_settings=tune.SETTINGS)(reported(tune.tune))
+app.command("calibrate", short_help=summary(calibrate.calibrate))(reported(calibrate.calibrate))
 
 # Not reported(): the launcher has statuses of its own.
 app.command("run", short_help=summary(run.run), context_settings=run.SETTINGS)(run.run)

@@ -34,6 +34,7 @@ def gather() -> dict[str, Any]:
     import backline
 
     from .. import libraries
+    from ..engine import ranking
     from ..engine.tuning import record_store
     from ..libraries import conflicts, errata, in_process, presence
     from ..native.machine import fingerprint, machine
@@ -60,6 +61,7 @@ def gather() -> dict[str, Any]:
             }
             for c in conflicts.conflicts(mapped)
         ],
+        "ranking": ranking.report(),
         "tuning": record_store.report(),
     }  # fmt: skip
 
@@ -78,9 +80,19 @@ def _machine(content: dict[str, Any]) -> None:
             ("python", f"{content['python']}, NumPy {content['numpy']}, backline {content['backline']}"),
             ("threads", f"{content['threads']} for one call"),
             ("known as", here["fingerprint"]),
+            ("untuned", _ranking(content["ranking"])),
         ],
         indent=2,
     )
+
+
+def _ranking(found: dict[str, Any]) -> str:
+    same = found["class"] == found["shipped for"]
+    nearest = "" if same else f", the nearest there is; this is {found['class']}"
+    on = f"{found['measured on']}, {found['cores']} cores"
+    count = found["measured here"]
+    here = f"{count} problems measured here" if count else "`backline calibrate` measures this machine in a minute"
+    return f"choices by the ranking of {found['shipped for']}, measured on {on}{nearest}; {here}"
 
 
 def _libraries(reports: list[dict[str, Any]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
@@ -83,6 +85,24 @@ class Choice:
     requested: str = ""
     effective: str = ""
     planned: float | None = None
+    _complete: Callable[[Choice], None] | None = field(default=None, compare=False)
+
+    def complete_later(self, complete: Callable[[Choice], None]) -> Choice:
+        """Has the candidates and the basis found when one of them is first read, by a function that sets both."""
+        del self.candidates, self.basis
+        self._complete = complete
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # reached for what has not been set
+            if name not in ("candidates", "basis"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            complete = self._complete
+            if complete is not None:
+                complete(self)
+                self._complete = None
+            return object.__getattribute__(self, name)
 
     @property
     def library(self) -> str | None:

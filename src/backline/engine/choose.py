@@ -9,25 +9,24 @@ among equals; 7. nothing left is `NoKernel`, and a preference that was not kept 
 
 from __future__ import annotations
 
+import contextvars
 import math
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .. import libraries, switches
+from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
+from ..libraries import overrides
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import Algorithm, Library, Refusal, planner_for
+from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem
-from ..switches.provenance import steps_out
-from . import effective_precision, fft_plan_caches, plan_caches, policy, ranking
+from ..switches.scope_state import process, states
+from . import effective_precision, fft_plan_caches, late_modules, plan_caches, policy, problem_class, ranking, refusals
 from .choice import Candidate, Choice
 
 __all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
-
-_warned: set[tuple[str, ...]] = set()
 
 
 def choose(
@@ -61,6 +60,10 @@ def choose(
     libraries.ready()  # before the snapshot: plug-ins declare switches
     if snapshot is None:
         snapshot = switches.current()
+    if not load and not without:
+        quick = _by_ranking(problem, snapshot)
+        if quick is not None:
+            return quick
     waiting = set() if load else _not_loaded(problem, snapshot)
     while waiting:
         try:
@@ -77,6 +80,59 @@ def choose(
     return _choose(problem, snapshot, measure, without, waiting)
 
 
+def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
+    """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found.
+
+    Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
+    that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
+    """
+    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
+    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
+        return None
+    threads = 1 if thread_team.forked() else snapshot["num_threads"]
+    record_store, errata = late_modules.record_store(), late_modules.errata()
+    if not record_store.empty() and record_store.find(problem, threads) is not None:
+        return None
+    keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
+    chosen, best = None, None
+    for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
+        if best is not None and best < bound:
+            break
+        library = libraries.get(name)
+        if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
+            continue
+        known = errata.concerning(library, problem.op)
+        try:
+            for found in library.algorithms(problem, _allowed(library, threads, snapshot), *planner_for(library, planner)):
+                if isinstance(found, Refusal) or not kind.conforms(found) or _forbids(found, snapshot)[0]:
+                    continue
+                if known and errata.refusal(library, problem, found):
+                    continue
+                if found.traits and policy.priority(found, snapshot):
+                    return None
+                place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
+                if best is None or place < best:
+                    chosen, best = found, place
+                    if place[:2] <= bound[:2] and place[1] < len(keys):
+                        break  # it has nothing that comes before
+        except Exception:  # which `algorithms_of` makes a refusal of
+            return None
+    if chosen is None:
+        return None
+    refused, matter = kind.told()
+
+    def complete(choice: Choice) -> None:
+        switches.current()  # now there is a base
+        context = contextvars.copy_context()
+        context.run(states.set, _core.ScopeState((), process.base, snapshot, None))  # the switches read as they did
+        whole = context.run(_choose, problem, snapshot, False, {}, _not_loaded(problem, snapshot), chosen, refused)
+        choice.candidates, choice.basis = whole.candidates, whole.basis
+
+    choice = Choice(problem, chosen, [], threads=threads, switches=dict(matter))
+    choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
+    return choice.complete_later(complete)
+
+
 def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     """Libraries that would have to be loaded to be asked, and that nobody asked for."""
     if policy.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
@@ -87,36 +143,42 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
 
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
     """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
-    from .tuning import record_store
-
     assert choice.chosen is not None
+    record_store = late_modules.record_store()
     record = record_store.find(effective_precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
-        return record_store.sooner(record, choice.chosen.key, waiting)
-    return ranking.sooner(problem, choice.chosen, waiting)
+        sooner: str = record_store.sooner(record, choice.chosen.key, waiting)
+        return sooner
+    reduced = effective_precision.requested(problem, snapshot) in effective_precision.FINENESS
+    return ranking.sooner(problem, choice.chosen, waiting, reduced)
 
 
 def _choose(
-    problem: Problem, snapshot: Any, measure: bool, without: Mapping[str, str], waiting: Collection[str]
-) -> Choice:
+    problem: Problem, snapshot: Any, measure: bool, without: Mapping[str, str], waiting: Collection[str],
+    taken: Algorithm | None = None, told: Mapping[str, Candidate] | None = None,
+) -> Choice:  # fmt: skip
+    """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
-    from ..libraries import capability  # these three are much to import, and not needed before something is chosen
-    from .tuning import coverage, record_store
+    from .tuning import coverage
 
+    record_store, capability = late_modules.record_store(), late_modules.capability()
     asked = effective_precision.as_asked(problem, snapshot)
-    record = record_store.find(asked, threads)
+    record = record_store.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
-    could = able(problem, threads, snapshot, refused, without, waiting)
+    could = able(problem, threads, snapshot, refused, without, waiting, told)
     could = effective_precision.permitted(could, problem, snapshot, refused)
     could = _accurate(could, record, snapshot, refused)
     conforming = _conforming(could, problem, level, snapshot, refused)
     if could and not conforming:
-        _not_deterministic(problem, level, snapshot, refused)
+        refusals.not_deterministic(problem, level, snapshot, refused)
         conforming = could
+    if taken is not None:
+        conforming = [taken, *(a for a in conforming if a.key != taken.key)]
     if not conforming:
-        raise _no_kernel(problem, refused)
-    home = next((a.pool for a in ranking.sort(problem, conforming) if a.pool not in ("", "numpy")), "")
+        raise refusals.no_kernel(problem, refused)
+    own = level == "off"  # what was measured here may decide
+    home = next((a.pool for a in ranking.sort(problem, conforming, own=own) if a.pool not in ("", "numpy")), "")
     timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
@@ -132,27 +194,28 @@ def _choose(
         else:
             conforming = _accurate(conforming, record, snapshot, refused)
             if not conforming:
-                raise _no_kernel(problem, refused)
+                raise refusals.no_kernel(problem, refused)
             busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
             basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}{busy}"
     elif record is not None and level == "off":
         basis = coverage.describe(record, conforming)
     else:
-        basis = ranking.describe(problem)
+        basis = ranking.describe(problem, own)
         if timed and not measured and measure:
             basis += "; nothing is measured on this device"
     prefer, prefers = policy.preferred(problem, snapshot)
-    order = ranking.sort(problem, conforming, prefer)
+    order = ranking.sort(problem, conforming, prefer, own)
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
     _put_first(order, prefer, snapshot)
     if level == "threads" and threads > 1:
         alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
         order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
-    chosen = order[0]
-    choice = Choice(problem, chosen, [], basis, threads, level, _switches_that_matter(problem, snapshot))
-    choice.requested = effective_precision.requested(problem, snapshot)
-    choice.effective = effective_precision.spelled(chosen, problem)
+    if taken is not None:
+        order = [taken, *(a for a in order if a is not taken)]
+    chosen, kind = order[0], problem_class.of(problem, snapshot)
+    choice = Choice(problem, chosen, [], basis, threads, level, dict(kind.told()[1]))
+    choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
     for a in order:
         note = "; ".join(filter(None, [a.note, capability.too_late(a.library)]))
         c = Candidate(a.library, a.name, "chosen" if a is chosen else "next", note, detail=a)
@@ -161,9 +224,9 @@ def _choose(
         if a.pool not in ("", home) and a is not chosen:
             c.reason = "; ".join(filter(None, [c.reason, f"a second thread pool beside {home}" if home else ""]))
         choice.candidates.append(c)
-    choice.candidates += _once(refused)
+    choice.candidates += refusals.once(refused)
     if prefer and chosen.library not in prefer:
-        _preference_not_kept(choice, prefer, prefers, snapshot)
+        refusals.preference_not_kept(choice, prefer, prefers, snapshot)
     return choice
 
 
@@ -183,7 +246,7 @@ def _for_any_threads(
     """
     if not alone:
         return order
-    alone = ranking.sort(problem, alone)
+    alone = ranking.sort(problem, alone, own=False)
     _put_first(alone, prefer, snapshot)
     first = alone[0]
     base = first.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone
@@ -209,47 +272,41 @@ def allowed_by(problem: Problem, threads: int, snapshot: Any, refused: list[Cand
 
 def able(
     problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str],
-    waiting: Collection[str] = (),
+    waiting: Collection[str] = (), told: Mapping[str, Candidate] | None = None,
 ) -> list[Algorithm]:  # fmt: skip
     """Lists what libraries have for a Problem and switches do not forbid; the rest goes to `refused`, with its reason.
 
     Libraries that are `waiting` are not asked.
     """
-    only = snapshot["only"]
-    kind = problem.device.partition(":")[0]
-    found = []
-    for name in libraries.names():
-        row = libraries.info(name)
-        if kind not in row.devices or (row.families and problem.family not in row.families):
-            continue
-        if not snapshot.get(row.switch, True):
-            reason = f"disabled by {row.switch}, {switches.origin(row.switch)}"
-            refused.append(Candidate(name, "", "refused", reason, row.switch))
-        elif only and name not in only:
-            refused.append(Candidate(name, "", "refused", f"not among only = {only}, {switches.origin('only')}", "only"))
+    kind, found = problem_class.of(problem, snapshot), []
+    off = kind.told()[0] if told is None else told
+    for name in kind.names:
+        if name in off:
+            refused.append(off[name])
         elif name in waiting:
             refused.append(Candidate(name, "", "next", "not loaded: it would come after what is chosen"))
         elif not (library := libraries.get(name)).available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
-        else:
-            allowed = 1 if library.openmp and not snapshot["openmp.enabled"] else threads
-            found += _listed_by(library, problem, allowed, snapshot, refused, without)
+        elif library.concerns(type(problem), problem.op, problem.device):
+            found += _listed_by(library, problem, _allowed(library, threads, snapshot), snapshot, refused, without)
+        elif library.handlers:
+            refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}"))
     return found
+
+
+def _allowed(library: Library, threads: int, snapshot: Any) -> int:
+    return 1 if library.openmp and not snapshot["openmp.enabled"] else threads
 
 
 def _listed_by(
     library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
 ) -> list[Algorithm]:
-    from ..libraries import capability, errata
-
-    able = []
+    errata, able = late_modules.errata(), []
     for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
             continue
-        reason, switch = policy.forbids(found, snapshot)
-        if not reason and found.isa and not capability.allows(found.isa):
-            reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
+        reason, switch = _forbids(found, snapshot)
         if not reason:
             reason = errata.refusal(library, problem, found)
         if not reason and found.key in without:
@@ -259,6 +316,14 @@ def _listed_by(
         else:
             able.append(found)
     return able
+
+
+def _forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
+    """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
+    reason, switch = policy.forbids(found, snapshot)
+    if not reason and found.isa and not (capability := late_modules.capability()).allows(found.isa):
+        reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
+    return reason, switch
 
 
 def algorithms_of(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -302,96 +367,16 @@ def _conforming(
     return kept
 
 
-def _switches_that_matter(problem: Problem, snapshot: Any) -> dict[str, tuple[str, str]]:
-    found, kind = {}, problem.device.partition(":")[0]
-    for name, switch in switches.declared().items():
-        # One about arrays of another device, or a library that nothing drives, decides nothing here.
-        absent = switch.allows and switch.allows not in libraries.names()
-        if problem.family in switch.governs and policy.device_of(switch) in ("", kind) and not absent:
-            said = switches.history(name)[0]
-            if said.origin.kind != "default":
-                found[name] = (repr(snapshot[name]), str(said.origin))
-    return found
-
-
-def _once(refused: list[Candidate]) -> list[Candidate]:
-    """The refusals without repetition: one that holds for all thread counts came with each of them."""
-    return list({(c.library, c.algorithm, c.reason, c.switch): c for c in reversed(refused)}.values())[::-1]
-
-
-def _listed(candidates: list[Candidate]) -> str:
-    return "".join(f"\n    {c.library}{' ' + c.algorithm if c.algorithm else ''}: {c.reason}" for c in _once(candidates))
-
-
-def _no_kernel(problem: Problem, refused: list[Candidate]) -> NoKernel:
-    by_switch = sorted({c.switch for c in refused if c.switch})
-    remedy = f"change {', '.join(by_switch)}" if by_switch else "install a library that can (`backline info` lists them)"
-    if problem.device != "cpu" and refused and not by_switch:
-        from ..libraries.presence import driving
-
-        # What all of them lack: CuPy, a driver, a device.
-        common = {driving(c.library)[1] for c in refused}
-        remedy = common.pop() if len(common) == 1 and "" not in common else remedy
-    what = f"nothing can run {problem.key}"
-    if "scaled_dot_product_attention" in problem.key:  # torch's words, on devices and on CPU, which programs look for
-        what += ". No available kernel. No viable backend for scaled_dot_product_attention was found"
-    return NoKernel(what, cause=_listed(refused), remedy=remedy)
-
-
-def _not_deterministic(problem: Problem, level: str, snapshot: Any, refused: list[Candidate]) -> None:
-    text = f"nothing runs {problem.key} with determinism level {level!r}"
-    if not snapshot["warn_only"]:
-        raise NotDeterministic(text, cause=_listed(refused), remedy="a lower determinism_level, or warn_only")
-    _warn_once(("determinism", problem.op, level), text)
-
-
-def _preference_not_kept(choice: Choice, prefer: tuple[str, ...], prefers: str, snapshot: Any) -> None:
-    for name in prefer:
-        reasons = [c.reason for c in choice.candidates if c.library == name and c.verdict == "refused"]
-        why = "; ".join(dict.fromkeys(reasons)) or "it has no algorithm for this"
-        choice.fallbacks.append(f"{name} was preferred: {why}")
-    fallback = snapshot["fallback"]
-    if fallback == "error":
-        raise FallbackRefused(
-            f"{choice.problem.op} cannot run on {' or '.join(prefer)}, which {prefers} puts first",
-            cause="; ".join(choice.fallbacks),
-            remedy="another preference, or fallback = 'allow'",
-        )
-    if fallback == "warn":
-        for name, text in zip(prefer, choice.fallbacks, strict=True):
-            _warn_once((choice.problem.op, name, text), f"{choice.problem.op} runs on {choice.library}: {text}")
-
-
-def _failed(choice: Choice, error: Exception, snapshot: Any) -> None:
-    """Applies `fallback` to a library that could not prepare an algorithm that it listed."""
-    text = f"{choice.library} {choice.algorithm} failed: {error}"
-    if snapshot["fallback"] == "error":
-        raise FallbackRefused(
-            f"{choice.problem.op} cannot run as chosen", cause=text, remedy="fallback = 'allow', or turn the library off"
-        ) from error
-    if snapshot["fallback"] == "warn":
-        _warn_once((choice.problem.op, str(choice.library), text), f"{choice.problem.op}: {text}; the next library runs it")
-
-
-def _warn_unfused(choice: Choice) -> None:
-    fused = [c for c in choice.candidates if c.verdict == "refused" and not c.algorithm.startswith("math")]
-    text = f"{choice.problem.op} runs on {choice.library} {choice.algorithm}, which is no fused kernel; others were refused:"
-    warnings.warn(text + _listed(fused), UserWarning, stacklevel=steps_out())
-
-
-def _warn_once(key: tuple[str, ...], text: str) -> None:
-    if key not in _warned:
-        _warned.add(key)
-        warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
-
-
 def plan_for(problem: Problem) -> Any:
-    """The Plan for a Problem under the switches that hold here; an algorithm that cannot be prepared makes room for the next."""
-    if thread_team.forked():
-        _warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
-    libraries.ready()  # before the snapshot: plug-ins declare switches
-    from . import verbose_scopes
+    """The Plan for a Problem under the switches that hold here.
 
+    An algorithm that cannot be prepared makes room for the next.
+    """
+    if thread_team.forked():
+        text = "this is a forked child: libraries run on one thread here (use the spawn start method for more)"
+        refusals.warn_once(("fork",), text)
+    libraries.ready()  # before the snapshot: plug-ins declare switches
+    verbose_scopes = late_modules.verbose_scopes()
     snapshot: Any = switches.current()
     failed: dict[str, str] = {}
     while True:
@@ -399,11 +384,13 @@ def plan_for(problem: Problem) -> Any:
         algorithm = choice.chosen
         assert algorithm is not None
         if snapshot["nn.attention.WARN_FOR_UNFUSED_KERNELS"] and "math" in algorithm.traits:
-            _warn_unfused(choice)
+            refusals.warn_unfused(choice)
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
-            return verbose_scopes.prepare(library, problem, algorithm, snapshot, planner)
+            if verbose_scopes.speaks(library, snapshot):
+                return verbose_scopes.prepare(library, problem, algorithm, snapshot, planner)
+            return library.prepare(problem, algorithm, *planner_for(library, planner))
 
         try:
             # A plan that keeps packed weights is the caller's own: another object's weights may look the same.
@@ -412,7 +399,7 @@ def plan_for(problem: Problem) -> Any:
         except RuntimeError as error:
             if algorithm.key in failed or isinstance(error, DeviceLost):
                 raise
-            _failed(choice, error, snapshot)
+            refusals.failed(choice, error, snapshot)
             failed[algorithm.key] = str(error)
             continue
         plan.choice = choice

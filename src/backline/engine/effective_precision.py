@@ -78,8 +78,8 @@ def as_asked(problem: Problem, snapshot: Any) -> Problem:
     return replace(problem, parameters=(*problem.parameters, ("precision", wish)))
 
 
-def spelled(algorithm: Algorithm, problem: Problem) -> str:
-    """The precision an algorithm computes in, as reports write it."""
+def spelled(algorithm: Algorithm, governing: str) -> str:
+    """The precision an algorithm computes in, as reports write it; `governing` is the `node` of its Problem."""
     if algorithm.precision in FINENESS:
         return algorithm.precision + (" (emulated)" if "emulated" in algorithm.traits else "")
-    return algorithm.precision or ("ieee" if node(problem) else "")
+    return algorithm.precision or ("ieee" if governing else "")

@@ -52,7 +52,6 @@ class PlanCache(BoundedCache):
             raise BadValue(f"{where} = {value}", remedy="0 or more; 0 keeps no plan")
         with self._lock:
             setattr(self, f"_{name}", value)
-            self._order_by_runs()
             dropped = self._trim()
         _core.memo_clear()  # it leads to plans that were dropped, and with a bound of 0 must not keep any
         del dropped

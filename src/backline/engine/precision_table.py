@@ -112,7 +112,7 @@ def _effective(problem: Problem, snapshot: Any) -> Iterator[tuple[str, str, str]
             yield library, "-", why
             continue
         best = min(mine, key=lambda a: FINENESS.get(a.precision, 2))
-        effective = spelled(best, problem)
+        effective = spelled(best, node(problem))
         kept_wish = best.precision == wish or wish not in FINENESS
         why = "" if kept_wish else f"{libraries.get(library).title} has no {wish} for this here"
         yield library, effective, why

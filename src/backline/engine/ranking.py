@@ -1,141 +1,97 @@
-"""The shipped ranking: which algorithm comes first on a machine that nobody has tuned.
+"""The order of algorithms that were not measured for a Problem: by the times that are predicted for them.
 
-It is data, made by ``benchmarks/make_ranking.py`` from measurements, with its provenance in it. A Problem takes the entry of
-its operation and dtype whose size is nearest on a logarithmic scale; what an entry does not name comes after, in the order
-of the libraries.
+What no measurement names comes after, in the order of the libraries.
 """
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Collection
-from functools import lru_cache
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..libraries.base import BORROWED, Algorithm
-from ..problems import Problem, short
+from ..problems import Problem
+from .effective_precision import FINENESS
 
-__all__ = ["describe", "sooner", "sort"]
+__all__ = ["LARGE", "compiles", "describe", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
-FILE = os.path.join(os.path.dirname(__file__), "ranking.json")
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
+LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
-# Algorithms that the shipped ranking does not name -> those in whose place they stand.
+# Algorithms that the shipped rankings do not name -> those in whose place they stand.
 STAND_INS = {
     "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
-LIBRARIES = ("onednn", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 
 
-@lru_cache(maxsize=1)
-def data() -> dict[str, Any]:
-    """The file, read once."""
-    import json
+def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
+    """Returns the keys of algorithms by their predicted times, the least first; empty where nothing like it was measured."""
+    from . import predicted_times  # not needed before something is chosen
 
-    with open(FILE, encoding="utf-8") as stream:
-        content: dict[str, Any] = json.load(stream)
-    return content
+    return predicted_times.order_of(problem.place(), own) if problem.device == "cpu" else ()
 
 
-def shape_class(problem: Problem) -> str:
-    """Returns the class of a Problem beyond its size: vectors, batches, thin matrices, kernels of one point."""
-    describe = CLASSES.get(type(problem).__name__)
-    return describe(problem) if describe else "batch" if getattr(problem, "items", 1) > 1 else ""
+def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = (), own: bool = True) -> list[Algorithm]:
+    """Sorts algorithms by predicted time.
+
+    Parameters
+    ----------
+    problem, algorithms
+        What is asked, and the candidates.
+    prefer
+        Libraries that are preferred, whatever their algorithms change meanwhile.
+    own
+        Whether measurements of this machine count, beside the shipped ones.
+    """
+    order, large, packs = order_of(problem, own), problem.flops >= LARGE, _packs(problem)
+    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, place(a, order, large, packs)))
 
 
-def _product(p: Any) -> str:
-    if p.m == p.n == 1:
-        return "dot"
-    if p.m == 1 or p.n == 1:
-        return "gemv"
-    if p.items > 1:
-        return "batch"
-    return "thin" if min(p.m, p.n, p.k) * 8 <= max(p.m, p.n, p.k) else "square"
-
-
-def _convolution(p: Any) -> str:
-    points = math.prod(p.kernel)
-    size = "1" if points == 1 else "3" if max(p.kernel) <= 3 else "5"
-    groups = "" if p.groups == 1 else "depthwise " if p.groups == p.channels else "groups "
-    return f"{groups}{size} {'one' if p.batch == 1 else 'many'}{' last' if p.last else ''}"
-
-
-def _transform(p: Any) -> str:
-    rest = p.points
-    for factor in (2, 3, 5, 7, 11, 13):
-        while rest > 1 and rest % factor == 0:
-            rest //= factor
-    axes = min(len(p.axes), 2)
-    return f"{axes}d{' batch' if p.items > 1 else ''}{' prime' if rest > 1 else ''}"
-
-
-CLASSES: dict[str, Callable[[Any], str]] = {
-    "MatmulProblem": _product,
-    "LinearProblem": _product,
-    "ConvProblem": _convolution,
-    "RnnProblem": lambda p: "one" if p.batch == 1 else "many",
-    "AttentionProblem": lambda p: "causal" if p.is_causal else "",
-    "FftProblem": _transform,
-}
-
-
-@lru_cache(maxsize=512)
-def _entry(op: str, dtype: str, kind: str, size: float) -> dict[str, Any] | None:
-    entries = [e for e in data()["entries"] if e["op"] == op and e["class"] == kind]
-    same = [e for e in entries if e["dtype"] == dtype] or entries
-    return min(same, key=lambda e: abs(e["size"] - size), default=None)
-
-
-def _find(problem: Problem) -> dict[str, Any] | None:
-    if problem.device != "cpu":
-        return None
-    size = round(math.log2(max(problem.flops, 1.0)))
-    return _entry(problem.op, short(problem.dtype), shape_class(problem), float(size))
-
-
-def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = ()) -> list[Algorithm]:
-    """The algorithms in ranked order; `prefer` names libraries that are preferred whatever their algorithms change meanwhile."""
-    order = _order(problem)
-    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, _rank(a, order, problem)))
-
-
-def _order(problem: Problem) -> list[str]:
-    entry = _find(problem)
-    return entry["order"] if entry else []
-
-
-def _rank(a: Algorithm, order: list[str], problem: Problem) -> tuple[int, bool, int]:
-    # Kernels compiled for the shape exist on some CPUs only, where nothing general comes near them: first wherever they are.
-    # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
-    leads = a.name == "jit" or a.library == _packs(problem) or "half math" in a.traits
+def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> tuple[int, bool, int]:
+    """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
     key = STAND_INS.get(a.key, a.key)
+    # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
+    # Kernels compiled for the shape exist on some processors only, where little comes near them: first where none was measured.
+    leads = a.library == packs or "half math" in a.traits or (a.name == "jit" and key not in order)
     known = -1 if leads else order.index(key) if key in order else len(order)
-    return known, not a.scaled and problem.flops >= 1e6, _place(a.library)
+    return known, not a.scaled and large, _place(a.library)
+
+
+def may_lead(library: str, order: Sequence[str], left_out: Collection[str], compiles: bool) -> tuple[int, bool, int]:
+    """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
+
+    What a library has is not known before it is asked: one that the order does not name is taken to have what comes first of all
+    that is not named.
+    """
+    named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
+    return -1 if compiles and library == "mkl" else named, False, _place(library)
 
 
 def _place(library: str) -> int:
     return LIBRARIES.index(library) if library in LIBRARIES else len(LIBRARIES)
 
 
-def sooner(problem: Problem, chosen: Algorithm, names: Collection[str]) -> str:
+def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced: bool = False) -> str:
     """The first of some libraries that may have what comes before `chosen`, or an empty string.
 
-    What a library has is not known before it is asked: one that the entry does not name is taken to have what comes first of all
-    that is not named.
+    Algorithms that reduce the precision of their inputs count only where that is permitted: `reduced`.
     """
-    order = _order(problem)
-    compiled = "mkl" if chosen.name != "jit" and _compiles(problem) else ""
-    packs = _packs(problem)
+    order, packs = order_of(problem), _packs(problem)
+    left_out = () if reduced else [key for key in order if _reduces(key)]
+    compiles_here = chosen.name != "jit" and compiles(problem, order)
 
     def best(name: str) -> tuple[int, bool, int]:
-        named = next((i for i, key in enumerate(order) if key.partition(".")[0] == name), len(order))
-        return -1 if name in (compiled, packs) else named, False, _place(name)
+        return (-1, False, _place(name)) if name == packs else may_lead(name, order, left_out, compiles_here)
 
     first = min(names, key=best)
-    return first if BORROWED in chosen.traits or best(first) < _rank(chosen, order, problem) else ""
+    taken = place(chosen, order, problem.flops >= LARGE, packs)
+    return first if BORROWED in chosen.traits or best(first) < taken else ""
+
+
+def _reduces(key: str) -> bool:
+    return any(word in FINENESS for word in key.partition("@")[0].replace(".", "_").split("_"))
 
 
 def _packs(problem: Problem) -> str:
@@ -149,21 +105,43 @@ def _packs(problem: Problem) -> str:
     return "onednn" if problem.packed and rows > 1 and problem.dtype.name == "float32" and problem.flops >= PACKED_FLOPS else ""
 
 
-@lru_cache(maxsize=1)
-def _intel() -> bool:
-    from ..native.machine import machine
+def compiles(problem: Any, order: Sequence[str]) -> bool:
+    """Tells if MKL may compile a kernel for the shape, and none was measured: the only reason to load it for small products."""
+    from .ranking_files import here
 
-    return machine().cpu.vendor == "GenuineIntel"
-
-
-def _compiles(problem: Problem) -> bool:
-    """Tells if MKL may compile a kernel for the shape: the only reason to load it for small products."""
-    return problem.op == "matmul" and max(getattr(problem, side) for side in "mnk") <= 64 and _intel()
+    small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64
+    return small and "mkl.jit@1" not in order and here().maker == "intel"
 
 
-def describe(problem: Problem) -> str:
-    """Returns the origin of the order, in words."""
-    entry = _find(problem)
-    if entry is None:
-        return "order of the libraries (the shipped ranking has no entry for this operation)"
-    return f"shipped ranking, nearest entry {entry['example']} (measured on {data()['provenance']['cpu']})"
+def describe(problem: Problem, own: bool = True) -> str:
+    """Returns the origin of the order that `sort` makes, in words."""
+    from . import ranking_files
+    from .tuning import record_store
+
+    processors, entries, mine = None, list[dict[str, Any]](), 0
+    machine, place = ranking_files.here(), problem.place()
+    if problem.device == "cpu":
+        mine = record_store.count(*place[:3]) if own else 0
+        processors, entries = ranking_files.entries(machine, *place[:3])
+    here = f"{mine} problem{'' if mine == 1 else 's'} like it measured on this machine"
+    if processors is None:
+        return here if mine else "order of the libraries (the shipped ranking has no entry for this operation)"
+    nearest = min(entries, key=lambda e: abs(e["size"] - place.work))["example"]
+    cpu = ranking_files.provenance(processors)["cpu"]
+    text = f"shipped ranking {processors}, nearest entry {nearest} (measured on another machine: {cpu})"
+    if mine:
+        return f"{here}; for the rest the {text}"
+    return text if processors == machine else f"{text}; none was made for {machine}, this machine"
+
+
+def report() -> dict[str, Any]:
+    """Returns which shipped ranking holds here, for `backline info`."""
+    from . import ranking_files
+    from .tuning import record_store
+
+    found = ranking_files.shipped()
+    return {
+        "class": str(ranking_files.here()), "shipped for": str(found.processors), "measured on": found.provenance["cpu"],
+        "cores": found.provenance["cores"], "date": found.provenance["date"], "entries": len(found.entries),
+        "measured here": sum(bool(r.place) for r in record_store.every()),
+    }  # fmt: skip

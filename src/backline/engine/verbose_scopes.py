@@ -25,7 +25,7 @@ from ..switches.provenance import place
 from ..switches.scope_state import states
 from ..switches.snapshot import overlay
 
-__all__ = ["VerboseEvent", "VerboseLog", "VerbosePlan", "VerboseScope", "around", "prepare", "verbose"]
+__all__ = ["VerboseEvent", "VerboseLog", "VerbosePlan", "VerboseScope", "around", "prepare", "speaks", "verbose"]
 
 _READERS: dict[str, Callable[[str], dict[str, Any]]] = {"mkl": read_mkl, "mkldnn": read_onednn}
 _COLUMNS = ("library", "op", "implementation", "shapes", "dtype", "threads", "ms", "phase")
@@ -215,18 +215,24 @@ def around(plan: Any, library: Library, snapshot: Any) -> Any:
     return VerbosePlan(plan, control, level) if level or control.initial_level else plan
 
 
+def speaks(library: Library, snapshot: Any) -> bool:
+    """Tells whether a library is to be at a verbose level of its own while it prepares a plan, as `prepare` has it."""
+    control = voice_of(library)
+    if control is None:
+        return False
+    level = control.level(snapshot)
+    return level < control.initial_level or (level == 2 and control.creates)
+
+
 def prepare(library: Library, problem: Problem, algorithm: Algorithm, snapshot: Any, planner: Planner) -> Any:
-    """Returns the plan that a library prepares at the verbose level that a Snapshot asks for."""
+    """Returns the plan that a library that `speaks` prepares at the verbose level that a Snapshot asks for."""
+    control = voice_of(library)
+    assert control is not None
 
     def make() -> Any:
         return library.prepare(problem, algorithm, *planner_for(library, planner))
 
-    control = voice_of(library)
-    if control is not None:
-        level = control.level(snapshot)
-        if level < control.initial_level or (level == 2 and control.creates):
-            return _speak(control, level, "creation", problem, algorithm, make)
-    return make()
+    return _speak(control, control.level(snapshot), "creation", problem, algorithm, make)
 
 
 def _speak(

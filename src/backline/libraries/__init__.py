@@ -7,7 +7,9 @@ loaded and probed when it is first asked whether it is there. What is known befo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 
 from .. import switches
 from ..switches.switch import FAMILIES
@@ -16,8 +18,8 @@ from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
 
 __all__ = [
-    "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "get", "info", "is_loaded", "names", "ready",
-    "register", "unregister",
+    "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "get", "info", "is_loaded",
+    "names", "ready", "register", "unregister",
 ]  # fmt: skip
 
 _SHIPPED: dict[str, str] = {row.name: row.implementation for row in registry.ROWS if row.implementation}
@@ -35,9 +37,22 @@ def names() -> tuple[str, ...]:
     return tuple(_order)
 
 
-def _add_plugins() -> None:
-    from ..switches import plugins
+def _changed() -> None:
+    from .. import _core
 
+    registry.changed()
+    _core.memo_clear()
+
+
+@cache
+def _plugins() -> ModuleType:
+    from ..switches import plugins  # not at import; an import statement in a function costs something each time
+
+    return plugins
+
+
+def _add_plugins() -> None:
+    plugins = _plugins()
     plugins.discover()
     for name, plugin in plugins.found().items():
         _order.setdefault(name, plugin.library)  # a library that the program registered before stays in its place
@@ -48,10 +63,8 @@ def ready() -> None:
 
     Plug-ins are looked for; those whose switches only their class knows are imported, unless they are off.
     """
-    from ..switches import plugins
-
     _add_plugins()
-    for name, plugin in plugins.found().items():
+    for name, plugin in _plugins().found().items():
         if not plugin.file:
             from .plugin_library import Plugged
 
@@ -110,19 +123,17 @@ def register(library: Library | LibraryInfo) -> None:
     BadValue
         Another switch has the name, or the environment variable, of the row's switch.
     """
-    from .. import _core
-
     if isinstance(library, LibraryInfo):
         _declare_switch(library)
         registry.add(library)
         _objects.pop(library.name, None)
         if library.implementation:
             _order[library.name] = library.implementation
-        _core.memo_clear()
+        _changed()
         return
     _order.setdefault(library.name, f"{type(library).__module__}:{type(library).__qualname__}")
     _objects[library.name] = library
-    _core.memo_clear()
+    _changed()
 
 
 def _declare_switch(row: LibraryInfo) -> None:
@@ -150,7 +161,6 @@ def unregister(name: str) -> None:
     >>> unregister("numpy"); get("numpy") is mine
     False
     """
-    from .. import _core
     from ..switches import plugins
 
     _check(name)
@@ -162,7 +172,7 @@ def unregister(name: str) -> None:
         _order[name] = plugins.found()[name].library
     else:
         del _order[name]
-    _core.memo_clear()
+    _changed()
 
 
 def info(name: str) -> LibraryInfo:

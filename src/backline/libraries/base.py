@@ -172,6 +172,16 @@ class Handler:
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
     prepare: Callable[[Any, Any, Algorithm], Any]
 
+    @classmethod
+    def plain(
+        cls, algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], prepare: Callable[[Any, Algorithm], Any]
+    ) -> Handler:
+        """Returns the Handler of two functions that take no context."""
+        return cls(
+            lambda context, problem, threads: algorithms(problem, threads),
+            lambda context, problem, algorithm: prepare(problem, algorithm),
+        )
+
 
 class Library(Availability):
     """Base of the libraries. A subclass has `reason`, `version` and `handlers`, or `algorithms` and `prepare` of its own.
@@ -245,19 +255,22 @@ class Library(Availability):
         """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
         return None
 
+    def concerns(self, kind: type[Problem], op: str, device: str) -> bool:
+        """Tells whether it may have something for an operation: it is asked about no other one."""
+        return not self.handlers or kind in self.handlers
+
     def context(self, planner: Planner) -> Any:
         """Returns the first argument of the functions of `handlers`."""
         return self
 
     def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
-        """Yields the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
+        """Returns the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
         handler = self.handlers.get(type(problem))
         if not self.available():
-            yield Refusal(self.name, "", f"not available: {self.reason()}")
-        elif handler is None:
-            yield Refusal(self.name, "", f"{self.title} has no {problem.op}")
-        else:
-            yield from handler.algorithms(self.context(planner), problem, threads if self.threaded else 1)
+            return iter((Refusal(self.name, "", f"not available: {self.reason()}"),))
+        if handler is None:
+            return iter((Refusal(self.name, "", f"{self.title} has no {problem.op}"),))
+        return iter(handler.algorithms(self.context(planner), problem, threads if self.threaded else 1))
 
     def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
         """Returns the Plan: a callable of the arrays of the call."""

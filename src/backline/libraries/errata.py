@@ -17,7 +17,7 @@ from .erratum import Erratum
 if TYPE_CHECKING:
     from .base import Algorithm, Library
 
-__all__ = ["applying", "clear", "forget", "keep", "matching", "refusal", "rows"]
+__all__ = ["applying", "clear", "concerning", "forget", "keep", "matching", "refusal", "rows"]
 
 # Name of a library -> the object that was asked, and its rows by operation ("" for rows of any operation).
 _indexed: dict[str, tuple[Library, dict[str, tuple[Erratum, ...]]]] = {}
@@ -66,20 +66,22 @@ def forget() -> int:
     return count
 
 
-def matching(library: Library, problem: Problem, algorithm: str) -> Iterable[Erratum]:
-    """Yields the rows that an algorithm of a library falls under for a Problem."""
+def concerning(library: Library, op: str) -> tuple[Erratum, ...]:
+    """Returns the rows about an operation of a library."""
     known = _indexed.get(library.name)
     if known is None or known[0] is not library:
         index: dict[str, tuple[Erratum, ...]] = {}
         for row in applying(library):
-            for op in row.operations or ("",):
-                index[op] = (*index.get(op, ()), row)
+            for each in row.operations or ("",):
+                index[each] = (*index.get(each, ()), row)
         known = _indexed[library.name] = library, index
     index = known[1]
-    if index:
-        for row in (*index.get(problem.op, ()), *index.get("", ())):
-            if row.concerns(problem, algorithm):
-                yield row
+    return (*index.get(op, ()), *index.get("", ())) if index else ()
+
+
+def matching(library: Library, problem: Problem, algorithm: str) -> Iterable[Erratum]:
+    """Yields the rows that an algorithm of a library falls under for a Problem."""
+    return (row for row in concerning(library, problem.op) if row.concerns(problem, algorithm))
 
 
 def refusal(library: Library, problem: Problem, algorithm: Algorithm) -> str:

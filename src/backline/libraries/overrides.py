@@ -16,7 +16,10 @@ from .. import _core, switches
 from ..errors import BadType, BadValue
 from ..switches.switch import nearest, show
 
-__all__ = ["KEYS", "LANGUAGES", "OWN", "Override", "Verdict", "active", "considered", "operations", "register", "unregister"]
+__all__ = [
+    "KEYS", "LANGUAGES", "OWN", "Override", "Verdict", "active", "considered", "operations", "register", "registered",
+    "unregister",
+]  # fmt: skip
 
 LANGUAGES: Final = ("cutedsl", "triton")
 KEYS: Final = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS"}
@@ -118,6 +121,11 @@ def unregister(override: Override) -> None:
         else:
             _overrides.pop((override.op, override.key), None)
     _core.memo_clear()
+
+
+def registered(op: str, key: str) -> bool:
+    """Tells whether there is an override of an operation on a kind of device."""
+    return (op, key) in _overrides
 
 
 def considered(op: str, key: str, *args: Any, **kwargs: Any) -> list[Verdict]:

@@ -15,12 +15,14 @@ __all__ = ["PythonKernels"]
 class PythonKernels(Library):
     """The overrides that are registered; it has nothing for operations without one."""
 
-
     def reason(self) -> str:
         return ""
 
     def version(self) -> str | None:
         return None
+
+    def concerns(self, kind: type[Problem], op: str, device: str) -> bool:
+        return overrides.registered(op, overrides.KEYS[device.partition(":")[0]])
 
     def _considered(self, problem: Problem) -> dict[str, overrides.Verdict]:
         key = overrides.KEYS[problem.device.partition(":")[0]]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..native.library_search import LibrarySpec
 
-__all__ = ["ROWS", "LibraryInfo", "add", "find", "implemented_by", "remove", "rows"]
+__all__ = ["ROWS", "LibraryInfo", "add", "changed", "changes", "find", "implemented_by", "remove", "rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +258,12 @@ ROWS: tuple[LibraryInfo, ...] = (
         "The module is not SciPy; it only holds what a user may set about it.",
     ),
     LibraryInfo(
+        "kernels", "Backline's compiled kernels", "backline.libraries.kernels.library:Kernels", families=("conv", "neural"),
+        caches=("plan_cache",),
+        about="Backline's own compiled loops, for what no vendor library has: always there.\n\n"
+        "Turning it off leaves these operations to the other libraries, NumPy among them.",
+    ),
+    LibraryInfo(
         "numpy", "NumPy", "backline.libraries.numpy.library:NumPy", kernels=("math",),
         engines=("reference", "fbgemm", "qnnpack"), caches=("plan_cache", "fft_plan_cache"),
         about="NumPy's own routines: the library that is always there, and the reference for the others.\n\n"
@@ -374,6 +380,7 @@ ROWS: tuple[LibraryInfo, ...] = (
 
 _rows: dict[str, LibraryInfo] = {row.name: row for row in ROWS}
 _shipped = dict(_rows)
+_changes = 0
 
 
 def rows() -> Iterator[LibraryInfo]:
@@ -385,6 +392,21 @@ def find(name: str) -> LibraryInfo | None:
     """Returns the row of a library, by its name or by that of its module in `backends`; None where there is none."""
     row = _rows.get(name)
     return row if row is not None else next((row for row in tuple(_rows.values()) if name and row.backend == name), None)
+
+
+def changes() -> int:
+    """Returns how often a library was registered or unregistered; what was derived from the libraries before is out of date.
+
+    >>> changes() >= 0
+    True
+    """
+    return _changes
+
+
+def changed() -> None:
+    """Counts one more time."""
+    global _changes
+    _changes += 1
 
 
 def add(row: LibraryInfo) -> None:

@@ -6,6 +6,7 @@ exist in the child to let go of it.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -60,6 +61,7 @@ class BoundedCache:
         self._max_size, self._max_bytes = max_size, max_bytes
         self._counts_runs, self._once = counts_runs, once
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._nbytes = 0  # of all of them
         self._hits = 0  # of values that are not kept any more
         self.misses = 0
         """Number of times that a value was made."""
@@ -94,7 +96,7 @@ class BoundedCache:
     def nbytes(self) -> int:
         """Memory that the values kept now hold, about."""
         with self._lock:
-            return sum(e.nbytes for e in self._entries.values())
+            return self._nbytes
 
     @property
     def hits(self) -> int:
@@ -133,8 +135,9 @@ class BoundedCache:
             value = make()
             made = _Entry(value, self.nbytes_of(value), time.perf_counter() - begin)
         finally:
-            with self._lock:
-                self._making.pop(key, None)
+            if self._once:
+                with self._lock:
+                    self._making.pop(key, None)
         if self._bound() == 0 or (self._max_bytes is not None and made.nbytes > self._max_bytes):
             return value
         with self._lock:
@@ -142,9 +145,9 @@ class BoundedCache:
             dropped = []
             if entry is None:
                 dropped = [self._pop(key)] if key in self._entries else []  # one that failed
-                self._order_by_runs()
+                dropped += self._trim(1, made.nbytes)
                 self._entries[key] = made
-            dropped += self._trim()
+                self._nbytes += made.nbytes
         self._free(dropped)
         return value if entry is None else entry.value
 
@@ -172,6 +175,7 @@ class BoundedCache:
 
     def _pop(self, key: Hashable) -> Any:
         entry = self._entries.pop(key)
+        self._nbytes -= entry.nbytes
         self._hits += self._uses_again(entry)
         return entry.value
 
@@ -186,17 +190,15 @@ class BoundedCache:
         for _, key in sorted(ran, key=lambda pair: pair[0]):
             self._entries.move_to_end(key)
 
-    def _trim(self) -> list[Any]:
-        """Takes out what exceeds the bounds; the caller frees it without the lock."""
-        most, dropped = self._bound(), []
-        if self._max_bytes is None:
-            while len(self._entries) > most:
-                dropped.append(self._pop(next(iter(self._entries))))
-            return dropped
-        total = sum(e.nbytes for e in self._entries.values())
-        while self._entries and (len(self._entries) > most or total > self._max_bytes):
+    def _trim(self, more: int = 0, nbytes: int = 0) -> list[Any]:
+        """Takes out what exceeds the bounds if so much more is to be put in; the caller frees it without the lock."""
+        most, dropped = self._bound() - more, []
+        largest = math.inf if self._max_bytes is None else self._max_bytes - nbytes
+        while self._entries and (len(self._entries) > most or self._nbytes > largest):
             key, entry = next(iter(self._entries.items()))
-            total -= entry.nbytes
+            if self._counts_runs and getattr(entry.value, "used", 0) != entry.last_run:
+                self._order_by_runs()  # all of them at once, so that this is rare: an entry that has not run since is the oldest
+                key = next(iter(self._entries))
             dropped.append(self._pop(key))
         return dropped
 

@@ -55,6 +55,7 @@ class Builder:
 
     def __init__(self, problem: Problem, int_size: int = 4) -> None:
         self.problem = problem
+        self._index = {o.role: i for i, o in reversed([*enumerate(problem.operands)])}
         self.int_size = int_size
         self.constants = bytearray()
         self.buffers: list[Any] = [("constant", b"")]
@@ -75,9 +76,7 @@ class Builder:
 
     def argument(self, role: str, items: int | tuple[int, ...] = 0) -> Pointer:
         """The operand with this role."""
-        index = self.problem.index(role)
-        assert index is not None, role
-        return self._add(("argument", index)), 0, items
+        return self._add(("argument", self._index[role])), 0, items
 
     def result(self, dtype: Any, shape: Sequence[int], order: str | Sequence[int] = "C", items: int = 0) -> Pointer:
         """A new array to be returned; the order is C, F or strides in bytes."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import _core
 from ..engine import fft_plan_caches
+from ..engine.choose import plan_for
 from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..problems.op_registry import Measured, Op, operations
@@ -88,12 +89,12 @@ def operation(
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             made = problem(*args, **kwargs)
-            plan = promote.plan_of(made)
+            plan = promote.plan_of(made) if made.converted else plan_for(made)
             text = deprecated(*args, **kwargs) if deprecated is not None else ""
             if text:
                 warnings.warn(text, UserWarning, stacklevel=steps_out())
             # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own.
-            return (plan,) if text or is_drawn(made) else fft_plan_caches.for_memo(plan)
+            return (plan,) if text or is_drawn(made.parameters) else fft_plan_caches.for_memo(plan)
 
         def general(*args: Any, **kwargs: Any) -> Any:
             keyed = _keyed(parameters, lists, args, kwargs)

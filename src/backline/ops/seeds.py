@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..problems import Problem
 from .linalg_checks import whole
 
 __all__ = ["drawn_generator", "is_drawn", "manual_seed", "seed_given", "seed_of"]
@@ -83,6 +83,6 @@ def seed_of(where: str, seed: Any) -> int:
     return DrawnSeed(drawn_generator(where).integers(2**63)) if number is None else number
 
 
-def is_drawn(problem: Problem) -> bool:
-    """Tells whether the process drew the problem's seed."""
-    return any(type(value) is DrawnSeed for _, value in problem.parameters)
+def is_drawn(parameters: Iterable[tuple[str, Any]]) -> bool:
+    """Tells whether the process drew the seed that is among the parameters of a Problem."""
+    return any(type(value) is DrawnSeed for _, value in parameters)

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from math import log2
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
 
-__all__ = ["SHORT", "Operand", "Problem", "operand", "short"]
+__all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short"]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -75,6 +76,39 @@ def operand(role: str, array: np.ndarray[Any, Any]) -> Operand:
     return Operand(role, array.dtype, array.shape, array.strides, array.flags.aligned)
 
 
+class Place(NamedTuple):
+    """What times are predicted by: those of the Problems of one operation, dtype and shape class by their work alone.
+
+    Attributes
+    ----------
+    op, dtype, shape_class : str
+        Operation, short name of the dtype, class of the shape.
+    work : float
+        log2 of the floating-point operations; 0 for less than one.
+    """
+
+    op: str
+    dtype: str
+    shape_class: str
+    work: float
+
+    def __str__(self) -> str:
+        """Returns the place as tuning records hold it."""
+        return f"{self.op}|{self.dtype}|{self.shape_class}|{self.work:.2f}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Returns the place that a text names.
+
+        Examples
+        --------
+        >>> Place.parse("matmul|f32|square|25.58")
+        Place(op='matmul', dtype='f32', shape_class='square', work=25.58)
+        """
+        op, dtype, shape_class, work = text.split("|")
+        return cls(op, dtype, shape_class, float(work))
+
+
 @dataclass(frozen=True)
 class Problem:
     """Operation, operands in the order of the call, parameters.
@@ -101,6 +135,19 @@ class Problem:
     family: str = field(default="", compare=False)
     device: str = field(default="cpu", kw_only=True)
     converted: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        cls.__hash__ = Problem.__hash__  # type: ignore[method-assign]  # else `dataclass` makes one that computes it every time
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((self.op, self.operands, self.parameters, self.device))
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has other hashes.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @staticmethod
     def parse(text: str) -> Problem:
@@ -135,14 +182,17 @@ class Problem:
         return None
 
     def get(self, role: str) -> Operand | None:
-        i = self.index(role)
-        return None if i is None else self.operands[i]
+        """The operand with this role, or None."""
+        for o in self.operands:
+            if o.role == role:
+                return o
+        return None
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         return self.operands[0].dtype
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """True if the weights stay the same for as long as a plan lives, which then keeps them as its library wants them.
 
@@ -154,6 +204,14 @@ class Problem:
     def flops(self) -> float:
         """Floating-point operations of the usual algorithm; complex ones count as the real ones they take."""
         return 0.0
+
+    def shape_class(self) -> str:
+        """Returns the class of the shape beyond its size: vectors, batches, thin matrices, kernels of one point."""
+        return "batch" if getattr(self, "items", 1) > 1 else ""
+
+    def place(self) -> Place:
+        """Returns where the Problem stands among those whose times are known."""
+        return Place(self.op, short(self.dtype), self.shape_class(), log2(max(self.flops, 1.0)))
 
     @cached_property
     def summands(self) -> int:

@@ -122,6 +122,9 @@ class AttentionProblem(Problem):
     def summands(self) -> int:
         return max(self.dims[0] + self.lengths[1], 1)
 
+    def shape_class(self) -> str:
+        return "causal" if self.is_causal else ""
+
     @cached_property
     def flops(self) -> float:
         # Two products; a causal mask leaves half of each.

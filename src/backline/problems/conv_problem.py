@@ -108,6 +108,11 @@ class ConvProblem(Problem):
         channels = self.features if self.op == "conv_grad_input" else self.channels
         return max(channels // self.groups * prod(self.kernel), 1)
 
+    def shape_class(self) -> str:
+        size = "1" if prod(self.kernel) == 1 else "3" if max(self.kernel) <= 3 else "5"
+        groups = "" if self.groups == 1 else "depthwise " if self.groups == self.channels else "groups "
+        return f"{groups}{size} {'one' if self.batch == 1 else 'many'}{' last' if self.last else ''}"
+
     @cached_property
     def flops(self) -> float:
         places = self.image if self.transposed else self.points

@@ -121,6 +121,13 @@ class FftProblem(Problem):
     def summands(self) -> int:
         return ceil(log2(max(self.points, 2)))
 
+    def shape_class(self) -> str:
+        rest = self.points
+        for factor in (2, 3, 5, 7, 11, 13):
+            while rest > 1 and rest % factor == 0:
+                rest //= factor
+        return f"{min(len(self.axes), 2)}d{' batch' if self.items > 1 else ''}{' prime' if rest > 1 else ''}"
+
     @cached_property
     def flops(self) -> float:
         """As is usual: 5 n log2 n, half of it for real transforms."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import Operand
 from .dtypes import HALVES
-from .matmul_problem import MatmulProblem, MatrixProblem
+from .matmul_problem import MatmulProblem, MatrixProblem, product_class
 
 __all__ = ["LinearProblem"]
 
@@ -58,6 +58,9 @@ class LinearProblem(MatrixProblem):
     @cached_property
     def summands(self) -> int:
         return max(self.k, 1)
+
+    def shape_class(self) -> str:
+        return product_class(self.m, self.n, self.k, self.items)
 
     @cached_property
     def flops(self) -> float:

@@ -31,6 +31,23 @@ class View:
     ld: int
 
 
+def product_class(m: int, n: int, k: int, items: int) -> str:
+    """Returns the class of the shape of a matrix product.
+
+    Examples
+    --------
+    >>> product_class(300, 200, 100, 1), product_class(300, 1, 300, 1), product_class(300, 10, 300, 1), product_class(9, 9, 9, 50)
+    ('square', 'gemv', 'thin', 'batch')
+    """
+    if m == n == 1:
+        return "dot"
+    if m == 1 or n == 1:
+        return "gemv"
+    if items > 1:
+        return "batch"
+    return "thin" if min(m, n, k) * 8 <= max(m, n, k) else "square"
+
+
 @dataclass(frozen=True)
 class MatrixProblem(Problem):
     """An operation on matrices of the sizes ``m``, ``n`` and ``k``, or on a batch of them."""
@@ -61,6 +78,9 @@ class MatmulProblem(MatrixProblem):
     def summands(self) -> int:
         return max(self.k, 1)
 
+    def shape_class(self) -> str:
+        return product_class(self.m, self.n, self.k, self.items)
+
     @cached_property
     def flops(self) -> float:
         real = 8.0 if self.dtype.kind == "c" else 2.0
@@ -70,22 +90,28 @@ class MatmulProblem(MatrixProblem):
     def empty(self) -> bool:
         return 0 in (self.m, self.n, self.k, self.items)
 
-    @property
+    @cached_property
     def alpha(self) -> Any:
-        return self.parameter("alpha", 1)
+        return dict(self.parameters).get("alpha", 1)
 
-    @property
+    @cached_property
     def beta(self) -> Any:
-        return self.parameter("beta", 0)
+        return dict(self.parameters).get("beta", 0)
 
     def view(self, role: str) -> View | None:
         """The operand with this role as a batch of matrices; C is broadcast to the result's shape."""
-        i = self.index(role)
-        if i is None:
-            return None
-        o = self.operands[i]
-        rows, cols = {"a": (self.m, self.k), "b": (self.k, self.n)}.get(role, (self.m, self.n))
-        s0 = 0 if o.shape[-2] == 1 else o.strides[-2]
-        s1 = 0 if o.shape[-1] == 1 else o.strides[-1]
-        layout, ld = matrix_layout((rows, cols), (s0, s1), o.dtype.itemsize, o.aligned)
-        return View(i, rows, cols, s0, s1, batch_offsets(self.batch, o.shape[:-2], o.strides[:-2]), layout, ld)
+        return self.views.get(role)
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """Every operand as a batch of matrices, by role."""
+        sizes = {"a": (self.m, self.k), "b": (self.k, self.n)}
+        found = {}
+        for i, o in enumerate(self.operands):
+            rows, cols = sizes.get(o.role, (self.m, self.n))
+            s0 = 0 if o.shape[-2] == 1 else o.strides[-2]
+            s1 = 0 if o.shape[-1] == 1 else o.strides[-1]
+            layout, ld = matrix_layout((rows, cols), (s0, s1), o.dtype.itemsize, o.aligned)
+            items = batch_offsets(self.batch, o.shape[:-2], o.strides[:-2]) if self.batch else 0
+            found[o.role] = View(i, rows, cols, s0, s1, items, layout, ld)
+        return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["GATES", "SHORT", "short"]
+__all__ = ["GATES", "SHORT", "name_of", "short"]
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Rows of weights for each hidden element: LSTM's input, forget, cell and output gate; GRU's reset, update and new one."""
@@ -26,4 +27,17 @@ def short(dtype: np.dtype[Any]) -> str:
     >>> short(np.dtype("float32"))
     'f32'
     """
-    return SHORT.get(dtype.name, dtype.name)
+    name = name_of(dtype)
+    return SHORT.get(name, name)
+
+
+@lru_cache(maxsize=256)
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, which NumPy puts together anew for every reader.
+
+    Examples
+    --------
+    >>> name_of(np.dtype("f4"))
+    'float32'
+    """
+    return dtype.name

@@ -140,6 +140,9 @@ class RnnProblem(Problem):
         parts += [word for word, said in (("bidirectional", self.directions > 1), ("batch_first", self.batch_first)) if said]
         return " ".join(parts)
 
+    def shape_class(self) -> str:
+        return "one" if self.batch == 1 else "many"
+
     @cached_property
     def flops(self) -> float:
         wide = self.directions * self.hidden

@@ -411,6 +411,7 @@ class _Run:
             covered=tuple(sorted({*self.rejected, *sound})),
             under=dict(self.under),
             disturbed=self.disturbed,
+            place=str(self.problem.place()) if self.problem.device == "cpu" else "",
             seed=self.seed,
             spent=round(spent, 6),
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

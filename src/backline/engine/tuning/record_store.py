@@ -5,6 +5,7 @@ What is read is data and is checked; a file that is damaged or not ours is named
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
-from ...problems import Problem
+from ...problems import Place, Problem
 from ...switches.provenance import steps_out
 from .. import plan_caches
 from . import database
@@ -22,8 +23,8 @@ from .database import MAX_FILE, path
 from .record import SCHEMA, TuningRecord, parse
 
 __all__ = [
-    "SCHEMA", "TuningRecord", "arrange", "every", "export", "find", "find_key", "import_from", "keep", "keep_all", "path",
-    "reload", "report", "reset", "sooner", "tried", "winner",
+    "SCHEMA", "TuningRecord", "arrange", "count", "empty", "every", "export", "find", "find_key", "generation", "import_from",
+    "keep", "keep_all", "path", "points", "reload", "report", "reset", "sooner", "tried", "winner",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -47,10 +48,22 @@ class _Store:
         self.other_machines = 0
         self.trimmed: dict[tuple[Key, tuple[str, ...]], TuningRecord] = {}
         self.tried: dict[Key, set[str]] = {}  # algorithms that this process has measured, or tried to
+        self.places: dict[tuple[str, str, str], list[tuple[float, TuningRecord]]] | None = None
 
 
 _store = _Store()
 _lock = threading.RLock()
+_generation = 0
+
+
+def generation() -> int:
+    """Returns a number that changes whenever the records do."""
+    return _generation
+
+
+def _renew() -> None:
+    global _generation
+    _generation += 1
 
 
 def _new_lock() -> None:
@@ -63,6 +76,11 @@ if hasattr(os, "register_at_fork"):
 
 
 # Looking up -----------------------------------------------------------------------------------------------------------
+
+
+def empty() -> bool:
+    """Tells whether there is no record at all: then none need be looked for."""
+    return not (_load() if _store.records is None else _store.records)
 
 
 def find(problem: Problem, threads: int) -> TuningRecord | None:
@@ -169,6 +187,40 @@ def winner(record: TuningRecord, algorithms: Sequence[Algorithm]) -> str:
     return arrange(timed, record, home)[0].key if timed else ""
 
 
+def _placed(op: str, dtype: str, kind: str) -> list[tuple[float, TuningRecord]]:
+    """Returns the records of a class of Problems, each with log2 of its work; not those of a busy machine."""
+    known = _store.records if _store.records is not None else _load()
+    if _store.places is None:
+        places: dict[tuple[str, str, str], list[tuple[float, TuningRecord]]] = {}
+        for record in known.values():
+            current = find_key(record.key, record.threads)
+            if current is not None and current.place and not current.disturbed:
+                place = Place.parse(current.place)
+                places.setdefault(place[:3], []).append((place.work, current))
+        _store.places = places
+    return _store.places.get((op, dtype, kind), [])
+
+
+def count(op: str, dtype: str, kind: str) -> int:
+    """Returns how many Problems of a class there are records of."""
+    return len({record.key for _, record in _placed(op, dtype, kind)})
+
+
+def points(op: str, dtype: str, kind: str) -> dict[str, list[tuple[float, float]]]:
+    """Returns what the records say of a class of Problems: for each algorithm log2 of the work and of the microseconds.
+
+    Times on all threads come from the records with the most threads.
+    """
+    found = _placed(op, dtype, kind)
+    most = max((record.threads for _, record in found), default=0)
+    result: dict[str, list[tuple[float, float]]] = {}
+    for size, record in found:
+        for key, seconds in record.medians.items():
+            if record.threads == most or key.endswith("@1"):
+                result.setdefault(key, []).append((size, math.log2(seconds * 1e6)))
+    return result
+
+
 def tried(problem: Problem, threads: int) -> set[str]:
     """Returns the keys of the algorithms that this process has measured for a Problem, or tried to; callers add to them.
 
@@ -229,6 +281,8 @@ def keep_all(records: Iterable[TuningRecord], *, file: bool = True, choices: boo
                 known[r.key, r.threads] = r
         _store.records = known
         _store.trimmed = {}
+        _store.places = None
+        _renew()
     written = _write(records) if file and records else 0
     if choices:
         plan_caches.clear()
@@ -241,6 +295,7 @@ def reload() -> None:
     global _store
     with _lock:
         _store = _Store()
+        _renew()
     plan_caches.clear()
     _core.memo_clear()
 

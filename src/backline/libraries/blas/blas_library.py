@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 from ... import switches
@@ -31,7 +31,7 @@ from .lapack import linalg_algorithms, prepare_linalg
 __all__ = ["ATTENTION", "BlasLibrary", "prepare_product", "product_algorithms"]
 
 
-Listed = Iterator[Algorithm | Refusal]
+Listed = Iterable[Algorithm | Refusal]
 
 
 def _empty(library: BlasLibrary, problem: MatmulProblem | LinalgProblem) -> list[Algorithm]:
@@ -42,8 +42,8 @@ def _empty(library: BlasLibrary, problem: MatmulProblem | LinalgProblem) -> list
 
 
 def product_algorithms(library: BlasLibrary, problem: MatmulProblem, threads: int) -> Listed:
-    """Yields what a BLAS has for a product."""
-    yield from _empty(library, problem) or matmul_algorithms(library.blas, problem, threads)
+    """Returns what a BLAS has for a product."""
+    return _empty(library, problem) or matmul_algorithms(library.blas, problem, threads)
 
 
 def prepare_product(library: BlasLibrary, problem: MatmulProblem, algorithm: Algorithm) -> Any:
@@ -53,9 +53,8 @@ def prepare_product(library: BlasLibrary, problem: MatmulProblem, algorithm: Alg
 
 def _linalg_algorithms(library: BlasLibrary, problem: LinalgProblem, threads: int) -> Listed:
     if not library.has_lapack and problem.op != "linalg.solve_triangular":  # which every BLAS has
-        yield Refusal(library.name, "", f"{library.title} has no {problem.op}")
-        return
-    yield from _empty(library, problem) or linalg_algorithms(library.blas, problem, threads)
+        return (Refusal(library.name, "", f"{library.title} has no {problem.op}"),)
+    return _empty(library, problem) or linalg_algorithms(library.blas, problem, threads)
 
 
 def _prepare_linalg(library: BlasLibrary, problem: LinalgProblem, algorithm: Algorithm) -> Any:

@@ -16,6 +16,7 @@ from ...native.plan_builder import Builder, Pointer
 from ...native.shared_library import NativeLibrary
 from ...problems.dtypes import HALVES
 from ...problems.matmul_problem import MatmulProblem, View
+from ...problems.names import name_of
 from ..base import Algorithm, Refusal
 
 __all__ = ["LETTER", "BlasTraits", "matmul_algorithms", "prepare_matmul"]
@@ -89,7 +90,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if refusal:
         yield Refusal(blas.name, "gemm", refusal)
         return
-    half = problem.dtype.name in HALVES
+    half = name_of(problem.dtype) in HALVES
     precision = "f32 accumulation" if half else ""
     vector = not half and (problem.m == 1 or problem.n == 1)
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
@@ -126,14 +127,14 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
 
 def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> Iterator[Algorithm]:
     """One product cut into independent ones, each on one thread: no waiting for each other inside the library."""
-    if half or any(v is not None and v.layout == "X" for v in map(p.view, ("a", "b", "c", "out"))):
+    if half or any(v.layout == "X" for v in p.views.values()):
         return
     if threads > 1 and p.flops >= SPLIT_FLOPS and max(p.m, p.n) >= 16 * threads and blas.pool:
         yield Algorithm(
             library=blas.name, name="gemm_split", threads=threads, scaled=True, basis="construction", pool=blas.pool,
             note="rows or columns divided among the threads, each part a product of its own",
         )  # fmt: skip
-    a, b, out = p.view("a"), p.view("b"), p.view("out")
+    a, b, out = p.views.get("a"), p.views.get("b"), p.views.get("out")
     assert a is not None and b is not None
     if 2 <= p.m <= SLAB_ROWS and b.layout == "F" and a.layout == "C" and (out is None or out.layout == "C") and p.beta == 0:
         if p.k * p.n * p.dtype.itemsize <= SLAB_BYTES:
@@ -149,7 +150,7 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
 
 def takes(dtype: np.dtype[Any]) -> bool:
     """Tells whether BLAS has products of a dtype, including 16-bit floats converted to float32."""
-    return dtype.name in LETTER or dtype.name in HALVES
+    return name_of(dtype) in LETTER or name_of(dtype) in HALVES
 
 
 def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
@@ -160,8 +161,7 @@ def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
     if p.parameter("conj") and not p.m == p.n == 1:
         return "BLAS conjugates without transposing only in a dot product"
     limit = blas.native.max_integer
-    views = [v for v in map(p.view, ("a", "b", "c", "out")) if v]
-    if max(p.m, p.n, p.k, *(v.ld for v in views)) > limit:
+    if max(p.m, p.n, p.k, *(v.ld for v in p.views.values())) > limit:
         return f"sizes past {limit} need 64-bit integers, this library has {8 * blas.native.int_size}-bit ones"
     return ""
 
@@ -169,7 +169,7 @@ def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
 def _strided(blas: BlasTraits, p: MatmulProblem) -> bool:
     if not blas.native.cblas(f"{LETTER[p.dtype.name]}gemm_batch_strided") or not blas.batches(p.dtype):
         return False
-    views = [p.view("a"), p.view("b"), p.view("out")]
+    views = [p.views.get("a"), p.views.get("b"), p.views.get("out")]
     size = p.dtype.itemsize
 
     def fits(v: View) -> bool:
@@ -226,9 +226,9 @@ class _Product:
     def __init__(self, blas: BlasTraits, p: MatmulProblem, b: Builder) -> None:
         self.blas, self.p, self.b = blas, p, b
         self.size = p.dtype.itemsize
-        self.half = p.dtype.name in HALVES
+        self.half = name_of(p.dtype) in HALVES
         self.compute = np.dtype(np.float32) if self.half else p.dtype
-        self.out = p.view("out")
+        self.out = p.views.get("out")
         if self.out is not None:
             self.result: Pointer = b.argument("out", self.out.items)
         else:
@@ -238,7 +238,7 @@ class _Product:
 
     def operand(self, role: str) -> tuple[Pointer, View, str, int]:
         """Pointer, view, layout and leading dimension of A or B, copied to workspace where BLAS could not read it."""
-        v = self.p.view(role)
+        v = self.p.views.get(role)
         assert v is not None
         source = self.b.argument(role, v.items)
         if v.layout != "X" and not self.half:
@@ -267,7 +267,7 @@ class _Product:
     def load(self, target: Pointer, layout: str, ld: int) -> None:
         """Put C where BLAS will add to it."""
         p, item = self.p, self.compute.itemsize
-        v = p.view("c")
+        v = p.views.get("c")
         if v is None or p.beta == 0:
             return
         strides = (ld * item, item) if layout == "C" else (item, ld * item)
@@ -289,7 +289,7 @@ class _Product:
         return [self.compute.type(v.real) for v in values]
 
     def function(self, name: str) -> int:
-        return self.blas.native.cblas(LETTER[self.compute.name] + name)
+        return self.blas.native.cblas(LETTER[name_of(self.compute)] + name)
 
     # algorithms
 
@@ -312,7 +312,7 @@ class _Product:
         p, item = self.p, self.size
         column = p.n == 1
         matrix, mv, layout, ld = self.operand("a" if column else "b")
-        xv = p.view("b" if column else "a")
+        xv = p.views.get("b" if column else "a")
         assert xv is not None
         x, incx = self.vector("b" if column else "a", xv, xv.stride0 if column else xv.stride1, p.k)
         length = p.m if column else p.n
@@ -325,7 +325,7 @@ class _Product:
             else:
                 incy = step // item
         if p.beta != 0:
-            cv = p.view("c")
+            cv = p.views.get("c")
             assert cv is not None
             step = cv.stride0 if column else cv.stride1
             self.b.copy((1, length), self.b.argument("c", cv.items), (0, step), y, (0, incy * item), item)
@@ -351,7 +351,7 @@ class _Product:
 
     def dot(self) -> None:
         p = self.p
-        av, bv = p.view("a"), p.view("b")
+        av, bv = p.views.get("a"), p.views.get("b")
         assert av is not None and bv is not None
         a, inca = self.vector("a", av, av.stride1, p.k)
         bb, incb = self.vector("b", bv, bv.stride0, p.k)
@@ -365,7 +365,7 @@ class _Product:
 
     def batched(self) -> None:
         p = self.p
-        views = [p.view("a"), p.view("b")]
+        views = [p.views.get("a"), p.views.get("b")]
         assert views[0] is not None and views[1] is not None
         layout = self.out.layout if self.out is not None else "C"
         ldc = self.out.ld if self.out is not None else p.n
@@ -391,7 +391,7 @@ class _Product:
     def gemm_split(self, parts: int) -> int:
         """Rows or columns of the result, whichever are more, in `parts` products."""
         p = self.p
-        a, b = p.view("a"), p.view("b")
+        a, b = p.views.get("a"), p.views.get("b")
         assert a is not None and b is not None
         out_strides = self.out_strides()
         layout, ldc = (self.out.layout, self.out.ld) if self.out is not None else ("C", p.n)
@@ -418,7 +418,7 @@ class _Product:
     def gemv_slabs(self, parts: int) -> int:
         """A few rows times a column-major matrix: each slab of columns is read from memory once and then from cache."""
         p, item = self.p, self.size
-        a, b = p.view("a"), p.view("b")
+        a, b = p.views.get("a"), p.views.get("b")
         assert a is not None and b is not None
         width = max(1, SLAB_BYTES // (p.k * item))
         slabs = max(-(-p.n // width), parts)

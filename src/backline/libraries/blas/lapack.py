@@ -18,6 +18,7 @@ from ...errors import BadValue, LinAlgError
 from ...native import thread_team
 from ...problems import operand
 from ...problems.linalg_problem import LinalgProblem, not_finite, singular
+from ...problems.names import name_of
 from ..base import Algorithm, Refusal
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
@@ -65,7 +66,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
     if problem.op not in ROUTINES:
         yield Refusal(blas.name, "", f"it has no {problem.op}")
         return
-    if problem.dtype.name not in LETTER:
+    if name_of(problem.dtype) not in LETTER:
         yield Refusal(blas.name, "", f"LAPACK has no {problem.dtype.name}")
         return
     if problem.empty:

@@ -51,7 +51,7 @@ def _prepare_product(mkl: MKL, problem: MatmulProblem, algorithm: Algorithm) -> 
 
 
 def _fft_algorithms(mkl: MKL, problem: FftProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    yield from fft_algorithms(mkl, mkl.blas, mkl.real_transforms, problem, threads)
+    return fft_algorithms(mkl, mkl.blas, mkl.real_transforms, problem, threads)
 
 
 def _prepare_fft(mkl: MKL, problem: FftProblem, algorithm: Algorithm) -> Any:
@@ -128,11 +128,14 @@ class MKL(BlasLibrary):
         return next((w.split("-")[0] for w in words if w[:1].isdigit()), None)
 
     def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
-        for each in super().algorithms(problem, threads, planner):
-            if self.reproducible or isinstance(each, Refusal) or each.name in ALWAYS_REPRODUCIBLE:
-                yield each
-            else:
-                yield replace(each, level="off", note="; ".join(filter(None, (each.note, UNREPRODUCIBLE))))
+        listed = super().algorithms(problem, threads, planner)
+        return listed if self.reproducible else map(_unreproducible, listed)
+
+
+def _unreproducible(each: Algorithm | Refusal) -> Algorithm | Refusal:
+    if isinstance(each, Refusal) or each.name in ALWAYS_REPRODUCIBLE:
+        return each
+    return replace(each, level="off", note="; ".join(filter(None, (each.note, UNREPRODUCIBLE))))
 
 
 def _layer() -> int | None:

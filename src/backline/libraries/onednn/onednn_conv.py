@@ -40,8 +40,7 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
             yield Refusal("onednn", name, "the processor has, or may use, no instructions for bfloat16")
             continue
         try:
-            with engine.threads(many):
-                made = _make(engine, p, many, name)
+            made = engine.describe(_make, p, many, name)
         except RuntimeError as error:
             yield Refusal("onednn", name, why(error, f"this {p.op}"))
             continue
@@ -67,7 +66,7 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
 def prepare_conv(engine: Engine, p: ConvProblem, algorithm: Algorithm) -> Any:
     """The plan of an Algorithm that `conv_algorithms` listed."""
     with engine.threads(algorithm.threads):
-        return _make(engine, p, algorithm.threads, algorithm.name).plan()
+        return engine.described(_make, p, algorithm.threads, algorithm.name).plan()
 
 
 def _refusal(engine: Engine, p: ConvProblem) -> str:

@@ -75,8 +75,7 @@ def quantized_algorithms(engine: Engine, p: QuantizedProblem, threads: int) -> I
         return
     many = threads if p.flops >= INT8_THREAD_FLOPS else 1
     try:
-        with engine.threads(many):
-            kernel = _Layer(engine, p, many).kernel.implementation
+        kernel = engine.describe(_Layer, p, many).kernel.implementation
     except RuntimeError as error:
         yield Refusal("onednn", "int8", why(error, f"this {p.op}"))
         return
@@ -98,7 +97,7 @@ def prepare_quantized(engine: Engine, p: QuantizedProblem, algorithm: Algorithm)
     if algorithm.name == "empty":
         return PythonPlan(reference_quantized.plan(p))
     with engine.threads(algorithm.threads):
-        return _Layer(engine, p, algorithm.threads).plan()
+        return engine.described(_Layer, p, algorithm.threads).plan()
 
 
 def _refusal(engine: Engine, p: QuantizedProblem) -> str:

@@ -51,8 +51,7 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
         return
     many = threads if max(prod(p.result), prod(p.operands[0].shape)) >= THREAD_ELEMENTS else 1
     try:
-        with engine.threads(many):
-            kernel = _Layer(engine, p, many).kernel.implementation
+        kernel = engine.describe(_Layer, p, many).kernel.implementation
     except RuntimeError as error:
         yield Refusal("onednn", p.op, why(error, f"this {p.op}"))
         return
@@ -72,7 +71,7 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
 def prepare_neural(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:
     """Returns the Plan of an Algorithm that `neural_algorithms` listed."""
     with engine.threads(algorithm.threads):
-        return _Layer(engine, p, algorithm.threads).plan()
+        return engine.described(_Layer, p, algorithm.threads).plan()
 
 
 def _refusal(p: NeuralProblem) -> str:

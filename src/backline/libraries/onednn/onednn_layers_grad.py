@@ -40,8 +40,7 @@ def gradient_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Itera
         return
     many = threads if prod(p.result) >= THREAD_ELEMENTS else 1
     try:
-        with engine.threads(many):
-            kernels = [k.implementation for k in _Gradient(engine, p, many).kernels]
+        kernels = [k.implementation for k in engine.describe(_Gradient, p, many).kernels]
     except RuntimeError as error:
         yield Refusal("onednn", p.op, why(error, f"this {p.op}"))
         return
@@ -60,7 +59,7 @@ def gradient_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Itera
 def prepare_gradient(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> Any:
     """The plan of an Algorithm that `gradient_algorithms` listed."""
     with engine.threads(algorithm.threads):
-        return _Gradient(engine, p, algorithm.threads).plan()
+        return engine.described(_Gradient, p, algorithm.threads).plan()
 
 
 def _refusal(p: NeuralProblem) -> str:

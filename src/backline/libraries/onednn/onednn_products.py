@@ -54,8 +54,7 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
             yield Refusal("onednn", name, "the processor has, or may use, no instructions for bfloat16")
             continue
         try:
-            with engine.threads(many):
-                kernel = _Product(engine, p, many, name).kernel.implementation
+            kernel = engine.describe(_Product, p, many, name).kernel.implementation
         except RuntimeError as error:
             yield Refusal("onednn", name, why(error, "a product of these"))
             continue
@@ -116,7 +115,7 @@ def _row(o: Operand | None) -> Operand | None:
 def prepare_product(engine: Engine, p: Product, algorithm: Algorithm) -> Any:
     """The plan of an Algorithm that `product_algorithms` listed."""
     with engine.threads(algorithm.threads):
-        return _Product(engine, p, algorithm.threads, algorithm.name).plan()
+        return engine.described(_Product, p, algorithm.threads, algorithm.name).plan()
 
 
 @dataclass(slots=True)

@@ -269,14 +269,14 @@ class Writer:
 
         `exact` computes the result where `look` found what is not finite; it is given the arrays of the call and the result.
         """
-        text = self.problem.key
+        problem = self.problem
 
         def on_info(plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
             status, finite = infos
             if finite == NOT_FINITE and status == 0 and exact is not None:
                 return exact(arrays, results[0])
             error = OutOfMemory if status == abi.OUT_OF_MEMORY else LibraryFailed
-            raise failure(plan, f"oneDNN failed to run {text}", cause=abi.status_text(status), error=error)
+            raise failure(plan, f"oneDNN failed to run {problem.key}", cause=abi.status_text(status), error=error)
 
         return self.b.plan(
             *results, thread_guard=self.engine.thread_guard,

@@ -7,17 +7,20 @@ made inside `Engine.threads`, and run with the same count.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ... import switches
 from ...native.shared_library import NativeLibrary
+from ...problems import Problem
 from . import abi
 
 __all__ = ["Desc", "DnnlError", "Engine", "Handle", "PrimitiveDesc", "why"]
+
+Made = TypeVar("Made")
 
 
 class DnnlError(RuntimeError):
@@ -128,6 +131,7 @@ class Engine:
     def __init__(self, native: NativeLibrary, thread_guard: Any, pool: str = "") -> None:
         self.native, self.thread_guard, self.pool = native, thread_guard, pool
         self._functions: dict[tuple[str, Any], Any] = {}
+        self._described: tuple[Any, Any, dict[Any, Any]] = None, None, {}  # of which Snapshot and Problem, and what
         self.address = self.make("dnnl_engine_create", ctypes.c_int(abi.CPU), ctypes.c_size_t(0))
         self.bf16 = bool(self.isa & abi.Isa.AVX512_BF16)
 
@@ -154,12 +158,14 @@ class Engine:
         DnnlError
             It is not success.
         """
-        status = self.native.call(self.native.address(name) or self._absent(name), *args, restype=ctypes.c_int)
+        function, rwlock = self.function(name), self.native.rwlock
+        rwlock.acquire_read()
+        try:
+            status = function(*args)
+        finally:
+            rwlock.release_read()
         if status:
             raise DnnlError(name, status)
-
-    def _absent(self, name: str) -> int:
-        raise RuntimeError(f"this oneDNN exports no {name}")
 
     def make(self, name: str, *args: Any) -> int:
         """Call a function that writes the object it makes to its first argument."""
@@ -178,6 +184,24 @@ class Engine:
             yield
         finally:
             self.thread_guard.leave(former)
+
+    def describe(self, make: Callable[..., Made], problem: Problem, threads: int, *name: str) -> Made:
+        """Makes layouts and primitive descriptors of a Problem, and keeps them for the plan that may be asked for next."""
+        with self.threads(threads):
+            made = make(self, problem, threads, *name)
+        snapshot, last = switches.current(), self._described
+        if last[0] is not snapshot or last[1] is not problem:  # descriptors depend on switches
+            last = self._described = snapshot, problem, {}
+        last[2][make, threads, *name] = made
+        return made
+
+    def described(self, make: Callable[..., Made], problem: Problem, threads: int, *name: str) -> Made:
+        """Returns what was described last, if it was this, for a plan, which uses it up; else makes it."""
+        snapshot, of, known = self._described
+        found: Made | None = None
+        if snapshot is switches.current() and of is problem:
+            found = known.pop((make, threads, *name), None)  # at once: it must not be written into two plans
+        return make(self, problem, threads, *name) if found is None else found
 
     @property
     def isa(self) -> int:

@@ -1,0 +1,130 @@
+"""Predicted times of algorithms for a Problem, from measured times of other shapes.
+
+Times are interpolated for each algorithm among the measured Problems of the same operation, dtype and shape class, on logarithmic
+scales of work and time. The shipped rankings have the measurements; what was measured on this machine corrects them: an algorithm
+by its own times, one that was not measured here by what the others of its class differ in the middle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ..native.processor_class import ProcessorClass
+from ..problems import Place
+from . import ranking_files
+from .tuning import record_store
+
+__all__ = ["order_of", "predicted"]
+
+Points = list[tuple[float, float]]  # log2 of the work, log2 of the microseconds; in order of work
+SHIPPED_ONLY = -1  # in the place of a generation of records
+
+# Time on a processor of another maker over that on one of Intel's, beside libraries that take the same kernels on both: MKL and
+# BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured; used only where a file of the same maker is missing.
+AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
+
+
+def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
+    """Returns the keys of algorithms by their predicted times, the least first; empty where nothing like it was measured.
+
+    Parameters
+    ----------
+    place
+        Operation, dtype, shape class and work of the Problem.
+    own
+        Whether what was measured on this machine counts beside the shipped rankings.
+    """
+    generation = record_store.generation() if own else SHIPPED_ONLY
+    # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
+    return _ordered(ranking_files.here(), place._replace(work=round(4 * place.work) / 4), generation)
+
+
+@lru_cache(maxsize=2048)
+def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
+    times = {key: predicted(curve, place.work) for key, curve in _curves(here, *place[:3], generation).items()}
+    return tuple(sorted(times, key=times.__getitem__))
+
+
+@lru_cache(maxsize=512)
+def _curves(here: ProcessorClass, op: str, dtype: str, kind: str, generation: int) -> Mapping[str, Points]:
+    """Returns the points of each algorithm."""
+    processors, entries = ranking_files.entries(here, op, dtype, kind)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for entry in entries:
+        for key, time in zip(entry["order"], entry["microseconds"], strict=True):
+            points.setdefault(key, []).append((entry["size"], math.log2(max(time, 0.01)) + _away(key, processors, here)))
+    curves = {key: averaged(found) for key, found in points.items()}
+    own = {} if generation == SHIPPED_ONLY else record_store.points(op, dtype, kind)
+    return corrected(curves, {key: averaged(found) for key, found in own.items()}) if own else curves
+
+
+def averaged(points: Points) -> Points:
+    """Sorts points by size; several of one size, which are other shapes of one class, become their mean.
+
+    Examples
+    --------
+    >>> averaged([(12.0, 3.0), (10.0, 1.0), (12.0, 5.0)])
+    [(10.0, 1.0), (12.0, 4.0)]
+    """
+    sizes: dict[float, list[float]] = {}
+    for size, log in points:
+        sizes.setdefault(size, []).append(log)
+    return sorted((size, sum(logs) / len(logs)) for size, logs in sizes.items())
+
+
+def corrected(curves: Mapping[str, Points], own: Mapping[str, Points]) -> dict[str, Points]:
+    """Returns the curves of a ranking, corrected by points that were measured on this machine.
+
+    Examples
+    --------
+    >>> corrected({"a": [(10.0, 1.0), (20.0, 5.0)], "b": [(10.0, 2.0), (20.0, 3.0)]}, {"a": [(15.0, 4.0)]})
+    {'a': [(10.0, 2.0), (15.0, 4.0), (20.0, 6.0)], 'b': [(10.0, 3.0), (20.0, 4.0)]}
+    """
+    offsets = {
+        key: [(size, log - predicted(curves[key], size)) for size, log in points] for key, points in own.items() if key in curves
+    }
+    every = sorted(offset for points in offsets.values() for _, offset in points)
+    usual = every[len(every) // 2] if every else 0.0
+    result = {key: points for key, points in own.items() if key not in curves}
+    for key, curve in curves.items():
+        mine = dict(own.get(key, ()))
+        by = offsets.get(key) or [(0.0, usual)]
+        shifted = [(size, log + _between(by, size)) for size, log in curve if size not in mine]
+        result[key] = sorted([*shifted, *mine.items()])
+    return result
+
+
+def _between(points: Points, size: float) -> float:
+    """Returns the value at a size: interpolated between points, that of the last one beyond them."""
+    size = min(max(size, points[0][0]), points[-1][0])
+    return predicted(points, size) if len(points) > 1 else points[0][1]
+
+
+def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> float:
+    """Returns log2 of how much longer an algorithm takes here than where it was measured, for the maker's sake."""
+    away_from_intel = (here.maker != "intel") - (measured is not None and measured.maker != "intel")
+    return away_from_intel * math.log2(AWAY_FROM_INTEL.get(key.partition(".")[0], 1.0))
+
+
+def predicted(curve: Points, size: float) -> float:
+    """Returns log2 of the microseconds at a size: interpolated between points, extrapolated beyond them.
+
+    Beyond its points a curve goes on as between the last two, but never falls and never grows faster than the work.
+    A single point is taken to grow with two thirds of the work, as small problems do.
+
+    Examples
+    --------
+    >>> predicted([(10.0, 0.0), (20.0, 5.0)], 14.0), predicted([(10.0, 0.0), (20.0, 5.0)], 30.0), predicted([(10.0, 0.0)], 13.0)
+    (2.0, 10.0, 2.0)
+    """
+    if len(curve) == 1:
+        return curve[0][1] + (size - curve[0][0]) * 2 / 3
+    after = next((i for i, point in enumerate(curve) if point[0] >= size), len(curve))
+    i = min(max(after, 1), len(curve) - 1)
+    (x0, y0), (x1, y1) = curve[i - 1], curve[i]
+    slope = (y1 - y0) / (x1 - x0)
+    if not x0 <= size <= x1:
+        slope = min(max(slope, 0.0), 1.0)
+    return y0 + slope * (size - x0) if size <= x1 else y1 + slope * (size - x1)

@@ -1,0 +1,149 @@
+"""What holds alike for every Problem of one operation, dtype and device under one Snapshot.
+
+A program whose shapes change makes a Problem for each; what does not depend on the shape is found once for all of them: libraries
+that a switch refuses, the precision that is permitted, the switches that mattered, and the order in which libraries are asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import libraries, switches
+from ..libraries import registry
+from ..libraries.base import Algorithm
+from ..problems import Operand, Problem
+from ..switches.scope_state import process, states
+from . import effective_precision, policy, ranking
+from .choice import Candidate
+
+__all__ = ["ProblemClass", "find", "of"]
+
+MOST = 256  # classes that are kept; beyond, all are found anew
+
+# Families in which no switch but a preference says in which order algorithms are tried: not attention and what is made of it.
+BY_RANK = ("conv", "fft", "linalg", "matmul", "neural")
+
+Bound = tuple[bool, int, bool, int, int]
+Told = tuple[dict[str, Candidate], dict[str, tuple[str, str]]]
+
+
+class ProblemClass:
+    """The decisions that a class of Problems shares.
+
+    Attributes
+    ----------
+    wish
+        The precision that the switches ask for, as `effective_precision.requested`.
+    names
+        Libraries that may have something, in the order in which they are listed.
+    ranked
+        Whether the shipped ranking alone decides among what libraries have, where no tuning record does.
+    """
+
+    def __init__(self, family: str, op: str, dtype: np.dtype[Any], device: str, snapshot: Any) -> None:
+        sample = Problem(op, (Operand("a", dtype, (), ()),), (), family, device=device)
+        self._snapshot = snapshot
+        self._kind = device.partition(":")[0]
+        self._node = effective_precision.node(sample)
+        self.wish = effective_precision.requested(sample, snapshot)
+        self._floor = effective_precision.FINENESS.get(self.wish, 2)
+        self.names, self._refused = [], {}  # the switch behind each refusal
+        for name in libraries.names():
+            row = libraries.info(name)
+            if self._kind not in row.devices or (row.families and family not in row.families):
+                continue
+            self.names.append(name)
+            if not snapshot.get(row.switch, True):
+                self._refused[name] = row.switch
+            elif snapshot["only"] and name not in snapshot["only"]:
+                self._refused[name] = "only"
+        self._governing = [
+            # One about arrays of another device, or a library that nothing drives, decides nothing here.
+            name for name, switch in switches.declared().items()
+            if family in switch.governs and policy.device_of(switch) in ("", self._kind)
+            and not (switch.allows and switch.allows not in libraries.names())
+        ]  # fmt: skip
+        level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
+        self.ranked = (
+            device == "cpu" and family in BY_RANK and level == "off" and not snapshot["emulate"]
+            and not policy.preferred(sample, snapshot)[0] and not policy.benchmarks(sample, snapshot)[0]
+        )  # fmt: skip
+        some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
+        self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}
+        self._told: tuple[Any, Told] | None = None
+        self._too_coarse: set[str] = set()  # keys of algorithms; the precision of one is the same for all Problems of a class
+        self._orders: dict[tuple[int, bool], tuple[Any, Any, tuple[tuple[Bound, str], ...]]] = {}
+
+    def told(self) -> Told:
+        """Returns a refusal for each library that a switch refuses, and the switches that mattered, with their origins."""
+        state = states.get(None)
+        if state is not None and state.layers:
+            return self._tell()
+        if self._told is None or self._told[0] is not process.bare:  # every assignment makes a new one
+            self._told = process.bare, self._tell()
+        return self._told[1]
+
+    def _tell(self) -> Told:
+        refused = {}
+        for name, switch in self._refused.items():
+            value = f"not among only = {self._snapshot['only']}" if switch == "only" else f"disabled by {switch}"
+            refused[name] = Candidate(name, "", "refused", f"{value}, {switches.origin(switch)}", switch)
+        matter = {}
+        for name in self._governing:
+            said = switches.history(name)[0]
+            if said.origin.kind != "default":
+                matter[name] = (repr(self._snapshot[name]), str(said.origin))
+        return refused, matter
+
+    def order(self, keys: tuple[str, ...], compiles: bool) -> tuple[tuple[Bound, str], ...]:
+        """Returns the libraries in the order in which they are asked, each with the least place that its algorithms may have.
+
+        Parameters
+        ----------
+        keys
+            Keys of algorithms in the order of their predicted times.
+        compiles
+            Whether MKL may compile a kernel for the shape.
+        """
+        known = self._orders.get((id(keys), compiles))
+        if known is None or known[0] is not keys or known[1] is not ranking.LIBRARIES:
+            bounds = [
+                ((False, *ranking.may_lead(name, keys, self._too_coarse, compiles), i), name)
+                for i, name in enumerate(self.names) if name not in self._refused
+            ]  # fmt: skip
+            known = self._orders[id(keys), compiles] = keys, ranking.LIBRARIES, tuple(sorted(bounds))
+        return known[2]
+
+    def conforms(self, algorithm: Algorithm) -> bool:
+        """Tells whether an algorithm is as precise and as reproducible as the switches ask."""
+        if effective_precision.FINENESS.get(algorithm.precision, 2) < self._floor:
+            if algorithm.key not in self._too_coarse:
+                self._too_coarse.add(algorithm.key)
+                self._orders = {}  # no library is asked for the sake of this one any more
+            return False
+        return algorithm.reaches(self._levels.get(algorithm.library, "off"))
+
+    def spelled(self, algorithm: Algorithm) -> str:
+        """The precision an algorithm computes in, as reports write it."""
+        return effective_precision.spelled(algorithm, self._node)
+
+
+_known: dict[tuple[Any, ...], ProblemClass] = {}
+
+
+def of(problem: Problem, snapshot: Any) -> ProblemClass:
+    """Returns the class of a Problem under a Snapshot."""
+    return find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
+
+
+def find(family: str, op: str, dtype: np.dtype[Any], device: str, snapshot: Any) -> ProblemClass:
+    """Returns the class of Problems of an operation, dtype and device under a Snapshot."""
+    key = (family, op, dtype, device, snapshot, registry.changes())
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= MOST:
+            _known.clear()
+        found = _known[key] = ProblemClass(family, op, dtype, device, snapshot)
+    return found

@@ -1,0 +1,101 @@
+"""The shipped rankings: files of measured times, one for each class of processors, and which of them hold here."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ..native.processor_class import ProcessorClass, nearest_first, this_class
+from .tuning.record import RENAMED, current_key
+
+__all__ = ["Ranking", "entries", "file_name", "here", "provenance", "shipped"]
+
+FOLDER = os.path.join(os.path.dirname(__file__), "rankings")
+
+
+class Ranking(NamedTuple):
+    """Measured times on one machine.
+
+    Attributes
+    ----------
+    processors : ProcessorClass
+        The class of its processor.
+    provenance : dict
+        Processor, cores, date, command and versions of the libraries.
+    entries : list of dict
+        Operation, dtype, shape class, size (log2 of the floating-point operations), example; keys of algorithms, the fastest
+        first, and their times in microseconds.
+    """
+
+    processors: ProcessorClass
+    provenance: dict[str, Any]
+    entries: list[dict[str, Any]]
+
+
+def file_name(processors: ProcessorClass) -> str:
+    """Returns the path of the ranking of a class, whether it exists or not."""
+    return os.path.join(FOLDER, f"{processors}.json")
+
+
+@lru_cache(maxsize=1)
+def _classes() -> tuple[ProcessorClass, ...]:
+    names = (name.removesuffix(".json") for name in sorted(os.listdir(FOLDER)) if name.endswith(".json"))
+    return tuple(found for name in names if (found := ProcessorClass.parse(name)))
+
+
+def here() -> ProcessorClass:
+    """Returns the class of this processor, under the cap on its instructions that holds here."""
+    from ..libraries import capability  # much to import, and not needed before something is chosen
+
+    return this_class(capability.effective().lower())
+
+
+@lru_cache(maxsize=4)
+def _read(processors: ProcessorClass) -> Ranking:
+    import json
+
+    with open(file_name(processors), encoding="utf-8") as stream:
+        text = stream.read()
+    content = json.loads(text)
+    if any(f'"{old}@' in text for old in RENAMED):  # thousands of keys, and seldom one that has changed
+        for entry in content["entries"]:
+            _rename(entry)
+    return Ranking(processors, content["provenance"], content["entries"])
+
+
+def _rename(entry: dict[str, Any]) -> None:
+    """Gives algorithms of earlier versions their names of now; where several old names are one now, the fastest stays."""
+    times: dict[str, float] = {}
+    for key, microseconds in zip(entry["order"], entry["microseconds"], strict=True):
+        times.setdefault(current_key(key), microseconds)
+    entry["order"], entry["microseconds"] = list(times), list(times.values())
+
+
+@lru_cache(maxsize=4)
+def _nearest(processors: ProcessorClass) -> tuple[ProcessorClass, ...]:
+    return tuple(nearest_first(processors, _classes()))
+
+
+def shipped() -> Ranking:
+    """Returns the ranking that holds here: that of the nearest class of processors."""
+    return _read(_nearest(here())[0])
+
+
+def entries(here: ProcessorClass, op: str, dtype: str, kind: str) -> tuple[ProcessorClass | None, list[dict[str, Any]]]:
+    """Returns the entries for an operation, dtype and shape class, and whose they are.
+
+    They come from the nearest class that measured the dtype; where none did, other dtypes of the nearest class stand in.
+    """
+    for processors in _nearest(here):
+        if found := [e for e in _read(processors).entries if (e["op"], e["class"], e["dtype"]) == (op, kind, dtype)]:
+            return processors, found
+    for processors in _nearest(here):
+        if found := [e for e in _read(processors).entries if (e["op"], e["class"]) == (op, kind)]:
+            return processors, found
+    return None, []
+
+
+def provenance(processors: ProcessorClass) -> dict[str, Any]:
+    """Returns where the times of a class come from."""
+    return _read(processors).provenance

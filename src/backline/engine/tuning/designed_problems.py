@@ -1,0 +1,177 @@
+"""Problems whose times stand for many others: shapes from small to large, of every class, dtype and operation.
+
+The shipped rankings and `backline calibrate` measure them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...problems import Problem
+from ...problems.op_registry import import_operations, operations
+
+__all__ = ["PARTS", "problems"]
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]  # operation, arguments, keywords
+
+LINALG = (
+    "linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.qr", "linalg.eigh", "linalg.eigvalsh",
+    "linalg.eig", "linalg.eigvals", "linalg.svd", "linalg.svdvals", "linalg.lstsq", "cholesky_solve",
+    "cholesky_inverse", "linalg.solve_triangular", "linalg.lu_solve", "linalg.ldl_factor", "linalg.ldl_solve",
+    "linalg.householder_product",
+)  # fmt: skip
+
+
+def products(dtype: Any) -> Iterator[Call]:
+    sizes = [(n, n, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]
+    sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
+    sizes += [(n, n, 1) for n in (64, 512, 2048)] + [(1, n, n) for n in (64, 512, 2048)]
+    for m, k, n in sizes:
+        if dtype.kind != "c" or m * k * n <= 512**3:
+            yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+    yield "matmul", (np.empty((4, 1024), dtype), np.empty((4096, 1024), dtype).T), {}
+    for n in (1000, 10**6):
+        yield "dot", (np.empty(n, dtype), np.empty(n, dtype)), {}
+    for items, n in ((1000, 4), (1000, 8), (1000, 16), (512, 32), (64, 64), (32, 128)):
+        yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
+
+
+def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple[Any, ...]:
+    a, b = np.empty((*batch, n, n), dtype), np.empty((*batch, n, 16), dtype)
+    if op in ("linalg.lu_solve", "linalg.ldl_solve"):
+        return a, np.ones((*batch, n), np.int32), b
+    if op == "cholesky_solve":
+        return b, a
+    if op == "linalg.householder_product":
+        return a, a[..., 0]
+    return (a, b) if "solve" in op or op == "linalg.lstsq" else (a,)
+
+
+def linear_algebra(dtype: Any) -> Iterator[Call]:
+    for op in LINALG:
+        keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
+        for n in (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024):
+            yield op, arguments(op, n, dtype), keywords
+        yield op, arguments(op, 32, dtype, (100,)), keywords
+
+
+def images(batch: int, channels: int, size: tuple[int, ...], dtype: Any, last: bool = False) -> Any:
+    made = np.empty((batch, *size, channels) if last else (batch, channels, *size), dtype)
+    return np.moveaxis(made, -1, 1) if last else made
+
+
+def layers(dtype: Any) -> Iterator[Call]:
+    f = "nn.functional."
+    convolutions = [  # channels, features, image, kernel, stride, padding, groups
+        (8, 8, (8, 8), 3, 1, 1, 1), (32, 32, (12, 12), 3, 1, 1, 1), (64, 64, (56, 56), 3, 1, 1, 1),
+        (256, 256, (14, 14), 3, 1, 1, 1),
+        (3, 64, (224, 224), 7, 2, 3, 1), (64, 64, (56, 56), 5, 1, 2, 1),
+        (16, 16, (28, 28), 5, 1, 2, 1), (256, 1024, (14, 14), 1, 1, 0, 1),
+        (64, 64, (56, 56), 1, 1, 0, 1), (32, 32, (112, 112), 3, 1, 1, 32), (128, 128, (28, 28), 3, 1, 1, 32),
+        (64, 64, (4096,), 9, 1, 4, 1), (16, 32, (8, 28, 28), 3, 1, 1, 1),
+    ]  # fmt: skip
+    for channels, features, size, kernel, stride, padding, groups in convolutions:
+        weight = np.empty((features, channels // groups, *(kernel,) * len(size)), dtype)
+        for batch in (1, 8):
+            for last in (False, True):
+                name = f"{f}conv{len(size)}d"
+                given = images(batch, channels, size, dtype, last), weight
+                yield name, given, {"stride": stride, "padding": padding, "groups": groups}
+    for batch in (1, 8):
+        given = images(batch, 64, (28, 28), dtype), np.empty((64, 32, 4, 4), dtype)
+        yield f"{f}conv_transpose2d", given, {"stride": 2, "padding": 1}
+        source, grad = images(batch, 32, (28, 28), dtype), images(batch, 64, (28, 28), dtype)
+        weight = np.empty((64, 32, 3, 3), dtype)
+        yield "nn.grad.conv2d_input", (source.shape, weight, grad), {"padding": 1}
+        yield "nn.grad.conv2d_weight", (source, weight.shape, grad), {"padding": 1}
+    for shape in ((16, 64), (128, 1000), (4096, 64), (8, 50257), (8192, 1024)):
+        x = np.empty(shape, dtype)
+        for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
+            yield f + name, (x,), {}
+            yield f"nn.grad.{name}_input", (x, x), {}
+        for name in ("softmax", "log_softmax"):
+            yield f + name, (x,), {"dim": -1}
+        yield f"{f}layer_norm", (x, shape[1:]), {}
+    for batch, channels, size in ((1, 16, (16, 16)), (8, 64, (56, 56))):
+        x = images(batch, channels, size, dtype)
+        half = images(batch, channels, tuple(n // 2 for n in size), dtype)
+        yield f"{f}max_pool2d", (x, 2), {}
+        yield f"{f}avg_pool2d", (x, 2), {}
+        yield "nn.grad.max_pool2d_input", (x, half, 2), {}
+        yield "nn.grad.avg_pool2d_input", (x.shape, half, 2), {}
+        yield f"{f}batch_norm", (x, np.empty(channels, dtype), np.empty(channels, dtype)), {}
+    for batch, heads, length, dim in ((1, 4, 32, 32), (1, 8, 128, 64), (2, 8, 512, 64), (1, 8, 2048, 64)):
+        q = np.empty((batch, heads, length, dim), dtype)
+        for causal in (False, True):
+            yield f"{f}scaled_dot_product_attention", (q, q, q), {"is_causal": causal}
+    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
+        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
+        yield f"{f}linear", (x, weight, bias), {"activation": "relu"}
+    for steps, batch, features, hidden in ((32, 16, 256, 256), (128, 1, 512, 512), (64, 32, 512, 512), (20, 4, 32, 32)):
+        x, state = np.empty((steps, batch, features), dtype), np.empty((1, batch, hidden), dtype)
+        for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1)):
+            sizes = ((gates * hidden, features), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
+            hx = (state, state) if name == "lstm" else state
+            params = tuple(np.empty(s, dtype) for s in sizes)
+            yield f"nn.{name}", (x, hx, params, True, 1, 0.0, False, False, False), {}
+
+
+def transforms(dtype: Any) -> Iterator[Call]:
+    wide = np.dtype(np.complex64 if dtype == np.float32 else np.complex128)
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...] | None]]
+    shapes = [((n,), None) for n in (64, 1024, 1009, 15015, 1 << 16, 1000003, 1 << 20)]
+    shapes += [((64, n), (1,)) for n in (64, 1024, 1009, 16384)] + [((1024, 1024), (1,)), ((64, 64), None), ((512, 512), None)]
+    shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((128, 128, 128), None), ((16, 256, 256), (1, 2))]
+    for shape, axes in shapes:
+        yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
+        yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
+        yield "fft.irfftn", (np.empty((*shape[:-1], shape[-1] // 2 + 1), wide),), {"dim": axes}
+
+
+def halves(dtype: Any) -> Iterator[Call]:
+    """Products and layers of 16-bit floats: on processors that have instructions for them, and elsewhere."""
+    for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048):
+        yield "matmul", (np.empty((n, n), dtype), np.empty((n, n), dtype)), {}
+    for m, k, n in ((4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)):
+        yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
+    for n in (64, 512, 2048):
+        yield "matmul", (np.empty((1, n), dtype), np.empty((n, n), dtype)), {}
+    for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
+        yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
+    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
+        x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
+        yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
+    for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
+        weight = np.empty((features, channels, kernel, kernel), dtype)
+        for batch in (1, 8):
+            yield "nn.functional.conv2d", (images(batch, channels, (size, size), dtype), weight), {"padding": kernel // 2}
+
+
+# Part -> its Problems, and the dtypes they are measured for. Complex transforms are among the real ones.
+PARTS: dict[str, tuple[Callable[[Any], Iterator[Call]], tuple[str, ...]]] = {
+    "products": (products, ("float32", "float64", "complex64", "complex128")),
+    "halves": (halves, ("float16", "bfloat16")),
+    "algebra": (linear_algebra, ("float32", "float64", "complex64", "complex128")),
+    "layers": (layers, ("float32", "float64")),
+    "transforms": (transforms, ("float32", "float64")),
+}
+
+
+def problems(part: str) -> Iterator[Problem]:
+    """Yields the Problems of a part. Their arrays are never written, so that no memory is taken for them."""
+    import_operations()
+    build, names = PARTS[part]
+    for name in names:
+        for op, arguments, keywords in build(_dtype(name)):
+            yield operations[op].build(*arguments, **keywords)
+
+
+def _dtype(name: str) -> Any:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)

@@ -1,0 +1,144 @@
+"""Calibration: what is measured, what is measured again, and that it decides about other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline.engine import calibrate, ranking
+from backline.engine.choose import eligible
+from backline.engine.predicted_times import corrected
+from backline.engine.ranking import order_of
+from backline.engine.tuning import designed_problems, record_store
+from backline.engine.tuning.record import TuningRecord, parse
+from backline.native.machine import fingerprint
+from backline.problems import Problem
+from support import clean, problem_of
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+
+
+def product(n: int) -> Problem:
+    x = np.ones((n, n), np.float32)
+    return problem_of("mm", x, x)
+
+
+def record_of(problem: Problem, times: dict[str, float], **fields: Any) -> TuningRecord:
+    return TuningRecord(
+        problem.key, 2, medians=times, minima=times, place=str(problem.place()), machine=fingerprint(),
+        created="2026-11-23T03:00:00.000000Z", covered=tuple(times), **fields,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Three small products are all that is to be measured."""
+    sizes = [48, 8, 24]
+    monkeypatch.setattr(calibrate, "SHARES", {"products": 2})
+    monkeypatch.setattr(designed_problems, "problems", lambda part: (product(n) for n in sizes))
+    yield sizes
+
+
+def test_small_ones_first_and_the_parts_in_turn() -> None:
+    found = list(calibrate._in_turn(1e7))
+    assert {part for part, _ in found} == set(calibrate.SHARES) == set(designed_problems.PARTS)
+    for part in calibrate.SHARES:
+        work = [p.flops for its, p in found if its == part]
+        assert work == sorted(work) and work[-1] <= 1e7
+    assert {part for part, _ in found[: sum(calibrate.SHARES.values())]} == set(calibrate.SHARES)
+    assert len({p.key for _, p in found}) == len(found)
+
+
+def test_what_was_measured_is_kept_and_not_measured_again(few: list[int]) -> None:
+    seen: list[str] = []
+    done = calibrate.calibrate(60.0, progress=lambda number, total, text: seen.append(f"{number}/{total} {text}"))
+    assert done.measured == 3 and done.known == done.left == 0 and len(done.gains["products"]) == 3
+    assert seen[0].startswith("0/3 matmul f32 8x8") and seen[2].startswith("2/3 matmul f32 48x48")
+    for record in done.records["products"].values():
+        found = record_store.find_key(record.key, record.threads)
+        assert found is not None and found.medians and found.place.startswith("matmul|f32|square|")
+        assert parse(found.line()) == found
+    quiet = 3 - len(done.disturbed)
+    more = calibrate.calibrate(60.0)
+    assert more.known >= quiet and more.measured == 3 - more.known
+    assert calibrate.calibrate(60.0, again=True).measured == 3
+
+
+def test_without_time_nothing_is_measured_and_all_is_left(few: list[int]) -> None:
+    done = calibrate.calibrate(1e-2)
+    assert done.measured + done.left <= 3 and done.measured <= 1
+
+
+def test_an_interrupted_run_keeps_what_it_measured(few: list[int]) -> None:
+    def stop(number: int, total: int, text: str) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate.calibrate(60.0, progress=stop)
+    kept = [record_store.find(product(n), backline.get_num_threads()) for n in (8, 24, 48)]
+    assert kept[0] is not None and kept[1] is not None and kept[2] is None
+
+
+def test_what_was_measured_here_decides_about_other_shapes() -> None:
+    problem = product(100)
+    able = eligible(problem, 2)
+    order = ranking.sort(problem, able)
+    last = next(a for a in reversed(order) if a.scaled and a.key in order_of(problem))
+    times = {a.key: 1e-3 for a in order} | {last.key: 1e-9}
+    record_store.keep_all([record_of(product(90), times), record_of(product(120), times)], file=False)
+    assert ranking.sort(problem, able)[0].key == last.key
+    assert ranking.sort(problem, able, own=False)[0].key == order[0].key
+    choice = backline.explain(backline.mm, np.ones((100, 100), np.float32), np.ones((100, 100), np.float32))
+    assert f"{choice.library}.{choice.algorithm}" == last.key.partition("@")[0]
+    assert choice.basis.startswith("2 problems like it measured on this machine")
+    with backline.backends.flags(deterministic=True):
+        choice = backline.explain(backline.mm, np.ones((100, 100), np.float32), np.ones((100, 100), np.float32))
+    assert "measured on this machine" not in choice.basis
+
+
+def test_times_of_a_busy_machine_and_of_fewer_threads_do_not_count() -> None:
+    problem = product(100)
+    before = order_of(problem)
+    times = dict.fromkeys(before, 0.001) | {before[-1]: 1e-9}
+    record_store.keep(record_of(product(90), times, disturbed="the load average was 9"), file=False)
+    assert order_of(problem) == before
+    alone = {key: t for key, t in times.items() if key.endswith("@n")}
+    few = TuningRecord(
+        product(90).key, 1, medians=alone, place=str(product(90).place()), machine=fingerprint(), created="2026-11-23T04:00:00.000000Z"
+    )
+    record_store.keep_all([record_of(product(80), {before[0]: 1e-5}), few], file=False)
+    assert order_of(problem)[0] == before[0]
+
+
+def test_an_algorithm_is_corrected_by_its_own_times_others_by_what_is_usual() -> None:
+    shipped = {"a": [(10.0, 1.0), (20.0, 5.0)], "b": [(10.0, 2.0), (20.0, 3.0)]}
+    found = corrected(shipped, {"a": [(10.0, 2.0), (20.0, 8.0)], "new": [(10.0, 0.0)]})
+    assert found["a"] == [(10.0, 2.0), (20.0, 8.0)] and found["new"] == [(10.0, 0.0)]
+    assert found["b"] == [(10.0, 5.0), (20.0, 6.0)]  # of the differences 1 and 3, the upper one in the middle
+
+
+def test_incredible_times_are_told() -> None:
+    large, small = product(200), product(20)
+    sound = record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-4})
+    assert not calibrate.incredible(large, sound, [sound])
+    assert calibrate.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-3}), [])
+    assert calibrate.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4}, disturbed="busy"), [])
+    assert calibrate.incredible(small, record_of(small, {"mkl.gemm@1": 4e-3}), [sound])
+    assert not calibrate.incredible(small, record_of(small, {"mkl.gemm@1": 4e-5, "mkl.gemm@n": 4e-3}), [])
+    assert not calibrate.incredible(small, record_of(small, {"openblas.gemm@1": 4e-3}), [sound])
+
+
+def test_of_two_measurements_the_lesser_times_stay() -> None:
+    problem = product(200)
+    able = eligible(problem, 2)
+    one = record_of(problem, {"mkl.gemm@1": 4e-4, "openblas.gemm@1": 9e-4})
+    two = record_of(problem, {"mkl.gemm@1": 5e-4, "openblas.gemm@1": 3e-4})
+    assert dict(calibrate._least(two, one, able).medians) == {"mkl.gemm@1": 4e-4, "openblas.gemm@1": 3e-4}
+    busy = record_of(problem, {"mkl.gemm@1": 1e-9}, disturbed="busy")
+    assert calibrate._least(busy, one, able) is one and calibrate._least(two, busy, able) is two

@@ -1,0 +1,211 @@
+"""The first call of a new shape: the way from its Problem to its Plan is short, and `explain` still knows everything."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backline
+from backline import libraries, linalg, switches
+from backline.engine import choose, plan_caches, problem_class
+from backline.kernel_check import cases
+from backline.libraries import overrides
+from backline.libraries.base import Library
+from backline.libraries.onednn.primitives import Engine
+from backline.nn import functional
+from backline.problems import Problem
+from support import clean, need
+
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean
+
+ROOT = os.path.dirname(backline.__file__)
+F32, F64 = np.float32, np.float64
+
+
+@pytest.fixture
+def loaded() -> None:
+    for library in libraries.all_libraries():
+        if "cpu" in library.devices:
+            library.available()
+
+
+def way(call: Callable[[], object]) -> list[str]:
+    """The file of every function of Backline that receives a Problem during a call, in order."""
+    files: list[str] = []
+
+    def entered(frame: Any, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(ROOT):
+            return
+        named, local = code.co_argcount + code.co_kwonlyargcount, frame.f_locals
+        given = [local.get(name) for name in code.co_varnames[:named]]
+        if code.co_flags & 0x04:  # *args
+            given += local.get(code.co_varnames[named], ())
+        if any(isinstance(value, Problem) for value in given):
+            files.append(code.co_filename)
+
+    sys.setprofile(entered)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return files
+
+
+def returns(files: list[str]) -> int:
+    """How often a way comes back to a file that it has left."""
+    seen: set[str] = set()
+    found = 0
+    for before, file in zip(["", *files], files, strict=False):
+        found += file != before and file in seen
+        seen.add(file)
+    return found
+
+
+CALLS: dict[str, tuple[Callable[[Any], object], Any, int, int]] = {
+    # A call of a square array, its dtype, and the most files and returns.
+    "matmul f32": (lambda a: backline.matmul(a, a), F32, 9, 12),
+    "matmul f64": (lambda a: backline.matmul(a, a), F64, 9, 12),
+    "cholesky": (linalg.cholesky, F32, 10, 12),
+    "softmax": (lambda a: functional.softmax(a, -1), F32, 9, 18),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_problem_passes_through_few_files(name: str, loaded: None) -> None:
+    need("openblas")
+    call, dtype, most, back = CALLS[name]
+    for n in (80, 200):
+        for known in (n, n + 1):
+            call(np.eye(known, dtype=dtype))  # what holds for all shapes is known now
+        new = np.eye(n + 2, dtype=dtype)
+        files = way(lambda new=new: call(new))
+        assert files, "nothing was seen"
+        assert len(set(files)) <= most and returns(files) <= back, [os.path.relpath(f, ROOT) for f in files]
+
+
+def test_libraries_that_cannot_come_first_are_asked_only_when_somebody_wants_to_know(
+    loaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("openblas", "mkl"):
+        need(name)
+    asked: list[str] = []
+    real = Library.algorithms
+
+    def algorithms(self: Library, *arguments: Any) -> Any:
+        asked.append(self.name)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Library, "algorithms", algorithms)
+    a = np.ones((70, 70))
+    backline.matmul(a, a)
+    assert asked == [backline.explain().library]
+    told = {c.library for c in backline.explain().candidates}
+    assert {"openblas", "mkl", "numpy"} <= told and {"openblas", "mkl", "numpy"} <= set(asked)
+    before = len(asked)
+    assert str(backline.explain()).count("\n") > 3 and len(asked) == before, "they are asked once"
+
+
+def problems() -> Iterator[Problem]:
+    rng = random.Random(3)
+    for write in (cases.matmul, cases.linalg, cases.conv, cases.pooling, cases.neural, cases.fft):
+        for text in islice(write(rng), 25):
+            yield Problem.parse(text)
+    for size in (1, 2, 20, 64, 65, 200, 700):
+        for dtype in ("f32", "f64", "c64", "bf16"):
+            for shapes in (f"{size}x{size} {size}x{size}", f"1x{size} {size}x8", f"6x{size}x{size} 6x{size}x{size}"):
+                yield Problem.parse(f"matmul {dtype} {shapes}")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_choice_is_the_one_that_asking_everybody_gives(threads: int, loaded: None) -> None:
+    backline.set_num_threads(threads)
+    seen = 0
+    for problem in problems():
+        everybody = choose.choose(problem, measure=False)
+        quick = choose._by_ranking(problem, switches.current())
+        assert quick is not None or problem.family not in problem_class.BY_RANK, problem.key
+        if quick is None:
+            continue
+        assert quick.chosen == everybody.chosen and str(quick) == str(everybody)
+        seen += 1
+    assert seen > 150
+
+
+def test_reasons_are_those_of_the_moment_of_the_call(loaded: None) -> None:
+    need("mkl")
+    a = np.ones((71, 71))
+    with backline.backends.mkl.flags(enabled=False):
+        backline.matmul(a, a)
+    refused = [c for c in backline.explain().candidates if c.library == "mkl"]
+    assert [c.switch for c in refused] == ["mkl.enabled"] and "scope" in refused[0].reason
+    assert "test_new_shapes.py" in refused[0].reason and "mkl.enabled" in backline.explain().switches
+    backline.backends.fallback = "warn"
+    backline.matmul(a, a)
+    assert [c.verdict for c in backline.explain().candidates if c.library == "mkl"] != ["refused"]
+
+
+def test_an_override_comes_before_what_the_ranking_has(loaded: None) -> None:
+    assert isinstance(backline.matmul(np.ones((72, 72)), np.ones((72, 72))), np.ndarray)
+    mine = overrides.register("triton", "matmul", "CPU", lambda x, y: "mine", lambda problem: problem.m == 73)
+    try:
+        found = [backline.matmul(np.ones((n, n)), np.ones((n, n))) for n in (73, 74)]
+        assert isinstance(found[0], str) and isinstance(found[1], np.ndarray)
+    finally:
+        overrides.unregister(mine)
+    assert isinstance(backline.matmul(np.ones((73, 73)), np.ones((73, 73))), np.ndarray)
+
+
+def test_a_primitive_is_described_once_for_a_plan_that_onednn_runs(loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("onednn")
+    made: list[str] = []
+    real = Engine.call
+
+    def call(self: Engine, name: str, *arguments: Any) -> None:
+        made.append(name)
+        real(self, name, *arguments)
+
+    monkeypatch.setattr(Engine, "call", call)
+    with backline.backends.flags(only=("onednn",)):
+        for n in (40, 41):  # the first finds out that nothing may be reduced to bfloat16
+            made.clear()
+            a = np.ones((n, n), F32)
+            assert (backline.matmul(a, a) == n).all()
+        assert made.count("dnnl_matmul_primitive_desc_create") <= 2 and made.count("dnnl_primitive_create") == 1
+        problem = Problem.parse("matmul f32 90x90 90x90")
+        choose.choose(problem, measure=False)  # leaves descriptors behind
+        plans = [libraries.get("onednn").prepare(problem, libraries.Algorithm(library="onednn", name="matmul")) for _ in "ab"]
+        b = np.ones((90, 90), F32)
+        assert all((plan(b, b) == 90).all() for plan in plans), "one is used up by one plan"
+
+
+def test_plans_of_many_shapes_are_bounded(loaded: None) -> None:
+    need("openblas")
+    kept = plan_caches.cache("openblas")
+    most = kept.max_size
+    try:
+        kept.max_size = 8
+        with backline.use("openblas"):
+            for n in range(2, 40):
+                a = np.ones((3, n))
+                assert (backline.matmul(a, a.T) == n).all()
+        assert kept.size == 8
+    finally:
+        kept.max_size = most
+
+
+def test_a_problem_travels_without_its_hash() -> None:
+    problem = Problem.parse("matmul f32 90x90 90x90")
+    known = hash(problem)
+    assert problem.__dict__["_hash"] == known
+    other = pickle.loads(pickle.dumps(problem))
+    assert "_hash" not in other.__dict__ and other == problem and hash(other) == known

@@ -1,0 +1,182 @@
+"""The shipped rankings: which file holds, what is predicted from it, what it says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backline
+from backline import libraries
+from backline.engine import predicted_times, ranking, ranking_files
+from backline.engine.predicted_times import predicted
+from backline.engine.ranking import order_of
+from backline.engine.tuning.record import current_key
+from backline.libraries.base import Algorithm
+from backline.native.processor_class import ProcessorClass
+from backline.problems import Problem
+from support import problem_of
+
+FILES = sorted(Path(ranking_files.FOLDER).glob("*.json"))
+AMD, INTEL = ProcessorClass("amd", "avx512", 2), ProcessorClass("intel", "amx", 2)
+CACHES = (
+    ranking_files._classes, ranking_files._read, ranking_files._nearest, predicted_times._curves, predicted_times._ordered,
+)  # fmt: skip
+Here = Callable[[str, str, int], None]
+
+
+@pytest.fixture
+def as_on(monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Lets this machine pass for one of another class."""
+
+    def use(maker: str, instructions: str, cores: int) -> None:
+        monkeypatch.setattr(ranking_files, "here", lambda: ProcessorClass(maker, instructions, cores))
+
+    return use
+
+
+def forget() -> None:
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def rankings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of rankings of our own."""
+    monkeypatch.setattr(ranking_files, "FOLDER", str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def write(folder: Path, name: str, *entries: tuple[str, int, dict[str, float]]) -> None:
+    content = {
+        "provenance": {"cpu": f"the {name}"},
+        "entries": [
+            {
+                "op": "matmul", "dtype": dtype, "class": "square", "size": size, "example": f"matmul {dtype} 2^{size}",
+                "order": list(times), "microseconds": list(times.values()),
+            }
+            for dtype, size, times in entries
+        ],
+    }  # fmt: skip
+    (folder / f"{name}.json").write_text(json.dumps(content))
+    forget()
+
+
+def product(n: int, dtype: object = np.float32) -> Problem:
+    x = np.ones((n, n), dtype)
+    return problem_of("mm", x, x)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_is_well_formed_and_of_a_class(path: Path) -> None:
+    content = json.loads(path.read_text())
+    assert ProcessorClass.parse(path.stem)
+    assert {"cpu", "cores", "threads", "date", "command", "libraries"} <= set(content["provenance"])
+    known = set(libraries.names())
+    for entry in content["entries"]:
+        assert len(entry["order"]) == len(entry["microseconds"]) == len(set(entry["order"]))
+        assert entry["microseconds"] == sorted(entry["microseconds"]) and all(t > 0 for t in entry["microseconds"])
+        assert {key.partition(".")[0] for key in entry["order"]} <= known
+        assert [current_key(key) for key in entry["order"]] == entry["order"]
+
+
+def test_the_nearest_class_holds(as_on: Here) -> None:
+    as_on("intel", "avx512", 16)
+    assert ranking_files.shipped().processors == INTEL
+    as_on("amd", "avx2", 64)
+    assert ranking_files.shipped().processors == AMD
+    text = ranking.describe(product(256))
+    assert "shipped ranking amd-avx512-2c" in text and "another machine" in text and "none was made for amd-avx2-64c" in text
+    as_on("amd", "avx512", 2)
+    assert "none was made" not in ranking.describe(product(256))
+
+
+def test_the_choice_says_whose_ranking_it_is() -> None:
+    text = backline.explain(backline.mm, np.ones((37, 37)), np.ones((37, 37))).basis
+    assert f"shipped ranking {ranking_files.shipped().processors}" in text
+
+
+def test_times_are_interpolated_not_taken_from_the_nearest(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx2", 2)
+    small, large = {"openblas.gemm@1": 1.0, "mkl.gemm@1": 8.0}, {"mkl.gemm@1": 16.0, "openblas.gemm@1": 1024.0}
+    write(rankings, "amd-avx2-2c", ("f32", 10, small), ("f32", 20, large))
+    # log2 of the times: from 0 to 10, and from 3 to 4: they cross a third of the way, before the middle of the two entries.
+    for n, first in ((8, "openblas"), (9, "openblas"), (20, "mkl"), (64, "mkl")):
+        assert order_of(product(n))[0] == f"{first}.gemm@1"
+
+
+def test_beyond_the_entries_times_grow_at_most_with_the_work() -> None:
+    assert predicted([(10.0, 0.0), (12.0, 6.0)], 14.0) == 8.0
+    assert predicted([(10.0, 3.0), (12.0, 2.0)], 14.0) == 2.0
+    assert predicted([(10.0, 3.0), (12.0, 7.0)], 8.0) == 1.0
+    assert predicted([(10.0, 3.0)], 7.0) == 1.0
+
+
+def test_entries_of_one_size_are_averaged(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx2", 2)
+    write(rankings, "amd-avx2-2c", ("f32", 12, {"a.x@1": 1.0, "b.x@1": 2.0}), ("f32", 12, {"b.x@1": 2.0, "a.x@1": 16.0}))
+    assert order_of(product(16)) == ("b.x@1", "a.x@1")
+
+
+def test_a_dtype_that_is_missing_comes_from_the_next_class_that_has_it(rankings: Path, as_on: Here) -> None:
+    import ml_dtypes
+
+    as_on("amd", "avx512", 2)
+    write(rankings, "amd-avx512-2c", ("f32", 20, {"openblas.gemm@1": 1.0, "mkl.gemm@1": 8.0}))
+    write(rankings, "intel-amx-2c", ("bf16", 20, {"onednn.matmul@1": 1.0, "numpy.matmul@1": 8.0}))
+    assert order_of(product(100))[0] == "openblas.gemm@1"
+    halves = product(100, ml_dtypes.bfloat16)
+    assert order_of(halves)[0] == "onednn.matmul@1" and "intel-amx-2c" in ranking.describe(halves)
+    assert order_of(product(100, np.float64))[0] == "openblas.gemm@1"  # no class has it: another dtype of the nearest
+
+
+def test_on_another_makers_processor_mkl_and_blis_are_expected_slower(rankings: Path, as_on: Here) -> None:
+    write(rankings, "intel-amx-2c", ("f32", 20, {"mkl.gemm@1": 10.0, "openblas.gemm@1": 15.0}))
+    for maker, first in (("intel", "mkl"), ("amd", "openblas"), ("other", "openblas")):
+        as_on(maker, "avx2", 2)
+        assert order_of(product(100))[0] == f"{first}.gemm@1"
+    (rankings / "intel-amx-2c.json").unlink()
+    write(rankings, "amd-avx512-2c", ("f32", 20, {"openblas.gemm@1": 10.0, "mkl.gemm@1": 15.0}))
+    for maker, first in (("intel", "mkl"), ("amd", "openblas")):
+        as_on(maker, "avx2", 2)
+        assert order_of(product(100))[0] == f"{first}.gemm@1"
+
+
+def test_a_compiled_kernel_leads_only_where_none_was_measured(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    jit, plain = Algorithm(library="mkl", name="jit"), Algorithm(library="openblas", name="gemm")
+    write(rankings, "intel-amx-2c", ("f32", 12, {"openblas.gemm@1": 1.0, "mkl.jit@1": 2.0}))
+    assert ranking.sort(product(16), [jit, plain]) == [plain, jit]
+    assert ranking.sooner(product(16), plain, {"mkl"}) == ""
+    write(rankings, "intel-amx-2c", ("f32", 12, {"openblas.gemm@1": 1.0}))
+    assert ranking.sort(product(16), [plain, jit]) == [jit, plain]
+    assert ranking.sooner(product(16), plain, {"mkl"}) == "mkl"
+
+
+def test_what_reduces_precision_loads_no_library_unless_permitted(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    times = {"onednn.bf16@n": 1.0, "onednn.nhwc_bf16@1": 1.5, "mkl.gemm@n": 2.0, "onednn.matmul@n": 3.0}
+    write(rankings, "intel-amx-2c", ("f32", 20, times))
+    chosen = Algorithm(library="mkl", name="gemm", scaled=True)
+    assert ranking.sooner(product(100), chosen, {"onednn"}) == ""
+    assert ranking.sooner(product(100), chosen, {"onednn"}, reduced=True) == "onednn"
+
+
+def test_of_unknown_operations_the_libraries_order_decides(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    write(rankings, "intel-amx-2c")
+    assert order_of(product(8)) == () and ranking.describe(product(8)).startswith("order of the libraries")
+
+
+def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    old = {"numpy.compiled@1": 1.0, "mkl.depthwise@n": 2.0, "onednn.nhwc@n": 3.0, "blis.depthwise@n": 4.0, "openblas.depthwise@1": 5.0}
+    write(rankings, "intel-amx-2c", ("f32", 20, old))
+    (entry,) = ranking_files.shipped().entries
+    assert entry["order"] == ["kernels.compiled@1", "kernels.depthwise@n", "onednn.nhwc@n", "kernels.depthwise@1"]
+    assert entry["microseconds"] == [1.0, 2.0, 3.0, 5.0]
