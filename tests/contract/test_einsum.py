@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import backline
 from backline import _core, backends, einsum, libraries, switches
 from backline.errors import BadType, BadValue, NoKernel
-from backline.ops.einsum import contraction_path
-from backline.ops.einsum import plan as einsum_plan
-from backline.ops.einsum.contraction_choice import EinsumChoice
+from backline.ops import contraction_planner
+from backline.ops.einsum import steps as einsum_steps
+from backline.ops.einsum.explain import EinsumChoice
 from backline.problems.einsum_problem import parse
 from backline.problems.op_registry import operations
 from support import (
@@ -366,9 +366,9 @@ def test_a_repeated_call_looks_for_no_path(monkeypatch: pytest.MonkeyPatch, rng:
 
     def counting(*args: Any) -> Any:
         searched.append(args)
-        return contraction_path.contraction_path(*args)
+        return contraction_planner.contraction_path(*args)
 
-    monkeypatch.setattr(einsum_plan, "contraction_path", counting)
+    monkeypatch.setattr(einsum_steps, "contraction_path", counting)
     operands = [rng.standard_normal((3, 3)) for _ in range(4)]
     for _ in range(5):
         einsum("ab,bc,cd,de->ae", *operands)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadType, BadValue
+from ..errors import BadType
 from ..libraries.array_kinds import kind_of
 from ..problems.neural_problem import NeuralProblem
 from .array_arguments import check_array, functions, like, space_of
@@ -24,7 +24,7 @@ from .layer_checks import FLOATS, MODULE, Array, as_input, positive, problem
 from .linalg_checks import dtype_given, flag, word
 from .operation import operation
 from .promote import conversion
-from .seeds import drawn_generator
+from .seeds import drawn_generator, seed_given
 
 __all__ = ["dropout", "gelu", "log_softmax", "relu", "sigmoid", "silu", "softmax", "tanh"]
 
@@ -38,9 +38,7 @@ Parameters
 input
     {input}
 {approximate}
-Returns
--------
-ndarray
+{returns_array}
     As `input`{nan}.
 
 Raises
@@ -48,9 +46,7 @@ Raises
 {raised}
     {errors}
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.functional.{name}{example}
 """
 FLOATING = {
@@ -117,23 +113,17 @@ dim
 dtype
     float16, bfloat16, float32 or float64: the dtype that `input` is converted to first.
 
-Returns
--------
-ndarray
+{returns_array}
     As `input`, of `dtype` if it is given{sum}. Where the largest element is infinite or NaN, all are NaN.
 
-Raises
-------
-BadType, BadValue
+{raises}
     No array, or not of floating-point numbers; no such axis; a `dtype` that is not one of those.
 
 Notes
 -----
 The largest element is subtracted first: nothing overflows.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.functional.{example}
 """
 SOFTMAX_FACTS = {
@@ -202,14 +192,10 @@ def dropout(
         A seed, or a generator of random numbers, which moves on. None takes the generator of `backline.manual_seed`, which must
         have been called where elements are dropped at all.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         As `input`. A dropped element is the element times 0, as in torch: NaN and infinity become NaN.
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         No array, or not of floating-point numbers; `p` out of range; no `seed`, and no `backline.manual_seed` before.
 
     Notes
@@ -217,9 +203,7 @@ def dropout(
     Which elements are dropped depends on the seed and the shape, not on dtype, memory layout, library or number of threads.
     The numbers are those of ``numpy.random.default_rng(seed).random``, one for each element in C order.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> x = np.ones(8, np.float32)
     >>> backline.nn.functional.dropout(x, 0.5, seed=1)
     array([2., 2., 0., 2., 0., 0., 2., 0.], dtype=float32)
@@ -228,14 +212,9 @@ def dropout(
     rate = positive("dropout", "p", p, most=1.0)
     if not flag("dropout", "training", training) or rate == 0:
         return _copied(input)
-    if seed is None:
-        seed = drawn_generator("dropout")
     if not isinstance(seed, np.random.Generator):
-        if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
-            raise BadType(f"dropout: seed is an int or a numpy.random.Generator, not {type(seed).__name__}")
-        if seed < 0:
-            raise BadValue(f"dropout: seed={seed}", remedy="0 or more")
-        seed = np.random.default_rng(seed)
+        number = seed_given("dropout", seed, "an int or a numpy.random.Generator")
+        seed = drawn_generator("dropout") if number is None else np.random.default_rng(number)
     dtype = np.dtype(np.float32 if array.dtype.itemsize == 2 else array.dtype)
     scale = dtype.type(0 if rate == 1 else 1 / (1 - rate))
     kind = kind_of(input)
@@ -259,8 +238,7 @@ def _copied(input: Array) -> Array:
         result = np.empty_like(input, order="K", subok=False)
         result[...] = input
         return result
-    same: Array = functions(input).array(input)
-    return same
+    return functions(input).array(input)
 
 
 def _on_cuda(input: Any, rate: float, scale: float, generator: np.random.Generator) -> Any:

@@ -39,19 +39,13 @@ Parameters
     {role}
 {grad_output}
 {more}
-Returns
--------
-ndarray
+{returns_array}
     As `{array}`.
 
-Raises
-------
-BadType, BadValue
+{raises}
     Not arrays of floating-point numbers, of one shape and dtype{errors}.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.grad.{op}_input{example}
 """
 SIGMOID = ", with the sigmoid s of x"

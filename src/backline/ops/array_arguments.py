@@ -15,21 +15,20 @@ from ..libraries.array_kinds import describe, kind_of, meta_array
 from ..libraries.reference.array_namespaces import NUMPY, Space, mlx_space
 
 __all__ = [
-    "cast", "check_array", "check_out", "dtype_of", "functions", "given", "into", "like", "native", "one_kind", "plain",
-    "space_of",
+    "ONE_KIND", "cast", "check_array", "check_out", "dtype_of", "functions", "given", "into", "like", "native", "one_kind",
+    "plain", "space_of",
 ]  # fmt: skip
 
+# Cause and remedy of errors about arrays of several kinds.
+ONE_KIND = {
+    "cause": "one call takes arrays of one kind",
+    "remedy": "convert them first: Backline never copies between devices implicitly",
+}
 Array = np.ndarray[Any, Any]  # or one of CuPy or MLX, which type checkers have no type for
 
 
 def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
-    """The value if it is an array that operations take.
-
-    Raises
-    ------
-    BadType
-        For anything else; the message says what to do about it.
-    """
+    """Returns the value if it is an array of NumPy's that operations take; a `BadType` says what to do about others."""
     if not isinstance(value, np.ndarray):
         kind = kind_of(value)
         if kind is not None:
@@ -52,7 +51,7 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
 
 
 def check_out(out: np.ndarray[Any, Any], where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The output array if it can take the result."""
+    """Returns the output array if it can take the result."""
     check_array(out, where)
     if out.shape != shape:
         raise BadValue(f"{where} has shape {out.shape}, the result has shape {shape}")
@@ -66,24 +65,12 @@ def check_out(out: np.ndarray[Any, Any], where: str, shape: tuple[int, ...], dty
 
 
 def given(value: Any, where: str) -> Array:
-    """The value if it is an array of any kind that operations take.
-
-    Raises
-    ------
-    BadType
-        For anything else.
-    """
+    """Returns the value if it is an array of any kind that operations take; anything else is a `BadType`."""
     return value if kind_of(value) is not None else check_array(value, where)
 
 
 def one_kind(where: str, **arrays: Any) -> None:
-    """Refuse arrays of several kinds, or on several devices, in one call; None is none.
-
-    Raises
-    ------
-    BadType, BadValue
-        The message names them.
-    """
+    """Refuses arrays of several kinds, or on several devices, in one call; None is none."""
     found: dict[str, str] = {}
     devices: list[str] = []
     for name, value in arrays.items():
@@ -95,9 +82,8 @@ def one_kind(where: str, **arrays: Any) -> None:
     if len(found) > 1:
         raise BadType(
             f"{where}: {' and '.join(f'{name} is an array of {kind}' for kind, name in found.items())}",
-            cause="one call takes arrays of one kind",
-            remedy="convert them first: nothing is copied to or from a device behind your back",
-        )  # fmt: skip
+            **ONE_KIND,
+        )
     if len(set(devices)) > 1:
         raise BadValue(f"{where}: arrays are on {' and '.join(dict.fromkeys(devices))}", remedy="copy them to one device first")
 
@@ -120,14 +106,14 @@ def like(value: Any) -> Any:
 
 
 def native(array: Array) -> Array:
-    """The array in this machine's byte order: itself, or a copy."""
+    """Returns the array in this machine's byte order: itself, or a copy."""
     if isinstance(array, np.ndarray) and not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array
 
 
 def cast(array: Array, dtype: Any) -> Array:
-    """An array of any kind in a dtype of NumPy's."""
+    """Returns an array of any kind in a dtype of NumPy's."""
     kind = kind_of(array)
     if kind is not None and kind.package == "mlx":
         converted: Array = functions(array).astype(array, dtype)
@@ -136,19 +122,12 @@ def cast(array: Array, dtype: Any) -> Array:
 
 
 def plain(result: Any) -> Array:
-    """A result without axes as a scalar, where its kind has those: in NumPy."""
-    value: Array = result[()] if isinstance(result, np.ndarray) else result
-    return value
+    """Returns a result without axes as a scalar, where its kind has those: in NumPy."""
+    return result[()] if isinstance(result, np.ndarray) else result
 
 
 def into(out: Any, where: str, result: Any) -> Array:
-    """The result, in the array that the caller gives for it if there is one.
-
-    Raises
-    ------
-    BadType, BadValue
-        An array of another kind, shape or dtype, or of a kind that nothing is written to.
-    """
+    """Returns the result, in the array `out` that the caller gives for it if there is one; refuses one that cannot take it."""
     if out is None:
         value: Array = result
         return value
@@ -171,7 +150,7 @@ def into(out: Any, where: str, result: Any) -> Array:
 
 
 def functions(array: Array) -> Any:
-    """The namespace for arrays like this one."""
+    """Returns the namespace for arrays like this one."""
     kind = kind_of(array)
     if kind is None:
         return np

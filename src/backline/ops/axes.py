@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from ..errors import BadAxis, BadType, BadValue
-from ..switches.switch import show
+from ..errors import BadAxis, BadValue
+from .linalg_checks import whole
 
 __all__ = ["axes_of", "axis_of"]
 
@@ -23,33 +21,13 @@ _UNIQUE = {
 
 
 def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: str = "input") -> int:
-    """Return an axis of an array of this shape, counted from 0.
+    """Returns an axis of an array of this shape, counted from 0; `where`, `name` and `array` are words for an error.
 
-    Parameters
-    ----------
-    where, name, array
-        The operation, its parameter and the array, for the text of an error.
-    value
-        The axis as the caller gave it; negative numbers count from the last.
-    shape
-        The array's shape.
-
-    Raises
-    ------
-    BadType
-        Not an integer.
-    BadAxis
-        The array has no such axis.
-
-    Examples
-    --------
     >>> axis_of("softmax", "dim", -1, (2, 3))
     1
     """
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: {name} is an int, not {show(value)}")
-    rank = len(shape)
-    if not -rank <= value < rank:
+    rank, axis = len(shape), whole(where, name, value)
+    if not -rank <= axis < rank:
         raise BadAxis(
             f"{where}: {name}={value}, and {array} of shape {shape} has {rank} dimension{'' if rank == 1 else 's'}",
             cause=f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {value})"
@@ -57,16 +35,12 @@ def axis_of(where: str, name: str, value: Any, shape: tuple[int, ...], array: st
             else f"Dimension specified as {value} but tensor has no dimensions",
             remedy=f"a number from {-rank} to {rank - 1}" if rank else "an array of one dimension or more",
         )
-    return int(value) % rank
+    return axis % rank
 
 
 def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: str = "input") -> tuple[int, ...]:
-    """Return one axis or several different ones, each counted from 0.
+    """Returns one axis or several different ones, each counted from 0, as `axis_of` does.
 
-    Parameters and errors are those of `axis_of`; an axis named twice is a `BadValue`.
-
-    Examples
-    --------
     >>> axes_of("fftn", "dim", (0, -1), (2, 3))
     (0, 1)
     """

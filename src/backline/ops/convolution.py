@@ -86,9 +86,7 @@ Parameters
 {conv_arrays}
 {conv_extras}
 
-Returns
--------
-ndarray
+{returns_array}
     ``activation(convolution + bias + residual)``, of shape (N, O, {sizes}); without N where the input has none.
     Of no images none come out; of images without channels those of the bias.
 
@@ -132,9 +130,7 @@ Parameters
 {conv_transpose_arrays}
 {conv_extras}
 
-Returns
--------
-ndarray
+{returns_array}
     Shape (N, O, {sizes}), without N where the input has none. A dimension of n points gives
     ``(n - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + output_padding``.
 

@@ -142,13 +142,9 @@ def grouped(where: str, groups: int, weight: str, shape: tuple[int, ...], channe
 
 
 def points_of(
-    where: str,
-    image: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: Pairs,
+    where: str, image: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...], padding: Pairs,
     dilation: tuple[int, ...],
-) -> tuple[int, ...]:
+) -> tuple[int, ...]:  # fmt: skip
     """Returns the sizes of the resulting images."""
     points = []
     for n, k, s, (before, after), d in zip(image, kernel, stride, padding, dilation, strict=True):
@@ -167,7 +163,12 @@ def points_of(
 # Problems -------------------------------------------------------------------------------------------------------------
 
 
-def _batched(where: str, input: Array, rank: int) -> Array:
+def _operands(
+    where: str, rank: int, arrays: dict[str, Any], axes: str, groups: Any, stride: Any, dilation: Any
+) -> tuple[Array, Array, int, tuple[int, ...], tuple[int, ...]]:
+    """Returns input, with a batch, and weights, whose first axes are named; groups, stride and dilation as they are checked."""
+    check_arrays(where, arrays)
+    weight, input = arrays["weight"], arrays["input"]
     if input.ndim not in (rank + 1, rank + 2):
         raise BadValue(
             f"{where}: input must have {rank + 2} dimensions, {dims('N, C', rank)}, or {rank + 1} without a batch;"
@@ -175,14 +176,20 @@ def _batched(where: str, input: Array, rank: int) -> Array:
             cause=f"Expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input to {where}, but got input of size:"
             f" {list(input.shape)}",
         )
-    return input if input.ndim == rank + 2 else input[None]
+    rank_of(where, "weight", weight.shape, rank, dims(axes, rank))
+    kernel_of(where, "weight", weight.shape)
+    return (
+        input if input.ndim == rank + 2 else input[None], weight, number_of_groups(where, groups),
+        numbers(where, "stride", stride, rank, 1), numbers(where, "dilation", dilation, rank, 1),
+    )  # fmt: skip
 
 
 def _finished(
-    where: str, op: str, result: tuple[int, ...], arrays: dict[str, Any], activation: Any, single: bool, **sizes: Any
+    where: str, op: str, result: tuple[int, ...], arrays: dict[str, Any], activation: Any, **numbers: Any
 ) -> ConvProblem:
     """Returns the Problem, once bias, residual, activation and out have been checked against the result."""
     enough_memory(where, result, arrays["input"].dtype)
+    single = arrays["input"].ndim < len(result)
     shape = result[1:] if single else result
     input, bias, residual, out = arrays["input"], arrays["bias"], arrays["residual"], arrays["out"]
     if bias is not None and bias.shape != (result[1],):
@@ -203,35 +210,26 @@ def _finished(
     for role, array in arrays.items():
         if array is not None:
             operands.append(operand(role, array[None] if single and role in ("input", "residual", "out") else array))
-    return ConvProblem(op, tuple(operands), parameters, "conv", result=result, batch=result[0], features=result[1], **sizes)
+    channels, *image = input.shape[1 - len(result) :]
+    return ConvProblem(
+        op, tuple(operands), parameters, "conv", result=result, batch=result[0], features=result[1], channels=channels,
+        image=tuple(image), kernel=arrays["weight"].shape[2:], **numbers,
+    )  # fmt: skip
 
 
 def conv_problem(
-    where: str,
-    rank: int,
-    arrays: dict[str, Any],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Any,
-    activation: Any,
-    *,
+    where: str, rank: int, arrays: dict[str, Any], stride: Any, padding: Any, dilation: Any, groups: Any, activation: Any, *,
     of_any_size: bool = False,
-) -> ConvProblem:
+) -> ConvProblem:  # fmt: skip
     """Returns the Problem of a convolution; `arrays` has its arrays by role. With `of_any_size` the images are not known yet."""
-    check_arrays(where, arrays)
-    weight, input = arrays["weight"], _batched(where, arrays["input"], rank)
-    rank_of(where, "weight", weight.shape, rank, dims("O, C / groups", rank))
-    kernel = kernel_of(where, "weight", weight.shape)
-    groups = number_of_groups(where, groups)
+    input, weight, groups, stride, dilation = _operands(where, rank, arrays, "O, C / groups", groups, stride, dilation)
     grouped(where, groups, "weight", weight.shape, input.shape[1], "input")
-    stride, dilation = numbers(where, "stride", stride, rank, 1), numbers(where, "dilation", dilation, rank, 1)
+    kernel = weight.shape[2:]
     padding = padding_pairs(where, padding, kernel, stride, dilation)
     points = (0,) * rank if of_any_size else points_of(where, input.shape[2:], kernel, stride, padding, dilation)
     return _finished(
-        where, "conv", (input.shape[0], weight.shape[0], *points), arrays, activation, arrays["input"].ndim == rank + 1,
-        stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=(0,) * rank, channels=input.shape[1],
-        image=input.shape[2:], kernel=kernel,
+        where, "conv", (input.shape[0], weight.shape[0], *points), arrays, activation, stride=stride, padding=padding,
+        dilation=dilation, groups=groups, output_padding=(0,) * rank,
     )  # fmt: skip
 
 
@@ -240,12 +238,8 @@ def transpose_problem(
     activation: Any, *, of_any_size: bool = False,
 ) -> ConvProblem:  # fmt: skip
     """Returns the Problem of a transposed convolution; parameters as `conv_problem`."""
-    check_arrays(where, arrays)
-    weight, input = arrays["weight"], _batched(where, arrays["input"], rank)
-    rank_of(where, "weight", weight.shape, rank, dims("C, O / groups", rank))
-    kernel = kernel_of(where, "weight", weight.shape)
-    groups = number_of_groups(where, groups)
-    channels = input.shape[1]
+    input, weight, groups, stride, dilation = _operands(where, rank, arrays, "C, O / groups", groups, stride, dilation)
+    channels, kernel = input.shape[1], weight.shape[2:]
     if weight.shape[0] != channels:
         raise BadValue(
             f"{where}: input has {channels} channels, weight of shape {weight.shape} takes {weight.shape[0]}",
@@ -254,7 +248,6 @@ def transpose_problem(
         )
     if channels % groups:
         raise BadValue(f"{where}: input has {channels} channels, which groups={groups} does not divide")
-    stride, dilation = numbers(where, "stride", stride, rank, 1), numbers(where, "dilation", dilation, rank, 1)
     if isinstance(padding, str):
         raise BadType(f"{where}: padding={padding!r} is not a number", cause="a transposed convolution takes no words for it")
     cut = numbers(where, "padding", padding, rank, 0)
@@ -281,9 +274,8 @@ def transpose_problem(
             )
         points.append(0 if of_any_size else size)
     return _finished(
-        where, "conv_transpose", (input.shape[0], weight.shape[1] * groups, *points), arrays, activation,
-        arrays["input"].ndim == rank + 1, stride=stride, padding=tuple((p, p) for p in cut), dilation=dilation, groups=groups,
-        output_padding=extra, channels=channels, image=input.shape[2:], kernel=kernel,
+        where, "conv_transpose", (input.shape[0], weight.shape[1] * groups, *points), arrays, activation, stride=stride,
+        padding=tuple((p, p) for p in cut), dilation=dilation, groups=groups, output_padding=extra,
     )  # fmt: skip
 
 

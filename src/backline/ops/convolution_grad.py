@@ -44,9 +44,7 @@ grad_output
 {numbers}
     As for `{stem}{rank}d`.
 
-Returns
--------
-ndarray
+{returns_array}
     Shape `{by}_size`{layout}.
 
 Raises

@@ -25,14 +25,9 @@ LARGEST_FLOAT = np.float64(2**53)  # up to which a float holds every whole numbe
 
 
 def ctc_loss(
-    log_probs: Array,
-    targets: Array,
-    input_lengths: Array | Sequence[int],
-    target_lengths: Array | Sequence[int],
-    blank: int = 0,
-    reduction: str = "mean",
-    zero_infinity: bool = False,
-) -> Array:
+    log_probs: Array, targets: Array, input_lengths: Array | Sequence[int], target_lengths: Array | Sequence[int],
+    blank: int = 0, reduction: str = "mean", zero_infinity: bool = False,
+) -> Array:  # fmt: skip
     """Negative logarithm of the probability of label sequences, summed over all their alignments with the inputs.
 
     Parameters

@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import arrays_in, describe, kind_of, meta_array
 from ..problems import Problem
+from .array_arguments import ONE_KIND
 
 __all__ = ["among", "device", "problem_of"]
 
@@ -32,7 +33,7 @@ def among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def problem_of(name: str, problem: Callable[..., Problem], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
-    """The Problem of a call with such arrays."""
+    """Returns the Problem of a call with such arrays."""
     device = _described.device = _device(name, args, kwargs)
     try:
         made = problem(*(_like(v) for v in args), **{k: _like(v) for k, v in kwargs.items()})
@@ -47,25 +48,14 @@ def device() -> str:
 
 
 def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The device that all arrays of a call are on.
-
-    Raises
-    ------
-    BadType
-        NumPy arrays, or another kind, are among them.
-    BadValue
-        They are on several devices.
-    """
+    """Returns the device that all arrays of a call are on; refuses arrays of several kinds or devices."""
     found = [(kind, kind.device(array)) for array, kind in arrays_in(iter((*args, *kwargs.values())))]
     values = [part for v in (*args, *kwargs.values()) for part in (v if isinstance(v, tuple) else (v,))]
     kinds = dict.fromkeys(kind.title for kind, _ in found)
     if any(isinstance(v, np.ndarray) for v in values):
         kinds["NumPy"] = None
     if len(kinds) > 1:
-        raise BadType(
-            f"{name}: operands are arrays of {' and '.join(sorted(kinds))}", cause="one call takes arrays of one kind",
-            remedy="convert them first: nothing is copied to or from a device behind your back",
-        )  # fmt: skip
+        raise BadType(f"{name}: operands are arrays of {' and '.join(sorted(kinds))}", **ONE_KIND)
     devices = list(dict.fromkeys(device for _, device in found))
     if len(devices) > 1:
         raise BadValue(f"{name}: operands are on {' and '.join(devices)}", remedy="copy them to one device first")

@@ -39,9 +39,7 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
         for rows that are close together. "use_mm_for_euclid_dist" does, "donot_use_mm_for_euclid_dist" does not,
         "use_mm_for_euclid_dist_if_necessary" does where either array has more than 25 rows.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., m, n).
 
     Raises
@@ -51,9 +49,7 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
     BadType
         Not arrays of real floating-point numbers of one dtype.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cdist(np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0]]))
     array([[0.],
            [5.]])

@@ -12,9 +12,13 @@ from textwrap import indent
 __all__ = ["FRAGMENTS", "filled"]
 
 FRAGMENTS: dict[str, str] = {
-    "as_input": "Returns\n-------\nndarray\n    As `input`.",
+    "as_input": "{returns_array}\n    As `input`.",
     "grad_output": "grad_output\n    Array of the same shape and dtype.",
-    "one_dtype": "Raises\n------\nBadType, BadValue\n    Not arrays of one dtype; shapes that do not fit.",
+    "one_dtype": "{raises}\n    Not arrays of one dtype; shapes that do not fit.",
+    "returns_array": "Returns\n-------\nndarray",
+    "raises": "Raises\n------\nBadType, BadValue",
+    "lapack": "Notes\n-----\nLAPACK",
+    "examples": "Examples\n--------\n>>> import numpy as np, backline",
     "conv_types": "BadType\n    Not arrays, different dtypes, booleans, or numbers that are not ints.",
     "conv_numbers": "Shapes, groups, stride, padding or dilation that do not fit",
     "max_plans": """max_plans
@@ -62,7 +66,6 @@ residual
     Array of the result's shape, added before the activation.
 out
     Array of the result's shape and dtype, any strides; must not overlap the operands, but may be `residual` itself.""",
-    "as_matmul": "Raises\n------\nBadValue, BadType\n    As `matmul`.",
     "no_convergence": "Raises\n------\nLinAlgError\n    Not finite, or no convergence.",
     "singular": "Raises\n------\nLinAlgError\n    A is singular.",
     "rectangular": "A\n    Shape (..., m, n).",
@@ -73,9 +76,6 @@ out
     "out_of_shape": "out\n    Array of the result's shape.",
     "out_factors": "out\n    Arrays for the factors and the pivots (int32).",
     "out_factors_info": "out\n    Arrays for the factors, the pivots and info (int32).",
-    "out_matrix": "out\n    Array of shape (m, n).",
-    "out_scalar": "out\n    Array of shape ().",
-    "out_or_input": "out\n    Array of shape (m, n); may be `input` itself.",
     "check_errors": "check_errors\n    Must be False.",
     "pivot": "pivot\n    Must be True.",
     "left": "left\n    Which side A stands on.",

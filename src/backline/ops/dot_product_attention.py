@@ -12,7 +12,7 @@ from ..problems.attention_problem import AttentionProblem, attention_problem, wr
 from .array_arguments import check_array
 from .linalg_checks import flag, number
 from .operation import operation
-from .seeds import drawn_seed
+from .seeds import seed_given, seed_of
 
 __all__ = ["attention_call", "result_shape", "scaled_dot_product_attention"]
 
@@ -22,17 +22,9 @@ WHERE = "scaled_dot_product_attention"
 
 @operation(WHERE, module="backline.nn.functional", family="attention")
 def scaled_dot_product_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    seed: int | None = None,
-) -> AttentionProblem:
+    query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False, *, seed: int | None = None,
+) -> AttentionProblem:  # fmt: skip
     """Attention: ``softmax(scale * query @ key.T + mask) @ value``.
 
     Parameters
@@ -55,9 +47,7 @@ def scaled_dot_product_attention(
     seed
         For dropout: the same seed leaves out the same weights. None draws one, where `backline.manual_seed` has been called.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., heads, Lq, Ev), of the query's dtype.
 
     Raises
@@ -92,24 +82,10 @@ def scaled_dot_product_attention(
 
 
 def attention_call(
-    where: str,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any,
-    dropout_p: Any,
-    is_causal: Any,
-    scale: Any,
-    enable_gqa: Any,
+    where: str, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any,
     seed: Any,
-) -> AttentionProblem:
-    """The Problem of a call, checked for everything that no kernel could run.
-
-    Raises
-    ------
-    BadValue, BadType
-        As `scaled_dot_product_attention`.
-    """
+) -> AttentionProblem:  # fmt: skip
+    """Returns the Problem of a call, checked for everything that no kernel could run."""
     arrays = {"query": query, "key": key, "value": value}
     for name, array in arrays.items():
         check_array(array, f"{where}: {name}")
@@ -126,21 +102,10 @@ def attention_call(
     if reason:
         raise (BadType if _dtypes_clash(problem) else BadValue)(f"{where}: {reason}")
     _check_shapes(where, problem)
-    if seed is not None:
-        seed = _seed(where, seed)
+    seed_given(where, seed)
     if problem.dropout == 0:
         return problem
-    return replace(problem, parameters=tuple(sorted((*problem.parameters, ("seed", _seed(where, seed))))))
-
-
-def _seed(where: str, seed: Any) -> int:
-    if seed is None:
-        return drawn_seed(where)
-    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
-        raise BadType(f"{where}: seed = {seed!r} is {type(seed).__name__}, not an int")
-    if seed < 0:
-        raise BadValue(f"{where}: seed = {seed} is negative")
-    return int(seed)
+    return replace(problem, parameters=tuple(sorted((*problem.parameters, ("seed", seed_of(where, seed))))))
 
 
 def _dtypes_clash(problem: AttentionProblem) -> bool:
@@ -152,13 +117,7 @@ def _dtypes_clash(problem: AttentionProblem) -> bool:
 
 
 def _lead(problem: AttentionProblem) -> tuple[int, ...]:
-    """Batch and heads of the result: those of the arrays, broadcast; with enable_gqa the query's heads.
-
-    Raises
-    ------
-    ValueError
-        They do not broadcast.
-    """
+    """Returns batch and heads of the result, those of the arrays broadcast; a `ValueError` says that they do not."""
     if not problem.enable_gqa:
         return np.broadcast_shapes(*(shape[:-2] for shape in problem.shapes))
     batch = np.broadcast_shapes(*(shape[:-3] for shape in problem.shapes))
@@ -166,12 +125,12 @@ def _lead(problem: AttentionProblem) -> tuple[int, ...]:
 
 
 def result_shape(problem: AttentionProblem) -> tuple[int, ...]:
-    """Shape of the result of a Problem that was checked."""
+    """Returns the shape of the result of a Problem that was checked."""
     return (*_lead(problem), problem.lengths[0], problem.dims[2])
 
 
 def _check_shapes(where: str, problem: AttentionProblem) -> None:
-    """That batches and heads broadcast, and the mask to them."""
+    """Refuses batches and heads that do not broadcast, and a mask that does not broadcast to them."""
     try:
         lead = _lead(problem)
     except ValueError:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..errors import BadType, BadValue
+from ..errors import BadValue
 from ..problems import operand
 from ..problems.attention_problem import AttentionGrads, AttentionProblem
 from .array_arguments import check_array
 from .dot_product_attention import Array, attention_call, result_shape
+from .layer_checks import same_dtype
 from .operation import operation
 
 __all__ = ["AttentionGrads", "scaled_dot_product_attention_backward"]
@@ -20,18 +21,9 @@ WHERE = "scaled_dot_product_attention_backward"
 
 @operation(WHERE, module="backline.nn.grad", family="attention", results=AttentionGrads)
 def scaled_dot_product_attention_backward(
-    query: Array,
-    key: Array,
-    value: Array,
-    grad_output: Array,
-    attn_mask: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    seed: int | None = None,
-) -> AttentionProblem:
+    query: Array, key: Array, value: Array, grad_output: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, seed: int | None = None,
+) -> AttentionProblem:  # fmt: skip
     """Gradients of `scaled_dot_product_attention` with respect to its arrays.
 
     Parameters
@@ -48,9 +40,7 @@ def scaled_dot_product_attention_backward(
     AttentionGrads
         `query`, `key`, `value`: as what they belong to. `attn_mask`: as a mask that is added; None without one.
 
-    Raises
-    ------
-    BadValue, BadType
+    {raises}
         As the operation; `grad_output` of another shape or dtype.
     NoKernel
         The kernel "math" is switched off: no other has gradients on the CPU.
@@ -60,9 +50,7 @@ def scaled_dot_product_attention_backward(
     "math" computes the weights again and holds all of them; it alone has the gradient of a mask. "flash", "efficient" and cuDNN's
     kernel, on CUDA, hold none. A key that takes no part has no share in any gradient.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> q, k, v = np.zeros((1, 2)), np.zeros((2, 2)), np.array([[1.0], [3.0]])
     >>> backline.nn.grad.scaled_dot_product_attention_backward(q, k, v, np.ones((1, 1))).value
     array([[0.5],
@@ -73,11 +61,7 @@ def scaled_dot_product_attention_backward(
     shape = result_shape(problem)
     if grad_output.shape != shape:
         raise BadValue(f"{WHERE}: grad_output has shape {grad_output.shape}, the result has {shape}")
-    if grad_output.dtype != problem.dtype:
-        raise BadType(
-            f"{WHERE}: grad_output has dtype {grad_output.dtype}, the query {problem.dtype}",
-            remedy=f"grad_output.astype(np.{problem.dtype.name})",
-        )
+    same_dtype(WHERE, "grad_output", grad_output, "query", problem.dtype)
     operands = (*problem.operands[:3], operand("grad", np.asarray(grad_output)), *problem.operands[3:])
     parameters = {**dict(problem.parameters), "needs_grad": True}
     return replace(

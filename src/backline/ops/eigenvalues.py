@@ -19,7 +19,6 @@ __all__ = ["eig", "eigh", "eigvals", "eigvalsh", "svd", "svdvals"]
 SVD_DRIVERS = ("gesdd", "gesvd")
 
 
-
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.char.lower())
 
@@ -47,13 +46,9 @@ def eigh(A: Array, UPLO: str = "L", *, out: tuple[Array, Array] | None = None) -
 
     {no_convergence}
 
-    Notes
-    -----
-    LAPACK `?syevd` or `?heevd`.
+    {lapack} `?syevd` or `?heevd`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eigh(np.diag([2.0, 1.0])).eigenvalues
     array([1., 2.])
     """
@@ -74,16 +69,12 @@ def eigvalsh(A: Array, UPLO: str = "L", *, out: Array | None = None) -> LinalgPr
     out
         Array for the values (real).
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n), ascending.
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eigvalsh(np.diag([2.0, 1.0]))
     array([1., 2.])
     """
@@ -98,10 +89,8 @@ def _symmetric(where: str, A: Any, UPLO: Any, vectors: bool, out: Any) -> Linalg
     half = UPLO.upper()
     if half not in ("L", "U"):
         raise BadValue(f"{where}: Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
-    results: tuple[Any, ...] = (((n,), _real(a.dtype)),)
-    if vectors:
-        results += (((n, n), a.dtype),)
-    return problem(f"linalg.{where}", {"a": a}, a.shape[:-2], (n, n, 0), {"UPLO": half}, out, results)
+    results = ((n,), _real(a.dtype)), ((n, n), a.dtype)
+    return problem(f"linalg.{where}", {"a": a}, {"UPLO": half}, out, *results[: 1 + vectors])
 
 
 @operation("eig", module="backline.linalg", results=Eig, flops=lambda m, n, k: 25 * n**3, powers=(0, 1, 0))
@@ -119,19 +108,13 @@ def eig(A: Array) -> LinalgProblem:
 
     {no_convergence}
 
-    Notes
-    -----
-    LAPACK `?geev`.
+    {lapack} `?geev`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eig(np.diag([1.0, 2.0])).eigenvalues
     array([1.+0.j, 2.+0.j])
     """
-    a = matrix("eig", "A", A, square=True)
-    n = a.shape[-1]
-    return problem("linalg.eig", {"a": a}, a.shape[:-2], (n, n, 0), {})
+    return problem("linalg.eig", {"a": matrix("eig", "A", A, square=True)}, {})
 
 
 @operation("eigvals", module="backline.linalg", flops=lambda m, n, k: 10 * n**3, check="values", powers=(0, 1, 0))
@@ -142,22 +125,16 @@ def eigvals(A: Array) -> LinalgProblem:
     ----------
     {square}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n), complex.
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.eigvals(np.diag([1.0, 2.0]))
     array([1.+0.j, 2.+0.j])
     """
-    a = matrix("eigvals", "A", A, square=True)
-    n = a.shape[-1]
-    return problem("linalg.eigvals", {"a": a}, a.shape[:-2], (n, n, 0), {})
+    return problem("linalg.eigvals", {"a": matrix("eigvals", "A", A, square=True)}, {})
 
 
 @operation(
@@ -186,9 +163,7 @@ def svd(
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.svd(np.diag([1.0, 2.0])).S
     array([2., 1.])
     """
@@ -198,7 +173,7 @@ def svd(
     k = min(m, n)
     results = (((m, m if full else k), a.dtype), ((k,), _real(a.dtype)), ((n if full else k, n), a.dtype))
     parameters = {"full_matrices": full, "driver": _svd_driver("svd", driver)}
-    return problem("linalg.svd", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, results)
+    return problem("linalg.svd", {"a": a}, parameters, out, *results)
 
 
 @operation(
@@ -216,23 +191,18 @@ def svdvals(A: Array, *, driver: str | None = None, out: Array | None = None) ->
     out
         Array for the values.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., min(m, n)), descending, real.
 
     {no_convergence}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.svdvals(np.diag([1.0, 2.0]))
     array([2., 1.])
     """
     a = matrix("svdvals", "A", A)
-    m, n = a.shape[-2:]
     parameters = {"driver": _svd_driver("svdvals", driver)}
-    return problem("linalg.svdvals", {"a": a}, a.shape[:-2], (m, n, 0), parameters, out, (((min(m, n),), _real(a.dtype)),))
+    return problem("linalg.svdvals", {"a": a}, parameters, out, ((min(a.shape[-2:]),), _real(a.dtype)))
 
 
 def _svd_driver(where: str, driver: Any) -> str | None:

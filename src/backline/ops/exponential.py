@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
+from ..problems.dtypes import HALVES
 from .array_arguments import cast, dtype_of, functions, given
 from .composite import composed_of, on_its_device
 from .linalg_checks import matrices
 from .matrix_products import matmul
-from .vectors import HALVES
 
 __all__ = ["matrix_exp"]
 
@@ -66,14 +66,10 @@ def matrix_exp(A: Array) -> Array:
     A
         Shape (..., n, n); float16 and bfloat16 are computed in float32.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n). A matrix of more than one element that holds NaN or infinity has NaN everywhere.
 
-    Raises
-    ------
-    BadValue, BadType
+    {raises}
         Not square matrices of real or complex numbers.
 
     Notes
@@ -82,9 +78,7 @@ def matrix_exp(A: Array) -> Array:
     that is too large, and as many squarings (Bader, Blanes and Casas 2019, as in PyTorch). Matrices of a batch take the degree of
     their own norm in NumPy's arrays; in those of devices, where norms are read back, that of the largest.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.matrix_exp(np.array([[0.0, 1.0], [0.0, 0.0]]))
     array([[1., 1.],
            [0., 1.]])

@@ -22,12 +22,8 @@ __all__ = ["cholesky", "cholesky_ex", "cholesky_inverse", "cholesky_solve", "lu_
 
 def _cholesky(where: str, A: Any, upper: bool, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A, square=True)
-    n = a.shape[-1]
-    results: tuple[Any, ...] = (((n, n), a.dtype),)
-    if not check:
-        results += (((), np.int32),)
     parameters = {"upper": flag(where, "upper", upper), "check": check}
-    return problem("linalg.cholesky", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
+    return problem("linalg.cholesky", {"a": a}, parameters, out, (a.shape[-2:], a.dtype))
 
 
 @operation(
@@ -46,9 +42,7 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     out
         Array for the factor.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n), zeros in the other triangle.
 
     Raises
@@ -56,13 +50,9 @@ def cholesky(A: Array, *, upper: bool = False, out: Array | None = None) -> Lina
     LinAlgError
         Not positive definite, or not finite.
 
-    Notes
-    -----
-    LAPACK `?potrf`.
+    {lapack} `?potrf`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
     array([[2., 0.],
            [1., 2.]])
@@ -90,14 +80,11 @@ def cholesky_ex(
     CholeskyEx
         `L` and `info`: 0, or the order of the first leading minor that is not positive definite.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.cholesky_ex(-np.eye(2)).info)
     1
     """
-    no_check("cholesky_ex", check_errors)
-    return _cholesky("cholesky_ex", A, upper, False, out)
+    return _cholesky("cholesky_ex", A, upper, no_check("cholesky_ex", check_errors), out)
 
 
 @operation(
@@ -116,18 +103,12 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
     {upper_factor}
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, k).
 
-    Notes
-    -----
-    LAPACK `?potrs`.
+    {lapack} `?potrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cholesky_solve(np.ones((2, 1)), np.diag([2.0, 1.0])).ravel()
     array([0.25, 1.  ])
     """
@@ -141,9 +122,9 @@ def cholesky_solve(B: Array, L: Array, upper: bool = False, *, out: Array | None
             f"cholesky_solve: L of shape {a.shape} and B of shape {b.shape} do not fit",
             cause=f"Incompatible matrix sizes for cholesky_solve: {sizes}",
         )
-    n, k = b.shape[-2:]
     parameters = {"upper": flag("cholesky_solve", "upper", upper)}
-    return problem("cholesky_solve", {"b": b, "a": a}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
+    core = b.shape[-2:]
+    return problem("cholesky_solve", {"b": b, "a": a}, parameters, out, (core, a.dtype), k=core[1], batch=batch)
 
 
 @operation(
@@ -159,9 +140,7 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     {upper_factor}
     {out_inverse}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n), both triangles.
 
     Raises
@@ -169,32 +148,24 @@ def cholesky_inverse(L: Array, upper: bool = False, *, out: Array | None = None)
     LinAlgError
         A zero on the diagonal.
 
-    Notes
-    -----
-    LAPACK `?potri`.
+    {lapack} `?potri`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cholesky_inverse(np.array([[2.0, 0.0], [1.0, 1.0]]))
     array([[ 0.5, -0.5],
            [-0.5,  1. ]])
     """
     a = matrix("cholesky_inverse", "L", L, square=True)
-    n = a.shape[-1]
     parameters = {"upper": flag("cholesky_inverse", "upper", upper)}
-    return problem("cholesky_inverse", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, (((n, n), a.dtype),))
+    return problem("cholesky_inverse", {"a": a}, parameters, out, (a.shape[-2:], a.dtype))
 
 
 def _lu_factor(where: str, A: Any, pivot: Any, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A)
     if not flag(where, "pivot", pivot):
         raise BadValue(f"{where}: pivot=False", cause="no CPU library has LU without pivoting", remedy="pivot=True")
-    m, n = a.shape[-2:]
-    results: tuple[Any, ...] = (((m, n), a.dtype), ((min(m, n),), np.int32))
-    if not check:
-        results += (((), np.int32),)
-    return problem("linalg.lu_factor", {"a": a}, a.shape[:-2], (m, n, 0), {"check": check}, out, results)
+    results = (a.shape[-2:], a.dtype), ((min(a.shape[-2:]),), np.int32)
+    return problem("linalg.lu_factor", {"a": a}, {"check": check}, out, *results)
 
 
 @operation("lu_factor", module="backline.linalg", results=LUFactor, flops=lambda m, n, k: m * n**2 - n**3 / 3, bench=True)
@@ -217,13 +188,9 @@ def lu_factor(A: Array, *, pivot: bool = True, out: tuple[Array, Array] | None =
     LinAlgError
         A pivot is zero: the factors could not be used to solve.
 
-    Notes
-    -----
-    LAPACK `?getrf`.
+    {lapack} `?getrf`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.lu_factor(np.array([[1.0, 2.0], [4.0, 4.0]])).pivots
     array([2, 2], dtype=int32)
     """
@@ -248,14 +215,11 @@ def lu_factor_ex(
     LUFactorEx
         `LU`, `pivots`, `info`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.lu_factor_ex(np.zeros((2, 2))).info)
     1
     """
-    no_check("lu_factor_ex", check_errors)
-    return _lu_factor("lu_factor_ex", A, pivot, False, out)
+    return _lu_factor("lu_factor_ex", A, pivot, no_check("lu_factor_ex", check_errors), out)
 
 
 @operation("qr", module="backline.linalg", results=QR, flops=lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3, bench=True)
@@ -275,13 +239,9 @@ def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = Non
     QR
         `Q`, `R`. The signs of R's diagonal are LAPACK's: they may be negative.
 
-    Notes
-    -----
-    LAPACK `?geqrf` and `?orgqr` or `?ungqr`.
+    {lapack} `?geqrf` and `?orgqr` or `?ungqr`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> q, r = backline.linalg.qr(np.ones((3, 2)))
     >>> q.shape, r.shape
     ((3, 2), (2, 2))
@@ -292,5 +252,4 @@ def qr(A: Array, mode: str = "reduced", *, out: tuple[Array, Array] | None = Non
     if mode == "r" and out is not None:
         raise BadValue("qr: out with mode='r'", cause="there is one result only", remedy="mode='reduced'")
     k = m if mode == "complete" else min(m, n)
-    results = (((m, k), a.dtype), ((k, n), a.dtype))
-    return problem("linalg.qr", {"a": a}, a.shape[:-2], (m, n, 0), {"mode": mode}, out, results)
+    return problem("linalg.qr", {"a": a}, {"mode": mode}, out, ((m, k), a.dtype), ((k, n), a.dtype))

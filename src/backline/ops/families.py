@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -27,18 +28,31 @@ RANKS = {
 P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
+Rows = Mapping[str, Mapping[str, Any]]
 
 
+@overload
 def operation_family(
-    function: Callable[Concatenate[V, P], Any], variants: Mapping[str, V], text: Callable[[V], str | None], *,
-    make: Callable[..., Any] = operation, **row: Any,
-) -> tuple[Callable[P, Array], ...]:  # fmt: skip
+    function: Callable[Concatenate[V, P], Any], variants: Mapping[str, V], text: Callable[[V], str | None], /, *,
+    rows: Rows = ..., make: Callable[..., Any] = ..., **row: Any,
+) -> tuple[Callable[P, Array], ...]: ...  # fmt: skip
+@overload
+def operation_family(
+    function: Callable[Concatenate[V, P], Any], variants: Mapping[str, V], text: Callable[[V], str | None], results: type[R], /,
+    *, rows: Rows = ..., make: Callable[..., Any] = ..., **row: Any,
+) -> tuple[Callable[P, R], ...]: ...  # fmt: skip
+def operation_family(
+    function: Callable[..., Any], variants: Mapping[str, Any], text: Callable[[Any], str | None], results: Any = None, /, *,
+    rows: Rows = MappingProxyType({}), make: Callable[..., Any] = operation, **row: Any,
+) -> tuple[Callable[..., Any], ...]:  # fmt: skip
     """Returns an operation for each name of `variants`, whose Problem is built by the function, called with the variant first.
 
-    `text` returns the documentation of a variant. The other arguments are those of the decorator `operation`, or of `make`.
+    `text` returns the documentation of a variant. The operations return `results`, or an array where none is named. The other
+    arguments are those of the decorator `operation`, or of `make`; `rows` has those that differ, by name.
     """
     built = {name: _variant(function, name, value, text(value), function.__module__) for name, value in variants.items()}
-    return tuple(make(name, **row)(variant) for name, variant in built.items())
+    fields = row if results is None else {**row, "results": results}
+    return tuple(make(name, **fields, **rows.get(name, {}))(variant) for name, variant in built.items())
 
 
 def function_family(

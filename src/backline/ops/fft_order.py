@@ -13,6 +13,8 @@ from ..switches.switch import show
 from .array_arguments import check_array, check_out, functions, into
 from .axes import axes_of
 from .composite import natively, on_its_device
+from .doc_fragments import filled
+from .families import function_family, kinds
 from .fft_checks import MODULE, Array, Sizes
 from .layer_checks import FLOATS
 from .linalg_checks import dtype_given, enough_memory, number, whole
@@ -41,64 +43,48 @@ def _frequencies(where: str, n: Any, d: Any, numbers: Any, out: Any, dtype: Any)
     return given
 
 
-def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, out: Array | None = None) -> Array:
-    """Frequencies that the elements of `fft` stand for.
+FREQUENCIES = """Frequencies that the elements of `{transform}` stand for.
 
-    Parameters
-    ----------
-    n
-        Points of the transform.
-    d
-        Time between two samples.
-    dtype
-        float16, bfloat16, float32 or float64; None is float64. Frequencies are computed in float64 and rounded once.
-    out
-        Array of that dtype for the result; without `dtype` also of float32.
+Parameters
+----------
+n
+    Points of the transform.
+d
+    Time between two samples.
+dtype
+    float16, bfloat16, float32 or float64; None is float64. Frequencies are computed in float64 and rounded once.
+out
+    Array of that dtype for the result; without `dtype` also of float32.
 
-    Returns
-    -------
-    ndarray
-        Of `dtype`: 0, the positive ones, then the negative ones, in cycles per unit of `d`.
+{returns_array}
+    Of `dtype`, in cycles per unit of `d`: {order}.
 
-    Raises
-    ------
-    BadType, BadValue
-        `n` below 1; `d` is 0, or no number; a `dtype` that is not one of those; an `out` that does not fit.
+{raises}
+    `n` below 1; `d` is 0, or no number; a `dtype` that is not one of those; an `out` that does not fit.
 
-    Examples
-    --------
-    >>> import backline
-    >>> backline.fft.fftfreq(4, 0.5)
-    array([ 0. ,  0.5, -1. , -0.5])
-    """
-    return _frequencies("fftfreq", n, d, lambda m: (np.arange(m) + m // 2) % m - m // 2, out, dtype)
+Examples
+--------
+>>> import backline
+>>> backline.fft.{name}(4, 0.5)
+{example}
+"""
+FREQUENCY_FACTS = {
+    "fftfreq": {"transform": "fft", "order": "0, the positive ones, then the negative ones",
+                "example": "array([ 0. ,  0.5, -1. , -0.5])"},
+    "rfftfreq": {"transform": "rfft", "order": "``n // 2 + 1`` elements, none negative", "example": "array([0. , 0.5, 1. ])"},
+}  # fmt: skip
 
 
-def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, out: Array | None = None) -> Array:
-    """Frequencies that the elements of `rfft` stand for.
+def _frequencies_of(where: str, n: int, d: float = 1.0, *, dtype: Any = None, out: Array | None = None) -> Array:
+    if where == "rfftfreq":
+        return _frequencies(where, n, d, lambda m: np.arange(m // 2 + 1), out, dtype)
+    return _frequencies(where, n, d, lambda m: (np.arange(m) + m // 2) % m - m // 2, out, dtype)
 
-    Parameters
-    ----------
-    n, d, dtype, out
-        As for `fftfreq`.
 
-    Returns
-    -------
-    ndarray
-        Of `dtype`, ``n // 2 + 1`` elements, none negative.
-
-    Raises
-    ------
-    BadType, BadValue
-        As `fftfreq`.
-
-    Examples
-    --------
-    >>> import backline
-    >>> backline.fft.rfftfreq(4, 0.5)
-    array([0. , 0.5, 1. ])
-    """
-    return _frequencies("rfftfreq", n, d, lambda m: np.arange(m // 2 + 1), out, dtype)
+fftfreq, rfftfreq = function_family(
+    _frequencies_of, kinds("fftfreq", "rfftfreq"), lambda name: filled(FREQUENCIES, name=name, **FREQUENCY_FACTS[name]),
+    module=MODULE,
+)  # fmt: skip
 
 
 def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
@@ -109,8 +95,7 @@ def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
         xp = functions(array)
         steps = [-(array.shape[axis] // 2) if back else array.shape[axis] // 2 for axis in axes]
         moved = xp.roll(array, tuple(steps), axes) if axes else xp.array(array)
-        shifted: Array = into(out, where, moved)
-        return shifted
+        return into(out, where, moved)
     target = np.empty(array.shape, array.dtype) if out is None else check_out(out, f"{where}: out", array.shape, array.dtype)
     if out is not None:
         refuse_overlap(out, array)
@@ -123,67 +108,43 @@ def _rolled(where: str, input: Any, dim: Any, out: Any, *, back: bool) -> Array:
     return target
 
 
-@on_its_device
-@natively
-def fftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
-    """Bring frequency 0 to the middle.
+SHIFT = """{title}
 
-    Parameters
-    ----------
-    input
-        Array of any shape.
-    dim
-        The axes. None: all.
-    out
-        Array of the same shape and dtype for the result; it must not overlap the input.
+Parameters
+----------
+input
+    Array of any shape.
+dim
+    The axes. None: all.
+out
+    Array of the same shape and dtype for the result; it must not overlap the input.
 
-    Returns
-    -------
-    ndarray
-        A copy; along each of `dim` the second half comes first.
+{returns_array}
+    A copy; along each of `dim` the {half}.
 
-    Raises
-    ------
-    BadType, BadValue
-        No such axis, or one named twice; an `out` that does not fit.
+{raises}
+    No such axis, or one named twice; an `out` that does not fit.
 
-    Examples
-    --------
-    >>> import backline
-    >>> backline.fft.fftshift(backline.fft.fftfreq(4))
-    array([-0.5 , -0.25,  0.  ,  0.25])
-    """
-    return _rolled("fftshift", input, dim, out, back=False)
-
-
-@on_its_device
-@natively
-def ifftshift(input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
-    """Undo `fftshift`.
-
-    Parameters
-    ----------
-    input, dim, out
-        As for `fftshift`.
-
-    Returns
-    -------
-    ndarray
-        A copy; along each of `dim` the first half comes last.
-
-    Raises
-    ------
-    BadType, BadValue
-        As `fftshift`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.fft.ifftshift(np.array([-1, 0, 1]))
-    array([ 0,  1, -1])
-    """
-    return _rolled("ifftshift", input, dim, out, back=True)
+{examples}
+{example}
+"""
+SHIFT_FACTS = {
+    "fftshift": {
+        "title": "Moves frequency 0 to the middle.", "half": "second half comes first",
+        "example": ">>> backline.fft.fftshift(backline.fft.fftfreq(4))\narray([-0.5 , -0.25,  0.  ,  0.25])",
+    },
+    "ifftshift": {
+        "title": "Undoes `fftshift`.", "half": "first half comes last",
+        "example": ">>> backline.fft.ifftshift(np.array([-1, 0, 1]))\narray([ 0,  1, -1])",
+    },
+}  # fmt: skip
 
 
-for _function in (fftfreq, rfftfreq, fftshift, ifftshift):
-    _function.__module__ = MODULE
+def _shift(where: str, input: Array, dim: Sizes = None, *, out: Array | None = None) -> Array:
+    return _rolled(where, input, dim, out, back=where == "ifftshift")
+
+
+fftshift, ifftshift = function_family(
+    _shift, kinds("fftshift", "ifftshift"), lambda name: filled(SHIFT, **SHIFT_FACTS[name]), module=MODULE,
+    decorate=lambda _, function: on_its_device(natively(function)),
+)  # fmt: skip

@@ -33,19 +33,13 @@ norm
 {overwrite_input}
 {out_apart}
 
-Returns
--------
-ndarray
+{returns_array}
     {result}
 
-Raises
-------
-BadType, BadValue
+{raises}
     No array of numbers; no such axis or `norm`; a size below 1, or more than memory holds; an `out` that does not fit{errors}.
 {notes}
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.fft.{name}{example}
 """
 

@@ -15,7 +15,7 @@ from .array_arguments import check_array
 from .linalg_checks import enough_memory, number
 
 __all__ = [
-    "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_shape",
+    "FLOATS", "MODULE", "Array", "as_input", "channels", "parameter", "positive", "problem", "same_dtype", "same_shape",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -40,12 +40,15 @@ def same_shape(where: str, name: str, value: Any, other_name: str, other: Array)
     array = as_input(where, name, value)
     if array.shape != other.shape:
         raise BadValue(f"{where}: {name} has shape {array.shape}, {other_name} has {other.shape}")
-    if array.dtype != other.dtype:
-        raise BadType(
-            f"{where}: {name} has dtype {array.dtype}, {other_name} has {other.dtype}",
-            remedy=f"{name}.astype(np.{other.dtype.name})",
-        )
+    same_dtype(where, name, array, other_name, other.dtype)
     return array
+
+
+def same_dtype(where: str, name: str, array: Array, other_name: str, dtype: np.dtype[Any]) -> None:
+    """Refuses an array of another dtype than another array's."""
+    if array.dtype != dtype:
+        dtypes = f"{name} has dtype {array.dtype}, {other_name} has {dtype}"
+        raise BadType(f"{where}: {dtypes}", remedy=f"{name}.astype(np.{dtype.name})")
 
 
 def parameter(where: str, name: str, value: Any, shape: tuple[int, ...], input: Array) -> Array | None:

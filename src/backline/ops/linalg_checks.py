@@ -15,21 +15,9 @@ from . import device_dispatch
 from .array_arguments import check_array, check_out, dtype_of, given
 
 __all__ = [
-    "FLOATS",
-    "Array",
-    "dtype_given",
-    "enough_memory",
-    "flag",
-    "matrices",
-    "matrix",
-    "no_check",
-    "not_square",
-    "number",
-    "problem",
-    "same_dtype",
-    "whole",
-    "word",
-]
+    "FLOATS", "Array", "dtype_given", "enough_memory", "flag", "matrices", "matrix", "no_check", "not_square", "number",
+    "problem", "same_dtype", "whole", "word",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 FLOATS = ("float32", "float64", "complex64", "complex128")
@@ -37,19 +25,22 @@ PROBED = 1 << 30  # bytes from which it is worth asking whether there is as much
 
 
 def matrix(where: str, name: str, value: Any, *, square: bool = False, rank: int = 2) -> Array:
-    array = check_array(value, f"{where}: {name}")
-    if array.dtype.name not in FLOATS:
-        raise BadType(
-            f"{where}: {name} has dtype {array.dtype}",
-            cause=f"Expected a floating point or complex tensor as input: linear algebra takes {', '.join(FLOATS)}",
-            remedy="x.astype(np.float64)",
-        )
+    """Returns a matrix or a batch of them, of numbers that linear algebra takes, in an array of NumPy's."""
+    return matrices(where, check_array(value, f"{where}: {name}"), square=square, rank=rank, name=name)
+
+
+def matrices(where: str, A: Any, *, square: bool = False, rank: int = 2, name: str = "A") -> Array:
+    """Returns what `matrix` returns, in an array of any kind."""
+    array = given(A, f"{where}: {name}")
+    dtype = dtype_of(array)
+    if dtype.name not in FLOATS:
+        cause = f"Expected a floating point or complex tensor as input: linear algebra takes {', '.join(FLOATS)}"
+        raise BadType(f"{where}: {name} has dtype {dtype}", cause=cause, remedy="x.astype(np.float64)")
     if array.ndim < rank:
-        raise BadValue(
-            f"{where}: {name} must have at least {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}"
-        )
+        axes = f"{rank} dimension{'s' if rank > 1 else ''}"
+        raise BadValue(f"{where}: {name} must have at least {axes}, it has shape {tuple(array.shape)}")
     if square and array.shape[-1] != array.shape[-2]:
-        raise not_square(where, name, array.shape)
+        raise not_square(where, name, tuple(array.shape))
     return array
 
 
@@ -69,9 +60,9 @@ def same_dtype(where: str, a: Array, b: Array) -> None:
         )
 
 
-def whole(where: str, name: str, value: Any) -> int:
+def whole(where: str, name: str, value: Any, kind: str = "an int") -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"{where}: {name} is an int, not {show(value)}")
+        raise BadType(f"{where}: {name} is {kind}, not {show(value)}")
     return int(value)
 
 
@@ -131,46 +122,34 @@ def enough_memory(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], give
 
 
 def problem(
-    op: str,
-    arrays: dict[str, Array],
-    batch: tuple[int, ...],
-    sizes: tuple[int, int, int],
-    parameters: dict[str, Any],
-    out: Any = None,
-    results: tuple[tuple[tuple[int, ...], Any], ...] = (),
-) -> LinalgProblem:
-    """The Problem; `results` are core shape and dtype of each result, against which `out` is checked."""
-    where = op.removeprefix("linalg.")
-    operands: list[Operand] = [operand(role, a) for role, a in arrays.items()]
+    op: str, arrays: dict[str, Array], parameters: dict[str, Any], out: Any = None, *results: tuple[tuple[int, ...], Any],
+    k: int = 0, batch: tuple[int, ...] | None = None,
+) -> LinalgProblem:  # fmt: skip
+    """Returns the Problem, of the sizes of the matrix ``a``.
+
+    `results` are core shape and dtype of each result, against which `out` is checked; where the parameter ``check`` is False, an
+    info follows them. The batch is that of the matrix where none is given.
+    """
+    where, a = op.removeprefix("linalg."), arrays["a"]
+    batch = a.shape[:-2] if batch is None else batch
+    if parameters.get("check") is False:
+        results += (((), np.int32),)
+    operands: list[Operand] = [operand(role, array) for role, array in arrays.items()]
     if out is not None:
         many = len(results) > 1
-        given = out if many else (out,)
         if many and (not isinstance(out, tuple) or len(out) != len(results)):
             raise BadType(f"{where}: out is a tuple of {len(results)} arrays")
-        for i, (array, (core, dtype)) in enumerate(zip(given, results, strict=True)):
+        for i, (array, (core, dtype)) in enumerate(zip(out if many else (out,), results, strict=True)):
             check_out(array, f"{where}: out" + (f"[{i}]" if many else ""), (*batch, *core), np.dtype(dtype))
             operands.append(operand(f"out{i}", array))
-    kept = tuple(sorted((k, v) for k, v in parameters.items()))
-    m, n, k = sizes
-    return LinalgProblem(op, tuple(operands), kept, "linalg", m=m, n=n, k=k, batch=batch)
+    m, n = a.shape[-2:]
+    return LinalgProblem(op, tuple(operands), tuple(sorted(parameters.items())), "linalg", m=m, n=n, k=k, batch=batch)
 
 
-def no_check(where: str, check_errors: Any) -> None:
+def no_check(where: str, check_errors: Any) -> bool:
+    """Returns False, the only value that `check_errors` may have where an info is reported."""
     if flag(where, "check_errors", check_errors):
         raise BadValue(
             f"{where}: check_errors=True", cause="info would always be 0", remedy=f"{where.removesuffix('_ex')}, which raises"
         )
-
-
-def matrices(where: str, A: Any, *, square: bool = False) -> Array:
-    """The value if it is a matrix or a batch of them, of numbers that linear algebra takes, in an array of any kind."""
-    array = given(A, f"{where}: A")
-    dtype = dtype_of(array)
-    if dtype.name not in FLOATS:
-        cause = f"Expected a floating point or complex tensor as input: linear algebra takes {', '.join(FLOATS)}"
-        raise BadType(f"{where}: A has dtype {dtype}", cause=cause)
-    if array.ndim < 2:
-        raise BadValue(f"{where}: A must have at least 2 dimensions, it has shape {tuple(array.shape)}")
-    if square and array.shape[-1] != array.shape[-2]:
-        raise not_square(where, "A", tuple(array.shape))
-    return array
+    return False

@@ -84,14 +84,9 @@ def _operand(role: str, array: Array, whole: bool) -> Operand:
 
 @operation("linear", module=MODULE)
 def linear(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    *,
-    activation: str | None = None,
-    residual: Array | None = None,
+    input: Array, weight: Array, bias: Array | None = None, *, activation: str | None = None, residual: Array | None = None,
     out: Array | None = None,
-) -> MatmulProblem | LinearProblem:
+) -> MatmulProblem | LinearProblem:  # fmt: skip
     """``activation(input @ weight.T + bias + residual)``.
 
     Parameters
@@ -109,14 +104,10 @@ def linear(
     out
         Array of the result's shape and dtype, any strides; may be `residual` itself.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., out), or (...) for a weight of one dimension.
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not arrays of one dtype, shapes that do not fit, an unknown activation, an unfit or overlapping `out`; a residual or an
         activation of complex numbers or integers.
 
@@ -124,9 +115,7 @@ def linear(
     -----
     16-bit floats accumulate in float32 and round once, after the activation.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> x, weight, bias = np.array([[1.0, 2.0]]), np.array([[1.0, 1.0], [-2.0, 0.0]]), np.array([0.5, 0.5])
     >>> backline.nn.functional.linear(x, weight, bias)
     array([[ 3.5, -1.5]])
@@ -184,9 +173,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     bias
         Array of shape (out,), or None. All of one dtype.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., out).
 
     {one_dtype}
@@ -196,9 +183,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     Two products: of `input1` and all matrices, then of each of the results and `input2`. The first one's result has ``out * in2``
     elements for each row; rows are taken in groups so that it stays within 8 MB, 256 MB on devices.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.nn.functional.bilinear(np.array([1.0, 2.0]), np.array([3.0]), np.ones((1, 2, 1)))
     array([9.])
     """
@@ -242,8 +227,7 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     with np.errstate(all="ignore"):  # as BLAS: infinity and NaN show in the result
         if bias is not None:
             result = result + cast(bias, dtype)
-        rounded: Array = cast(result.reshape(*input1.shape[:-1], outs), kind)
-        return rounded
+        return cast(result.reshape(*input1.shape[:-1], outs), kind)
 
 
 _BYTES = 8 << 20  # of the first product's result at a time: the size of a cache

@@ -22,11 +22,7 @@ LSTSQ_DRIVERS = ("gelsy", "gels", "gelsd", "gelss")
 
 def _inv(where: str, A: Any, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A, square=True)
-    n = a.shape[-1]
-    results: tuple[Any, ...] = (((n, n), a.dtype),)
-    if not check:
-        results += (((), np.int32),)
-    return problem("linalg.inv", {"a": a}, a.shape[:-2], (n, n, 0), {"check": check}, out, results)
+    return problem("linalg.inv", {"a": a}, {"check": check}, out, (a.shape[-2:], a.dtype))
 
 
 @operation(
@@ -41,9 +37,7 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
     {square}
     {out_inverse}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, n).
 
     Raises
@@ -52,13 +46,9 @@ def inv(A: Array, *, out: Array | None = None) -> LinalgProblem:
         A pivot is zero. NaN does not raise; it spreads. Neither does infinity: what comes of it, zeros or NaN, depends on the
         order in which a library eliminates.
 
-    Notes
-    -----
-    LAPACK `?getrf` and `?getri`, or `?gesv` against the identity. To solve, use `solve`: it is faster and more accurate.
+    {lapack} `?getrf` and `?getri`, or `?gesv` against the identity. To solve, use `solve`: it is faster and more accurate.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.inv(np.array([[2.0, 1.0], [1.0, 1.0]]))
     array([[ 1., -1.],
            [-1.,  2.]])
@@ -83,42 +73,40 @@ def inv_ex(A: Array, *, check_errors: bool = False, out: tuple[Array, Array] | N
     InvEx
         `inverse` (of no meaning where info is not 0) and `info`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.inv_ex(np.zeros((2, 2))).info)
     1
     """
-    no_check("inv_ex", check_errors)
-    return _inv("inv_ex", A, False, out)
+    return _inv("inv_ex", A, no_check("inv_ex", check_errors), out)
 
 
-def _right_sides(where: str, a: Array, B: Any, left: bool) -> tuple[Array, bool, tuple[int, ...], int]:
-    """The right-hand sides: array, whether they are vectors, batch shape, how many."""
-    b = matrix(where, "B", B, rank=1)
+def _right_sides(
+    where: str, a: Array, B: Any, left: bool, *, name: str = "A", vectors: bool = False
+) -> tuple[Array, tuple[int, ...], int]:
+    """Returns the right-hand sides, the batch shape, and how many they are; with `vectors` they may be those of torch's rule."""
+    b = matrix(where, "B", B, rank=1 if vectors else 2)
     same_dtype(where, a, b)
-    n = a.shape[-1]
-    # torch's rule: B is a vector, or a batch of vectors where its shape is that of A without the last axis.
-    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-    if vector:
-        if not left:
-            raise BadValue(
-                f"{where}: left=False with vectors of shape {b.shape}",
-                cause=_equation(a, b, False, vector),
-                remedy="B[..., None, :] for row vectors",
-            )
-        if b.shape[-1] != n:
-            raise BadValue(f"{where}: A is {n} x {n}, B has length {b.shape[-1]}", cause=_equation(a, b, left, vector))
-        batch = broadcast_batch(a.shape[:-2], b.shape[:-1])
-        k = 1
-    else:
-        if b.ndim < 2 or b.shape[-2 if left else -1] != n:
-            raise BadValue(f"{where}: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
-        batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
-        k = b.shape[-1 if left else -2]
+    vector = vectors and _is_vector(a, b)
+    if vector and not left:
+        raise BadValue(
+            f"{where}: left=False with vectors of shape {b.shape}", cause=_equation(a, b, False, vector),
+            remedy="B[..., None, :] for row vectors",
+        )  # fmt: skip
+    core = b.ndim - 1 if vector else b.ndim - 2
+    n, length = a.shape[-1], b.shape[-1 if vector or not left else -2]
+    if length != n:
+        shapes = f"{name} of shape {a.shape} and B of shape {b.shape} do not fit"
+        cause = _equation(a, b, left, vector)
+        raise BadValue(f"{where}: {f'{name} is {n} x {n}, B has length {length}' if vector else shapes}", cause=cause)
+    batch = broadcast_batch(a.shape[:-2], b.shape[:core])
     if batch is None:
-        raise BadValue(f"{where}: batches of A {a.shape} and B {b.shape} do not broadcast")
-    return b, vector, batch, k
+        raise BadValue(f"{where}: batches of {name} {a.shape} and B {b.shape} do not broadcast")
+    return b, batch, 1 if vector else b.shape[-1 if left else -2]
+
+
+def _is_vector(a: Array, b: Array) -> bool:
+    """Tells, by torch's rule, whether B is a vector, or a batch of vectors: its shape is A's without the last axis."""
+    return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
 
 
 def _equation(a: Array, b: Array, left: bool, vector: bool = False) -> str:
@@ -130,14 +118,11 @@ def _equation(a: Array, b: Array, left: bool, vector: bool = False) -> str:
 def _solve(where: str, A: Any, B: Any, left: Any, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A, square=True)
     left = flag(where, "left", left)
-    b, vector, batch, k = _right_sides(where, a, B, left)
-    n = a.shape[-1]
-    core = (n,) if vector else (n, k) if left else (k, n)
-    results: tuple[Any, ...] = ((core, a.dtype),)
-    if not check:
-        results += (((), np.int32),)
+    b, batch, k = _right_sides(where, a, B, left, vectors=True)
+    vector = _is_vector(a, b)
+    core = b.shape[-1:] if vector else b.shape[-2:]
     parameters = {"left": left, "vector": vector, "check": check}
-    return problem("linalg.solve", {"a": a, "b": b}, batch, (n, n, k), parameters, out, results)
+    return problem("linalg.solve", {"a": a, "b": b}, parameters, out, (core, a.dtype), k=k, batch=batch)
 
 
 @operation(
@@ -156,20 +141,14 @@ def solve(A: Array, B: Array, *, left: bool = True, out: Array | None = None) ->
     {left}
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast.
 
     {singular}
 
-    Notes
-    -----
-    LAPACK `?getrf` and `?getrs`.
+    {lapack} `?getrf` and `?getrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.solve(np.diag([2.0, 4.0]), np.array([1.0, 1.0]))
     array([0.5 , 0.25])
     """
@@ -195,14 +174,11 @@ def solve_ex(
     SolveEx
         `result` and `info`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.solve_ex(np.zeros((2, 2)), np.ones(2)).info)
     1
     """
-    no_check("solve_ex", check_errors)
-    return _solve("solve_ex", A, B, left, False, out)
+    return _solve("solve_ex", A, B, left, no_check("solve_ex", check_errors), out)
 
 
 @operation("lu_solve", module="backline.linalg", flops=lambda m, n, k: 2 * n**2 * k, sample=factors, check="unique")
@@ -221,9 +197,7 @@ def lu_solve(
         Solve with the adjoint of A.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast.
 
     Raises
@@ -231,20 +205,15 @@ def lu_solve(
     BadValue
         Pivots out of range, or shapes that do not fit.
 
-    Notes
-    -----
-    LAPACK `?getrs`.
+    {lapack} `?getrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> lu, pivots = backline.linalg.lu_factor(np.diag([2.0, 4.0]))
     >>> backline.linalg.lu_solve(lu, pivots, np.ones((2, 1))).ravel()
     array([0.5 , 0.25])
     """
     a = matrix("lu_solve", "LU", LU, square=True)
     p = check_array(pivots, "lu_solve: pivots")
-    n = a.shape[-1]
     if p.dtype != np.int32:
         raise BadType(
             f"lu_solve: pivots should be a Tensor of scalar type int32, they have dtype {p.dtype}",
@@ -256,18 +225,10 @@ def lu_solve(
             cause="Number of pivots per batch should be same as the dimension of the matrix",
         )
     left = flag("lu_solve", "left", left)
-    b = matrix("lu_solve", "B", B)
-    same_dtype("lu_solve", a, b)
-    if b.shape[-2 if left else -1] != n:
-        raise BadValue(f"lu_solve: LU of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
-    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
-    if batch is None:
-        raise BadValue(f"lu_solve: batches of LU {a.shape} and B {b.shape} do not broadcast")
-    k = b.shape[-1 if left else -2]
+    b, batch, k = _right_sides("lu_solve", a, B, left, name="LU")
     parameters = {"left": left, "adjoint": flag("lu_solve", "adjoint", adjoint)}
-    return problem(
-        "linalg.lu_solve", {"a": a, "p": p, "b": b}, batch, (n, n, k), parameters, out, ((b.shape[-2:], a.dtype),)
-    )  # fmt: skip
+    operands = {"a": a, "p": p, "b": b}
+    return problem("linalg.lu_solve", operands, parameters, out, (b.shape[-2:], a.dtype), k=k, batch=batch)
 
 
 @operation(
@@ -291,37 +252,25 @@ def solve_triangular(
         Take the diagonal as ones without reading it.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast. A zero on the diagonal gives infinities or NaN, not an error.
 
     Notes
     -----
     BLAS `?trsm`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.solve_triangular(np.array([[2.0, 0.0], [1.0, 1.0]]), np.ones((2, 1)), upper=False).ravel()
     array([0.5, 0.5])
     """
     a = matrix("solve_triangular", "A", A, square=True)
-    b = matrix("solve_triangular", "B", B)
-    same_dtype("solve_triangular", a, b)
     left = flag("solve_triangular", "left", left)
-    n = a.shape[-1]
-    batch = broadcast_batch(a.shape[:-2], b.shape[:-2])
-    if b.shape[-2 if left else -1] != n or batch is None:
-        raise BadValue(f"solve_triangular: A of shape {a.shape} and B of shape {b.shape} do not fit", cause=_equation(a, b, left))
+    b, batch, k = _right_sides("solve_triangular", a, B, left)
     parameters = {
         "upper": flag("solve_triangular", "upper", upper), "left": left,
         "unitriangular": flag("solve_triangular", "unitriangular", unitriangular),
     }  # fmt: skip
-    k = b.shape[-1 if left else -2]
-    return problem(
-        "linalg.solve_triangular", {"a": a, "b": b}, batch, (n, n, k), parameters, out, ((b.shape[-2:], a.dtype),)
-    )  # fmt: skip
+    return problem("linalg.solve_triangular", {"a": a, "b": b}, parameters, out, (b.shape[-2:], a.dtype), k=k, batch=batch)
 
 
 @operation(
@@ -352,9 +301,7 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
     LinAlgError
         No full rank under "gels"; A or B not finite; no convergence.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).solution
     array([2.])
     """
@@ -367,16 +314,14 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
         rcond = number("lstsq", "rcond", rcond)
     if driver is not None:
         word("lstsq", "driver", driver, LSTSQ_DRIVERS, "parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
-    m, n = a.shape[-2:]
-    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-    batch = broadcast_batch(a.shape[:-2], b.shape[:-1] if vector else b.shape[:-2])
-    if batch is None or b.shape[-1 if vector else -2] != m:
-        last = -1 if vector else -2
-        fits = b.shape[last] == m
+    vector = _is_vector(a, b)
+    rows = -1 if vector else -2
+    batch = broadcast_batch(a.shape[:-2], b.shape[:rows])
+    fits = b.shape[rows] == a.shape[-2]
+    if batch is None or not fits:
         raise BadValue(
             f"lstsq: A of shape {a.shape} and B of shape {b.shape} do not fit",
-            cause="batches do not broadcast" if fits else f"input.size(-2) should match other.size({last})",
+            cause="batches do not broadcast" if fits else f"input.size(-2) should match other.size({rows})",
         )
-    k = 1 if vector else b.shape[-1]
     parameters = {"rcond": rcond, "driver": driver, "vector": vector}
-    return problem("linalg.lstsq", {"a": a, "b": b}, batch, (m, n, k), parameters)
+    return problem("linalg.lstsq", {"a": a, "b": b}, parameters, k=1 if vector else b.shape[-1], batch=batch)

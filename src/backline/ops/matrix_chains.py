@@ -14,6 +14,7 @@ from ..switches.switch import show
 from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
 from .axes import axes_of
 from .composite import composed_of, natively, on_its_device
+from .contraction_planner import chain_path
 from .matrix_products import matmul, mm
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
@@ -32,9 +33,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
         Matrices; the first and the last may be vectors.
     {out_of_shape}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The product.
 
     Raises
@@ -46,9 +45,7 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     -----
     The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, section 15.2).
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.multi_dot([np.ones((2, 50)), np.ones((50, 3)), np.ones((3, 4))]).shape
     (2, 4)
     """
@@ -84,32 +81,14 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     sizes = [1 if arrays[0].ndim == 1 else arrays[0].shape[0]]
     sizes += [a.shape[0] for a in arrays[1:]]
     sizes.append(1 if arrays[-1].ndim == 1 else arrays[-1].shape[1])
-    split = _best_splits(sizes)
-
-    def product(i: int, j: int, out: Array | None = None) -> Array:
-        if i == j:
-            return arrays[i]
-        s = split[i, j]
-        left, right = product(i, s), product(s + 1, j)
-        result: Array = matmul(left, right) if out is None else matmul(left, right, out=out)
-        return result
-
-    return product(0, len(arrays) - 1, out)
-
-
-def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
-    n = len(sizes) - 1
-    cost = {(i, i): 0 for i in range(n)}
-    split: dict[tuple[int, int], int] = {}
-    for length in range(1, n):
-        for i in range(n - length):
-            j = i + length
-            costs = {
-                s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)
-            }
-            split[i, j] = min(costs, key=lambda s: costs[s])
-            cost[i, j] = costs[split[i, j]]
-    return split
+    parts = list(enumerate(arrays))  # partial products, each with the place of its first matrix in the chain
+    *path, last = chain_path(tuple(sizes))
+    for step in path:
+        left, right = (parts[i] for i in step)
+        parts = [part for part in parts if part is not left and part is not right]
+        parts.append((left[0], matmul(left[1], right[1])))
+    left, right = (parts[i] for i in last)
+    return matmul(left[1], right[1]) if out is None else matmul(left[1], right[1], out=out)
 
 
 @composed_of("matmul", module="backline")
@@ -124,14 +103,10 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
         Two matrices or more.
     {out_of_shape}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The product.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.chain_matmul(np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 1))).shape
     (2, 1)
     """
@@ -142,10 +117,8 @@ def chain_matmul(*matrices: Array, out: Array | None = None) -> Array:
     if not matrices:
         raise BadValue("chain_matmul(): Expected one or more matrices, and there are none")
     if len(matrices) == 1:
-        alone: Array = into(out, "chain_matmul", matrices[0])
-        return alone
-    result: Array = multi_dot(matrices, out=out)
-    return result
+        return into(out, "chain_matmul", matrices[0])
+    return multi_dot(matrices, out=out)
 
 
 def _spread(a: Array, b: Array, summed: tuple[list[int], list[int]]) -> tuple[Array, Array]:
@@ -173,20 +146,15 @@ def _total(array: Array, axes: list[int]) -> Array:
     half = kind.itemsize == 2 and kind.kind in "fV"
     with np.errstate(all="ignore"):  # as BLAS: what is not finite shows in the result
         wide = cast(array, np.float32) if half else array
-        total: Array = cast(functions(array).sum(wide, axis=tuple(axes), keepdims=True), kind)
-        return total
+        return cast(functions(array).sum(wide, axis=tuple(axes), keepdims=True), kind)
 
 
 @composed_of("matmul", module="backline")
 @on_its_device
 def tensordot(
-    a: Array,
-    b: Array,
-    dims: int | tuple[Sequence[int], Sequence[int]] = 2,
-    out: Array | None = None,
-    *,
+    a: Array, b: Array, dims: int | tuple[Sequence[int], Sequence[int]] = 2, out: Array | None = None, *,
     axes: int | tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Sum of products over several axes.
 
     Parameters
@@ -199,9 +167,7 @@ def tensordot(
     axes
         NumPy's name of `dims`.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The other axes of `a`, then those of `b`.
 
     Raises
@@ -214,9 +180,7 @@ def tensordot(
     Axes are moved by views; a copy is made only where a view cannot be reshaped to a matrix. With `axes` and `einsum`, opt_einsum
     runs on this package: ``opt_einsum.contract(..., backend="backline")``.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5)), dims=2).shape
     (2, 5)
     """
@@ -256,11 +220,9 @@ def tensordot(
     left = a.transpose(*free[0], *summed[0]).reshape(rows, inner)
     right = b.transpose(*summed[1], *free[1]).reshape(inner, cols)
     if out is None:
-        result: Array = mm(left, right).reshape(shape)
-        return result
+        return mm(left, right).reshape(shape)
     if not isinstance(out, np.ndarray):
-        of_device: Array = into(out, "tensordot", mm(left, right).reshape(shape))
-        return of_device
+        return into(out, "tensordot", mm(left, right).reshape(shape))
     check_out(out, "tensordot: out", shape, a.dtype)
     target = out.reshape(rows, cols)
     if np.shares_memory(target, out):

@@ -15,6 +15,8 @@ from ..problems import Operand
 from ..problems.matmul_problem import MatmulProblem
 from ..problems.memory_layout import broadcast_batch
 from .array_arguments import check_array, check_out
+from .doc_fragments import filled
+from .families import kinds, operation_family
 from .linalg_checks import number
 from .operation import operation
 
@@ -28,21 +30,14 @@ def _as_matrix(role: str, array: Array, shape: tuple[int, ...], strides: tuple[i
 
 
 def _product(
-    where: str,
-    a: Array,
-    b: Array,
-    out: Array | None,
-    *,
-    c: Array | None = None,
-    alpha: Any = 1,
-    beta: Any = 0,
+    where: str, a: Array, b: Array, out: Array | None, *, c: Array | None = None, alpha: Any = 1, beta: Any = 0,
     conj: bool = False,
-) -> MatmulProblem:
-    """The Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
+) -> MatmulProblem:  # fmt: skip
+    """Returns the Problem of beta * c + alpha * a @ b, with NumPy's rules for vectors."""
     if a.dtype != b.dtype:
         raise BadType(
             f"{where}: operands have dtypes {a.dtype} and {b.dtype}, expected m1 and m2 to have the same dtype",
-            cause="a product runs in one dtype, and converting behind your back could cost more than the product",
+            cause="a product runs in one dtype, and an implicit conversion could cost more than the product",
             remedy=f"a.astype(np.{b.dtype.name}) or the other way round",
         )
     left, right = a.ndim == 1, b.ndim == 1
@@ -128,12 +123,35 @@ def _arrays(where: str, **arrays: Any) -> None:
         check_array(value, f"{where}: {name}")
 
 
-def _rank(where: str, name: str, array: Array, rank: int) -> None:
-    if array.ndim != rank:
-        raise BadValue(
-            f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}",
-            cause=f"{_MUST_BE[rank].format(name=name)}, but got {array.ndim}D",
-        )
+def _ranks(where: str, ranks: tuple[int, int], **arrays: Any) -> None:
+    """Refuses what are not arrays of these ranks, and stacks of different lengths."""
+    _arrays(where, **arrays)
+    for (name, array), rank in zip(arrays.items(), ranks, strict=True):
+        if array.ndim != rank:
+            raise BadValue(
+                f"{where}: {name} must have {rank} dimension{'s' if rank > 1 else ''}, it has shape {array.shape}",
+                cause=f"{_MUST_BE[rank].format(name=name)}, but got {array.ndim}D",
+            )
+    a, b = arrays.values()
+    if ranks == (3, 3) and a.shape[0] != b.shape[0]:
+        raise BadValue(f"{where}: stacks of {a.shape[0]} and {b.shape[0]} matrices", cause=_in_torch(where, a, b))
+
+
+def _added(where: str, rank: int, c: Any, alpha: Any, beta: Any, out: Any, **arrays: Any) -> MatmulProblem:
+    """Returns the Problem of a product of matrices, or of stacks of them, that is added to something."""
+    _arrays(where, input=c)
+    _ranks(where, (rank, rank), **arrays)
+    a, b = arrays.values()
+    return _product(where, a, b, out, c=c, alpha=_factor(where, "alpha", alpha), beta=_factor(where, "beta", beta))
+
+
+def _factor(where: str, name: str, value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
+        raise BadType(f"{where}: {name} is a number, not {type(value).__name__}")
+    if isinstance(value, int):
+        number(where, name, value)
+    return value
 
 
 @operation("matmul", sizes="{n}x{n} {n}x{n}", bench=True)
@@ -149,9 +167,7 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
     out
         Array of the result's shape and dtype, any strides; must not overlap the operands.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., m, n). A product of two vectors is a scalar.
 
     Raises
@@ -163,12 +179,10 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
 
     Notes
     -----
-    Runs `?gemm`, `?gemv`, `?dot` or a batched or compiled form of a BLAS library, or NumPy. Half precisions accumulate in
+    Runs `?gemm`, `?gemv`, `?dot` or a batched or compiled form of a BLAS library, or NumPy. 16-bit floats accumulate in
     float32 and round once.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
     array([[11.]])
     """
@@ -180,262 +194,127 @@ def matmul(input: Array, other: Array, *, out: Array | None = None) -> MatmulPro
     return _product("matmul", input, other, out)
 
 
-@operation("mm", sizes="{n}x{n} {n}x{n}")
-def mm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
-    """Product of two matrices, without broadcasting.
+# Products of fixed ranks ------------------------------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    input, mat2
-        Shapes (m, k) and (k, n), one dtype.
-    {out_matrix}
+TEXT = """{title}
 
-    Returns
-    -------
-    ndarray
-        Shape (m, n).
+Parameters
+----------
+{operands}
+out
+    Array of shape {shape}{alias}.
 
-    {as_matmul}
+Returns
+-------
+{result}
 
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.mm(np.eye(2), np.ones((2, 3))).shape
-    (2, 3)
-    """
-    _arrays("mm", input=input, mat2=mat2)
-    _rank("mm", "input", input, 2)
-    _rank("mm", "mat2", mat2, 2)
-    return _product("mm", input, mat2, out)
+{raises}
+    As `matmul`.
 
-
-@operation("bmm", sizes="64x32x32 64x32x32", bench=True)
-def bmm(input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
-    """Products of the matrices of two stacks of equal length.
-
-    Parameters
-    ----------
-    input, mat2
-        Shapes (b, m, k) and (b, k, n), one dtype.
-    out
-        Array of shape (b, m, n).
-
-    Returns
-    -------
-    ndarray
-        Shape (b, m, n).
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.bmm(np.ones((5, 2, 3)), np.ones((5, 3, 4))).shape
-    (5, 2, 4)
-    """
-    _arrays("bmm", input=input, mat2=mat2)
-    _rank("bmm", "input", input, 3)
-    _rank("bmm", "mat2", mat2, 3)
-    if input.shape[0] != mat2.shape[0]:
-        raise BadValue(f"bmm: stacks of {input.shape[0]} and {mat2.shape[0]} matrices", cause=_in_torch("bmm", input, mat2))
-    return _product("bmm", input, mat2, out)
-
-
-@operation("mv", sizes="{n}x{n} {n}", bench=True)
-def mv(input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
-    """Product of a matrix and a vector.
-
-    Parameters
-    ----------
-    input, vec
-        Shapes (m, n) and (n,), one dtype.
-    out
-        Array of shape (m,).
-
-    Returns
-    -------
-    ndarray
-        Shape (m,).
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.mv(np.eye(2), np.array([3.0, 4.0]))
-    array([3., 4.])
-    """
-    _arrays("mv", input=input, vec=vec)
-    _rank("mv", "input", input, 2)
-    _rank("mv", "vec", vec, 1)
-    return _product("mv", input, vec, out)
+{examples}
+>>> {example}
+"""
+FACTS = {
+    "mm": {
+        "title": "Product of two matrices, without broadcasting.",
+        "operands": "input, mat2\n    Shapes (m, k) and (k, n), one dtype.",
+        "shape": "(m, n)", "example": "backline.mm(np.eye(2), np.ones((2, 3))).shape\n(2, 3)",
+    },
+    "bmm": {
+        "title": "Products of the matrices of two stacks of equal length.",
+        "operands": "input, mat2\n    Shapes (b, m, k) and (b, k, n), one dtype.",
+        "shape": "(b, m, n)", "example": "backline.bmm(np.ones((5, 2, 3)), np.ones((5, 3, 4))).shape\n(5, 2, 4)",
+    },
+    "mv": {
+        "title": "Product of a matrix and a vector.", "operands": "input, vec\n    Shapes (m, n) and (n,), one dtype.",
+        "shape": "(m,)", "example": "backline.mv(np.eye(2), np.array([3.0, 4.0]))\narray([3., 4.])",
+    },
+    "dot": {
+        "title": "Sum of the products of two vectors; complex ones are not conjugated.",
+        "operands": "input, tensor\n    Vectors of equal length and dtype.", "shape": "()",
+        "result": "scalar\n    Of the vectors' dtype.",
+        "example": "float(backline.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))\n11.0",
+    },
+    "vdot": {
+        "title": "Sum of the products of two vectors, the first one conjugated.",
+        "operands": "input, other\n    Vectors of equal length and dtype.", "shape": "()",
+        "result": "scalar\n    Of the vectors' dtype.",
+        "example": "complex(backline.vdot(np.array([1j]), np.array([1j])))\n(1+0j)",
+    },
+    "outer": {
+        "title": "Every product of an element of one vector and an element of another.",
+        "operands": "input, vec2\n    Vectors of lengths m and n, one dtype.", "shape": "(m, n)",
+        "example": "backline.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))\narray([[3., 4.],\n       [6., 8.]])",
+    },
+    "addmm": {
+        "title": "``beta * input + alpha * mat1 @ mat2``.", "shape": "(m, n)", "alias": "; may be `input` itself",
+        "operands": "{added_matrix}\nmat1, mat2\n    Shapes (m, k) and (k, n).\n{beta_alpha}",
+        "example": "backline.addmm(np.array([1.0, 2.0]), np.eye(2), np.eye(2), alpha=3)\narray([[4., 2.],\n       [1., 5.]])",
+    },
+    "baddbmm": {
+        "title": "``beta * input + alpha * batch1 @ batch2`` for stacks of matrices.", "shape": "(b, m, n)",
+        "alias": "; may be `input` itself",
+        "operands": """input
+    Array that broadcasts to (b, m, n). Where beta is 0 it is ignored, NaN and infinity included.
+batch1, batch2
+    Shapes (b, m, k) and (b, k, n).
+{beta_alpha}""",
+        "example": "backline.baddbmm(np.zeros(1), np.ones((4, 2, 3)), np.ones((4, 3, 2))).max().item()\n3.0",
+    },
+}  # fmt: skip
+ROWS: dict[str, dict[str, Any]] = {
+    "mm": {"sizes": "{n}x{n} {n}x{n}"}, "bmm": {"sizes": "64x32x32 64x32x32", "bench": True},
+    "mv": {"sizes": "{n}x{n} {n}", "bench": True},
+}  # fmt: skip
 
 
-@operation("dot")
-def dot(input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProblem:
-    """Sum of the products of two vectors; complex ones are not conjugated.
-
-    Parameters
-    ----------
-    input, tensor
-        Vectors of equal length and dtype.
-    {out_scalar}
-
-    Returns
-    -------
-    scalar
-        Of the vectors' dtype.
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> float(backline.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
-    11.0
-    """
-    _arrays("dot", input=input, tensor=tensor)
-    _rank("dot", "input", input, 1)
-    _rank("dot", "tensor", tensor, 1)
-    return _product("dot", input, tensor, out)
+def _text(name: str) -> str | None:
+    facts = {"alias": "", "result": "ndarray\n    Shape {shape}."} | FACTS[name]
+    return filled(TEXT, **facts)
 
 
-@operation("vdot")
-def vdot(input: Array, other: Array, *, out: Array | None = None) -> MatmulProblem:
-    """Sum of the products of two vectors, the first one conjugated.
-
-    Parameters
-    ----------
-    input, other
-        Vectors of equal length and dtype.
-    {out_scalar}
-
-    Returns
-    -------
-    scalar
-        Of the vectors' dtype.
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> complex(backline.vdot(np.array([1j]), np.array([1j])))
-    (1+0j)
-    """
-    _arrays("vdot", input=input, other=other)
-    _rank("vdot", "input", input, 1)
-    _rank("vdot", "other", other, 1)
-    return _product("vdot", input, other, out, conj=input.dtype.kind == "c")
+def _matrices(name: str, input: Array, mat2: Array, *, out: Array | None = None) -> MatmulProblem:
+    rank = 3 if name == "bmm" else 2
+    _ranks(name, (rank, rank), input=input, mat2=mat2)
+    return _product(name, input, mat2, out)
 
 
-@operation("outer")
-def outer(input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProblem:
-    """Every product of an element of one vector and an element of another.
-
-    Parameters
-    ----------
-    input, vec2
-        Vectors of lengths m and n, one dtype.
-    {out_matrix}
-
-    Returns
-    -------
-    ndarray
-        Shape (m, n).
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-    array([[3., 4.],
-           [6., 8.]])
-    """
-    _arrays("outer", input=input, vec2=vec2)
-    _rank("outer", "input", input, 1)
-    _rank("outer", "vec2", vec2, 1)
-    return _product("outer", input[:, None], vec2[None, :], out)
+def _mv(name: str, input: Array, vec: Array, *, out: Array | None = None) -> MatmulProblem:
+    _ranks(name, (2, 1), input=input, vec=vec)
+    return _product(name, input, vec, out)
 
 
-@operation("addmm")
-def addmm(
-    input: Array, mat1: Array, mat2: Array, *, beta: complex = 1, alpha: complex = 1, out: Array | None = None
+def _dot(name: str, input: Array, tensor: Array, *, out: Array | None = None) -> MatmulProblem:
+    _ranks(name, (1, 1), input=input, tensor=tensor)
+    return _product(name, input, tensor, out)
+
+
+def _vdot(name: str, input: Array, other: Array, *, out: Array | None = None) -> MatmulProblem:
+    _ranks(name, (1, 1), input=input, other=other)
+    return _product(name, input, other, out, conj=input.dtype.kind == "c")
+
+
+def _outer(name: str, input: Array, vec2: Array, *, out: Array | None = None) -> MatmulProblem:
+    _ranks(name, (1, 1), input=input, vec2=vec2)
+    return _product(name, input[:, None], vec2[None, :], out)
+
+
+def _addmm(
+    name: str, input: Array, mat1: Array, mat2: Array, *, beta: complex = 1, alpha: complex = 1, out: Array | None = None
 ) -> MatmulProblem:
-    """``beta * input + alpha * mat1 @ mat2``.
-
-    Parameters
-    ----------
-    {added_matrix}
-    mat1, mat2
-        Shapes (m, k) and (k, n).
-    {beta_alpha}
-    {out_or_input}
-
-    Returns
-    -------
-    ndarray
-        Shape (m, n).
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.addmm(np.array([1.0, 2.0]), np.eye(2), np.eye(2), alpha=3)
-    array([[4., 2.],
-           [1., 5.]])
-    """
-    _arrays("addmm", input=input, mat1=mat1, mat2=mat2)
-    _rank("addmm", "mat1", mat1, 2)
-    _rank("addmm", "mat2", mat2, 2)
-    return _product("addmm", mat1, mat2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
+    return _added(name, 2, input, alpha, beta, out, mat1=mat1, mat2=mat2)
 
 
-@operation("baddbmm")
-def baddbmm(
-    input: Array, batch1: Array, batch2: Array, *, beta: complex = 1, alpha: complex = 1, out: Array | None = None
+def _baddbmm(
+    name: str, input: Array, batch1: Array, batch2: Array, *, beta: complex = 1, alpha: complex = 1, out: Array | None = None
 ) -> MatmulProblem:
-    """``beta * input + alpha * batch1 @ batch2`` for stacks of matrices.
-
-    Parameters
-    ----------
-    input
-        Array that broadcasts to (b, m, n). Where beta is 0 it is ignored.
-    batch1, batch2
-        Shapes (b, m, k) and (b, k, n).
-    {beta_alpha}
-    out
-        Array of shape (b, m, n); may be `input` itself.
-
-    Returns
-    -------
-    ndarray
-        Shape (b, m, n).
-
-    {as_matmul}
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> backline.baddbmm(np.zeros(1), np.ones((4, 2, 3)), np.ones((4, 3, 2))).max().item()
-    3.0
-    """
-    _arrays("baddbmm", input=input, batch1=batch1, batch2=batch2)
-    _rank("baddbmm", "batch1", batch1, 3)
-    _rank("baddbmm", "batch2", batch2, 3)
-    if batch1.shape[0] != batch2.shape[0]:
-        cause = _in_torch("baddbmm", batch1, batch2)
-        raise BadValue(f"baddbmm: stacks of {batch1.shape[0]} and {batch2.shape[0]} matrices", cause=cause)
-    return _product("baddbmm", batch1, batch2, out, c=input, alpha=_factor(alpha), beta=_factor(beta))
+    return _added(name, 3, input, alpha, beta, out, batch1=batch1, batch2=batch2)
 
 
-def _factor(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
-        raise BadType(f"alpha and beta are numbers, not {type(value).__name__}")
-    if isinstance(value, int):
-        number("addmm", "alpha or beta", value)
-    return value
+mm, bmm = operation_family(_matrices, kinds("mm", "bmm"), _text, rows=ROWS)
+(mv,) = operation_family(_mv, kinds("mv"), _text, rows=ROWS)
+(dot,) = operation_family(_dot, kinds("dot"), _text)
+(vdot,) = operation_family(_vdot, kinds("vdot"), _text)
+(outer,) = operation_family(_outer, kinds("outer"), _text)
+(addmm,) = operation_family(_addmm, kinds("addmm"), _text)
+(baddbmm,) = operation_family(_baddbmm, kinds("baddbmm"), _text)

@@ -54,23 +54,11 @@ def _attend(
 
 @promoting
 def multi_head_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    num_heads: int,
-    in_proj_weight: Array | tuple[Array, Array, Array],
-    in_proj_bias: Array | None,
-    out_proj_weight: Array,
-    out_proj_bias: Array | None,
-    *,
-    key_padding_mask: Array | None = None,
-    attn_mask: Array | None = None,
-    is_causal: bool = False,
-    need_weights: bool = False,
-    average_attn_weights: bool = True,
-    dropout_p: float = 0.0,
-    seed: int | None = None,
-) -> MultiHeadAttention:
+    query: Array, key: Array, value: Array, num_heads: int, in_proj_weight: Array | tuple[Array, Array, Array],
+    in_proj_bias: Array | None, out_proj_weight: Array, out_proj_bias: Array | None, *, key_padding_mask: Array | None = None,
+    attn_mask: Array | None = None, is_causal: bool = False, need_weights: bool = False, average_attn_weights: bool = True,
+    dropout_p: float = 0.0, seed: int | None = None,
+) -> MultiHeadAttention:  # fmt: skip
     """Multi-head attention: project query, key and value, attend in every head, project the result.
 
     Parameters
@@ -141,34 +129,14 @@ def multi_head_attention(
 
 @promoting
 def multi_head_attention_forward(
-    query: Array,
-    key: Array,
-    value: Array,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Array | None,
-    in_proj_bias: Array | None,
-    bias_k: Array | None,
-    bias_v: Array | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Array,
-    out_proj_bias: Array | None,
-    training: bool = True,
-    key_padding_mask: Array | None = None,
-    need_weights: bool = True,
-    attn_mask: Array | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Array | None = None,
-    k_proj_weight: Array | None = None,
-    v_proj_weight: Array | None = None,
-    static_k: Array | None = None,
-    static_v: Array | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-    *,
+    query: Array, key: Array, value: Array, embed_dim_to_check: int, num_heads: int, in_proj_weight: Array | None,
+    in_proj_bias: Array | None, bias_k: Array | None, bias_v: Array | None, add_zero_attn: bool, dropout_p: float,
+    out_proj_weight: Array, out_proj_bias: Array | None, training: bool = True, key_padding_mask: Array | None = None,
+    need_weights: bool = True, attn_mask: Array | None = None, use_separate_proj_weight: bool = False,
+    q_proj_weight: Array | None = None, k_proj_weight: Array | None = None, v_proj_weight: Array | None = None,
+    static_k: Array | None = None, static_v: Array | None = None, average_attn_weights: bool = True, is_causal: bool = False, *,
     seed: int | None = None,
-) -> MultiHeadAttention:
+) -> MultiHeadAttention:  # fmt: skip
     """`multi_head_attention` with the parameters that torch's function of this name has: the batch is the second axis.
 
     Parameters

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from .composite import natively
-from .layer_checks import Array, as_input, positive
+from .layer_checks import Array, as_input, positive, same_dtype
 from .linalg_checks import flag, whole
-from .seeds import drawn_seed
+from .seeds import seed_of
 
 __all__ = ["WHERE", "checked", "checked_as_torch"]
 
@@ -69,7 +69,7 @@ def checked(
         q, None if key is query else k, None if value is key else v, *weights, array("in_proj_bias", in_proj_bias, 3 * size),
         _array(where, "out_proj_weight", out_proj_weight, (size, size), q), array("out_proj_bias", out_proj_bias, size), mask,
         *appended, *fixed, heads, causal, flag(where, "add_zero_attn", add_zero_attn), flag(where, "need_weights", need_weights),
-        flag(where, "average_attn_weights", average_attn_weights), rate, _seed(where, seed) if rate else None,
+        flag(where, "average_attn_weights", average_attn_weights), rate, seed_of(where, seed) if rate else None,
     )  # fmt: skip
 
 
@@ -99,18 +99,8 @@ def _array(where: str, name: str, given: Any, shape: tuple[int, ...], like: Arra
     array = as_input(where, name, given)
     if array.shape != shape:
         raise BadValue(f"{where}: {name} has shape {array.shape}, it must have {shape}")
-    if array.dtype != like.dtype:
-        raise BadType(f"{where}: {name} has dtype {array.dtype}, query has {like.dtype}")
+    same_dtype(where, name, array, "query", like.dtype)
     return array
-
-
-def _seed(where: str, seed: Any) -> int:
-    if seed is None:
-        return drawn_seed(where)
-    number = whole(where, "seed", seed)
-    if number < 0:
-        raise BadValue(f"{where}: seed={number} is negative")
-    return number
 
 
 def _mask(

@@ -41,12 +41,9 @@ def normalized_axes(where: str, input: Array, normalized_shape: Any) -> tuple[in
 
 @operation("layer_norm", module=MODULE, family="neural")
 def layer_norm(
-    input: Array,
-    normalized_shape: int | Sequence[int],
-    weight: Array | None = None,
-    bias: Array | None = None,
+    input: Array, normalized_shape: int | Sequence[int], weight: Array | None = None, bias: Array | None = None,
     eps: float = 1e-5,
-) -> NeuralProblem:
+) -> NeuralProblem:  # fmt: skip
     """Normalizes the last axes to mean 0 and variance 1, then scales and shifts them.
 
     Parameters
@@ -63,14 +60,10 @@ def layer_norm(
 
     {as_input}
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not arrays of floating-point numbers, shapes or dtypes that do not fit, a negative `eps`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.nn.functional.layer_norm(np.array([[1.0, 3.0], [5.0, 5.0]]), 2, eps=0)
     array([[-1.,  1.],
            [nan, nan]])
@@ -87,22 +80,15 @@ def layer_norm(
 
 @operation("batch_norm_inference", module=MODULE, family="neural")
 def _inference(
-    input: Array,
-    running_mean: Array | None,
-    running_var: Array | None,
-    weight: Array | None = None,
-    bias: Array | None = None,
+    input: Array, running_mean: Array | None, running_var: Array | None, weight: Array | None = None, bias: Array | None = None,
     eps: float = 1e-5,
-) -> NeuralProblem:
+) -> NeuralProblem:  # fmt: skip
     """Builds the Problem of `batch_norm` with given statistics."""
     array, parameters = _checked("batch_norm", input, running_mean, running_var, weight, bias)
-    for name in ("mean", "variance"):
-        if parameters[name] is None:
-            raise BadValue(
-                f"batch_norm: no running_{'mean' if name == 'mean' else 'var'}",
-                cause=f"running_{'mean' if name == 'mean' else 'var'} must be defined in evaluation mode",
-                remedy="give both, or training=True",
-            )
+    for name, given in (("running_mean", running_mean), ("running_var", running_var)):
+        if given is None:
+            cause = f"{name} must be defined in evaluation mode"
+            raise BadValue(f"batch_norm: no {name}", cause=cause, remedy="give both, or training=True")
     return problem("batch_norm", {"input": array, **parameters}, array.shape, eps=positive("batch_norm", "eps", eps))
 
 
@@ -132,15 +118,9 @@ def _checked(
 
 @on_its_device
 def batch_norm(
-    input: Array,
-    running_mean: Array | None,
-    running_var: Array | None,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Array:
+    input: Array, running_mean: Array | None, running_var: Array | None, weight: Array | None = None, bias: Array | None = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Array:  # fmt: skip
     """Normalizes every channel to mean 0 and variance 1, then scales and shifts it.
 
     Parameters
@@ -161,15 +141,11 @@ def batch_norm(
 
     {as_input}
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         Not arrays of floating-point numbers, shapes or dtypes that do not fit; read-only running arrays, or one value for each
         channel, in training. Then nothing is updated.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> mean, variance = np.zeros(1), np.ones(1)
     >>> x = np.array([[1.0], [3.0]])
     >>> backline.nn.functional.batch_norm(x, mean, variance, training=True, eps=0)

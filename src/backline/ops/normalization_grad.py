@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..problems.neural_problem import NeuralProblem
 from .activations_grad import GRAD, pair
 from .doc_fragments import filled
+from .families import function_family, kinds
 from .layer_checks import Array, channels, parameter, positive, problem
 from .normalization import normalized_axes
 from .operation import operation
@@ -37,39 +38,6 @@ def _layer_norm(
     return problem("layer_norm_grad", arrays, array.shape, axes=len(shape), eps=positive(where, "eps", eps))
 
 
-def layer_norm_backward(
-    input: Array, grad_output: Array, normalized_shape: int | Sequence[int], weight: Array | None = None, eps: float = 1e-5
-) -> NormGrads:
-    """Gradients of `layer_norm` with respect to its input, weight and bias.
-
-    Parameters
-    ----------
-    input
-        Input of `layer_norm`.
-    {grad_output}
-    normalized_shape, weight, eps
-        As for `layer_norm`.
-
-    Returns
-    -------
-    NormGrads
-        `input` as the input; `weight` and `bias` of shape `normalized_shape` and the input's dtype.
-
-    Raises
-    ------
-    BadType, BadValue
-        As `layer_norm`; `grad_output` of another shape or dtype.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> x, g = np.array([[1.0, 3.0]]), np.array([[1.0, 1.0]])
-    >>> backline.nn.grad.layer_norm_backward(x, g, 2, eps=0).weight
-    array([-1.,  1.])
-    """
-    return NormGrads(*_layer_norm(input, grad_output, normalized_shape, weight, eps))
-
-
 @operation("batch_norm_gradients", module=GRAD, family="neural", results=NormGrads)
 def _batch_norm(input: Array, grad_output: Array, weight: Array | None = None, eps: float = 1e-5) -> NeuralProblem:
     where = "batch_norm_backward"
@@ -79,36 +47,59 @@ def _batch_norm(input: Array, grad_output: Array, weight: Array | None = None, e
     return problem("batch_norm_train_grad", arrays, array.shape, eps=positive(where, "eps", eps))
 
 
-def batch_norm_backward(input: Array, grad_output: Array, weight: Array | None = None, eps: float = 1e-5) -> NormGrads:
-    """Gradients of `batch_norm` in training with respect to its input, weight and bias.
+TEXT = """Gradients of `{op}`{when} with respect to its input, weight and bias.
 
-    Parameters
-    ----------
-    input
-        Input of `batch_norm`, of shape (N, C, ...).
-    {grad_output}
-    weight, eps
-        As for `batch_norm`.
+Parameters
+----------
+input
+    Input of `{op}`{shape}.
+{grad_output}
+{numbers}
+    As for `{op}`.
 
-    Returns
-    -------
-    NormGrads
-        `input` as the input; `weight` and `bias` of shape (C,) and the input's dtype.
+Returns
+-------
+NormGrads
+    `input` as the input; `weight` and `bias` of shape {weights} and the input's dtype.
 
-    Raises
-    ------
-    BadType, BadValue
-        As `batch_norm`; `grad_output` of another shape or dtype.
+{raises}
+    As `{op}`; `grad_output` of another shape or dtype.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> x, g = np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]])
-    >>> backline.nn.grad.batch_norm_backward(x, g, eps=0).weight
-    array([1.])
-    """
+{examples}
+{example}
+"""
+FACTS = {
+    "layer_norm": {
+        "when": "", "shape": "", "numbers": "normalized_shape, weight, eps", "weights": "`normalized_shape`",
+        "example": """>>> x, g = np.array([[1.0, 3.0]]), np.array([[1.0, 1.0]])
+>>> backline.nn.grad.layer_norm_backward(x, g, 2, eps=0).weight
+array([-1.,  1.])""",
+    },
+    "batch_norm": {
+        "when": " in training", "shape": ", of shape (N, C, ...)", "numbers": "weight, eps", "weights": "(C,)",
+        "example": """>>> x, g = np.array([[1.0], [3.0]]), np.array([[0.0], [1.0]])
+>>> backline.nn.grad.batch_norm_backward(x, g, eps=0).weight
+array([1.])""",
+    },
+}  # fmt: skip
+
+
+def _text(op: str) -> str | None:
+    return filled(TEXT, op=op, **FACTS[op])
+
+
+def _layer_norm_backward(
+    op: str, input: Array, grad_output: Array, normalized_shape: int | Sequence[int], weight: Array | None = None,
+    eps: float = 1e-5,
+) -> NormGrads:  # fmt: skip
+    return NormGrads(*_layer_norm(input, grad_output, normalized_shape, weight, eps))
+
+
+def _batch_norm_backward(
+    op: str, input: Array, grad_output: Array, weight: Array | None = None, eps: float = 1e-5
+) -> NormGrads:
     return NormGrads(*_batch_norm(input, grad_output, weight, eps))
 
 
-for _public in (layer_norm_backward, batch_norm_backward):
-    _public.__module__, _public.__doc__ = GRAD, filled(_public.__doc__)
+(layer_norm_backward,) = function_family(_layer_norm_backward, kinds("layer_norm", suffix="_backward"), _text, module=GRAD)
+(batch_norm_backward,) = function_family(_batch_norm_backward, kinds("batch_norm", suffix="_backward"), _text, module=GRAD)

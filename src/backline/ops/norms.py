@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _kernels
 from ..errors import BadAxis, BadType, BadValue
+from ..problems.dtypes import HALVES
 from ..switches.switch import show
 from .array_arguments import dtype_of, functions, given, into, plain
 from .axes import axes_of
@@ -21,7 +22,6 @@ from .promote import recast
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
-HALVES = ("float16", "bfloat16")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 

@@ -143,22 +143,16 @@ ceil_mode
 return_indices
     Whether the places of these elements are returned, too.
 
-Returns
--------
-ndarray
+{returns_array}
     Images of ``floor((n + 2 * padding - dilation * (kernel_size - 1) - 1) / stride) + 1`` points, rounded up with `ceil_mode`;
     its axes in the order in memory that the input's have. A window with NaN has NaN. With `return_indices` a tuple of these and
     an array of int64: where each element lies in its image, counted along the last axis first. Of equal elements it is the first,
     of several NaN the last.
 
-Raises
-------
-BadType, BadValue
+{raises}
     Not an array of floating-point numbers or integers, numbers out of range, images smaller than a window.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.max_pool{rank}d(x, 2).ravel()
 array({largest})
@@ -180,20 +174,14 @@ ceil_mode
 count_include_pad
     Whether the zeros of the padding count as points.{divisor}
 
-Returns
--------
-ndarray
+{returns_array}
     Images of ``floor((n + 2 * padding - kernel_size) / stride) + 1`` points, rounded up with `ceil_mode`; its axes in the order
     in memory that the input's have.
 
-Raises
-------
-BadType, BadValue
+{raises}
     Not an array of floating-point numbers, numbers out of range, images smaller than a window.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.avg_pool{rank}d(x, 2).ravel()
 array({means})
@@ -208,19 +196,13 @@ input
 output_size
     {number}: points of the result; None in a tuple keeps the image's own.
 
-Returns
--------
-ndarray
+{returns_array}
     Point i is the mean of points ``floor(i * n / output_size)`` to ``ceil((i + 1) * n / output_size) - 1`` of the image.
 
-Raises
-------
-BadType, BadValue
+{raises}
     Not an array of floating-point numbers, images without points, sizes below 1.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange(16.0).reshape({shape})
 >>> backline.nn.functional.adaptive_avg_pool{rank}d(x, 1).ravel()
 array([{mean}])

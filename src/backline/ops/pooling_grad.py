@@ -11,7 +11,7 @@ from .activations_grad import GRAD
 from .convolution_checks import Sizes
 from .doc_fragments import filled
 from .families import operation_family, ranks
-from .layer_checks import Array, as_input, problem
+from .layer_checks import Array, as_input, problem, same_dtype
 from .linalg_checks import whole
 from .pooling import adaptive_parameters, avg_parameters, images, max_parameters, shaped
 
@@ -35,14 +35,10 @@ kernel_size, stride, padding, dilation, ceil_mode
 
 {as_input}
 
-Raises
-------
-BadType, BadValue
+{raises}
     As the operation; `grad_output` of another shape or dtype.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> x = np.arange({points}.0).reshape({shape})
 >>> backline.nn.grad.max_pool{rank}d_input(x, np.ones(({ones})), 2).ravel()
 array([{largest}])
@@ -59,19 +55,13 @@ grad_output
 {numbers}
     As for `{name}{rank}d`.
 
-Returns
--------
-ndarray
+{returns_array}
     Shape `input_size`, dtype and order of axes in memory of `grad_output`.
 
-Raises
-------
-BadType, BadValue
+{raises}
     As the operation; a shape of `grad_output` that the operation's result would not have.
 
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.nn.grad.{name}{rank}d_input(({shape}), np.ones(({ones})), {argument}).ravel()
 array([{mean}])
 """
@@ -116,8 +106,7 @@ def _max_pool(
     array, grad = images(name, input, rank), as_input(name, "grad_output", grad_output)
     parameters, sizes = max_parameters(name, array.shape[-rank:], kernel_size, stride, padding, dilation, ceil_mode)
     _fits(name, grad, array.shape, sizes)
-    if grad.dtype != array.dtype:
-        raise BadType(f"{name}: grad_output has dtype {grad.dtype}, input has {array.dtype}")
+    same_dtype(name, "grad_output", grad, "input", array.dtype)
     return problem("max_pool_grad", {"input": array, "grad": grad}, array.shape, **parameters)
 
 

@@ -248,9 +248,7 @@ def prepack_linear(
 
     {packed_layer}
 
-    Raises
-    ------
-    BadType, BadValue
+    {raises}
         As `linear`; calls raise them for what is wrong with their arrays.
 
     Notes
@@ -283,9 +281,7 @@ Parameters
 
 {packed_layer}
 
-Raises
-------
-BadType, BadValue
+{raises}
     Weights that `{name}` would refuse; calls raise them for what is wrong with their arrays.
 
 Examples
@@ -294,36 +290,36 @@ Examples
 >>> from backline.nn.functional import prepack_{name}
 {example}
 """
-EXAMPLES = {
-    "conv1d": """>>> layer = prepack_conv1d(np.ones((2, 3, 5), np.float32), padding=2)
->>> layer(np.ones((1, 3, 8), np.float32)).shape
-(1, 2, 8)""",
-    "conv2d": """>>> weight = np.ones((1, 1, 2, 2))
+EXAMPLE = """>>> layer = prepack_{name}(np.ones({weight}, np.float32), {settings})
+>>> layer(np.ones({input}, np.float32)).shape
+{result}"""
+OF_CONV2D = """>>> weight = np.ones((1, 1, 2, 2))
 >>> layer = prepack_conv2d(weight, padding="same")
 >>> weight[:] = 0  # not the layer's
 >>> layer(np.arange(4.0).reshape(1, 1, 2, 2))
 array([[[[6., 4.],
          [5., 3.]]]])
 >>> layer
-<packed conv2d f64 1x1x2x2 padding='same'>""",
-    "conv3d": """>>> layer = prepack_conv3d(np.ones((2, 3, 3, 3, 3), np.float32), padding=1)
->>> layer(np.ones((1, 3, 4, 4, 4), np.float32)).shape
-(1, 2, 4, 4, 4)""",
-    "conv_transpose1d": """>>> layer = prepack_conv_transpose1d(np.ones((3, 2, 4), np.float32), stride=2, padding=1)
->>> layer(np.ones((1, 3, 8), np.float32)).shape
-(1, 2, 16)""",
-    "conv_transpose2d": """>>> layer = prepack_conv_transpose2d(np.ones((3, 2, 4, 4), np.float32), stride=2, padding=1)
->>> layer(np.ones((1, 3, 8, 8), np.float32)).shape
-(1, 2, 16, 16)""",
-    "conv_transpose3d": """>>> layer = prepack_conv_transpose3d(np.ones((3, 2, 4, 4, 4), np.float32), stride=2, padding=1)
->>> layer(np.ones((1, 3, 2, 2, 2), np.float32)).shape
-(1, 2, 4, 4, 4)""",
+<packed conv2d f64 1x1x2x2 padding='same'>"""
+SHAPES = {  # weights, settings, input and result of an example
+    "conv1d": ((2, 3, 5), "padding=2", (1, 3, 8), (1, 2, 8)),
+    "conv3d": ((2, 3, 3, 3, 3), "padding=1", (1, 3, 4, 4, 4), (1, 2, 4, 4, 4)),
+    "conv_transpose1d": ((3, 2, 4), "stride=2, padding=1", (1, 3, 8), (1, 2, 16)),
+    "conv_transpose2d": ((3, 2, 4, 4), "stride=2, padding=1", (1, 3, 8, 8), (1, 2, 16, 16)),
+    "conv_transpose3d": ((3, 2, 4, 4, 4), "stride=2, padding=1", (1, 3, 2, 2, 2), (1, 2, 4, 4, 4)),
 }
+
+
+def _example(name: str) -> str:
+    if name == "conv2d":
+        return OF_CONV2D
+    weight, settings, input, result = SHAPES[name]
+    return EXAMPLE.format(name=name, weight=weight, settings=settings, input=input, result=result)
 
 
 def _text(stem: str, kind: str, arrays: str) -> Callable[[int], str | None]:
     return lambda rank: filled(
-        TEXT, **RANKS[rank], name=f"{stem}{rank}d", kind=kind, arrays=arrays, example=EXAMPLES[f"{stem}{rank}d"]
+        TEXT, **RANKS[rank], name=f"{stem}{rank}d", kind=kind, arrays=arrays, example=_example(f"{stem}{rank}d")
     )
 
 

@@ -80,21 +80,10 @@ def conversion(name: str, array: Array, dtype: np.dtype[Any]) -> str:
 
 
 def accepted(problem: Callable[..., Problem], names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem:
-    """The Problem of a call, its operands converted where they cannot be taken as they are and the switch `promote` allows it.
+    """Returns the Problem of a call, its operands converted where they have to be and the switch `promote` allows it.
 
-    Parameters
-    ----------
-    problem
-        Makes it of the arguments, or raises.
-    names
-        Parameters of the operation, in order.
-    args, kwargs
-        The call.
-
-    Raises
-    ------
-    BacklineError
-        What `problem` raises for the call as it is, or with its operands converted.
+    `problem` makes it of the arguments, or raises, for the call as it is or with its operands converted. `names` are the
+    parameters of the operation, in order.
     """
     try:
         return problem(*args, **kwargs)

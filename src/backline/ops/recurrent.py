@@ -11,266 +11,145 @@ from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.rnn_problem import GATES, RnnProblem
 from .array_arguments import check_array
-from .layer_checks import Array, as_input, positive
+from .doc_fragments import filled
+from .families import kinds, operation_family
+from .layer_checks import Array, as_input, positive, same_dtype
 from .linalg_checks import flag, whole
-from .operation import operation
-from .seeds import drawn_seed
+from .seeds import seed_given, seed_of
 
-__all__ = ["gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
+__all__ = ["CELLS", "ROW", "gru", "lstm", "rnn_call", "rnn_relu", "rnn_tanh"]
 
-MODULE = "backline.nn"
+TEXT = """{title}
 
+{formula}Parameters
+----------
+input
+    Shape (steps, batch, features), with `batch_first` (batch, steps, features): float16, bfloat16, float32 or float64.
+hx
+    {hx} before the first step.
+params
+    A tuple or list of arrays: for every layer, and in it every direction, W_ih ({rows}, columns), W_hh ({rows},
+    hidden) and with `has_biases` b_ih and b_hh ({rows}). The first layer has as many columns as the input has features,
+    the others directions * hidden. All of the input's dtype.
+has_biases
+    Whether there are biases.
+num_layers
+    Layers; each reads what the one before puts out.
+dropout
+    Probability with which an element between two layers is left out while `train` is True.
+train
+    Whether elements are left out.
+bidirectional
+    Whether each layer also runs from the last step to the first.
+batch_first
+    Whether input and output have the batch as their first axis.
+lengths
+    Integers of shape (batch,), from 0 to the number of steps: how much of each sequence is there. What lies behind is not
+    read, the output is 0 there, and the last state is that after the last step that is there. They may be in any order.
+seed
+    For dropout: the same seed leaves out the same elements. None draws one, where `backline.manual_seed` has been called.
 
-@operation("lstm", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array, Array])
-def lstm(
-    input: Array,
-    hx: tuple[Array, Array],
-    params: tuple[Array, ...],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    lengths: Array | None = None,
-    seed: int | None = None,
-) -> RnnProblem:
-    """Long short-term memory: layers of cells with a state h and a memory c.
+Returns
+-------
+output : ndarray
+    h of the last layer at every step: (steps, batch, directions * hidden), or with the first two axes exchanged.
+{states} : ndarray
+    After the last step, as `hx`.
 
-    Each step: ``i, f, g, o = W_ih @ x + b_ih + W_hh @ h + b_hh``; ``c = sigmoid(f) * c + sigmoid(i) * tanh(g)``;
-    ``h = sigmoid(o) * tanh(c)``.
+Raises
+------
+BadValue
+    Shapes that do not fit, a wrong number of `params`, lengths out of range, dropout without a seed.
+BadType
+    Not arrays, neither tuple nor list, several dtypes.
 
-    Parameters
-    ----------
-    input
-        Shape (steps, batch, features), with `batch_first` (batch, steps, features): float16, bfloat16, float32 or float64.
-    hx
-        Two arrays of shape (layers * directions, batch, hidden), in a tuple or list: h and c before the first step.
-    params
-        A tuple or list of arrays: for every layer, and in it every direction, W_ih (4 * hidden, columns), W_hh (4 * hidden,
-        hidden) and with `has_biases` b_ih and b_hh (4 * hidden). The first layer has as many columns as the input has features,
-        the others directions * hidden. All of the input's dtype.
-    has_biases
-        Whether there are biases.
-    num_layers
-        Layers; each reads what the one before puts out.
-    dropout
-        Probability with which an element between two layers is left out while `train` is True.
-    train
-        Whether elements are left out.
-    bidirectional
-        Whether each layer also runs from the last step to the first.
-    batch_first
-        Whether input and output have the batch as their first axis.
-    lengths
-        Integers of shape (batch,), from 0 to the number of steps: how much of each sequence is there. What lies behind is not
-        read, the output is 0 there, and the last state is that after the last step that is there. They may be in any order.
-    seed
-        For dropout: the same seed leaves out the same elements. None draws one, where `backline.manual_seed` has been called.
+Notes
+-----
+What does not depend on the state, the product of W_ih and all steps, is one product. 16-bit floats are computed in float32 and
+rounded once, by oneDNN after every step. Projections (5 arrays for each layer, in torch) are not there.
 
-    Returns
-    -------
-    output : ndarray
-        h of the last layer at every step: (steps, batch, directions * hidden), or with the first two axes exchanged.
-    h_n, c_n : ndarray
-        After the last step, as `hx`.
+{examples}
+{example}
+"""
+ONE_STATE = {"hx": "Array of shape (layers * directions, batch, hidden): h", "states": "h_n"}
+CELLS = {
+    "lstm": {
+        "title": "Long short-term memory: layers of cells with a state h and a memory c.",
+        "formula": """Each step: ``i, f, g, o = W_ih @ x + b_ih + W_hh @ h + b_hh``;
+``c = sigmoid(f) * c + sigmoid(i) * tanh(g)``; ``h = sigmoid(o) * tanh(c)``.
 
-    Raises
-    ------
-    BadValue
-        Shapes that do not fit, a wrong number of `params`, lengths out of range, dropout without a seed.
-    BadType
-        Not arrays, neither tuple nor list, several dtypes.
+""",
+        "hx": "Two arrays of shape (layers * directions, batch, hidden), in a tuple or list: h and c", "rows": "4 * hidden",
+        "states": "h_n, c_n",
+        "example": """>>> x, h = np.ones((3, 1, 2)), np.zeros((1, 1, 1))
+>>> w = np.zeros((4, 2)), np.zeros((4, 1)), np.full(4, 9.0), np.zeros(4)
+>>> output, h_n, c_n = backline.nn.lstm(x, (h, h), w, True, 1, 0.0, False, False, False)
+>>> np.round(c_n, 2)
+array([[[3.]]])""",
+    },
+    "gru": ONE_STATE | {
+        "title": "Gated recurrent units.", "rows": "3 * hidden",
+        "formula": """Each step: ``r, z = sigmoid(W_ih @ x + b_ih + W_hh @ h + b_hh)`` of the first two thirds of the rows,
+of the last one ``n = tanh(W_ih @ x + b_ih + r * (W_hh @ h + b_hh))``; ``h = (1 - z) * n + z * h``.
 
-    Notes
-    -----
-    What does not depend on the state, the product of W_ih and all steps, is one product. Halves are computed in float32 and
-    rounded once, by oneDNN after every step. Projections (5 arrays for each layer, in torch) are not there.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> x, h = np.ones((3, 1, 2)), np.zeros((1, 1, 1))
-    >>> w = np.zeros((4, 2)), np.zeros((4, 1)), np.full(4, 9.0), np.zeros(4)
-    >>> output, h_n, c_n = backline.nn.lstm(x, (h, h), w, True, 1, 0.0, False, False, False)
-    >>> np.round(c_n, 2)
-    array([[[3.]]])
-    """
-    return rnn_call(
-        "lstm", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
-    )  # fmt: skip
-
-
-@operation("gru", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
-def gru(
-    input: Array,
-    hx: Array,
-    params: tuple[Array, ...],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    lengths: Array | None = None,
-    seed: int | None = None,
-) -> RnnProblem:
-    """Gated recurrent units.
-
-    Each step: ``r, z = sigmoid(W_ih @ x + b_ih + W_hh @ h + b_hh)`` of the first two thirds of the rows, of the last one
-    ``n = tanh(W_ih @ x + b_ih + r * (W_hh @ h + b_hh))``; ``h = (1 - z) * n + z * h``.
-
-    Parameters
-    ----------
-    input, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
-        As in `lstm`.
-    hx
-        Array of shape (layers * directions, batch, hidden): h before the first step.
-    params
-        As in `lstm`, with 3 * hidden rows.
-
-    Returns
-    -------
-    output, h_n : ndarray
-        As in `lstm`.
-
-    Raises
-    ------
-    BadValue, BadType
-        As `lstm`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> x, h = np.ones((1, 1, 2)), np.full((1, 1, 1), 8.0)
-    >>> w = np.zeros((3, 2)), np.zeros((3, 1))
-    >>> backline.nn.gru(x, h, w, False, 1, 0.0, False, False, False)[1]
-    array([[[4.]]])
-    """
-    return rnn_call("gru", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed)
+""",
+        "example": """>>> x, h = np.ones((1, 1, 2)), np.full((1, 1, 1), 8.0)
+>>> w = np.zeros((3, 2)), np.zeros((3, 1))
+>>> backline.nn.gru(x, h, w, False, 1, 0.0, False, False, False)[1]
+array([[[4.]]])""",
+    },
+    "rnn_tanh": ONE_STATE | {
+        "title": "Plain recurrent network: ``h = tanh(W_ih @ x + b_ih + W_hh @ h + b_hh)``.", "formula": "", "rows": "hidden",
+        "example": """>>> x, h = np.zeros((2, 1, 1)), np.zeros((1, 1, 1))
+>>> backline.nn.rnn_tanh(x, h, (np.eye(1), np.eye(1)), False, 1, 0.0, False, False, False)[0].shape
+(2, 1, 1)""",
+    },
+    "rnn_relu": ONE_STATE | {
+        "title": "Plain recurrent network: ``h = relu(W_ih @ x + b_ih + W_hh @ h + b_hh)``.", "formula": "", "rows": "hidden",
+        "example": """>>> x, h = np.ones((3, 1, 1)), np.zeros((1, 1, 1))
+>>> backline.nn.rnn_relu(x, h, (np.eye(1), np.eye(1)), False, 1, 0.0, False, False, False)[0].ravel()
+array([1., 2., 3.])""",
+    },
+}  # fmt: skip
+ROW: dict[str, Any] = {"family": "rnn", "lists": ("hx", "params")}
 
 
-@operation("rnn_tanh", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
-def rnn_tanh(
-    input: Array,
-    hx: Array,
-    params: tuple[Array, ...],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    lengths: Array | None = None,
-    seed: int | None = None,
-) -> RnnProblem:
-    """Plain recurrent network: ``h = tanh(W_ih @ x + b_ih + W_hh @ h + b_hh)``.
-
-    Parameters
-    ----------
-    input, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
-        As in `lstm`.
-    hx
-        As in `gru`.
-    params
-        As in `lstm`, with as many rows as `hidden`.
-
-    Returns
-    -------
-    output, h_n : ndarray
-        As in `lstm`.
-
-    Raises
-    ------
-    BadValue, BadType
-        As `lstm`.
-
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> x, h = np.zeros((2, 1, 1)), np.zeros((1, 1, 1))
-    >>> backline.nn.rnn_tanh(x, h, (np.eye(1), np.eye(1)), False, 1, 0.0, False, False, False)[0].shape
-    (2, 1, 1)
-    """
-    return rnn_call(
-        "rnn_tanh", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
-    )  # fmt: skip
+def _text(mode: str) -> str | None:
+    return filled(TEXT, **CELLS[mode])
 
 
-@operation("rnn_relu", module=MODULE, family="rnn", lists=("hx", "params"), results=tuple[Array, Array])
-def rnn_relu(
-    input: Array,
-    hx: Array,
-    params: tuple[Array, ...],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    lengths: Array | None = None,
-    seed: int | None = None,
-) -> RnnProblem:
-    """Plain recurrent network: ``h = relu(W_ih @ x + b_ih + W_hh @ h + b_hh)``.
+def _lstm(
+    mode: str, input: Array, hx: tuple[Array, Array], params: tuple[Array, ...], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool, *, lengths: Array | None = None, seed: int | None = None,
+) -> RnnProblem:  # fmt: skip
+    settings = has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
+    return rnn_call(mode, mode, input, hx, params, *settings)
 
-    Parameters
-    ----------
-    input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
-        As in `rnn_tanh`.
 
-    Returns
-    -------
-    output, h_n : ndarray
-        As in `lstm`.
+def _recurrent(
+    mode: str, input: Array, hx: Array, params: tuple[Array, ...], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool, *, lengths: Array | None = None, seed: int | None = None,
+) -> RnnProblem:  # fmt: skip
+    settings = has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
+    return rnn_call(mode, mode, input, hx, params, *settings)
 
-    Raises
-    ------
-    BadValue, BadType
-        As `lstm`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
-    >>> x, h = np.ones((3, 1, 1)), np.zeros((1, 1, 1))
-    >>> backline.nn.rnn_relu(x, h, (np.eye(1), np.eye(1)), False, 1, 0.0, False, False, False)[0].ravel()
-    array([1., 2., 3.])
-    """
-    return rnn_call(
-        "rnn_relu", input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, lengths, seed
-    )  # fmt: skip
+(lstm,) = operation_family(
+    _lstm, kinds("lstm"), _text, tuple[Array, Array, Array], module="backline.nn", **ROW
+)
+gru, rnn_tanh, rnn_relu = operation_family(
+    _recurrent, kinds("gru", "rnn_tanh", "rnn_relu"), _text, tuple[Array, Array], module="backline.nn", **ROW
+)
 
 
 # What all of them check -------------------------------------------------------------------------------------------------
 
 
 def rnn_call(
-    mode: str,
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: Any,
-    dropout: Any,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-    lengths: Any,
-    seed: Any,
-    *,
-    where: str = "",
-) -> RnnProblem:
-    """The Problem of a call, checked for all but the values of `lengths`.
-
-    Raises
-    ------
-    BadValue, BadType
-        As `lstm`.
-    """
-    where = where or mode
+    where: str, mode: str, input: Any, hx: Any, params: Any, has_biases: Any, num_layers: Any, dropout: Any, train: Any,
+    bidirectional: Any, batch_first: Any, lengths: Any, seed: Any,
+) -> RnnProblem:  # fmt: skip
+    """Returns the Problem of a call, checked for all but the values of `lengths`."""
     biases, first = flag(where, "has_biases", has_biases), flag(where, "batch_first", batch_first)
     directions = 2 if flag(where, "bidirectional", bidirectional) else 1
     layers = whole(where, "num_layers", num_layers)
@@ -283,12 +162,9 @@ def rnn_call(
     steps, batch, features = (x.shape[1], x.shape[0], x.shape[2]) if first else x.shape
     states = _states(mode, where, hx)
     arrays = _params(where, params, layers * directions, biases)
-    for name, array in (*states, *(_named(where, i, p) for i, p in enumerate(arrays))):
+    for name, array in (*states, *((f"params[{i}]", p) for i, p in enumerate(arrays))):
         as_input(where, name, array)
-        if array.dtype != x.dtype:
-            raise BadType(
-                f"{where}: {name} has dtype {array.dtype}, input has {x.dtype}", remedy=f"{name}.astype(np.{x.dtype.name})"
-            )
+        same_dtype(where, name, array, "input", x.dtype)
     hidden = int(arrays[1].shape[-1]) if arrays[1].ndim == 2 else -1
     for i, array in enumerate(arrays):
         _check_param(mode, where, i, array, biases, directions, features, hidden)
@@ -308,10 +184,6 @@ def rnn_call(
         hidden=hidden, layers=layers, directions=directions, biases=biases, batch_first=first,
         result=(*x.shape[:2], directions * hidden),
     )  # fmt: skip
-
-
-def _named(where: str, i: int, array: Array) -> tuple[str, Array]:
-    return f"params[{i}]", array
 
 
 def _states(mode: str, where: str, hx: Any) -> list[tuple[str, Array]]:
@@ -366,10 +238,7 @@ def _lengths(where: str, lengths: Any, batch: int) -> Array:
 
 def _dropout(where: str, dropout: Any, train: Any, layers: int, seed: Any) -> tuple[tuple[str, Any], ...]:
     rate = positive(where, "dropout", dropout, most=1.0)
-    if seed is not None and whole(where, "seed", seed) < 0:
-        raise BadValue(f"{where}: seed={seed}", remedy="0 or more")
+    seed_given(where, seed)
     if not flag(where, "train", train) or rate == 0 or layers == 1:
         return ()
-    if seed is None:
-        return ("dropout", rate), ("seed", drawn_seed(where))
-    return ("dropout", rate), ("seed", int(seed))
+    return ("dropout", rate), ("seed", seed_of(where, seed))

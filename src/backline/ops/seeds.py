@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from .linalg_checks import whole
 
-__all__ = ["drawn_generator", "drawn_seed", "is_drawn", "manual_seed"]
+__all__ = ["drawn_generator", "is_drawn", "manual_seed", "seed_given", "seed_of"]
 
 # Made by manual_seed and by nothing else: without it a call without a seed is refused, since nobody could repeat it.
 _generator: np.random.Generator | None = None
@@ -58,13 +59,7 @@ def manual_seed(seed: int) -> np.random.Generator:
 
 
 def drawn_generator(where: str) -> np.random.Generator:
-    """Returns the process's generator.
-
-    Raises
-    ------
-    BadValue
-        There is none: `manual_seed` has not been called.
-    """
+    """Returns the process's generator; a `BadValue` says that `manual_seed` has not been called."""
     if _generator is None:
         raise BadValue(
             f"{where}: dropout without a seed" if where != "dropout" else "dropout without a seed",
@@ -74,15 +69,18 @@ def drawn_generator(where: str) -> np.random.Generator:
     return _generator
 
 
-def drawn_seed(where: str) -> int:
-    """Returns a seed from the process's generator, which moves on.
+def seed_given(where: str, seed: Any, kind: str = "an int") -> int | None:
+    """Returns the seed of a call, an int of 0 or more; None stays. `kind` says in an error what it may be."""
+    number = None if seed is None else whole(where, "seed", seed, kind)
+    if number is not None and number < 0:
+        raise BadValue(f"{where}: seed={number}", remedy="0 or more")
+    return number
 
-    Raises
-    ------
-    BadValue
-        As `drawn_generator`.
-    """
-    return DrawnSeed(drawn_generator(where).integers(2**63))
+
+def seed_of(where: str, seed: Any) -> int:
+    """Returns the seed of a call, or one from the process's generator, which moves on."""
+    number = seed_given(where, seed)
+    return DrawnSeed(drawn_generator(where).integers(2**63)) if number is None else number
 
 
 def is_drawn(parameters: Iterable[tuple[str, Any]]) -> bool:

@@ -9,12 +9,13 @@ import numpy as np
 
 from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
+from ..problems.dtypes import compute_dtype
 from .array_arguments import cast, dtype_of, functions, given, into, native, plain
 from .axes import axis_of
 from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
-from .vectors import HALVES, cross_along, diagonal_of, pair, powers_of
+from .vectors import cross_along, diagonal_of, pair, powers_of
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]
 
@@ -44,9 +45,7 @@ def inner(input: Array, other: Array, *, out: Array | None = None) -> Array:
     BadType
         Different dtypes, or booleans.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.inner(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 1.0]))
     array([3., 7.])
     """
@@ -78,25 +77,20 @@ def addbmm(
     batch1, batch2
         Shapes (b, m, k) and (b, k, n), one dtype.
     {beta_alpha}
-    {out_or_input}
+    out
+        Array of shape (m, n); may be `input` itself.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (m, n).
 
-    Raises
-    ------
-    BadValue, BadType
+    {raises}
         As `baddbmm`.
 
     Notes
     -----
     One product of matrices whose inner axis holds the whole stack.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.addbmm(np.zeros((2, 2)), np.ones((5, 2, 3)), np.ones((5, 3, 2)))
     array([[15., 15.],
            [15., 15.]])
@@ -117,10 +111,8 @@ def addbmm(
     left = a.reshape(m, k) if count == 1 else a.transpose(1, 0, 2).reshape(m, count * k)
     right = b.reshape(count * k, b.shape[2])
     if out is None:
-        result: Array = addmm(input, left, right, beta=beta, alpha=alpha)
-        return result
-    made: Array = addmm(input, left, right, beta=beta, alpha=alpha, out=out)
-    return made
+        return addmm(input, left, right, beta=beta, alpha=alpha)
+    return addmm(input, left, right, beta=beta, alpha=alpha, out=out)
 
 
 @on_its_device
@@ -138,9 +130,7 @@ def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
     scalar or ndarray
         In each axis as long as the product of both.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.kron(np.array([[1.0, 10.0]]), np.array([[1.0], [2.0]]))
     array([[ 1., 10.],
            [ 2., 20.]])
@@ -170,14 +160,10 @@ def cross(input: Array, other: Array, dim: int | None = None, *, out: Array | No
     dim
         The axis of three elements; None takes the first one that `input` has.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The broadcast shape.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.cross(np.eye(3)[:, :1], np.eye(3)[:, 1:2]).ravel()
     array([0., 0., 1.])
     """
@@ -200,14 +186,10 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     offset, dim1, dim2
         As for `linalg.diagonal`.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The other axes, then the diagonal; a view where `linalg.diagonal` gives one.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.diagonal(np.arange(4.0).reshape(2, 2))
     array([0., 3.])
     """
@@ -237,9 +219,7 @@ def trace(input: Any = None) -> Any:
     BadValue
         An array that has not two dimensions.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> float(backline.trace(np.diag([1.0, 2.0])))
     3.0
     >>> with backline.trace() as events:
@@ -259,7 +239,7 @@ def trace(input: Any = None) -> Any:
     values = functions(a).diagonal(a, 0, 0, 1)
     if dtype.kind in "iu":
         return plain(functions(a).sum(cast(values, np.int64)))
-    inside = np.dtype(np.float32) if dtype.name in HALVES else dtype
+    inside = compute_dtype(dtype)
     with np.errstate(all="ignore"):
         return plain(cast(functions(a).sum(cast(values, inside)), dtype))
 
@@ -277,9 +257,7 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     increasing
         Whether they begin with the power 0.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (n, N); int64 for integers and booleans.
 
     Raises
@@ -287,9 +265,7 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     BadValue
         No vector, or a negative N.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.vander(np.array([1, 2, 3]))[2]
     array([9, 3, 1])
     """

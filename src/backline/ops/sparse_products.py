@@ -114,9 +114,7 @@ def prune_2_4(input: Array) -> SparseProblem:
     -----
     A NaN counts as the largest. Of equal magnitudes the first ones stay; a GPU may keep others of them.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.sparse.prune_2_4(np.array([[1.0, -3.0, 2.0, 0.5]]))
     array([[ 0., -3.,  2.,  0.]])
     """
@@ -146,7 +144,7 @@ def compress(input: Array, *, check: bool = True) -> CompressedMatrix:
     Returns
     -------
     CompressedMatrix
-        A copy: about 9/16 of the memory in half precision.
+        A copy: about 9/16 of the memory for 16-bit floats.
 
     Raises
     ------
@@ -251,7 +249,7 @@ def matmul(input: CompressedMatrix, other: Array, *, way: ProductWay | None = No
     Returns
     -------
     ndarray
-        Matrix of m x n; of int32 for int8, else of the operands' dtype. Half precision is summed in float32 or wider.
+        Matrix of m x n; of int32 for int8, else of the operands' dtype. 16-bit floats are summed in float32 or wider.
 
     Raises
     ------

@@ -23,12 +23,8 @@ __all__ = ["householder_product", "ldl_factor", "ldl_factor_ex", "ldl_solve", "o
 
 def _ldl_factor(where: str, A: Any, hermitian: Any, check: bool, out: Any) -> LinalgProblem:
     a = matrix(where, "A", A, square=True)
-    n = a.shape[-1]
-    results: tuple[Any, ...] = (((n, n), a.dtype), ((n,), np.int32))
-    if not check:
-        results += (((), np.int32),)
     parameters = {"hermitian": flag(where, "hermitian", hermitian) and a.dtype.kind == "c", "check": check}
-    return problem("linalg.ldl_factor", {"a": a}, a.shape[:-2], (n, n, 0), parameters, out, results)
+    return problem("linalg.ldl_factor", {"a": a}, parameters, out, (a.shape[-2:], a.dtype), (a.shape[-1:], np.int32))
 
 
 @operation("ldl_factor", module="backline.linalg", results=LDLFactor, flops=lambda m, n, k: n**3 / 3, sample=hermitian)
@@ -54,13 +50,9 @@ def ldl_factor(A: Array, *, hermitian: bool = False, out: tuple[Array, Array] | 
     LinAlgError
         A block of D is zero: the factors could not be used to solve. NaN and infinity do not raise; they spread.
 
-    Notes
-    -----
-    LAPACK `?sytrf` or `?hetrf`: Bunch and Kaufman's pivoting.
+    {lapack} `?sytrf` or `?hetrf`: Bunch and Kaufman's pivoting.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> ld, pivots = backline.linalg.ldl_factor(np.array([[0.0, 1.0], [1.0, 0.0]]))
     >>> pivots
     array([-2, -2], dtype=int32)
@@ -86,14 +78,11 @@ def ldl_factor_ex(
     LDLFactorEx
         `LD`, `pivots`, `info`: 0, or the row from 1 where D is zero.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> int(backline.linalg.ldl_factor_ex(np.zeros((2, 2))).info)
     1
     """
-    no_check("ldl_factor_ex", check_errors)
-    return _ldl_factor("ldl_factor_ex", A, hermitian, False, out)
+    return _ldl_factor("ldl_factor_ex", A, hermitian, no_check("ldl_factor_ex", check_errors), out)
 
 
 @operation("ldl_solve", module="backline.linalg", flops=lambda m, n, k: 2 * n**2 * k, sample=factors)
@@ -110,9 +99,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
         What `ldl_factor` was told.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Of B's shape, its batch broadcast. A zero in D gives infinities or NaN, not an error.
 
     Raises
@@ -120,13 +107,9 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
     BadValue
         Pivots that no factorisation has, or shapes that do not fit.
 
-    Notes
-    -----
-    LAPACK `?sytrs` or `?hetrs`.
+    {lapack} `?sytrs` or `?hetrs`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> a = np.array([[0.0, 2.0], [2.0, 0.0]])
     >>> backline.linalg.ldl_solve(*backline.linalg.ldl_factor(a), np.array([[2.0], [4.0]])).ravel()
     array([2., 1.])
@@ -149,7 +132,7 @@ def ldl_solve(LD: Array, pivots: Array, B: Array, *, hermitian: bool = False, ou
     if n != a.shape[-1] or batch is None:
         raise BadValue(f"ldl_solve: LD of shape {a.shape} and B of shape {b.shape} do not fit")
     parameters = {"hermitian": flag("ldl_solve", "hermitian", hermitian) and a.dtype.kind == "c"}
-    return problem("linalg.ldl_solve", {"a": a, "p": p, "b": b}, batch, (n, n, k), parameters, out, (((n, k), a.dtype),))
+    return problem("linalg.ldl_solve", {"a": a, "p": p, "b": b}, parameters, out, ((n, k), a.dtype), k=k, batch=batch)
 
 
 @operation(
@@ -167,9 +150,7 @@ def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> Li
     out
         Array for the columns.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., m, n).
 
     Raises
@@ -177,13 +158,9 @@ def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> Li
     BadValue
         Shapes that do not fit.
 
-    Notes
-    -----
-    LAPACK `?orgqr` or `?ungqr`; also known as `orgqr`.
+    {lapack} `?orgqr` or `?ungqr`; also known as `orgqr`.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.householder_product(np.array([[9.0], [1.0]]), np.array([1.0]))
     array([[ 0.],
            [-1.]])
@@ -208,7 +185,7 @@ def householder_product(A: Array, tau: Array, *, out: Array | None = None) -> Li
             "householder_product: input.shape[-1] must be greater than or equal to tau.shape[-1]",
             cause=f"A has shape {a.shape}, tau {t.shape}",
         )
-    return problem("linalg.householder_product", {"a": a, "t": t}, a.shape[:-2], (m, n, k), {}, out, (((m, n), a.dtype),))
+    return problem("linalg.householder_product", {"a": a, "t": t}, {}, out, ((m, n), a.dtype), k=k)
 
 
 orgqr = householder_product  # torch's older name, beside `linalg`

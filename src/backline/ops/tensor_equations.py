@@ -46,18 +46,14 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
         How many axes come first, 1 or more.
     {out_inverse}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape ``A.shape[ind:] + A.shape[:ind]``.
 
     {singular}
     BadValue
         A is not square in that sense.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.tensorinv(np.eye(6).reshape(2, 3, 6)).shape
     (6, 2, 3)
     """
@@ -69,8 +65,7 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
         raise BadValue(f"tensorinv: Expected a strictly positive integer for 'ind', but got {first}")
     shape = tuple(a.shape)
     size = _square("tensorinv", a, "ind", shape, first)
-    result: Array = into(out, "tensorinv", inv(a.reshape(size, size)).reshape(shape[first:] + shape[:first]))
-    return result
+    return into(out, "tensorinv", inv(a.reshape(size, size)).reshape(shape[first:] + shape[:first]))
 
 
 @composed_of("linalg.solve")
@@ -88,18 +83,14 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: A
         Axes of A that are moved behind the others first.
     {out_solution}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The shape of A's other axes.
 
     {singular}
     BadValue
         A is not square in that sense, or an axis is not there.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.tensorsolve(np.eye(6).reshape(2, 3, 6), np.ones((2, 3))).shape
     (6,)
     """
@@ -114,5 +105,4 @@ def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: A
     if math.prod(b.shape) != size:
         elements = math.prod(b.shape)
         raise BadValue(f"tensorsolve: B of shape {tuple(b.shape)} has {elements} elements, A of shape {shape} takes {size}")
-    result: Array = into(out, "tensorsolve", solve(a.reshape(size, size), b.reshape(size)).reshape(shape[b.ndim :]))
-    return result
+    return into(out, "tensorsolve", solve(a.reshape(size, size), b.reshape(size)).reshape(shape[b.ndim :]))

@@ -29,19 +29,13 @@ orthogonalize
 {overwrite_input}
 {out_apart}
 
-Returns
--------
-ndarray
+{returns_array}
     In the input's precision, real for a real input.
 
-Raises
-------
-BadType, BadValue
+{raises}
     No array of numbers; no such axis, `type` or `norm`; a size below 1, or more than memory holds; an `out` that does not fit.
 {notes}
-Examples
---------
->>> import numpy as np, backline
+{examples}
 >>> backline.fft.{name}{example}
 """
 

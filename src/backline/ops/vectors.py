@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..problems.dtypes import HALVES
 from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
 from .composite import composed_of, on_its_device
@@ -17,11 +18,10 @@ from .linalg_checks import FLOATS, enough_memory, whole
 from .matrix_products import vdot
 
 __all__ = [
-    "HALVES", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
+    "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
-HALVES = ("float16", "bfloat16")
 
 
 def pair(where: str, names: tuple[str, str], one: Any, other: Any, out: Any = None) -> tuple[Array, Array]:
@@ -72,9 +72,7 @@ def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Ar
     BadType
         Different dtypes, or integers.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.vecdot(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
     array([-1., -1.])
     """
@@ -119,8 +117,7 @@ def cross_along(where: str, a: Array, b: Array, axis: int, out: Any) -> Array:
     x, y = (tuple(xp.moveaxis(each, (axis,), (0,))[i] for i in range(3)) for each in (a, b))
     with np.errstate(all="ignore"):
         parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
-    result: Array = into(out, where, xp.stack(parts, axis))
-    return result
+    return into(out, where, xp.stack(parts, axis))
 
 
 @on_its_device
@@ -135,9 +132,7 @@ def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None
         The axis of three elements.
     {out}
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The broadcast shape.
 
     Raises
@@ -145,9 +140,7 @@ def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None
     BadValue
         The axis has not three elements, or the arrays have not as many dimensions.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.cross(np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0]))
     array([0., 0., 1.])
     """
@@ -182,9 +175,7 @@ def diagonal(A: Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Ar
     dim1, dim2
         The axes of the matrices.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         The other axes, then the diagonal; of A's memory (a copy for arrays of MLX, which are values, and of the other byte
         order, which is never returned).
 
@@ -193,9 +184,7 @@ def diagonal(A: Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Ar
     BadAxis, BadValue
         An axis that is not there, or the same one twice.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.diagonal(np.arange(9.0).reshape(3, 3), offset=1)
     array([1., 5.])
     """
@@ -230,9 +219,7 @@ def vander(x: Array, *, N: int | None = None) -> Array:
     N
         Number of powers, 2 or more; None takes n.
 
-    Returns
-    -------
-    ndarray
+    {returns_array}
         Shape (..., n, N); int64 for integers.
 
     Raises
@@ -240,9 +227,7 @@ def vander(x: Array, *, N: int | None = None) -> Array:
     BadValue
         Fewer than two powers.
 
-    Examples
-    --------
-    >>> import numpy as np, backline
+    {examples}
     >>> backline.linalg.vander(np.array([1.0, 2.0, 3.0]), N=3)[2]
     array([1., 3., 9.])
     """

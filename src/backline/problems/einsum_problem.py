@@ -145,7 +145,7 @@ class EinsumProblem(Problem):
     """A sum of products, over the labels that the output has not.
 
     Roles: ``in0``, ``in1``, ..., ``out``. Parameters: ``equation``, with an arrow and without an ellipsis or spaces, a letter for
-    every axis; ``memory_limit``, the most elements that a result on the way may have.
+    every axis; ``memory_limit``, the most elements that an intermediate result may have.
 
     Examples
     --------

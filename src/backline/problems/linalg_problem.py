@@ -5,31 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import Problem
+from .matmul_problem import MatrixProblem
 from .memory_layout import batch_offsets
 from .op_registry import operations
 
 __all__ = ["LinalgProblem"]
 
+
 @dataclass(frozen=True)
-class LinalgProblem(Problem):
+class LinalgProblem(MatrixProblem):
     """An operation on an m x n matrix (or a batch of them), with k right-hand sides where it has any.
 
     Roles: ``a`` the matrix, ``b`` right-hand sides, ``p`` pivots, ``t`` factors of reflectors, ``out`` (or ``out0``,
     ``out1``, ...) given outputs.
     """
-
-    m: int = 0
-    n: int = 0
-    k: int = 0
-    batch: tuple[int, ...] = ()
-
-    @cached_property
-    def items(self) -> int:
-        n = 1
-        for size in self.batch:
-            n *= size
-        return n
 
     @cached_property
     def summands(self) -> int:

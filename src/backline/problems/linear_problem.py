@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from . import Operand, Problem
-from .matmul_problem import MatmulProblem, product_class
+from . import Operand
+from .dtypes import HALVES
+from .matmul_problem import MatmulProblem, MatrixProblem, product_class
 
 __all__ = ["LinearProblem"]
 
 
 @dataclass(frozen=True)
-class LinearProblem(Problem):
+class LinearProblem(MatrixProblem):
     """``activation(A @ B + bias + residual)``; A is the input, B the transposed weights.
 
     Roles: ``a``, ``b``, ``bias``, ``residual``, ``out``, each as matrices or a batch of them, as in `MatmulProblem`; bias is
@@ -27,15 +28,11 @@ class LinearProblem(Problem):
         As in `MatmulProblem`.
     """
 
-    m: int = 0
-    n: int = 0
-    k: int = 0
-    batch: tuple[int, ...] = ()
     result: tuple[int, ...] = ()
 
     @cached_property
     def product(self) -> MatmulProblem:
-        """The product inside: to the residual if there is one, else to the bias. Halves are float32 there, in dense copies."""
+        """The product inside: to the residual if there is one, else to the bias. 16-bit floats are float32 there, in copies."""
         added = "bias" if self.get("residual") is None else "residual"
         roles = {"a": "a", "b": "b", added: "c"} | ({} if self.halves else {"out": "out"})
         operands = [replace(o, role=roles[o.role]) for o in self.operands if o.role in roles]
@@ -56,7 +53,7 @@ class LinearProblem(Problem):
 
     @property
     def halves(self) -> bool:
-        return self.dtype.name in ("float16", "bfloat16")
+        return self.dtype.name in HALVES
 
     @cached_property
     def summands(self) -> int:
@@ -68,10 +65,6 @@ class LinearProblem(Problem):
     @cached_property
     def flops(self) -> float:
         return self.product.flops
-
-    @property
-    def items(self) -> int:
-        return self.product.items
 
     @property
     def empty(self) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from . import Problem
 from .memory_layout import batch_offsets, matrix_layout
 
-__all__ = ["MatmulProblem", "View"]
+__all__ = ["MatmulProblem", "MatrixProblem", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,22 @@ def product_class(m: int, n: int, k: int, items: int) -> str:
 
 
 @dataclass(frozen=True)
-class MatmulProblem(Problem):
+class MatrixProblem(Problem):
+    """An operation on matrices of the sizes ``m``, ``n`` and ``k``, or on a batch of them."""
+
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: tuple[int, ...] = ()
+
+    @cached_property
+    def items(self) -> int:
+        """Matrices of the batch."""
+        return prod(self.batch)
+
+
+@dataclass(frozen=True)
+class MatmulProblem(MatrixProblem):
     """``beta * C + alpha * A @ B``.
 
     ``m``, ``n``, ``k`` are the sizes, ``batch`` the broadcast batch shape, ``result`` the shape of the result. Operands
@@ -56,18 +72,7 @@ class MatmulProblem(Problem):
     Parameters: ``alpha``, ``beta`` (numbers; beta 0 where there is no C) and ``conj`` (A is conjugated: vdot).
     """
 
-    m: int = 0
-    n: int = 0
-    k: int = 0
-    batch: tuple[int, ...] = ()
     result: tuple[int, ...] = ()
-
-    @cached_property
-    def items(self) -> int:
-        n = 1
-        for size in self.batch:
-            n *= size
-        return n
 
     @cached_property
     def summands(self) -> int:

@@ -37,18 +37,7 @@ MAX_TEXT = 100_000  # characters
 
 
 def read(text: str) -> Any:
-    """Returns the Problem that a line of text describes. No memory of its size is taken.
-
-    Raises
-    ------
-    BadValue
-        A word is not understood, which the message names; or the operation refuses these arrays.
-
-    Examples
-    --------
-    >>> read("matmul f32 64x32 32x16:F").key
-    'matmul f32 64x32 32x16:F'
-    """
+    """Returns what `Problem.parse` does; no memory of the Problem's size is taken."""
     if len(text) > MAX_TEXT:
         raise BadValue(f"the text has {len(text)} characters, more than {MAX_TEXT}", remedy=FORM)
     words = _words(text)

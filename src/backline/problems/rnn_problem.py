@@ -14,42 +14,6 @@ from .names import GATES
 __all__ = ["GATES", "RnnGrads", "RnnProblem", "StateGrads"]
 
 
-
-class RnnGrads(tuple[Any, ...]):
-    """Gradients of LSTM: those of input, h_0 and c_0, then of every array of `params`.
-
-    Attributes
-    ----------
-    input, h_0, c_0
-        The first three.
-    params
-        The others, in the order of `params`.
-
-    Examples
-    --------
-    >>> RnnGrads("xhcwu").params
-    ('w', 'u')
-    """
-
-    __slots__ = ()
-
-    @property
-    def input(self) -> Any:
-        return self[0]
-
-    @property
-    def h_0(self) -> Any:
-        return self[1]
-
-    @property
-    def c_0(self) -> Any:
-        return self[2]
-
-    @property
-    def params(self) -> tuple[Any, ...]:
-        return tuple(self[3:])
-
-
 class StateGrads(tuple[Any, ...]):
     """Gradients of a recurrent network whose cells have a state only: those of input and h_0, then of every array of `params`.
 
@@ -67,6 +31,7 @@ class StateGrads(tuple[Any, ...]):
     """
 
     __slots__ = ()
+    _first = 2  # gradients before those of `params`
 
     @property
     def input(self) -> Any:
@@ -78,7 +43,31 @@ class StateGrads(tuple[Any, ...]):
 
     @property
     def params(self) -> tuple[Any, ...]:
-        return tuple(self[2:])
+        return tuple(self[self._first :])
+
+
+class RnnGrads(StateGrads):
+    """Gradients of LSTM: those of input, h_0 and c_0, then of every array of `params`.
+
+    Attributes
+    ----------
+    input, h_0, c_0
+        The first three.
+    params
+        The others, in the order of `params`.
+
+    Examples
+    --------
+    >>> RnnGrads("xhcwu").params
+    ('w', 'u')
+    """
+
+    __slots__ = ()
+    _first = 3
+
+    @property
+    def c_0(self) -> Any:
+        return self[2]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from ... import _kernels
 from ...native.plan_builder import Builder
 from ...problems import Operand
 from ...problems.attention_problem import AttentionProblem
+from ...problems.dtypes import HALVES, compute_dtype
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, PythonPlan, Refusal
 from ..kernels.vector_level import vector_level
-from .cblas import HALVES, LETTER, THREAD_FLOPS, BlasTraits
+from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 
 __all__ = ["attention_algorithms", "described", "prepare_attention"]
 
@@ -74,7 +75,7 @@ class _Shape:
     """Sizes of an attention whose operands have all four axes, batch and heads broadcast, and how it is divided into items."""
 
     def __init__(self, p: AttentionProblem, name: str) -> None:
-        self.compute = np.dtype(np.float32) if p.dtype.name in HALVES else p.dtype
+        self.compute = compute_dtype(p.dtype)
         self.queries, self.keys = p.lengths[:2]
         self.dim, self.out_dim = p.dims[1:]
         four = [(1,) * (4 - len(shape)) + shape for shape in p.shapes]

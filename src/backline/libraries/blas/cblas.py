@@ -14,6 +14,7 @@ import numpy as np
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...native.shared_library import NativeLibrary
+from ...problems.dtypes import HALVES
 from ...problems.matmul_problem import MatmulProblem, View
 from ...problems.names import name_of
 from ..base import Algorithm, Refusal
@@ -23,7 +24,6 @@ __all__ = ["LETTER", "BlasTraits", "matmul_algorithms", "prepare_matmul"]
 LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 ROW, COLUMN = 101, 102
 PLAIN, TRANSPOSED = 111, 112
-HALVES = ("float16", "bfloat16")
 
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 SMALL_FLOPS = 6e4

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...problems import Operand
+from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
@@ -19,7 +20,6 @@ Array = Any
 Run = Callable[..., Array]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64")
-HALVES = ("float16", "bfloat16")
 
 
 def refusal(p: MatmulProblem | LinearProblem) -> str:

@@ -7,9 +7,8 @@ copied, on its device, where its axes lie too far apart for a product to take th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ import numpy as np
 from ...errors import NoKernel
 from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
-from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ...problems.einsum_problem import EinsumProblem
 from ...problems.memory_layout import contiguous_strides
 from ...problems.op_registry import operations
 from ..array_arguments import cast, functions, into
-from .contraction_choice import choice_of
-from .contraction_path import contraction_path
-from .steps import Step
+from .explain import choice_of
+from .layout import Term
+from .steps import StepWriter
 
 __all__ = ["DeviceContraction"]
 
@@ -31,48 +30,12 @@ Array = Any
 Run = Callable[..., Array]
 
 
-@dataclass(frozen=True)
-class _Term:
-    """An array on the way: the labels, sizes and strides of its axes; sizes of 1 are left out."""
-
-    labels: tuple[str, ...]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def steps(self) -> dict[str, tuple[int, int]]:
-        return {label: (n, s) for label, n, s in zip(self.labels, self.shape, self.strides, strict=True)}
-
-
-class DeviceContraction:
-    """Finds the steps of an einsum on a device.
-
-    Parameters
-    ----------
-    problem
-        What is asked.
-    make
-        What gives the Plan of a step's Problem, or something that has its Choice.
-
-    Attributes
-    ----------
-    path, steps
-        As an `EinsumChoice` shows them.
-    home
-        The library that makes views.
-    """
-
-    direct: Any = None
+class DeviceContraction(StepWriter):
+    """Finds the steps of an einsum on a device."""
 
     def __init__(self, problem: EinsumProblem, make: Callable[[Problem], Any]) -> None:
-        self.problem, self.make = problem, make
+        super().__init__(problem, make, len(problem.inputs))
         self.home = "mlx" if problem.device == "mps" else "cupy"
-        self.path: tuple[tuple[int, ...], ...] = ()
-        self.steps: list[Step] = []
-        self.program: list[tuple[Run, tuple[int, ...]]] = []
-        self.sizes = {label: n for label, n in problem.sizes.items() if n != 1}
-        self.output = tuple(label for label in problem.output if label in self.sizes)
-        self.dtype = problem.dtype
-        self.result = -1
         if not problem.empty:
             self._find()
 
@@ -80,8 +43,7 @@ class DeviceContraction:
         p = self.problem
         work = [self._operand(i, term, o) for i, (term, o) in enumerate(zip(p.terms, p.inputs, strict=True))]
         if len(work) > 1:
-            equation = f"{','.join(''.join(t.labels) for _, t in work)}->{''.join(self.output)}"
-            self.path = contraction_path(equation, tuple(t.shape for _, t in work), p.parameter("memory_limit"))
+            self._find_path([t for _, t in work])
         summed = any(sum(label in t.labels for _, t in work) == 1 and label not in self.output for label in self.sizes)
         if p.dtype.name in HALVES and (len(self.path) > 1 or summed):
             self.dtype = np.dtype(np.float32)  # every step in float32, and one rounding at the end
@@ -99,26 +61,13 @@ class DeviceContraction:
         slot, term = self._summed(*work[0], frozenset(self.output))
         self._finish(slot, term)
 
-    # writing steps down ---------------------------------------------------------------------------------------------
-
-    def _add(self, function: Run, *sources: int) -> int:
-        self.program.append((function, sources))
-        return len(self.problem.inputs) + len(self.program) - 1
-
-    def _made(self, labels: tuple[str, ...]) -> _Term:
+    def _made(self, labels: tuple[str, ...]) -> Term:
         shape = tuple(self.sizes[label] for label in labels)
-        return _Term(labels, shape, contiguous_strides(shape, self.dtype.itemsize))
-
-    def _note(self, kind: str, made: Any, terms: tuple[_Term, ...], to: tuple[str, ...]) -> None:
-        labels = {label: self.sizes[label] for t in terms for label in t.labels}
-        flops = contraction_flops(labels, len(terms), len(labels) > len(to), self.dtype.kind == "c") if made is not None else 0.0
-        equation = f"{','.join(''.join(t.labels) for t in terms)}->{''.join(to)}"
-        size = prod(self.sizes[label] for label in to)
-        self.steps.append(Step(equation, kind, None if made is None else made.choice, flops, size))
+        return Term(labels, shape, contiguous_strides(shape, self.dtype.itemsize))
 
     # steps ----------------------------------------------------------------------------------------------------------
 
-    def _operand(self, slot: int, labels: str, o: Operand) -> tuple[int, _Term]:
+    def _operand(self, slot: int, labels: str, o: Operand) -> tuple[int, Term]:
         """An operand without its axes of size 1, and with the diagonals that repeated labels take."""
         axes = [(label, n, s) for label, n, s in zip(labels, o.shape, o.strides, strict=True) if n != 1]
         if len(axes) < len(labels):
@@ -134,24 +83,24 @@ class DeviceContraction:
             slot = self._add(lambda x, i=i, j=j: functions(x).diagonal(x, 0, i, j), slot)
             joined = (twice, axes[i][1], axes[i][2] + axes[j][2])
             axes = [a for at, a in enumerate(axes) if at not in (i, j)] + [joined]
-        term = _Term(tuple(a[0] for a in axes), tuple(a[1] for a in axes), tuple(a[2] for a in axes))
+        term = Term(tuple(a[0] for a in axes), tuple(a[1] for a in axes), tuple(a[2] for a in axes))
         return slot, self._made(term.labels) if self.home == "mlx" else term
 
-    def _summed(self, slot: int, term: _Term, kept: frozenset[str]) -> tuple[int, _Term]:
+    def _summed(self, slot: int, term: Term, kept: frozenset[str]) -> tuple[int, Term]:
         """Add up what is in no other operand and not kept."""
         left = tuple(label for label in term.labels if label in kept)
         if left == term.labels:
             return slot, term
         made = self._by_elements((term,), left)
-        self._note("sum", made, (term,), left)
+        self._note("sum", made.choice, (term,), left)
         return self._add(made, slot), self._made(left)
 
-    def _by_elements(self, terms: tuple[_Term, ...], to: tuple[str, ...]) -> Any:
+    def _by_elements(self, terms: tuple[Term, ...], to: tuple[str, ...]) -> Any:
         operands = tuple(Operand(f"in{i}", self.dtype, t.shape, t.strides) for i, t in enumerate(terms))
-        equation = f"{','.join(''.join(t.labels) for t in terms)}->{''.join(to)}"
-        return self.make(EinsumProblem("einsum", operands, (("equation", equation),), "einsum", device=self.problem.device))
+        parameters = (("equation", self._equation(*terms, to=to)),)
+        return self.make(EinsumProblem("einsum", operands, parameters, "einsum", device=self.problem.device))
 
-    def _pair(self, left: tuple[int, _Term], right: tuple[int, _Term], kept: frozenset[str]) -> tuple[int, _Term]:
+    def _pair(self, left: tuple[int, Term], right: tuple[int, Term], kept: frozenset[str]) -> tuple[int, Term]:
         left = self._summed(*left, kept.union(right[1].labels))
         right = self._summed(*right, kept.union(left[1].labels))
         x, y = left[1], right[1]
@@ -161,36 +110,36 @@ class DeviceContraction:
         if not inner and (not rows or not columns):  # one element of each for one of the result
             to = x.labels if not columns else y.labels
             made = self._by_elements((x, y), to)
-            self._note("multiply", made, (x, y), to)
+            self._note("multiply", made.choice, (x, y), to)
             return self._add(made, left[0], right[0]), self._made(to)
         wanted = {label: at for at, label in enumerate(self.output)}
         batch.sort(key=lambda label: (wanted.get(label, len(wanted)), x.labels.index(label)))
         if self.output == (*batch, *columns, *rows):  # the result comes out in the order that is wanted
             left, right, x, y, rows, columns = right, left, y, x, columns, rows
-        inner.sort(key=lambda label: -dict(zip(x.labels, x.strides, strict=True))[label])
+        inner.sort(key=lambda label: -x.steps[label])
         first, a = self._matrices(left[0], x, batch, rows, inner)
         second, b = self._matrices(right[0], y, batch, inner, columns)
         made = self.make(self._product(a, b))
         to = (*batch, *rows, *columns)
-        self._note("product", made, (x, y), to)
+        self._note("product", made.choice, (x, y), to)
         term = self._made(to)
         slot = self._add(made, first, second)
         return self._add(lambda z, shape=term.shape: z.reshape(shape), slot), term
 
-    def _product(self, a: _Term, b: _Term) -> Problem:
+    def _product(self, a: Term, b: Term) -> Problem:
         """The Problem of a product of matrices, or batches of them."""
         memory = np.empty(1, self.dtype)
         seen = [np.lib.stride_tricks.as_strided(memory, t.shape, t.strides, writeable=False) for t in (a, b)]
         product: Problem = replace(operations["matmul"].build(*seen), device=self.problem.device)
         return product
 
-    def _matrices(self, slot: int, term: _Term, *groups: list[str]) -> tuple[int, _Term]:
+    def _matrices(self, slot: int, term: Term, *groups: list[str]) -> tuple[int, Term]:
         """An operand with each group of axes as one; the batch is left out where there is none."""
         used = [group for at, group in enumerate(groups) if group or at]
         order = tuple(term.labels.index(label) for group in used for label in group)
-        steps, item = term.steps(), self.dtype.itemsize
-        shape = tuple(prod(steps[label][0] for label in group) for group in used)
-        merged = [_merged([steps[label] for label in group], item) for group in used]
+        item = self.dtype.itemsize
+        shape = tuple(self._size(tuple(group)) for group in used)
+        merged = [_merged([(self.sizes[label], term.steps[label]) for label in group], item) for group in used]
         moved = order != tuple(range(len(order)))
         strides: tuple[int, ...]
         if self.home == "mlx" or any(step is None for step in merged):
@@ -200,9 +149,9 @@ class DeviceContraction:
         else:
             strides = tuple(step or item for step in merged)
             slot = self._add(lambda x: (x.transpose(order) if moved else x).reshape(shape), slot)
-        return slot, _Term(("",) * len(shape), shape, strides)
+        return slot, Term(("",) * len(shape), shape, strides)
 
-    def _finish(self, slot: int, term: _Term) -> None:
+    def _finish(self, slot: int, term: Term) -> None:
         p = self.problem
         order = tuple(term.labels.index(label) for label in self.output)
         moved, rounded, shape, dtype = order != tuple(range(len(order))), self.dtype != p.dtype, p.result, p.dtype

@@ -17,9 +17,10 @@ from ...problems.einsum_problem import EinsumProblem, joined, parse, sublist
 from ...problems.op_registry import Op, operations
 from .. import device_dispatch, promote
 from ..array_arguments import check_array, check_out, given
+from ..linalg_checks import whole
 from ..operation import published
 from . import device
-from .contraction_choice import EinsumChoice, choice_of
+from .explain import EinsumChoice, choice_of
 from .plan import Contraction
 
 __all__ = ["einsum"]
@@ -45,8 +46,8 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
     out
         Array of the result's shape and dtype, any strides; must not overlap the operands.
     memory_limit
-        Most elements that a result on the way may have, or "max_input" for those of the largest operand; None for no limit.
-        What stays above it in any order is contracted at once, without results on the way, which can take very long.
+        Most elements that an intermediate result may have, or "max_input" for those of the largest operand; None for no limit.
+        What stays above it in any order is contracted at once, without intermediate results, which can take very long.
 
     Returns
     -------
@@ -66,7 +67,7 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
     With three operands or more, opt_einsum finds the order, as ``backends.opt_einsum`` says; without it, it is from left to
     right. Each step is a matrix product of a BLAS library wherever it can be: transposes become flags, axes next to each other in
     memory become one, and an operand is copied only where its axes lie too far apart. The order and the plan of every step are
-    kept for the next call with such operands; ``explain`` shows them. Half precisions accumulate in float32 and round once.
+    kept for the next call with such operands; ``explain`` shows them. 16-bit floats accumulate in float32 and round once.
 
     Examples
     --------
@@ -86,7 +87,7 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
         if o.dtype != inputs[0].dtype:
             raise BadType(
                 f"einsum: operand {i} has dtype {o.dtype}, operand 0 has {inputs[0].dtype}",
-                cause="it runs in one dtype, and converting behind your back could cost more than the sum",
+                cause="it runs in one dtype, and an implicit conversion could cost more than the sum",
                 remedy=f"x.astype(np.{inputs[0].dtype.name})",
             )
     limit = _limit(memory_limit, inputs)
@@ -110,11 +111,10 @@ def _limit(value: Any, inputs: tuple[Operand, ...]) -> int | None:
         if value != "max_input":
             raise BadValue(f"einsum: memory_limit={value!r}", remedy="'max_input', a number of elements, or None")
         return max(int(np.prod(o.shape, dtype=np.int64)) for o in inputs)
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise BadType(f"einsum: memory_limit is a number of elements, 'max_input' or None, not {type(value).__name__}")
-    if value < 1:
-        raise BadValue(f"einsum: memory_limit={value}", cause="it is a number of elements", remedy="1 or more, or None")
-    return int(value)
+    limit = whole("einsum", "memory_limit", value, "a number of elements, 'max_input' or None")
+    if limit < 1:
+        raise BadValue(f"einsum: memory_limit={limit}", cause="it is a number of elements", remedy="1 or more, or None")
+    return limit
 
 
 # The forms of a call --------------------------------------------------------------------------------------------------
@@ -158,25 +158,17 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, list[Any]]:
     return equation + (f"->{sublist(args[-1], 'the output')}" if last else ""), operands
 
 
-def _asked(*args: Any, **kwargs: Any) -> EinsumProblem:
-    if not device_dispatch.among(args, kwargs):
-        return _einsum(*args, **kwargs)
-    problem = device_dispatch.problem_of("einsum", _einsum, args, kwargs)
-    assert isinstance(problem, EinsumProblem)
-    return problem
-
-
-def _accepted(asked: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EinsumProblem:
+def _accepted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> EinsumProblem:
     """The Problem, its operands converted if they have to be, and may be; `explain` numbers them without the equation."""
     places = count()
     names = tuple(f"operand {next(places)}" if isinstance(a, np.ndarray) or kind_of(a) else "operands" for a in args)
-    problem = promote.accepted(asked, names, args, kwargs)
+    problem = promote.accepted(_as_written, names, args, kwargs)
     assert isinstance(problem, EinsumProblem)
     return problem
 
 
 def _resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    problem = _accepted(_asked, args, kwargs)
+    problem = _accepted(args, kwargs)
     if problem.device != "cpu":
         plan = device.DeviceContraction(problem, plan_for).plan()
         return promote.ConvertedPlan(plan, problem) if problem.converted else plan
@@ -267,7 +259,7 @@ einsum = published(_core.Operation("einsum", _PARAMETERS, _resolve, _general, fo
 
 def _problem(*args: Any, equation: str = "", **kwargs: Any) -> EinsumProblem:
     """The Problem; the equation may come as a keyword, as the keys of Problems have it."""
-    return _accepted(_as_written, (equation, *args) if equation else args, kwargs)
+    return _accepted((equation, *args) if equation else args, kwargs)
 
 
 def _as_written(*args: Any, **kwargs: Any) -> EinsumProblem:

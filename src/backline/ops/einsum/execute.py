@@ -27,17 +27,9 @@ LARGE = 1 << 20  # bytes from which memory comes from the pool, and copies are d
 class EinsumPlan:
     """A Plan of several steps. It keeps no array: what a step makes is dropped when it has been read.
 
-    Parameters
-    ----------
-    program
-        Functions, the slots that they read, and those that nobody reads after them. The first slots hold the operands, then the
-        output if it is given, then what the steps make, one after the other.
-    result
-        The slot of the result.
-    inputs
-        Number of operands.
-    form
-        How the arguments of a call hold the arrays: "plain" after the equation, "nested" anywhere among them and in tuples.
+    `program` has functions, the slots that they read, and those that nobody reads after them. The first slots hold the `inputs`
+    operands, then the output if it is given, then what the steps make; `result` is the slot of the result. The `form` says how
+    the arguments of a call hold the arrays: "plain" after the equation, "nested" anywhere among them and in tuples.
     """
 
     __slots__ = ("_form", "_inputs", "_program", "_result", "choice")

@@ -177,27 +177,13 @@ def _turned(role: str, o: Operand) -> Operand:
 
 
 def pair(
-    left: Term,
-    right: Term,
-    sizes: dict[str, int],
-    item: int,
-    kept: frozenset[str],
-    *,
-    target: Steps | None = None,
+    left: Term, right: Term, sizes: dict[str, int], item: int, kept: frozenset[str], *, target: Steps | None = None,
     later: Callable[[tuple[str, ...]], float] = lambda order: 0.0,
-) -> Pair | None:
-    """The cheapest way found to multiply two terms; None if there are too many items for a batch.
+) -> Pair | None:  # fmt: skip
+    """Returns the cheapest way found to multiply two terms; None if there are too many items for a batch.
 
-    Parameters
-    ----------
-    left, right
-        Terms whose labels are in the other one or kept.
-    sizes, item
-        Sizes of labels, bytes of an element.
-    kept
-        Labels of the result.
-    target
-        Strides of the result if they are given; else its axes may be in any order, and `later` is what an order costs later.
+    Labels of the terms are in the other one or `kept`, which the result has; `item` is the size of an element. `target` has the
+    strides of the result if they are given; else its axes may be in any order, and `later` is what an order costs later.
     """
     x, y = left.steps, right.steps
     both = tuple(label for label in x if label in y)

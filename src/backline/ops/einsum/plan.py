@@ -6,7 +6,6 @@ any other call: switches, determinism, precision and tuning count for every step
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from ... import _core, switches
-from ...engine.choice import Choice
 from ...errors import NoKernel
 from ...libraries.base import PythonPlan
 from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
-from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ...problems.einsum_problem import EinsumProblem
 from ...problems.memory_layout import contiguous_strides
-from .contraction_path import contraction_path
 from .execute import EinsumPlan, maker, mover, narrowed, viewer, written
 from .layout import Pair, Steps, Term, axes_in_order, dense, pair
-from .steps import Step, cost_later, kept_labels, looping
+from .steps import StepWriter, cost_later, kept_labels, looping
 
 __all__ = ["Contraction"]
 
@@ -37,24 +34,17 @@ class _Several(Exception):
     """It takes more than one product of the operands as they are."""
 
 
-class Contraction:
+class Contraction(StepWriter):
     """Finds the steps of an einsum.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    make
-        What gives the Plan of a step's Problem, or, with `dry`, something that has its Choice.
-    dry
-        Whether only the steps are wanted, and no arrays will come.
+    `make` gives the Plan of a step's Problem, or, with `dry`, where no arrays will come, something that has its Choice.
     """
 
-    home = "numpy"  # library that makes views
+    home = "numpy"
 
     def __init__(self, problem: EinsumProblem, make: Callable[[Problem], Any], *, dry: bool = False) -> None:
-        self.problem, self.make, self.dry = problem, make, dry
-        self.path: tuple[tuple[int, ...], ...] = ()
+        super().__init__(problem, make, len(problem.operands))
+        self.dry = dry
         self.strict = problem.dtype.name in HALVES
         try:
             self._find(problem.dtype)
@@ -65,13 +55,9 @@ class Contraction:
     def _find(self, dtype: np.dtype[Any]) -> None:
         p = self.problem
         self.dtype, self.item = dtype, dtype.itemsize
-        self.steps: list[Step] = []
-        self.program: list[tuple[Any, tuple[int, ...]]] = []
-        self.direct: Any = None  # the plan of the only step, if that is a product of the arrays of the call
-        self.sizes = {label: n for label, n in p.sizes.items() if n != 1}
+        self.steps, self.program = [], []
+        self.direct = None
         self.out = p.index("out")
-        self.result = -1
-        self._next = len(p.operands)
         if p.empty:
             self._empty()
             return
@@ -90,11 +76,6 @@ class Contraction:
 
     # writing steps down ---------------------------------------------------------------------------------------------
 
-    def _add(self, function: Any, *sources: int) -> int:
-        self.program.append((function, sources))
-        self._next += 1
-        return self._next - 1
-
     def _finished(self) -> list[tuple[Any, tuple[int, ...], tuple[int, ...]]]:
         """Functions, the slots they read, and those that nobody reads after them."""
         given = len(self.problem.operands)
@@ -106,19 +87,6 @@ class Contraction:
             if slot >= given and slot != self.result:
                 ends.setdefault(at, []).append(slot)
         return [(function, sources, tuple(ends.get(at, ()))) for at, (function, sources) in enumerate(self.program)]
-
-    def _equation(self, *terms: Term, to: tuple[str, ...]) -> str:
-        return f"{','.join(''.join(t.labels) for t in terms)}->{''.join(to)}"
-
-    def _note(self, kind: str, choice: Choice | None, terms: tuple[Term, ...], to: tuple[str, ...]) -> None:
-        labels = {label: self.sizes[label] for t in terms for label in t.labels}
-        flops = 0.0
-        if kind in ("product", "multiply", "sum", "einsum"):
-            flops = contraction_flops(labels, len(terms), len(labels) > len(to), self.dtype.kind == "c")
-        self.steps.append(Step(self._equation(*terms, to=to), kind, choice, flops, self._size(to)))
-
-    def _size(self, labels: tuple[str, ...]) -> int:
-        return math.prod(self.sizes[label] for label in labels)
 
     def _convert(self, slot: int, dtype: np.dtype[Any]) -> int:
         return self._add(lambda array: array.astype(dtype, order="C"), slot)
@@ -139,14 +107,11 @@ class Contraction:
     # the order ------------------------------------------------------------------------------------------------------
 
     def _contract(self, work: list[tuple[int, Term]]) -> None:
-        p = self.problem
-        output = tuple(label for label in p.output if label in self.sizes)
+        output = self.output
         if len(work) == 1:
             self._alone(*work[0], output)
             return
-        equation = f"{','.join(''.join(t.labels) for _, t in work)}->{''.join(output)}"
-        shapes = tuple(tuple(self.sizes[label] for label in t.labels) for _, t in work)
-        self.path = contraction_path(equation, shapes, p.parameter("memory_limit"))
+        self._find_path([t for _, t in work])
         if self.strict and len(self.path) > 1:
             raise _Several
         groups = [tuple(sorted(step)) for step in self.path]
@@ -202,12 +167,11 @@ class Contraction:
 
     def _either(self, first: Callable[[], tuple[int, Term]], second: Callable[[], tuple[int, Term]]) -> tuple[int, Term]:
         """The first of two ways, or the second if no library may do the first."""
-        state = len(self.program), len(self.steps), self._next
+        state = len(self.program), len(self.steps)
         try:
             return first()
         except NoKernel as refused:
             del self.program[state[0] :], self.steps[state[1] :]
-            self._next = state[2]
             if self.dtype.name not in PRODUCTS:
                 raise
             try:
@@ -284,7 +248,7 @@ class Contraction:
         if self.out is not None and p.dtype == self.dtype:
             o = p.operands[self.out]
             return self._term(p.output, o).steps, o.aligned, True
-        return dense(tuple(label for label in p.output if label in self.sizes), self.sizes, self.item), True, False
+        return dense(self.output, self.sizes, self.item), True, False
 
     def _product(
         self, left: tuple[int, Term], right: tuple[int, Term], kept: frozenset[str], output: tuple[str, ...] | None,
@@ -349,10 +313,9 @@ class Contraction:
     def _copy_out(self, slot: int, term: Term) -> int:
         """Copy what a product has written to where the output wants it."""
         p = self.problem
-        output = tuple(label for label in p.output if label in self.sizes)
-        self._note("copy", None, (term,), output)
+        self._note("copy", None, (term,), self.output)
         steps, _, given = self._target()
-        self.result = self._move(slot, term.steps, output, steps, p.result, self.out if given else None)
+        self.result = self._move(slot, term.steps, self.output, steps, p.result, self.out if given else None)
         return self.result
 
     def _move(

@@ -1,6 +1,7 @@
-"""The order of a contraction: which operands are multiplied first.
+"""The planner of contractions: which operands are multiplied first.
 
-With three operands or more the order decides how much work a contraction is. `backends.opt_einsum` says who looks for it.
+With three operands or more the order decides how much work a contraction is. Every planner here returns a `Path`: of sums of
+products in general, as `backends.opt_einsum` says; of chains of matrices the exact optimum, which needs no other package.
 """
 
 from __future__ import annotations
@@ -9,36 +10,21 @@ from functools import lru_cache
 from math import prod
 from typing import cast
 
-from ... import switches
+from .. import switches
 
-__all__ = ["Path", "contraction_path"]
+__all__ = ["Path", "chain_path", "contraction_path", "origin"]
 
 Path = tuple[tuple[int, ...], ...]
 """Positions of the operands of each step; a result is put at the end of those that are left."""
 
 
 def contraction_path(equation: str, shapes: tuple[tuple[int, ...], ...], memory_limit: int | None = None) -> Path:
-    """Return the order in which to contract operands of these shapes, under the switches that hold here.
+    """Returns the order in which to contract operands of these shapes, under the switches that hold here.
 
-    Parameters
-    ----------
-    equation
-        Explicit, with an arrow and without an ellipsis: ``"ij,jk,kl->il"``.
-    shapes
-        Shape of each operand; axes of one label are equal or 1.
-    memory_limit
-        Most elements that a result on the way may have. Operands that cannot keep to it two by two are contracted at once.
-
-    Notes
-    -----
     From left to right for fewer than three operands, or while opt_einsum is not enabled; else opt_einsum searches, as
-    ``opt_einsum.strategy`` says. What was found is kept.
+    ``opt_einsum.strategy`` says, and the path is kept. The equation has an arrow and no ellipsis; axes of one label are equal or
+    1. With `memory_limit`, operands whose intermediate results would have more elements are contracted at once.
 
-    Examples
-    --------
-    >>> shapes = ((2, 1000), (1000, 2), (2, 1000))
-    >>> contraction_path("ij,jk,kl->il", shapes)
-    ((0, 1), (0, 1))
     >>> contraction_path("ij,jk,kl->il", ((1000, 2), (2, 1000), (1000, 2)))
     ((1, 2), (0, 1))
     >>> from backline.backends import opt_einsum
@@ -50,6 +36,49 @@ def contraction_path(equation: str, shapes: tuple[tuple[int, ...], ...], memory_
         path = _left_to_right(len(shapes))
         return path if memory_limit is None else _within(path, equation, shapes, memory_limit)
     return _searched(equation, shapes, cast(str, switches.get("opt_einsum.strategy")), memory_limit)
+
+
+def origin(count: int, memory_limit: int | None) -> str:
+    """Returns in words how `contraction_path` finds the order of so many operands."""
+    if count < 3:
+        return "there is one order only"
+    within = "" if memory_limit is None else f", within {memory_limit} elements"
+    if switches.get("opt_einsum.enabled"):
+        return f"path found by opt_einsum, strategy {switches.get('opt_einsum.strategy')!r}{within}"
+    return f"from left to right: opt_einsum is not enabled{within}"
+
+
+@lru_cache(maxsize=512)
+def chain_path(sizes: tuple[int, ...]) -> Path:
+    """Returns the order in which a chain of matrices takes the fewest operations; `sizes` are its rows, then each one's columns.
+
+    Dynamic programming over the ends of partial products: T. H. Cormen et al., Introduction to Algorithms, section 15.2.
+
+    >>> chain_path((1000, 2, 1000, 2))
+    ((1, 2), (0, 1))
+    """
+    count = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    split: dict[tuple[int, int], int] = {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            costs = {s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)}
+            split[i, j] = min(costs, key=lambda s: costs[s])
+            cost[i, j] = costs[split[i, j]]
+    left = [(i, i) for i in range(count)]  # ends of the products that are there, in the order of a path
+    path: list[tuple[int, int]] = []
+
+    def multiply(i: int, j: int) -> None:
+        if i < j:
+            parts = (i, split[i, j]), (split[i, j] + 1, j)
+            for part in parts:
+                multiply(*part)
+            path.append((left.index(parts[0]), left.index(parts[1])))
+            left[:] = [ends for ends in left if ends not in parts] + [(i, j)]
+
+    multiply(0, count - 1)
+    return tuple(path)
 
 
 def _left_to_right(count: int) -> Path:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from ... import switches
 from ...engine.choice import Candidate, Choice
 from ...libraries.base import LEVELS, Algorithm
 from ...problems import short
-from ...problems.einsum_problem import EinsumProblem
-from .steps import Step
+from ..contraction_planner import origin
+from .steps import Step, StepWriter
 
 __all__ = ["EinsumChoice", "choice_of"]
-
-
-class FoundSteps(Protocol):
-    """A contraction whose steps are found: one on the CPU or one on a device."""
-
-    problem: EinsumProblem
-    path: tuple[tuple[int, ...], ...]
-    steps: list[Step]
-    home: str  # library that makes views
-    direct: object  # Plan of the whole sum in one call, if any
 
 
 @dataclass(slots=True, repr=False)
@@ -40,7 +28,7 @@ class EinsumChoice(Choice):
     flops_naive, flops
         Operations of the sum as it is written, and of the steps.
     largest
-        Elements of the largest result on the way.
+        Elements of the largest intermediate result.
     """
 
     path: tuple[tuple[int, ...], ...] = ()
@@ -86,7 +74,7 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} GiB"
 
 
-def choice_of(contraction: FoundSteps) -> EinsumChoice:
+def choice_of(contraction: StepWriter) -> EinsumChoice:
     """Returns what was chosen for the steps of a contraction."""
     problem = contraction.problem
     choices = [step.choice for step in contraction.steps if step.choice is not None]
@@ -105,7 +93,8 @@ def choice_of(contraction: FoundSteps) -> EinsumChoice:
     of_main = main.choice if main is not None and main.choice is not None else None
     found = EinsumChoice(
         problem, chosen, [Candidate(a.library, a.name, "chosen", s.equation, detail=a) for s, a in _taken(contraction)],
-        _searched(contraction), of_main.threads if of_main else 1, of_main.determinism if of_main else "off",
+        origin(len(problem.terms), problem.parameter("memory_limit")), of_main.threads if of_main else 1,
+        of_main.determinism if of_main else "off",
         {name: said for c in choices for name, said in c.switches.items()},
         list(dict.fromkeys(text for c in choices for text in c.fallbacks)),
         of_main.requested if of_main else "", of_main.effective if of_main else "",
@@ -118,18 +107,5 @@ def choice_of(contraction: FoundSteps) -> EinsumChoice:
     return found
 
 
-def _taken(contraction: FoundSteps) -> list[tuple[Step, Algorithm]]:
+def _taken(contraction: StepWriter) -> list[tuple[Step, Algorithm]]:
     return [(s, s.choice.chosen) for s in contraction.steps if s.choice is not None and s.choice.chosen is not None]
-
-
-def _searched(contraction: FoundSteps) -> str:
-    """Says in words how the path was found."""
-    if len(contraction.problem.terms) < 3:
-        return "there is one order only"
-    limit = contraction.problem.parameter("memory_limit")
-    within = f", within {limit} elements" if limit is not None else ""
-    if switches.get("opt_einsum.enabled"):
-        return f"path found by opt_einsum, strategy {switches.get('opt_einsum.strategy')!r}{within}"
-    return f"from left to right: opt_einsum is not enabled{within}"
-
-
