@@ -17,13 +17,12 @@ from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import overrides
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem, short
 from ..switches.scope_state import process, states
-from . import effective_precision, fft_plan_caches, late_modules, plan_caches, policy, problem_class, ranking, refusals
+from . import effective_precision, fft_plan_caches, late_modules, plan_caches, policy, ranking
 from .choice import Candidate, Choice
 
 __all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
@@ -86,8 +85,8 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
     """
-    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
-    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
+    kind = late_modules.problem_class().find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
+    if not kind.ranked or problem.packed or late_modules.overrides().registered(problem.op, "CPU"):
         return None
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
     record_store, errata = late_modules.record_store(), late_modules.errata()
@@ -170,12 +169,12 @@ def _choose(
     could = _accurate(could, record, snapshot, refused)
     conforming = _conforming(could, problem, level, snapshot, refused)
     if could and not conforming:
-        refusals.not_deterministic(problem, level, snapshot, refused)
+        late_modules.refusals().not_deterministic(problem, level, snapshot, refused)
         conforming = could
     if taken is not None:
         conforming = [taken, *(a for a in conforming if a.key != taken.key)]
     if not conforming:
-        raise refusals.no_kernel(problem, refused)
+        raise late_modules.refusals().no_kernel(problem, refused)
     own = level == "off"  # what was measured here may decide
     home = next((a.pool for a in ranking.sort(problem, conforming, own=own) if a.pool not in ("", "numpy")), "")
     timed, limit = policy.benchmarks(problem, snapshot)
@@ -193,7 +192,7 @@ def _choose(
         else:
             conforming = _accurate(conforming, record, snapshot, refused)
             if not conforming:
-                raise refusals.no_kernel(problem, refused)
+                raise late_modules.refusals().no_kernel(problem, refused)
             busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
             basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}{busy}"
     elif record is not None and level == "off":
@@ -212,7 +211,7 @@ def _choose(
         order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
     if taken is not None:
         order = [taken, *(a for a in order if a is not taken)]
-    chosen, kind = order[0], problem_class.of(problem, snapshot)
+    chosen, kind = order[0], late_modules.problem_class().of(problem, snapshot)
     choice = Choice(problem, chosen, [], basis, threads, level, dict(kind.told()[1]))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
     for a in order:
@@ -223,9 +222,9 @@ def _choose(
         if a.pool not in ("", home) and a is not chosen:
             c.reason = "; ".join(filter(None, [c.reason, f"a second thread pool beside {home}" if home else ""]))
         choice.candidates.append(c)
-    choice.candidates += refusals.once(refused)
+    choice.candidates += late_modules.refusals().once(refused)
     if prefer and chosen.library not in prefer:
-        refusals.preference_not_kept(choice, prefer, prefers, snapshot)
+        late_modules.refusals().preference_not_kept(choice, prefer, prefers, snapshot)
     return choice
 
 
@@ -277,7 +276,7 @@ def able(
 
     Libraries that are `waiting` are not asked.
     """
-    kind, found = problem_class.of(problem, snapshot), []
+    kind, found = late_modules.problem_class().of(problem, snapshot), []
     off = kind.told()[0] if told is None else told
     for name in kind.names:
         if name in off:
@@ -373,7 +372,7 @@ def plan_for(problem: Problem) -> Any:
     """
     if thread_team.forked():
         text = "this is a forked child: libraries run on one thread here (use the spawn start method for more)"
-        refusals.warn_once(("fork",), text)
+        late_modules.refusals().warn_once(("fork",), text)
     libraries.ready()  # before the snapshot: plug-ins declare switches
     verbose_scopes = late_modules.verbose_scopes()
     snapshot: Any = switches.current()
@@ -383,7 +382,7 @@ def plan_for(problem: Problem) -> Any:
         algorithm = choice.chosen
         assert algorithm is not None
         if snapshot["nn.attention.WARN_FOR_UNFUSED_KERNELS"] and "math" in algorithm.traits:
-            refusals.warn_unfused(choice)
+            late_modules.refusals().warn_unfused(choice)
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
@@ -398,7 +397,7 @@ def plan_for(problem: Problem) -> Any:
         except RuntimeError as error:
             if algorithm.key in failed or isinstance(error, DeviceLost):
                 raise
-            refusals.failed(choice, error, snapshot)
+            late_modules.refusals().failed(choice, error, snapshot)
             failed[algorithm.key] = str(error)
             continue
         plan.choice = choice

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from types import ModuleType
 
-__all__ = ["capability", "errata", "record_store", "verbose_scopes"]
+__all__ = ["capability", "errata", "overrides", "problem_class", "record_store", "refusals", "verbose_scopes"]
 
 
 @cache
@@ -25,6 +25,30 @@ def capability() -> ModuleType:
     from ..libraries import capability
 
     return capability
+
+
+@cache
+def overrides() -> ModuleType:
+    """Returns `libraries.overrides`."""
+    from ..libraries import overrides
+
+    return overrides
+
+
+@cache
+def problem_class() -> ModuleType:
+    """Returns `engine.problem_class`."""
+    from . import problem_class
+
+    return problem_class
+
+
+@cache
+def refusals() -> ModuleType:
+    """Returns `engine.refusals`."""
+    from . import refusals
+
+    return refusals
 
 
 @cache

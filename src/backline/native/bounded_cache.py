@@ -160,7 +160,7 @@ class BoundedCache:
     def entry(self, value: Any) -> _Entry | None:
         """Returns what is known of a value that is in it; None for another."""
         with self._lock:
-            return next((e for e in self._entries.values() if e.value is value), None)
+            return next((e for e in reversed(self._entries.values()) if e.value is value), None)  # mostly the newest
 
     def _look_up(self, key: Hashable) -> _Entry | None:
         entry = self._entries.get(key)

@@ -38,6 +38,7 @@ class NativeLibrary:
         self.prefix, self.suffix, self.int_size = prefix, suffix, int_size
         self.handle = ctypes.CDLL(path, mode=mode | os.RTLD_NOW)
         self._addresses: dict[str, int] = {}
+        self._functions: dict[tuple[int, Any], Any] = {}  # by address and type of the result
         # Acquired for writing while one thread needs the library in a state of its own. It belongs to what is loaded: opening a
         # file again gives the same handle.
         self.rwlock = _rwlocks.setdefault(self.handle._handle, _core.ReadWriteLock())
@@ -63,9 +64,12 @@ class NativeLibrary:
 
     def call(self, address: int, *args: Any, restype: Any = None) -> Any:
         """Call a C function while setting up; arguments are ctypes values."""
+        function = self._functions.get((address, restype))
+        if function is None:
+            function = self._functions[address, restype] = ctypes.CFUNCTYPE(restype)(address)
         self.rwlock.acquire_read()
         try:
-            return ctypes.CFUNCTYPE(restype)(address)(*args)
+            return function(*args)
         finally:
             self.rwlock.release_read()
 

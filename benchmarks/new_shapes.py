@@ -1,0 +1,105 @@
+"""What a call costs whose shape was never seen before, beside NumPy: ``python benchmarks/new_shapes.py [--shapes 10000]``.
+
+A program whose shapes change with every call, such as one that works on sentences or sparse blocks, has a plan made for each of
+them. Every shape is called once by each contestant, in turn and in random order; the figure is the median over the shapes. Beside
+it stands how much the process grew: plans are kept in bounded caches, so that it stops growing however many shapes come.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import backline
+from side_by_side import Table, threads_asked
+
+rng = np.random.default_rng(1)
+threads = threads_asked()
+SHAPES = int(sys.argv[sys.argv.index("--shapes") + 1]) if "--shapes" in sys.argv else 10_000
+MEMORY_EVERY = max(SHAPES // 5, 1)
+
+Call = Callable[[Any], object]
+POOL = rng.standard_normal(1 << 18).astype(np.float32)
+WIDE = POOL.astype(np.float64)
+
+
+def matrix(rows: int, columns: int, pool: np.ndarray[Any, Any] = POOL) -> np.ndarray[Any, Any]:
+    """A matrix over memory that is warm already: what is timed is the call."""
+    return pool[: rows * columns].reshape(rows, columns)
+
+
+def definite(n: int) -> np.ndarray[Any, Any]:
+    return matrix(n, n, WIDE) + 4 * n * np.eye(n)
+
+
+def resident() -> int:
+    """Bytes of memory that the process holds now; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+# What makes the operand of the n-th call, and what Backline and NumPy do with it. Sides are distinct for distinct n.
+def _pair(n: int, pool: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    m, k = 8 + n % 100, 8 + n // 100
+    return matrix(m, k, pool), matrix(k, 64, pool)
+
+
+OPERATIONS: dict[str, tuple[Callable[[int], Any], Call, Call]] = {
+    "matmul float32": (lambda n: _pair(n, POOL), lambda p: backline.matmul(*p), lambda p: np.matmul(*p)),
+    "matmul float64": (lambda n: _pair(n, WIDE), lambda p: backline.matmul(*p), lambda p: np.matmul(*p)),
+    "solve float64": (
+        lambda n: (definite(4 + n % 60), matrix(4 + n % 60, 1 + n // 60, WIDE)),
+        lambda p: backline.linalg.solve(*p), lambda p: np.linalg.solve(*p),
+    ),
+    "fft complex64": (lambda n: POOL[: 16 + n].astype(np.complex64), backline.fft.fft, np.fft.fft),
+    "relu float32": (lambda n: _pair(n, POOL)[0], backline.nn.functional.relu, lambda x: np.maximum(x, 0)),
+    "norm float32": (lambda n: _pair(n, POOL)[0], backline.linalg.norm, np.linalg.norm),
+    "einsum float32": (
+        lambda n: _pair(n, POOL), lambda p: backline.einsum("ij,jk->ki", *p), lambda p: np.einsum("ij,jk->ki", *p),
+    ),
+}  # fmt: skip
+
+
+def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
+    """One row of the table: new shapes of operations, which take turns."""
+    times: dict[str, list[float]] = {"backline": [], "numpy": []}
+    calls = {name: OPERATIONS[name] for name in names}
+    for make, ours, theirs in calls.values():  # libraries are loaded, and what holds for all shapes is known
+        ours(make(shapes + 1)), theirs(make(shapes + 1))
+    start = grown = resident()
+    steps = []
+    for n in range(shapes):
+        make, ours, theirs = calls[names[n % len(names)]]
+        operand, pair = make(n), [("backline", ours), ("numpy", theirs)]
+        random.shuffle(pair)
+        for who, call in pair:
+            begin = time.perf_counter()
+            call(operand)
+            times[who].append(time.perf_counter() - begin)
+        if (n + 1) % MEMORY_EVERY == 0:
+            now = resident()
+            steps.append(f"{(now - grown) / 2**20:+.1f}")
+            grown = now
+    medians = {who: statistics.median(each) for who, each in times.items()}
+    choice = backline.explain()
+    on = f"{choice.library} {choice.algorithm}" if len(names) == 1 else f"{len(names)} operations"
+    note = f"{on}; MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
+    table.add(f"{label}, {shapes} shapes", medians, note)
+
+
+if __name__ == "__main__":
+    random.seed(1)
+    table = Table("new_shapes", ["numpy"])
+    for name in OPERATIONS:
+        measure([name], name, SHAPES if name.startswith("matmul") else max(SHAPES // 5, 1), table)
+    measure([*OPERATIONS], "a mix", SHAPES, table)
+    table.save(threads=threads, shapes=SHAPES)
