@@ -13,7 +13,7 @@ from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, TypedDict
 
-__all__ = ["Measured", "Op", "composites", "import_operations", "later", "operations"]
+__all__ = ["Measured", "Op", "composites", "import_operations", "operations"]
 
 # (generator of random numbers, array, Problem); naming NumPy's generator here would import numpy.random with the package.
 Sample = Callable[[Any, Any, Any], None]
@@ -83,26 +83,31 @@ class Op:
     compose: Callable[[Any, Any], Any] | None = None
 
 
+# Modules that have operations, in the order in which tables list these. They are imported when something in them is asked for.
+_MODULES = (
+    "ops.matrix_products", "ops.small_products", "fft", "linalg", "nn.functional", "nn.grad", "ops.einsum.einsum_operation",
+    "quantized", "sparse",
+)  # fmt: skip
+
+
 class _Operations(dict[str, Op]):
-    """Imports the modules that are imported late when an operation is asked for that is not there yet."""
+    """Imports modules until one brings an operation that is asked for and not there yet."""
 
     def __missing__(self, name: str) -> Op:
-        if not later:
-            raise KeyError(name)
-        import_operations()
-        return self[name]
+        for module in _MODULES:
+            import_module(f"backline.{module}")
+            if name in self:
+                return self[name]
+        raise KeyError(name)
 
 
 # By name.
 operations: dict[str, Op] = _Operations()
 # Names of operations composed of others, and of those that they call.
 composites: dict[str, tuple[str, ...]] = {}
-# Modules with further operations, which are imported when something in them is asked for; the package fills it.
-later: list[str] = []
 
 
 def import_operations() -> None:
     """Imports every module that has operations."""
-    while later:
-        import_module(later[0])
-        later.pop(0)
+    for module in _MODULES:
+        import_module(f"backline.{module}")

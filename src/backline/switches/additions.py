@@ -19,8 +19,6 @@ class Addition(DerivedSwitch):
     {'kernels.off': ('a', 'b')}
     """
 
-    __slots__ = ()
-
     def resolve(self, values: Mapping[str, Value]) -> Value:
         return values[self.nodes[0]]
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from ..records import Record
 from .switch import Value, nearest
 
 __all__ = ["AtLeast", "Between", "EachOf", "Pairs"]
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeast:
+class AtLeast(Record):
     """Numbers not below `bound`; not-a-number is refused.
 
     Examples
@@ -32,8 +31,7 @@ class AtLeast:
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Record):
     """Integers from `low` to `high`.
 
     Examples
@@ -56,8 +54,7 @@ class Between:
         return f"{self.low} (the nearest), or an integer above it, up to {self.high}"
 
 
-@dataclass(frozen=True, slots=True)
-class EachOf:
+class EachOf(Record):
     """Tuples whose every item is one of the names that `names()` returns at that moment."""
 
     names: Callable[[], Iterable[str]]
@@ -77,7 +74,7 @@ class EachOf:
         return f"{self.noun}: " + ", ".join(repr(name) for name in nearest(wrong, known))
 
 
-class Pairs:
+class Pairs(Record):
     """Tuples of texts such as "1=100": the index of a device and its number.
 
     Examples
@@ -88,12 +85,6 @@ class Pairs:
 
     def __call__(self, value: Value) -> bool:
         return isinstance(value, tuple) and all(re.fullmatch(r"[0-9]+=[0-9]+", item) for item in value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pairs)
-
-    def __hash__(self) -> int:
-        return hash(Pairs)
 
     def text(self, value: object, kind: type) -> str:
         """Returns the legal values as text."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from ..records import Record
 from .switch import Value, nearest
 
 __all__ = ["COMMON", "Strategies", "installed"]
@@ -33,8 +33,7 @@ def installed() -> tuple[str, ...]:
     return tuple(name for name in COMMON if name in there) + tuple(sorted(set(there) - {*COMMON}))
 
 
-@dataclass(frozen=True, slots=True)
-class Strategies:
+class Strategies(Record):
     """The names of `installed`. The package is imported only for a name that is not known without it."""
 
     def __call__(self, value: Value) -> bool:

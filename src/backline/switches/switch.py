@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
+from ..records import Record
 
 __all__ = ["FAMILIES", "DerivedSwitch", "EnumSwitch", "Legal", "Reduction", "Switch", "Value", "nearest", "show"]
 
@@ -102,8 +102,7 @@ class Legal(Protocol):
         """Returns the legal values as text, the nearest to `value` first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Record):
     """One declared setting.
 
     Parameters
@@ -155,7 +154,7 @@ class Switch:
     library: str | None = None
     as_attribute: bool = True
     in_flags: bool = True
-    variables: Mapping[str, Mapping[str, Value] | None] = field(default_factory=dict, hash=False)
+    variables: Mapping[str, Mapping[str, Value] | None] = {}
     unset: Value | None = None
 
     def __post_init__(self) -> None:
@@ -176,6 +175,9 @@ class Switch:
             raise BadValue(f"switch {self.name} has no doc.", remedy="say in one line what it does")
         if not callable(self.default):
             self.restore(self.default)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def env(self) -> str:
@@ -310,7 +312,6 @@ class Switch:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class EnumSwitch(Switch):
     """A switch for words that are also the members of an enumeration, in lower case.
 
@@ -323,7 +324,7 @@ class EnumSwitch(Switch):
     """
 
     enum: type[Enum] = Enum
-    synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)
+    synonyms: Mapping[str, str] = {}
 
     def check(self, value: object) -> Value:
         if isinstance(value, self.enum):
@@ -344,8 +345,6 @@ _REDUCTIONS: Final = {
 
 class Reduction(Switch):
     """Switch for sums in a short type: a bool, or two, ``(reduced, split_k)``. It reads as the first."""
-
-    __slots__ = ()
 
     def restore(self, value: object) -> Value:
         return value if isinstance(value, str) and value in _REDUCTIONS else self.check(value)
@@ -378,7 +377,6 @@ class Reduction(Switch):
         return self.check([_WORDS[word] for word in words])
 
 
-@dataclass(frozen=True, slots=True)
 class DerivedSwitch(Switch):
     """A switch without a value of its own: it is computed from others, and writing it writes those.
 
