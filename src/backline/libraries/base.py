@@ -12,6 +12,7 @@ from .. import _core
 from ..errors import LibraryFailed, NoKernel
 from ..native import loading
 from ..problems import Problem
+from ..records import Record
 from . import registry
 from .availability import Availability
 
@@ -157,8 +158,7 @@ class NoPlanner:
 NO_PLANNER = NoPlanner()
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Record):
     """Support of one library for one type of Problem.
 
     Attributes

@@ -8,10 +8,11 @@ that they cannot name its class: where a field is about a Problem, its type is A
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from inspect import Signature
 from typing import Any, Literal, TypedDict
+
+from ..records import Record
 
 __all__ = ["Measured", "Op", "composites", "import_operations", "operations"]
 
@@ -32,8 +33,7 @@ class Measured(TypedDict, total=False):
     bench: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(Record):
     """Row of one operation.
 
     Attributes
