@@ -8,9 +8,20 @@ somewhat longer than with a dataclass, so what is made on every call is none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import Parameter, Signature
 from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
 
 __all__ = ["Record"]
+
+
+class _Signature:
+    """Descriptor of ``__signature__``: made when `help` or `inspect` asks for it."""
+
+    def __get__(self, record: Record | None, kind: type[Record]) -> Signature:
+        usual = Parameter.POSITIONAL_OR_KEYWORD
+        defaults = {name: kind._defaults.get(name, Parameter.empty) for name in kind._fields}
+        parameters = [Parameter(name, usual, default=defaults[name], annotation=type_) for name, type_ in kind._fields.items()]
+        return Signature(parameters, return_annotation=None)
 
 
 @dataclass_transform(frozen_default=True)
@@ -32,11 +43,12 @@ class Record:
     AttributeError: a Point does not change: cannot set x
     """
 
-    _fields: ClassVar[Mapping[str, None]] = {}
+    _fields: ClassVar[Mapping[str, Any]] = {}  # with their annotations
     _defaults: ClassVar[Mapping[str, Any]] = {}
+    __signature__ = _Signature()
 
     def __init_subclass__(cls) -> None:
-        cls._fields = {**cls._fields, **dict.fromkeys(cls.__annotations__)}
+        cls._fields = {**cls._fields, **cls.__annotations__}
         cls._defaults = {**cls._defaults, **{name: vars(cls)[name] for name in cls._fields if name in vars(cls)}}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

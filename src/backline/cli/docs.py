@@ -12,8 +12,7 @@ from typing import Any
 from .. import libraries, switches
 from ..libraries import registry
 from ..switches.cpu_capability import NAMES, UpToDetected
-from ..switches.legal import AtLeast, Between, EachOf
-from ..switches.path_strategies import Strategies
+from ..switches.legal import AtLeast, Between, EachOf, Strategies
 from ..switches.precision_tree import FACTORY
 from ..switches.switch import FAMILIES, Reduction
 from .governed import families, made_of, waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -229,10 +229,10 @@ class Library(Availability):
         if self._row is not None:
             return self._row
         row = registry.find(self.name) or registry.LibraryInfo(self.name)  # not `openmp`: a plug-in would be imported for it
-        return replace(
-            row, title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
+        return row.replaced(
+            title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
             engines=self.engines,
-        )  # fmt: skip
+        )
 
     def loaded(self) -> bool:
         """Whether asking it anything costs no more than the answer: there is no file to load, or it was tried."""

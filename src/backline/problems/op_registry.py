@@ -7,9 +7,10 @@ that they cannot name its class: where a field is about a Problem, its type is A
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from inspect import Signature
+from types import ModuleType
 from typing import Any, Literal, TypedDict
 
 from ..records import Record
@@ -91,17 +92,30 @@ _MODULES = (
 
 
 class _Operations(dict[str, Op]):
-    """Imports modules until one brings an operation that is asked for and not there yet."""
+    """The rows by name. Modules are imported until one brings the operation that is asked for; views list what is there."""
 
     def __missing__(self, name: str) -> Op:
-        for module in _MODULES:
-            import_module(f"backline.{module}")
-            if name in self:
-                return self[name]
-        raise KeyError(name)
+        if name not in self:
+            raise KeyError(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        known = super().__contains__
+        return known(name) or any(known(name) for _ in _imported())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
-# By name.
+def _imported() -> Iterator[ModuleType]:
+    """Yields the modules that have operations, each imported before it."""
+    for module in _MODULES:
+        yield import_module(f"backline.{module}")
+
+
 operations: dict[str, Op] = _Operations()
 # Names of operations composed of others, and of those that they call.
 composites: dict[str, tuple[str, ...]] = {}
@@ -109,5 +123,5 @@ composites: dict[str, tuple[str, ...]] = {}
 
 def import_operations() -> None:
     """Imports every module that has operations."""
-    for module in _MODULES:
-        import_module(f"backline.{module}")
+    for _ in _imported():
+        pass

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from ..records import Record
 from .switch import Value, nearest
 
-__all__ = ["AtLeast", "Between", "EachOf", "Pairs"]
+__all__ = ["AtLeast", "Between", "EachOf", "Pairs", "Strategies", "installed_strategies"]
 
 
 class AtLeast(Record):
@@ -89,3 +90,37 @@ class Pairs(Record):
     def text(self, value: object, kind: type) -> str:
         """Returns the legal values as text."""
         return "texts of a device's index and a number, such as ('1=100',)"
+
+
+STRATEGIES: Final = (
+    "auto", "greedy", "optimal", "auto-hq", "branch-1", "branch-2", "branch-all", "dp", "dynamic-programming", "eager",
+    "opportunistic", "random-greedy", "random-greedy-128",
+)  # fmt: skip
+"""Those of opt_einsum 3.4, the least version that Backline takes."""
+
+
+def installed_strategies() -> tuple[str, ...]:
+    """Returns the names of all strategies, also those that were registered with opt_einsum, which is imported for this.
+
+    Examples
+    --------
+    >>> {"auto", "dp", "random-greedy"} <= set(installed_strategies())
+    True
+    """
+    try:
+        from opt_einsum import paths
+    except ImportError:
+        return STRATEGIES
+    there: Mapping[str, object] = paths._PATH_OPTIONS
+    return tuple(name for name in STRATEGIES if name in there) + tuple(sorted(set(there) - {*STRATEGIES}))
+
+
+class Strategies(Record):
+    """The names of `installed_strategies`. The package is imported only for a name that is not known without it."""
+
+    def __call__(self, value: Value) -> bool:
+        return value in STRATEGIES or value in installed_strategies()
+
+    def text(self, value: object, kind: type) -> str:
+        """Returns the legal values as text, the nearest to `value` first."""
+        return ", ".join(repr(name) for name in nearest(str(value), dict.fromkeys(installed_strategies())))
