@@ -329,12 +329,12 @@ def stubs() -> dict[str, str]:
     """
     from importlib import import_module
 
-    from ..backends import _made_modules
+    from ..backends import _module_finder
 
     caches = {"plan_cache": "PlanCache", "fft_plan_cache": "FftPlanCache"}
     texts = {}
     for row in registry.ROWS:
-        if row.backend and import_module(f"backline.backends.{row.backend}").__file__ == _made_modules.__file__:
+        if row.backend and import_module(f"backline.backends.{row.backend}").__file__ == _module_finder.__file__:
             classes = sorted(caches[cache] for cache in row.caches)
             lines = ["# Made by `backline.cli.docs.write_stubs` from the row of the library. Do not edit."]
             lines += [f"from ..switches.switch_module import {', '.join(classes)}"] if classes else []

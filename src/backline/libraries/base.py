@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "NO_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
+    "BORROWED", "NULL_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
     "planner_for",
 ]  # fmt: skip
 
@@ -137,7 +137,7 @@ class Planner(Protocol):
         """Keeps the vendor's plan that was the fastest for a key, its time, and how many were timed at most (0: all)."""
 
 
-class NoPlanner:
+class NullPlanner:
     """The Planner of a library that is used without the engine: it keeps nothing, and there are no plans of other libraries."""
 
     def chosen(self, problem: Problem) -> Any:
@@ -155,7 +155,7 @@ class NoPlanner:
         pass
 
 
-NO_PLANNER = NoPlanner()
+NULL_PLANNER = NullPlanner()
 
 
 class Handler(Record):
@@ -249,7 +249,7 @@ class Library(Availability):
         """Returns the first argument of the functions of `handlers`."""
         return self
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         """Yields the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
         handler = self.handlers.get(type(problem))
         if not self.available():
@@ -259,7 +259,7 @@ class Library(Availability):
         else:
             yield from handler.algorithms(self.context(planner), problem, threads if self.threaded else 1)
 
-    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NULL_PLANNER) -> Any:
         """Returns the Plan: a callable of the arrays of the call."""
         handler = self.handlers.get(type(problem))
         if handler is None:

@@ -17,7 +17,7 @@ from ..problems import Problem
 from ..switches import plugins
 from ..switches.plugin_file import DEVICES, line_of
 from ..switches.switch import show
-from .base import LEVELS, NO_PLANNER, Algorithm, Library, Planner, Refusal, planner_for
+from .base import LEVELS, NULL_PLANNER, Algorithm, Library, Planner, Refusal, planner_for
 
 __all__ = ["Plugged"]
 
@@ -139,7 +139,7 @@ class Plugged(Library):
         except Exception:  # any error of its own; an absent library has no version either
             return None
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         made = self.load()
         if made is None:
             yield Refusal(self.name, "", self.reason())
@@ -181,7 +181,7 @@ class Plugged(Library):
             return f"level must be one of {', '.join(LEVELS)}, and basis one of {', '.join(_BASES)}"
         return ""
 
-    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NULL_PLANNER) -> Any:
         made = self.load()
         if made is None:
             raise BackendUnavailable(self.reason())
