@@ -20,13 +20,6 @@ from .determinism import (
     set_float32_matmul_precision,
     use_deterministic_algorithms,
 )
-from .engine.explanation import explain
-from .ops.matrix_chains import chain_matmul, tensordot
-from .ops.matrix_products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
-from .ops.packed_matrix import prepack
-from .ops.seeds import manual_seed
-from .ops.small_products import addbmm, cross, diagonal, inner, kron, trace, vander
-from .problems.op_registry import later
 from .settings import (
     get_num_interop_threads,
     get_num_threads,
@@ -39,10 +32,16 @@ from .settings import (
 
 if TYPE_CHECKING:
     from . import cuda, fft, linalg, nn, quantized, sparse, utils
+    from .engine.explanation import explain
     from .ops.distances import cdist
     from .ops.einsum.einsum_operation import einsum
     from .ops.exponential import matrix_exp
     from .ops.factorizations import cholesky_inverse, cholesky_solve
+    from .ops.matrix_chains import chain_matmul, tensordot
+    from .ops.matrix_products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
+    from .ops.packed_matrix import prepack
+    from .ops.seeds import manual_seed
+    from .ops.small_products import addbmm, cross, diagonal, inner, kron, trace, vander
     from .ops.symmetric_indefinite import orgqr
 
 __all__ = [
@@ -55,15 +54,22 @@ __all__ = [
     "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
 ]  # fmt: skip
 
-# Parts that few programs need at once are imported when they are asked for.
+# The switchboard is imported with the package; operations when one of their names is first asked for.
 _LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "quantized", "sparse", "utils"), "")
-later += ["backline.fft", "backline.linalg", "backline.nn.functional", "backline.nn.grad", "backline.ops.einsum.einsum_operation"]
-later += ["backline.quantized", "backline.sparse"]
-_LATER |= dict.fromkeys(("cholesky_inverse", "cholesky_solve"), "ops.factorizations")
-_LATER |= {
-    "cdist": "ops.distances", "einsum": "ops.einsum.einsum_operation", "matrix_exp": "ops.exponential",
-    "orgqr": "ops.symmetric_indefinite",
-}  # fmt: skip
+for _module, _names in {
+    "engine.explanation": "explain",
+    "ops.distances": "cdist",
+    "ops.einsum.einsum_operation": "einsum",
+    "ops.exponential": "matrix_exp",
+    "ops.factorizations": "cholesky_inverse cholesky_solve",
+    "ops.matrix_chains": "chain_matmul tensordot",
+    "ops.matrix_products": "addmm baddbmm bmm dot matmul mm mv outer vdot",
+    "ops.packed_matrix": "prepack",
+    "ops.seeds": "manual_seed",
+    "ops.small_products": "addbmm cross diagonal inner kron trace vander",
+    "ops.symmetric_indefinite": "orgqr",
+}.items():
+    _LATER |= dict.fromkeys(_names.split(), _module)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ from typing import cast
 from . import _core, switches
 from .errors import BadType
 from .switches import Scope, Switch
-from .switches.default_threads import MOST_THREADS
 from .switches.legal import Between
+from .switches.starting_values import MOST_THREADS
 from .switches.switch import show
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -99,8 +98,8 @@ def test_where_nothing_can_be_measured_that_is_said(monkeypatch: pytest.MonkeyPa
 
 def test_measuring_puts_arrays_on_the_device_and_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[str] = []
-    kind = dataclasses.replace(
-        array_kinds.kind_of(ndarray(A)), kind="cuda", put=lambda a, device: ndarray(a), get=lambda a: a.values, wait=waited.append
+    kind = array_kinds.kind_of(ndarray(A)).replaced(
+        kind="cuda", put=lambda a, device: ndarray(a), get=lambda a: a.values, wait=waited.append
     )
     array_kinds.register(kind)
     monkeypatch.setitem(sys.modules, "standin", sys)

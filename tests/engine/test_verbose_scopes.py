@@ -23,7 +23,7 @@ from backline.engine import verbose_scopes
 from backline.errors import BackendUnavailable, BadType, BadValue
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.verbosity_control import read_mkl, read_onednn, voice_of
-from backline.switches.initial_verbosity import starting_mkl, starting_mkldnn
+from backline.switches.starting_values import starting_mkl, starting_mkldnn
 from support import algorithms, clean, need, problem_of, python
 
 pytestmark = pytest.mark.usefixtures("clean")

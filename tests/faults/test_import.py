@@ -54,7 +54,7 @@ def test_import_brings_in_nothing_heavy() -> None:
     assert not roots, roots
     foreign = [m for m in new if not m.startswith("backline")]
     assert len(foreign) <= 12, foreign
-    assert len(new) <= 84, f"{len(new)} modules: {new}"
+    assert len(new) <= 45, f"{len(new)} modules: {new}"
 
 
 def test_asking_what_is_available_never_raises_and_is_quiet() -> None:

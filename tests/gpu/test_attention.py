@@ -14,7 +14,7 @@ import backline
 from backline import switches
 from backline.errors import BacklineError, NoKernel
 from backline.libraries import attention_constraints
-from backline.libraries.base import NO_PLANNER
+from backline.libraries.base import NULL_PLANNER
 from backline.libraries.cuda.common import bindings
 from backline.libraries.cuda.cudnn import library as cudnn
 from backline.libraries.cuda.cudnn.sdpa_graphs import attention_recipe
@@ -225,7 +225,7 @@ def test_how_exact_cudnn_is_in_float32(row: Any, xp: Any, rehearsed: bool, devic
     if plans:
         try:
             with xp.cuda.Device(0):
-                run = cudnn._Attention(problem, attention_recipe(problem, "sdpa"), bindings.cudnn(), 0, NO_PLANNER)
+                run = cudnn._Attention(problem, attention_recipe(problem, "sdpa"), bindings.cudnn(), 0, NULL_PLANNER)
                 error = deviation(run(*given.values()), case.wanted[0])
             text = f"error {error:.2g}: {'no' if error <= TF32_SHOWS else 'yes, it is reduced to'} TF32 ({plans[0]})"
         except (BacklineError, bindings.cudnn().cudnnGraphNotSupportedError, RuntimeError) as error:

@@ -128,9 +128,9 @@ def test_one_file_with_several_libraries(build: Build) -> None:
     ],
 )  # fmt: skip
 def test_who_brought_it(path: str, who: str) -> None:
-    assert owner(path, replace(families()[0], distribution="wheel"), prefix="/v") == who
+    assert owner(path, families()[0].replaced(distribution="wheel"), prefix="/v") == who
     if who == "wheel":
-        assert owner(path, replace(families()[0], distribution=""), prefix="/v") == "environment"
+        assert owner(path, families()[0].replaced(distribution=""), prefix="/v") == "environment"
 
 
 # --- this process and others

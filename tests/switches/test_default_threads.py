@@ -7,7 +7,7 @@ import os
 import pytest
 
 from backline import processors
-from backline.switches import default_threads
+from backline.switches import starting_values
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_the_larger_variable_wins_and_bad_ones_do_not_count(machine, monkeypatch
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    assert default_threads.starting_threads() == expected
+    assert starting_values.starting_threads() == expected
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks on this system")

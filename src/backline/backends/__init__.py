@@ -29,10 +29,10 @@ from ..switches.prop_module import FP32Precision as _FP32Precision
 from ..switches.prop_module import precision_getter as _get_fp32_precision_getter
 from ..switches.prop_module import precision_setter as _set_fp32_precision_setter
 from ..switches.switch import show as _show
-from . import _made_modules, _module_factory
+from . import _module_factory, _module_finder
 from . import _validators as _validators
 
-_MODULES = _made_modules.Names()
+_MODULES = _module_finder.Names()
 
 __all__ = [
     *_MODULES, "ContextProp", "GenericModule", "PropModule", "benchmark", "benchmark_limit", "determinism_level", "deterministic",

@@ -201,8 +201,11 @@ def flags_of(
 
     def flags(*args: object, **kwargs: object) -> switches.Scope:
         if not args and lenient is None:
+            named: dict[str, object] = {}
             try:  # the usual form, at its least cost
-                return switches.make_scope(title, {names[name]: value for name, value in kwargs.items()}, depth=2)
+                for name, value in kwargs.items():
+                    named[names[name]] = value
+                return switches.make_scope(title, named, depth=2)
             except KeyError:
                 pass
         values = _bind(title, names, args, kwargs)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from .. import switches
 from ..errors import BadValue
-from ..switches import Value, workspaces
+from ..switches import Value, starting_values
 from . import _module_factory
 
 __all__: list[str] = []
@@ -73,19 +73,19 @@ def _on_cuda(switch: str) -> Callable[[Value], None]:
 
 
 def _cublas_size(value: Value) -> Value:
-    if value != workspaces.RECOMMENDED:
+    if value != starting_values.RECOMMENDED:
         return value
     from ..libraries import devices
 
-    return workspaces.recommended(devices.capability(devices.current()))
+    return starting_values.recommended(devices.capability(devices.current()))
 
 
 def _cublaslt_size(value: Value) -> Value:
     whole = switches.get("cuda.cublas_workspace_size")
-    if value == workspaces.RECOMMENDED:
+    if value == starting_values.RECOMMENDED:
         return whole
     assert isinstance(value, int) and isinstance(whole, int)
-    return min(value, whole) if workspaces.shared() else value
+    return min(value, whole) if starting_values.shared() else value
 
 
 switches.attach("cuda.cublas_workspace_size", _on_cuda("cuda.cublas_workspace_size"), _cublas_size)

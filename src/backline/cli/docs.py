@@ -12,8 +12,7 @@ from typing import Any
 from .. import libraries, switches
 from ..libraries import plugins, registry
 from ..switches.cpu_capability import NAMES, UpToDetected
-from ..switches.legal import AtLeast, Between, EachOf
-from ..switches.path_strategies import Strategies
+from ..switches.legal import AtLeast, Between, EachOf, Strategies
 from ..switches.precision_tree import FACTORY
 from ..switches.switch import FAMILIES, Reduction
 from .governed import families, made_of, waiting
@@ -326,12 +325,12 @@ def stubs() -> dict[str, str]:
     """
     from importlib import import_module
 
-    from ..backends import _made_modules
+    from ..backends import _module_finder
 
     caches = {"plan_cache": "PlanCache", "fft_plan_cache": "FftPlanCache"}
     texts = {}
     for row in registry.ROWS:
-        if row.backend and import_module(f"backline.backends.{row.backend}").__file__ == _made_modules.__file__:
+        if row.backend and import_module(f"backline.backends.{row.backend}").__file__ == _module_finder.__file__:
             classes = sorted(caches[cache] for cache in row.caches)
             lines = ["# Made by `backline.cli.docs.write_stubs` from the row of the library. Do not edit."]
             lines += [f"from ..switches.switch_module import {', '.join(classes)}"] if classes else []

@@ -7,7 +7,7 @@ from typing import Any
 from .. import _core
 from ..errors import BadType, BadValue
 from ..problems import Problem
-from ..problems.op_registry import composites, import_operations, operations
+from ..problems.op_registry import composites, operations
 from .choice import Choice
 from .choose import choose
 
@@ -52,9 +52,7 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
         return choose(op.problem(*args, **kwargs), measure=False)
     name = op if isinstance(op, str) else f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', '')}"
     name = name.removeprefix("backline.")
-    if name not in operations:
-        import_operations()
-    if name in composites:
+    if name not in operations and name in composites:
         parts = " and ".join(composites[name])
         raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"explain {parts}, or trace() a run of it")
     if name not in operations:

@@ -126,96 +126,46 @@ def _numbers(value: Any, name: str) -> Any:
         raise ValueError(f"{name} must be a scalar or iterable of integers") from None
 
 
-def _one(function: Any) -> Callable[..., Any]:
-    """Of one dimension."""
+# Parameters of SciPy's functions after the array, in their order, with the defaults.
+_COMMON: dict[str, Any] = {"norm": None, "overwrite_x": False, "workers": None}
+_ONE = {"n": None, "axis": -1, **_COMMON}
+_TWO = {"s": None, "axes": (-2, -1), **_COMMON}
+_SEVERAL = {"s": None, "axes": None, **_COMMON}
+_COSINE = {"type": 2, **_ONE, "orthogonalize": None}
+_COSINES = {"type": 2, **_SEVERAL, "orthogonalize": None}
 
-    def call(
-        x: Any,
-        n: Any = None,
-        axis: Any = -1,
-        norm: Any = None,
-        overwrite_x: Any = False,
-        workers: Any = None,
-        *,
-        plan: Any = None,
-    ) -> Any:
+
+def _transform(function: Any, parameters: dict[str, Any]) -> Callable[..., Any]:
+    """Returns the function that SciPy's own one of these parameters is replaced by."""
+
+    def call(x: Any, *args: Any, plan: Any = None, **keywords: Any) -> Any:
+        given = {**parameters, **dict(zip(parameters, args, strict=False)), **keywords}  # SciPy has checked their names
         array = _array(x)
         if array is NotImplemented:
             return NotImplemented
-        keywords = {"overwrite_input": True} if overwrite_x else {}
-        return _run(function, workers, plan, array, n, axis, norm, **keywords)
-
-    return call
-
-
-def _several(function: Any, default: tuple[int, ...] | None) -> Callable[..., Any]:
-    """Of two dimensions or more."""
-
-    def call(
-        x: Any,
-        s: Any = None,
-        axes: Any = default,
-        norm: Any = None,
-        overwrite_x: Any = False,
-        workers: Any = None,
-        *,
-        plan: Any = None,
-    ) -> Any:
-        array, axes = _array(x), _numbers(axes, "axes")
-        if array is NotImplemented or axes == () or (axes is None and array.ndim == 0):
-            return NotImplemented  # without axes SciPy returns the input itself
-        keywords = {"overwrite_input": True} if overwrite_x else {}
-        return _run(function, workers, plan, array, _numbers(s, "shape"), axes, norm, **keywords)
-
-    return call
-
-
-def _cosine(function: Any) -> Callable[..., Any]:
-    def call(
-        x: Any,
-        type: Any = 2,
-        n: Any = None,
-        axis: Any = -1,
-        norm: Any = None,
-        overwrite_x: Any = False,
-        workers: Any = None,
-        orthogonalize: Any = None,
-    ) -> Any:
-        array = _array(x)
-        if array is NotImplemented:
-            return NotImplemented
-        keywords = {"overwrite_input": True} if overwrite_x else {}
-        ortho = None if orthogonalize is None else bool(orthogonalize)
-        return _run(function, workers, None, array, type, n, axis, norm, ortho, **keywords)
-
-    return call
-
-
-def _cosines(function: Any) -> Callable[..., Any]:
-    def call(
-        x: Any,
-        type: Any = 2,
-        s: Any = None,
-        axes: Any = None,
-        norm: Any = None,
-        overwrite_x: Any = False,
-        workers: Any = None,
-        orthogonalize: Any = None,
-    ) -> Any:
-        array, axes = _array(x), _numbers(axes, "axes")
-        if array is NotImplemented or axes == () or (axes is None and array.ndim == 0):
-            return NotImplemented
-        keywords = {"overwrite_input": True} if overwrite_x else {}
-        ortho = None if orthogonalize is None else bool(orthogonalize)
-        return _run(function, workers, None, array, type, _numbers(s, "shape"), axes, norm, ortho, **keywords)
+        if "n" in given:
+            where = given["n"], given["axis"]
+        else:
+            where = _numbers(given["s"], "shape"), _numbers(given["axes"], "axes")
+            if where[1] == () or (where[1] is None and array.ndim == 0):
+                return NotImplemented  # without axes SciPy returns the input itself
+        rest = {"overwrite_input": True} if given["overwrite_x"] else {}
+        if "type" not in given:
+            return _run(function, given["workers"], plan, array, *where, given["norm"], **rest)
+        orthogonalize = None if given["orthogonalize"] is None else bool(given["orthogonalize"])
+        return _run(function, given["workers"], plan, array, given["type"], *where, given["norm"], orthogonalize, **rest)
 
     return call
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _one(getattr(_fft, name)) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
-    **{name: _several(getattr(_fft, name), (-2, -1)) for name in ("fft2", "ifft2", "rfft2", "irfft2", "hfft2", "ihfft2")},
-    **{name: _several(getattr(_fft, name), None) for name in ("fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn")},
-    **{name: _cosine(getattr(_fft, name)) for name in ("dct", "idct", "dst", "idst")},
-    **{name: _cosines(getattr(_fft, name)) for name in ("dctn", "idctn", "dstn", "idstn")},
+    f"{kind}{suffix}": _transform(getattr(_fft, f"{kind}{suffix}"), parameters)
+    for kinds, suffix, parameters in (
+        (("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"), "", _ONE),
+        (("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"), "2", _TWO),
+        (("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"), "n", _SEVERAL),
+        (("dct", "idct", "dst", "idst"), "", _COSINE),
+        (("dct", "idct", "dst", "idst"), "n", _COSINES),
+    )
+    for kind in kinds
 }

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .. import switches
 from ..switches.switch_registry import on_unknown
 from . import registry
-from .base import Algorithm, Library, PythonPlan, Refusal
 from .registry import LibraryInfo
+
+if TYPE_CHECKING:
+    from .base import Algorithm, Library, PythonPlan, Refusal
 
 __all__ = [
     "Algorithm", "Library", "LibraryInfo", "PythonPlan", "Refusal", "all_libraries", "get", "info", "is_loaded",
@@ -207,6 +210,14 @@ def all_libraries() -> Iterator[Library]:
     """Yields every library that can run calls, in order."""
     for name in names():
         yield get(name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Algorithm", "Library", "PythonPlan", "Refusal"):  # with what they import, too much for `import backline`
+        from . import base
+
+        return getattr(base, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 for _row in registry.ROWS:

@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import _core
 from ..problems.memory_layout import contiguous_strides
+from ..records import Record
 
 __all__ = [
     "ArrayKind",
@@ -42,8 +43,7 @@ class Described:
     device: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayKind:
+class ArrayKind(Record):
     """One kind of array.
 
     Attributes

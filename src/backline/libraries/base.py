@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -12,6 +12,7 @@ from .. import _core
 from ..errors import LibraryFailed, NoKernel
 from ..native import loading
 from ..problems import Problem
+from ..records import Record
 from . import registry
 from .availability import Availability
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "NO_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
+    "BORROWED", "NULL_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
     "planner_for",
 ]  # fmt: skip
 
@@ -136,7 +137,7 @@ class Planner(Protocol):
         """Keeps the vendor's plan that was the fastest for a key, its time, and how many were timed at most (0: all)."""
 
 
-class NoPlanner:
+class NullPlanner:
     """The Planner of a library that is used without the engine: it keeps nothing, and there are no plans of other libraries."""
 
     def chosen(self, problem: Problem) -> Any:
@@ -154,11 +155,10 @@ class NoPlanner:
         pass
 
 
-NO_PLANNER = NoPlanner()
+NULL_PLANNER = NullPlanner()
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Record):
     """Support of one library for one type of Problem.
 
     Attributes
@@ -249,10 +249,10 @@ class Library(Availability):
         if self._row is not None:
             return self._row
         row = registry.find(self.name) or registry.LibraryInfo(self.name)
-        return replace(
-            row, title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
+        return row.replaced(
+            title=self.title, switch=self.switch, families=self.families, devices=self.devices, kernels=self.kernels,
             engines=self.engines,
-        )  # fmt: skip
+        )
 
     def loaded(self) -> bool:
         """Whether asking it anything costs no more than the answer: there is no file to load, or it was tried."""
@@ -273,7 +273,7 @@ class Library(Availability):
         """Returns the first argument of the functions of `handlers`."""
         return self
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         """Returns the algorithms for a Problem on at most that many threads, and the reasons for those that are lacking."""
         handler = self.handlers.get(type(problem))
         if not self.available():
@@ -282,7 +282,7 @@ class Library(Availability):
             return iter((Refusal(self.name, "", f"{self.title} has no {problem.op}"),))
         return iter(handler.algorithms(self.context(planner), problem, threads if self.threaded else 1))
 
-    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NULL_PLANNER) -> Any:
         """Returns the Plan: a callable of the arrays of the call."""
         handler = self.handlers.get(type(problem))
         if handler is None:

@@ -15,7 +15,7 @@ from ..errors import BackendUnavailable
 from ..problems import Problem
 from ..switches.switch import show
 from . import plugins
-from .base import LEVELS, NO_PLANNER, Algorithm, FileLibrary, Library, Planner, Refusal, planner_for
+from .base import LEVELS, NULL_PLANNER, Algorithm, FileLibrary, Library, Planner, Refusal, planner_for
 from .plugin_search import Plugin, line_of, remedy, words_of
 
 __all__ = ["make"]
@@ -120,7 +120,7 @@ class _Guarded(Library):
         except Exception:  # any error of its own; `algorithms` tells
             return True
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         try:
             listed = list(super().algorithms(problem, threads, *planner_for(self, planner)))
         except Exception as error:  # any error of its own
@@ -158,7 +158,7 @@ class _Guarded(Library):
             return f"level must be one of {', '.join(LEVELS)}, and basis one of {', '.join(_BASES)}"
         return ""
 
-    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NULL_PLANNER) -> Any:
         try:
             plan = super().prepare(problem, algorithm, *planner_for(self, planner))
             if not callable(plan):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..problems import Problem
 from . import overrides
-from .base import NO_PLANNER, Algorithm, Library, Planner, PythonPlan, Refusal
+from .base import NULL_PLANNER, Algorithm, Library, Planner, PythonPlan, Refusal
 
 __all__ = ["PythonKernels"]
 
@@ -33,7 +33,7 @@ class PythonKernels(Library):
             found[f"{name} {same + 1}" if same else name] = verdict
         return found
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         for name, verdict in self._considered(problem).items():
             if verdict.reason:
                 yield Refusal(self.name, name, verdict.reason, verdict.switch)
@@ -44,7 +44,7 @@ class PythonKernels(Library):
                     library=self.name, name=name, level="off", traits=("override", which), note="in the operation's place"
                 )
 
-    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NO_PLANNER) -> Any:
+    def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NULL_PLANNER) -> Any:
         return PythonPlan(self._considered(problem)[algorithm.name].override.function)
 
     def details(self) -> dict[str, Any]:

@@ -8,9 +8,10 @@ that is recognised or looked for, and that runs no calls.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from ..records import Record
 
 if TYPE_CHECKING:
     from ..native.library_search import LibrarySpec
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ROWS", "LibraryInfo", "add", "changed", "changes", "enabling_switch", "find", "implemented_by", "remove", "rows"]
 
 
-@dataclass(frozen=True, eq=False)
-class LibraryInfo:
+class LibraryInfo(Record):
     """The row of one library.
 
     Attributes
@@ -135,7 +135,7 @@ class LibraryInfo:
         for field in ("title", "backend", "switch", "about", "shown_as"):  # in this order: defaults name earlier fields
             text = getattr(self, field)
             if "{" in text:
-                object.__setattr__(self, field, text.format(name=self.name, title=self.title, backend=self.backend or self.name))
+                vars(self)[field] = text.format(name=self.name, title=self.title, backend=self.backend or self.name)
 
     @property
     def loads_file(self) -> bool:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import _core, libraries
-from ..switches.initial_verbosity import starting_mkl, starting_mkldnn
+from ..switches.starting_values import starting_mkl, starting_mkldnn
 from . import registry
 from .base import Library
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -268,7 +267,7 @@ def _weighted(weights: Array, value: Array, taken: Array | None) -> Array:
     return np.asarray(total)
 
 
-_row = operations[f"nn.functional.{WHERE}"] = replace(operations[f"nn.functional.{WHERE}"], compose=_composed)
+_row = operations[f"nn.functional.{WHERE}"] = operations[f"nn.functional.{WHERE}"].replaced(compose=_composed)
 
 
 def _register(function: Any, check: Any) -> None:
@@ -277,7 +276,7 @@ def _register(function: Any, check: Any) -> None:
     def build(*args: Any, **kwargs: Any) -> Any:
         return accepted(lambda *a, **k: _row.build(*check(*a, **k)), names, args, kwargs)
 
-    operations[name] = replace(_row, name=name, build=build, signature=inspect.signature(function))
+    operations[name] = _row.replaced(name=name, build=build, signature=inspect.signature(function))
 
 
 _register(multi_head_attention, checked)

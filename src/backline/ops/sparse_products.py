@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -309,7 +308,7 @@ def _explained_search(input: Any, other: Any) -> Any:
 
 # What `explain` is given is what the functions here are given.
 for _name, _build in (("sparse.matmul", _explained_matmul), ("sparse.search", _explained_search)):
-    operations[_name] = replace(operations[_name], build=_build, signature=inspect.signature(_build))
+    operations[_name] = operations[_name].replaced(build=_build, signature=inspect.signature(_build))
 
 for _each in (CompressedMatrix, ProductWay, compress, matmul, search, to_sparse_semi_structured):
     _each.__module__ = MODULE

@@ -7,13 +7,15 @@ that they cannot name its class: where a field is about a Problem, its type is A
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from inspect import Signature
+from types import ModuleType
 from typing import Any, Literal, TypedDict
 
-__all__ = ["Measured", "Op", "composites", "import_operations", "later", "operations"]
+from ..records import Record
+
+__all__ = ["Measured", "Op", "composites", "import_operations", "operations"]
 
 # (generator of random numbers, array, Problem); naming NumPy's generator here would import numpy.random with the package.
 Sample = Callable[[Any, Any, Any], None]
@@ -32,8 +34,7 @@ class Measured(TypedDict, total=False):
     bench: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Op(Record):
     """Row of one operation.
 
     Attributes
@@ -83,26 +84,44 @@ class Op:
     compose: Callable[[Any, Any], Any] | None = None
 
 
+# Modules that have operations, in the order in which tables list these. They are imported when something in them is asked for.
+_MODULES = (
+    "ops.matrix_products", "ops.small_products", "fft", "linalg", "nn.functional", "nn.grad", "ops.einsum.einsum_operation",
+    "quantized", "sparse",
+)  # fmt: skip
+
+
 class _Operations(dict[str, Op]):
-    """Imports the modules that are imported late when an operation is asked for that is not there yet."""
+    """The rows by name. Modules are imported until one brings the operation that is asked for; views list what is there."""
 
     def __missing__(self, name: str) -> Op:
-        if not later:
+        if name not in self:
             raise KeyError(name)
-        import_operations()
-        return self[name]
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        known = super().__contains__
+        return known(name) or any(known(name) for _ in _imported())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
-# By name.
+def _imported() -> Iterator[ModuleType]:
+    """Yields the modules that have operations, each imported before it."""
+    for module in _MODULES:
+        yield import_module(f"backline.{module}")
+
+
 operations: dict[str, Op] = _Operations()
 # Names of operations composed of others, and of those that they call.
 composites: dict[str, tuple[str, ...]] = {}
-# Modules with further operations, which are imported when something in them is asked for; the package fills it.
-later: list[str] = []
 
 
 def import_operations() -> None:
     """Imports every module that has operations."""
-    while later:
-        import_module(later[0])
-        later.pop(0)
+    for _ in _imported():
+        pass

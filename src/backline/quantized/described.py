@@ -106,7 +106,7 @@ for _name, _arguments, _of_shapes_alone in (
 ):  # fmt: skip
     _row = operations[f"quantized.{_name}"]
     _signature = inspect.signature(getattr(ops, _name))
-    operations[_row.name] = replace(_row, build=_builder(_name, _arguments, _of_shapes_alone), signature=_signature)
+    operations[_row.name] = _row.replaced(build=_builder(_name, _arguments, _of_shapes_alone), signature=_signature)
 
 # It is the one before on arrays of another kind, and has no name of its own for users.
 del operations["quantized.linear_dynamic_there"]

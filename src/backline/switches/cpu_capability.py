@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from functools import lru_cache
 
+from ..records import Record
 from .switch import Value, nearest
 
 __all__ = ["NAMES", "UpToDetected", "at_most", "detected", "legal_words", "starting_capability", "word_of"]
@@ -91,7 +92,7 @@ def starting_capability() -> tuple[str, str]:
     return detected(), "this processor"
 
 
-class UpToDetected:
+class UpToDetected(Record):
     """Legal values of a cap: the words that this processor reaches.
 
     Examples
@@ -102,12 +103,6 @@ class UpToDetected:
 
     def __call__(self, value: Value) -> bool:
         return value in legal_words()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UpToDetected)
-
-    def __hash__(self) -> int:
-        return hash(UpToDetected)
 
     def text(self, value: object, kind: type) -> str:
         """Returns the legal values as text, the nearest to `value` first."""

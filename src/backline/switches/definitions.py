@@ -8,14 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .additions import Addition
 from .cpu_capability import UpToDetected, starting_capability
-from .default_threads import MOST_THREADS, starting_threads
-from .enumerations import BlasBackend, LinalgBackend, ROCmFABackend
-from .initial_verbosity import starting_mkl, starting_mkldnn
-from .legal import AtLeast, Between, EachOf, Pairs
+from .legal import AtLeast, Between, EachOf, Pairs, Strategies
 from .lookup import library_names
-from .path_strategies import Strategies
 from .precision_tree import (
     CUDA,
     CUDA_MATMUL,
@@ -28,9 +23,17 @@ from .precision_tree import (
     Precision,
     TF32Switch,
 )
-from .switch import FAMILIES, EnumSwitch, Reduction, Switch
+from .starting_values import (
+    MOST_THREADS,
+    RECOMMENDED,
+    starting_cublas,
+    starting_cublaslt,
+    starting_mkl,
+    starting_mkldnn,
+    starting_threads,
+)
+from .switch import FAMILIES, Addition, EnumSwitch, Reduction, Switch
 from .switch_registry import register
-from .workspaces import RECOMMENDED, starting_cublas, starting_cublaslt
 
 __all__ = ["KERNELS"]
 
@@ -140,16 +143,16 @@ _CPU = (
 
 _CUDA = (
     EnumSwitch("cuda.preferred_linalg_library", str, "default", ("default", "cusolver", "magma"),
-               "Library tried first for linear algebra on CUDA arrays.", ("linalg",), as_attribute=False, enum=LinalgBackend,
+               "Library tried first for linear algebra on CUDA arrays.", ("linalg",), as_attribute=False, enum="LinalgBackend",
                variables={"TORCH_LINALG_PREFER_CUSOLVER": {"1": "cusolver", "0": "default"},
                           "TORCH_LINALG_PREFER_HIPSOLVER": {"1": "cusolver", "0": "default"}}),
     EnumSwitch("cuda.preferred_blas_library", str, "default", ("default", "cublas", "cublaslt", "ck"),
-               "Library tried first for products on CUDA arrays.", ("matmul",), as_attribute=False, enum=BlasBackend,
+               "Library tried first for products on CUDA arrays.", ("matmul",), as_attribute=False, enum="BlasBackend",
                synonyms=_HIP, variables={"TORCH_BLAS_PREFER_CUBLASLT": {"1": "cublaslt", "0": "default"},
                                          "TORCH_BLAS_PREFER_HIPBLASLT": {"1": "cublaslt", "0": "default"}}),
     EnumSwitch("cuda.preferred_rocm_fa_library", str, "default", ("default", "aotriton", "ck"),
-               "Library tried first for flash attention on ROCm arrays.", ("attention",), as_attribute=False, enum=ROCmFABackend,
-               variables={"TORCH_ROCM_FA_PREFER_CK": {"1": "ck", "0": "default"}}),
+               "Library tried first for flash attention on ROCm arrays.", ("attention",), as_attribute=False,
+               enum="ROCmFABackend", variables={"TORCH_ROCM_FA_PREFER_CK": {"1": "ck", "0": "default"}}),
     _hidden("cuda.cublas_workspace_size", int, starting_cublas, AtLeast(0), ("matmul", "linalg"),
             "Bytes of cuBLAS's workspace, one per handle and stream.", unset=RECOMMENDED),
     _hidden("cuda.cublaslt_workspace_size", int, starting_cublaslt, AtLeast(0), ("matmul",),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
+from ..records import Record
 from .switch import Value, nearest
 
-__all__ = ["AtLeast", "Between", "EachOf", "Pairs"]
+__all__ = ["AtLeast", "Between", "EachOf", "Pairs", "Strategies", "installed_strategies"]
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeast:
+class AtLeast(Record):
     """Numbers not below `bound`; not-a-number is refused.
 
     Examples
@@ -32,8 +32,7 @@ class AtLeast:
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Record):
     """Integers from `low` to `high`.
 
     Examples
@@ -56,8 +55,7 @@ class Between:
         return f"{self.low} (the nearest), or an integer above it, up to {self.high}"
 
 
-@dataclass(frozen=True, slots=True)
-class EachOf:
+class EachOf(Record):
     """Tuples whose every item is one of the names that `names()` returns at that moment."""
 
     names: Callable[[], Iterable[str]]
@@ -77,7 +75,7 @@ class EachOf:
         return f"{self.noun}: " + ", ".join(repr(name) for name in nearest(wrong, known))
 
 
-class Pairs:
+class Pairs(Record):
     """Tuples of texts such as "1=100": the index of a device and its number.
 
     Examples
@@ -89,12 +87,40 @@ class Pairs:
     def __call__(self, value: Value) -> bool:
         return isinstance(value, tuple) and all(re.fullmatch(r"[0-9]+=[0-9]+", item) for item in value)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pairs)
-
-    def __hash__(self) -> int:
-        return hash(Pairs)
-
     def text(self, value: object, kind: type) -> str:
         """Returns the legal values as text."""
         return "texts of a device's index and a number, such as ('1=100',)"
+
+
+STRATEGIES: Final = (
+    "auto", "greedy", "optimal", "auto-hq", "branch-1", "branch-2", "branch-all", "dp", "dynamic-programming", "eager",
+    "opportunistic", "random-greedy", "random-greedy-128",
+)  # fmt: skip
+"""Those of opt_einsum 3.4, the least version that Backline takes."""
+
+
+def installed_strategies() -> tuple[str, ...]:
+    """Returns the names of all strategies, also those that were registered with opt_einsum, which is imported for this.
+
+    Examples
+    --------
+    >>> {"auto", "dp", "random-greedy"} <= set(installed_strategies())
+    True
+    """
+    try:
+        from opt_einsum import paths
+    except ImportError:
+        return STRATEGIES
+    there: Mapping[str, object] = paths._PATH_OPTIONS
+    return tuple(name for name in STRATEGIES if name in there) + tuple(sorted(set(there) - {*STRATEGIES}))
+
+
+class Strategies(Record):
+    """The names of `installed_strategies`. The package is imported only for a name that is not known without it."""
+
+    def __call__(self, value: Value) -> bool:
+        return value in STRATEGIES or value in installed_strategies()
+
+    def text(self, value: object, kind: type) -> str:
+        """Returns the legal values as text, the nearest to `value` first."""
+        return ", ".join(repr(name) for name in nearest(str(value), dict.fromkeys(installed_strategies())))

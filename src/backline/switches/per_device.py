@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from .switch import DerivedSwitch, Value, show
@@ -14,7 +13,6 @@ ALL_DEVICES: Final = "cuda.cufft_plan_cache.max_size"
 BY_DEVICE: Final = "cuda.cufft_plan_cache.by_device"
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceBound(DerivedSwitch):
     """The bound of one device: its own if it has one, else that of every device.
 

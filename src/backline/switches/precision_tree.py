@@ -80,8 +80,6 @@ def resolve(values: Mapping[str, Value], node: str) -> str:
 class Precision(Switch):
     """A node of the tree."""
 
-    __slots__ = ()
-
     def resolve(self, values: Mapping[str, Value]) -> Value:
         return resolve(values, self.name)
 
@@ -97,8 +95,6 @@ class Precision(Switch):
 
 class TF32Switch(DerivedSwitch):
     """An ``allow_tf32``: True where all its nodes read tf32."""
-
-    __slots__ = ()
 
     def resolve(self, values: Mapping[str, Value]) -> Value:
         return all(resolve(values, node) == "tf32" for node in self.nodes)
@@ -124,8 +120,6 @@ _WORDS: Final[dict[str, dict[str, Value]]] = {
 
 class MatmulPrecisionWord(DerivedSwitch):
     """``float32_matmul_precision``: one word for the two matmul nodes. Upper and lower case are one."""
-
-    __slots__ = ()
 
     def check(self, value: object) -> Value:
         if not isinstance(value, str):

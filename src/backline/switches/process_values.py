@@ -13,7 +13,7 @@ from .lookup import lookup
 from .provenance import Place
 from .scope_state import lock
 from .switch import Value, show
-from .switch_registry import all_switches, attached, declared, derived_switches
+from .switch_registry import all_switches, attached, declared, derived_switches, find
 
 if TYPE_CHECKING:
     from .config import Source
@@ -114,7 +114,7 @@ def forget() -> None:
 
 def accepted(name: str, value: object) -> Value:
     """Returns `value` as switch `name` stores it, or raises if it is illegal or its library is not there."""
-    checked = lookup(name).check(value)
+    checked = (find(name) or lookup(name)).check(value)
     accept = attached(name).accept
     if accept is not None:
         accept(checked)

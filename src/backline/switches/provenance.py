@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from types import CodeType
 from typing import TypeAlias
+
+from ..records import Record
 
 __all__ = ["Origin", "Place", "place", "steps_out", "text_of"]
 
@@ -13,8 +14,7 @@ Place: TypeAlias = tuple[CodeType, int]
 """Code object and position in it: what is cheap to note. `text_of` makes text of it, when asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Record):
     """Origin of a value.
 
     Parameters

@@ -20,7 +20,7 @@ from .provenance import Place, place, text_of
 from .scope_decorator import ScopeDecorator
 from .scope_state import ForkSafeLock, lock, process, set_base, state_over, states
 from .switch import Value, show
-from .switch_registry import declared, derived_switches, find_more
+from .switch_registry import any_derived, declared, derived_switches, find_more
 
 __all__ = ["SCHEMA", "Overlay", "Scope", "Snapshot", "current", "intern", "make_scope", "overlay", "start"]
 
@@ -393,9 +393,12 @@ def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, resto
         The values were stored before, and need not be such as a program may write.
     """
     check = _restored if restore else accepted
-    named = {switch: check(switch, value) for switch, value in values.items() if value is not None}
-    known = derived_switches()
-    if not known.keys().isdisjoint(named):
+    named: dict[str, Value] = {}
+    for switch, value in values.items():  # this function makes every scope: no comprehension, which would be one more call
+        if value is not None:
+            named[switch] = check(switch, value)
+    if any_derived(named):
+        known = derived_switches()
         derived = {switch: value for switch, value in named.items() if switch in known}
         plain = tuple((switch, value) for switch, value in named.items() if switch not in derived)
         scope = Scope(name, overlay(plain), place(depth + 1), derived)

@@ -6,24 +6,22 @@ A `Switch` holds no value (`store` does) and knows no other switches (`switch_re
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from numpy import bool_, floating, integer
 
 from ..errors import BadType, BadValue
+from ..records import Record
 
-__all__ = ["FAMILIES", "DerivedSwitch", "EnumSwitch", "Legal", "Reduction", "Switch", "Value", "nearest", "show"]
+__all__ = ["FAMILIES", "Addition", "DerivedSwitch", "EnumSwitch", "Legal", "Reduction", "Switch", "Value", "nearest", "show"]
 
 FAMILIES: Final = ("matmul", "conv", "rnn", "attention", "neural", "linalg", "fft", "einsum", "quantized", "sparse")
 """Families of operations that a switch may govern."""
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*(\.[A-Z][A-Z0-9_]*)?\Z")  # the model has one in capitals
 _WORDS: Final = {
     "1": True, "true": True, "on": True, "yes": True,
     "0": False, "false": False, "off": False, "no": False,
@@ -44,6 +42,13 @@ def show(value: object, limit: int = 80) -> str:
     except Exception as error:  # the __repr__ of another package must not replace our own message
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _is_name(name: str) -> bool:
+    """Tells whether a text is lower-case identifiers joined by dots, the last of them perhaps in capitals."""
+    *first, last = name.split(".")
+    identifiers = name.isascii() and all(part.isidentifier() and part[0] != "_" for part in (*first, last))
+    return identifiers and all(map(str.islower, first)) and (last.islower() or (bool(first) and last.isupper()))
 
 
 def _in_torch(name: str, value: object) -> str:
@@ -102,8 +107,7 @@ class Legal(Protocol):
         """Returns the legal values as text, the nearest to `value` first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Record):
     """One declared setting.
 
     Parameters
@@ -155,11 +159,11 @@ class Switch:
     library: str | None = None
     as_attribute: bool = True
     in_flags: bool = True
-    variables: Mapping[str, Mapping[str, Value] | None] = field(default_factory=dict, hash=False)
+    variables: Mapping[str, Mapping[str, Value] | None] = {}
     unset: Value | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.match(self.name):
+        if not _is_name(self.name):
             raise BadValue(
                 f"{show(self.name)} is not a name for a switch.",
                 cause="names are lower-case identifiers joined by dots, the last of them perhaps in capitals",
@@ -176,6 +180,9 @@ class Switch:
             raise BadValue(f"switch {self.name} has no doc.", remedy="say in one line what it does")
         if not callable(self.default):
             self.restore(self.default)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def env(self) -> str:
@@ -310,31 +317,38 @@ class Switch:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class EnumSwitch(Switch):
     """A switch for words that are also the members of an enumeration, in lower case.
 
     Attributes
     ----------
     enum
-        The enumeration; its members are taken, not their numbers.
+        Name of the enumeration in `enumerations`; its members are taken, not their numbers.
     synonyms
         Further words: what each stands for.
     """
 
-    enum: type[Enum] = Enum
-    synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)
+    enum: str = ""
+    synonyms: Mapping[str, str] = {}
+
+    @property
+    def members(self) -> type[Enum]:
+        """The enumeration."""
+        from . import enumerations  # making them takes long, and few programs need them
+
+        found: type[Enum] = getattr(enumerations, self.enum)
+        return found
 
     def check(self, value: object) -> Value:
-        if isinstance(value, self.enum):
-            value = value.name.lower()
-        elif isinstance(value, str):
+        if isinstance(value, str):
             value = self.synonyms.get(value, value)
+        elif isinstance(value, Enum) and isinstance(value, self.members):
+            value = value.name.lower()
         return Switch.check(self, value)
 
     def member(self, value: Value) -> Enum:
         """Returns the member for a stored word."""
-        return next(m for m in self.enum if m.name.lower() == value)
+        return next(m for m in self.members if m.name.lower() == value)
 
 
 _REDUCTIONS: Final = {
@@ -344,8 +358,6 @@ _REDUCTIONS: Final = {
 
 class Reduction(Switch):
     """Switch for sums in a short type: a bool, or two, ``(reduced, split_k)``. It reads as the first."""
-
-    __slots__ = ()
 
     def restore(self, value: object) -> Value:
         return value if isinstance(value, str) and value in _REDUCTIONS else self.check(value)
@@ -378,7 +390,6 @@ class Reduction(Switch):
         return self.check([_WORDS[word] for word in words])
 
 
-@dataclass(frozen=True, slots=True)
 class DerivedSwitch(Switch):
     """A switch without a value of its own: it is computed from others, and writing it writes those.
 
@@ -393,3 +404,22 @@ class DerivedSwitch(Switch):
     def write(self, value: Value, values: Mapping[str, Value]) -> dict[str, Value]:
         """Returns what a write of `value` stores, where `values` are the stored ones of all switches."""
         raise NotImplementedError
+
+
+class Addition(DerivedSwitch):
+    """Names that come to those of its node. They are read when it is written, or when its scope is entered.
+
+    Examples
+    --------
+    >>> more = Addition("kernels.also_off", tuple, (), doc="Further kernels to leave out.", nodes=("kernels.off",))
+    >>> more.write(("b", "a"), {"kernels.off": ("a",)})
+    {'kernels.off': ('a', 'b')}
+    """
+
+    def resolve(self, values: Mapping[str, Value]) -> Value:
+        return values[self.nodes[0]]
+
+    def write(self, value: Value, values: Mapping[str, Value]) -> dict[str, Value]:
+        held = values[self.nodes[0]]
+        assert isinstance(held, tuple) and isinstance(value, tuple)
+        return {self.nodes[0]: tuple(dict.fromkeys((*held, *value)))}

@@ -6,7 +6,7 @@ tables follow from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import NamedTuple, TypeVar
 
 from ..errors import BadType, BadValue
@@ -14,8 +14,8 @@ from .scope_state import lock, set_base
 from .switch import DerivedSwitch, Switch, Value, show
 
 __all__ = [
-    "Attached", "all_switches", "attach", "attached", "declared", "derived_switches", "find", "find_more", "known_libraries",
-    "on_unknown", "register", "remove",
+    "Attached", "all_switches", "any_derived", "attach", "attached", "declared", "derived_switches", "find", "find_more",
+    "known_libraries", "on_unknown", "register", "remove",
 ]  # fmt: skip
 
 _all: dict[str, Switch] = {}
@@ -77,6 +77,11 @@ def declared() -> Mapping[str, Switch]:
 def derived_switches() -> Mapping[str, DerivedSwitch]:
     """Returns every switch that is computed from others and holds no value, by name."""
     return _DERIVED
+
+
+def any_derived(names: Iterable[str]) -> bool:
+    """Tells whether one of these switches is computed from others."""
+    return not _derived.keys().isdisjoint(names)
 
 
 def all_switches() -> Mapping[str, Switch]:

@@ -5,7 +5,6 @@ The switches of attention (``..._sdp``) hold for arrays of every device.
 
 from __future__ import annotations
 
-from dataclasses import replace as _replace
 from typing import cast as _cast
 
 from ... import switches as _switches
@@ -240,7 +239,7 @@ def blas_workspace_size(size: int | None = None, backend: BlasBackend | str | No
     if backend is None:
         which = preferred_blas_library()
     else:
-        argument = _replace(declared, name="cuda.blas_workspace_size.backend", doc="library whose workspace is meant")
+        argument = declared.replaced(name="cuda.blas_workspace_size.backend", doc="library whose workspace is meant")
         which = _blas(_cast(BlasBackend, argument.member(argument.check(backend))))
     if which is BlasBackend.Ck:
         raise _BadValue(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...libraries.base import NO_PLANNER, Algorithm, Planner
+from ...libraries.base import NULL_PLANNER, Algorithm, Planner
 from ...problems import Problem
 from ...switches.provenance import steps_out
 from . import coverage, measure, record_store
@@ -21,7 +21,7 @@ _warned = False
 
 def measure_once(
     problem: Problem, algorithms: list[Algorithm], threads: int, under: Mapping[str, str] = _NOTHING,
-    planner: Planner = NO_PLANNER,
+    planner: Planner = NULL_PLANNER,
 ) -> TuningRecord:  # fmt: skip
     """The record for a Problem, which covers the candidates: what it does not cover yet is measured and kept.
 

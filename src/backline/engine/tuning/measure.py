@@ -27,7 +27,7 @@ from ... import _core, libraries
 from ..._version import __version__
 from ...errors import DeviceLost
 from ...libraries import array_kinds
-from ...libraries.base import NO_PLANNER, Algorithm, Planner, planner_for
+from ...libraries.base import NULL_PLANNER, Algorithm, Planner, planner_for
 from ...native import machine
 from ...problems import Problem
 from .. import accuracy
@@ -91,7 +91,7 @@ def measure_problem(
     progress: Callable[[str, int], None] | None = None,
     under: Mapping[str, str] = _NOTHING,
     tries: int = TRIES,
-    planner: Planner = NO_PLANNER,
+    planner: Planner = NULL_PLANNER,
 ) -> TuningRecord:
     """Check and time algorithms on random operands.
 
@@ -180,7 +180,7 @@ class _Run:
         self.hopeless: list[str] = []
         self.disturbed = ""
         self.under: Mapping[str, str] = _NOTHING
-        self.planner: Planner = NO_PLANNER
+        self.planner: Planner = NULL_PLANNER
         self.last_pool = ""
         l2, l3 = _caches()
         self.flush = min(2 * l3, MAX_FLUSH) if problem.bytes > l2 else 0

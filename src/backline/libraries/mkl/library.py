@@ -21,7 +21,7 @@ from ...problems import Problem
 from ...problems.fft_problem import FftProblem
 from ...problems.matmul_problem import MatmulProblem
 from .. import capability
-from ..base import NO_PLANNER, Algorithm, Handler, Planner, Refusal
+from ..base import NULL_PLANNER, Algorithm, Handler, Planner, Refusal
 from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
@@ -127,7 +127,7 @@ class MKL(BlasLibrary):
         words = self.facts["config"].split()
         return next((w.split("-")[0] for w in words if w[:1].isdigit()), None)
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         listed = super().algorithms(problem, threads, planner)
         return listed if self.reproducible else map(_unreproducible, listed)
 

@@ -26,7 +26,7 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
-from ..base import NO_PLANNER, Algorithm, Handler, Library, Planner, Refusal
+from ..base import NULL_PLANNER, Algorithm, Handler, Library, Planner, Refusal
 from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_quantized, mlx_rnn
 from .placement import CPU, METAL, Device, device_of, not_on_metal, reduces
 
@@ -184,7 +184,7 @@ class MLX(Library):
             return said
         return None if python_packages.find("mlx", "core")[2] else python_packages.version("mlx")
 
-    def algorithms(self, problem: Problem, threads: int, planner: Planner = NO_PLANNER) -> Iterator[Algorithm | Refusal]:
+    def algorithms(self, problem: Problem, threads: int, planner: Planner = NULL_PLANNER) -> Iterator[Algorithm | Refusal]:
         if problem.device != "mps":
             yield Refusal(self.name, "", f"it is for arrays of MLX, not for those on {problem.device}")
         else:

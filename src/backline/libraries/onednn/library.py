@@ -20,7 +20,7 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
-from ...switches.initial_verbosity import starting_mkldnn
+from ...switches.starting_values import starting_mkldnn
 from .. import capability
 from ..base import Algorithm, FileLibrary, Handler, Planner, Refusal
 from ..probing.probe_cache import prove_by_class

@@ -7,11 +7,12 @@ arrays, and of the namespace what all three have under one name: exp, log, sqrt,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+from ...records import Record
 
 __all__ = ["NUMPY", "PIECES", "Space", "mlx_space"]
 
@@ -46,8 +47,7 @@ PIECES: dict[str, Callable[..., Array]] = {
 }
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(Record):
     """An array namespace, and the functions that differ between namespaces.
 
     Attributes
@@ -69,7 +69,7 @@ class Space:
     xp: Any
     sums: np.dtype[Any] | None = None
     dtypes: Callable[[np.dtype[Any]], Any] = lambda dtype: dtype
-    kernels: dict[str, Callable[..., Array]] = field(default_factory=dict)
+    kernels: Mapping[str, Callable[..., Array]] = {}
     new: Callable[[Array, tuple[int, ...], Any], Array] | None = None
     kept: dict[str, Any] | None = None
 

@@ -17,7 +17,7 @@ from ....problems import Problem
 from ....problems.conv_problem import ConvProblem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
-from ....switches import workspaces
+from ....switches import starting_values
 from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of, lacks
@@ -118,14 +118,14 @@ def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
         The device's compute capability, which says what is recommended where nobody set a size.
     """
     whole = int(snapshot["cuda.cublas_workspace_size"])
-    if whole == workspaces.RECOMMENDED:
-        whole = workspaces.recommended(having)
+    if whole == starting_values.RECOMMENDED:
+        whole = starting_values.recommended(having)
     if name == "cublas":
         return whole
     size = int(snapshot["cuda.cublaslt_workspace_size"])
-    if size == workspaces.RECOMMENDED:
+    if size == starting_values.RECOMMENDED:
         return whole
-    return min(size, whole) if workspaces.shared() else size
+    return min(size, whole) if starting_values.shared() else size
 
 
 @dataclass(frozen=True, slots=True)

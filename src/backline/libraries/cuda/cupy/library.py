@@ -7,7 +7,6 @@ nothing here adds to memory from several threads, so results have the same bits 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,7 +89,7 @@ def _layer(p: NeuralProblem) -> Run:
         return empty(p, space())
     if p.op not in FORMULAS:
         return _one_pass(p)
-    f = replace(space(), kept={})
+    f = space().replaced(kept={})
     made = function(p, f)
     if f.kept:  # calls on other streams read it too
         f.xp.cuda.get_current_stream().synchronize()
