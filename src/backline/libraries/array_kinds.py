@@ -44,38 +44,23 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class ArrayKind:
-    """One kind of array.
+    """One kind of array."""
 
-    Attributes
-    ----------
-    title
-        Of its library, as messages have it.
-    package
-        First part of the module of its type.
-    type_name
-        Name of the type.
-    dtype, strides, device
-        Each gives that of an array: a NumPy dtype, bytes, "cuda:0".
-    kind
-        The kind of device: "cuda".
-    put, get, wait
-        What measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until the
-        device has done what it was given. None where nothing is measured.
-    reads
-        The attributes that say what `Described` says, and are numbers, short texts, NumPy dtypes and tuples of them: the compiled
-        Memo reads them itself. Without them it calls for a description, which is slower.
-    """
-
-    title: str
-    package: str
-    type_name: str
+    title: str  # of its library, as messages have it
+    package: str  # first part of the module of its type
+    type_name: str  # name of the type
+    # dtype, strides, device: each gives that of an array: a NumPy dtype, bytes, "cuda:0".
     dtype: Callable[[Any], np.dtype[Any]]
     strides: Callable[[Any], tuple[int, ...]]
     device: Callable[[Any], str]
-    kind: str = ""
+    kind: str = ""  # the kind of device: "cuda"
+    # put, get, wait: what measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until
+    # the device has done what it was given. None where nothing is measured.
     put: Callable[[np.ndarray[Any, Any], str], Any] | None = None
     get: Callable[[Any], np.ndarray[Any, Any]] | None = None
     wait: Callable[[str], None] | None = None
+    # The attributes that say what `Described` says, and are numbers, short texts, NumPy dtypes and tuples of them: the compiled
+    # Memo reads them itself. Without them it calls for a description, which is slower.
     reads: tuple[str, ...] = ()
 
 

@@ -33,18 +33,10 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalErratum(Erratum):
-    """A row with the build of the library and the processor that it was seen on.
+    """A row with the build of the library and the processor that it was seen on."""
 
-    Attributes
-    ----------
-    build
-        The digest that `identity` returns for the library.
-    processor
-        Model of the processor.
-    """
-
-    build: str
-    processor: str
+    build: str  # the digest that `identity` returns for the library
+    processor: str  # model of the processor
 
 
 def path() -> str:

@@ -29,26 +29,13 @@ OWN: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Override:
-    """One kernel.
+    """One kernel."""
 
-    Attributes
-    ----------
-    language
-        One of `LANGUAGES`.
-    op
-        The operation's name, such as "nn.functional.scaled_dot_product_attention".
-    key
-        One of the values of `KEYS`.
-    function
-        What runs in the operation's place.
-    condition
-        Called with the arguments that `active` is given; whether the kernel can run that call. None: always.
-    """
-
-    language: str
-    op: str
-    key: str
-    function: Callable[..., Any]
+    language: str  # one of `LANGUAGES`
+    op: str  # the operation's name, such as "nn.functional.scaled_dot_product_attention"
+    key: str  # one of the values of `KEYS`
+    function: Callable[..., Any]  # what runs in the operation's place
+    # Called with the arguments that `active` is given; whether the kernel can run that call. None: always.
     condition: Callable[..., bool] | None = None
 
 

@@ -65,23 +65,14 @@ class _Dim(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One transform: what it is, and how its arrays lie. Strides are in elements of each side.
+    """One transform: what it is, and how its arrays lie. Strides are in elements of each side."""
 
-    Attributes
-    ----------
-    kind
-        "c2c", "r2c", "c2r", or a key of KINDS.
-    dims, batch
-        (points, stride of the input, stride of the output) of the axes transformed, and of those that are not.
-    extents
-        Bytes that input and output span below and above their first element.
-    """
-
-    kind: str
+    kind: str  # "c2c", "r2c", "c2r", or a key of KINDS
     sign: int
+    # dims, batch: (points, stride of the input, stride of the output) of the axes transformed, and of those that are not.
     dims: tuple[tuple[int, int, int], ...]
     batch: tuple[tuple[int, int, int], ...]
-    extents: tuple[tuple[int, int], tuple[int, int]]
+    extents: tuple[tuple[int, int], tuple[int, int]]  # bytes that input and output span below and above their first element
     threads: int = 1
     spare: bool = False
 

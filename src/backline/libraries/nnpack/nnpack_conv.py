@@ -51,27 +51,13 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of NNPACK's algorithms.
+    """One of NNPACK's algorithms."""
 
-    Attributes
-    ----------
-    number
-        As NNPACK counts them.
-    largest
-        Largest kernel, along either side.
-    strides
-        Whether the kernel may move by more than one element.
-    precision
-        Effective precision, where it is less than that of float32.
-    note
-        What it does.
-    """
-
-    number: int
-    largest: int
-    strides: bool
-    precision: str
-    note: str
+    number: int  # as NNPACK counts them
+    largest: int  # largest kernel, along either side
+    strides: bool  # whether the kernel may move by more than one element
+    precision: str  # effective precision, where it is less than that of float32
+    note: str  # what it does
 
 
 WAYS = {

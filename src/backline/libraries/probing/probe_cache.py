@@ -37,21 +37,11 @@ _known: dict[str, Facts] = {}
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result of testing a file.
+    """The result of testing a file."""
 
-    Attributes
-    ----------
-    path
-        The file.
-    facts
-        What the test said; "reason" is empty if the library is fit.
-    identity
-        Which file that was.
-    """
-
-    path: str
-    facts: Facts
-    identity: Identity
+    path: str  # the file
+    facts: Facts  # what the test said; "reason" is empty if the library is fit
+    identity: Identity  # which file that was
 
     @property
     def reason(self) -> str:

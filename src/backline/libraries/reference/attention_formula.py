@@ -23,31 +23,19 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpace:
-    """The arrays that the formula computes with.
+    """The arrays that the formula computes with."""
 
-    Attributes
-    ----------
-    xp
-        The namespace: CuPy, ``mlx.core``, NumPy.
-    compute, flag
-        Its dtypes of softmax, and of truth.
-    multiply
-        The product of two batches of matrices; either may be another one with its last axes exchanged.
-    kept
-        Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
-    scalar
-        Makes a number that arrays of the dtype `compute` can be multiplied with, of one in extended precision.
-    values_known
-        Whether values can be read without waiting for a device.
-    """
-
-    xp: Any
+    xp: Any  # the namespace: CuPy, ``mlx.core``, NumPy
+    # compute, flag: its dtypes of softmax, and of truth.
     compute: Any
     flag: Any
+    # The product of two batches of matrices; either may be another one with its last axes exchanged.
     multiply: Callable[[Array, Array], Array]
+    # Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
     kept: Callable[[tuple[int, ...]], Array]
+    # Makes a number that arrays of the dtype `compute` can be multiplied with, of one in extended precision.
     scalar: Callable[[Any], Any] = float
-    values_known: bool = False
+    values_known: bool = False  # whether values can be read without waiting for a device
 
 
 def kept_weights(p: AttentionProblem, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

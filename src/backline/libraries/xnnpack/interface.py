@@ -53,21 +53,15 @@ PRODUCT = Kind("fully_connected_nc_f32", (SIZE, SIZE, SIZE, SIZE), (SIZE,), Fals
 class Interface:
     """One generation of the interface.
 
-    Attributes
-    ----------
-    caches
-        Caches, all of which may be NULL, between flags and result of the functions that create.
-    sizes
-        Where an operator is told the sizes of its arrays: at "setup", or before it by "reshape", which of convolutions may
-        also want "workspace", or "aligned workspace".
-
     Examples
     --------
     >>> Interface.read(str(Interface(2, "aligned workspace")))
     Interface(caches=2, sizes='aligned workspace')
     """
 
-    caches: int
+    caches: int  # caches, all of which may be NULL, between flags and result of the functions that create
+    # Where an operator is told the sizes of its arrays: at "setup", or before it by "reshape", which of convolutions may also
+    # want "workspace", or "aligned workspace".
     sizes: str
 
     def __str__(self) -> str:

@@ -33,23 +33,12 @@ _chosen: dict[Hashable, tuple[Tile, Compiled]] = {}  # every seed of dropout is 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A kernel for one capability.
+    """A kernel for one capability."""
 
-    Attributes
-    ----------
-    entry
-        Name of its function.
-    warps
-        Of a program: 32 threads each.
-    shared
-        Bytes of shared memory that a program needs.
-    cubin, ptx
-        Its code, and what a driver can translate.
-    """
-
-    entry: str
-    warps: int
-    shared: int
+    entry: str  # name of its function
+    warps: int  # of a program: 32 threads each
+    shared: int  # bytes of shared memory that a program needs
+    # cubin, ptx: its code, and what a driver can translate.
     cubin: bytes
     ptx: bytes
 

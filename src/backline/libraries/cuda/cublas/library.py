@@ -39,33 +39,15 @@ LIBRARY_CHOOSES = -1  # of the routine's own algorithms, which newer devices tak
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute products of a dtype.
+    """One way to compute products of a dtype."""
 
-    Attributes
-    ----------
-    name
-        Of the Algorithm.
-    mode
-        Math mode of the handle during the call.
-    compute
-        Compute type.
-    precision
-        As an Algorithm says it.
-    traits
-        What switches may forbid.
-    least
-        Compute capability that it needs.
-    strategy
-        Emulation strategy of the handle during the call.
-    """
-
-    name: str
-    mode: int
-    compute: int
-    precision: str = ""
-    traits: tuple[str, ...] = ()
-    least: tuple[int, int] = (0, 0)
-    strategy: int = DEFAULT_STRATEGY
+    name: str  # of the Algorithm
+    mode: int  # math mode of the handle during the call
+    compute: int  # compute type
+    precision: str = ""  # as an Algorithm says it
+    traits: tuple[str, ...] = ()  # what switches may forbid
+    least: tuple[int, int] = (0, 0)  # compute capability that it needs
+    strategy: int = DEFAULT_STRATEGY  # emulation strategy of the handle during the call
 
 
 def _halves(kind: str) -> tuple[Way, ...]:
@@ -130,30 +112,15 @@ def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Complete description of a Plan.
+    """Complete description of a Plan."""
 
-    Attributes
-    ----------
-    routine
-        The function that is called; "" for an empty product, which calls none.
-    way
-        Math mode, compute type and strategy.
-    workspace
-        Bytes, from CuPy's pool: kept with the handle.
-    own_handle
-        Whether each stream has a handle of its own.
-    gemm
-        Sizes and layouts; None for an empty product.
-    calls
-        The functions of the binding, in order. Stream and workspace are set where the handle had another one before; what else is
-        set is set back, also where the routine fails.
-    """
-
-    routine: str
-    way: Way
-    workspace: int
-    own_handle: bool
-    gemm: Gemm | None
+    routine: str  # the function that is called; "" for an empty product, which calls none
+    way: Way  # math mode, compute type and strategy
+    workspace: int  # bytes, from CuPy's pool: kept with the handle
+    own_handle: bool  # whether each stream has a handle of its own
+    gemm: Gemm | None  # sizes and layouts; None for an empty product
+    # The functions of the binding, in order. Stream and workspace are set where the handle had another one before; what else is
+    # set is set back, also where the routine fails.
     calls: tuple[str, ...]
 
 

@@ -81,29 +81,14 @@ def ways(dtype: str) -> tuple[Way, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Complete description of a Plan.
+    """Complete description of a Plan."""
 
-    Attributes
-    ----------
-    way
-        Compute type, and the mask of how split sums may be added up.
-    workspace
-        Most bytes an algorithm may take, from CuPy's pool, for each call.
-    epilogue
-        What the kernel does to the sums: a number of the library.
-    bias
-        Place of the bias among the arrays of the call, or None.
-    gemm
-        Sizes and layouts; None for an empty product.
-    alignments
-        Bytes that addresses are multiples of; an algorithm is asked for each, and the first that a call fits is run.
-    """
-
-    way: Way
-    workspace: int
-    epilogue: int
-    bias: int | None
-    gemm: Gemm | None
+    way: Way  # compute type, and the mask of how split sums may be added up
+    workspace: int  # most bytes an algorithm may take, from CuPy's pool, for each call
+    epilogue: int  # what the kernel does to the sums: a number of the library
+    bias: int | None  # place of the bias among the arrays of the call, or None
+    gemm: Gemm | None  # sizes and layouts; None for an empty product
+    # Bytes that addresses are multiples of; an algorithm is asked for each, and the first that a call fits is run.
     alignments: tuple[int, ...]
 
 

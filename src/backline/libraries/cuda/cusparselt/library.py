@@ -33,26 +33,16 @@ FIRST = 1  # the sparse matrix is the first operand
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A dtype as cuSPARSELt has it.
+    """A dtype as cuSPARSELt has it."""
 
-    Attributes
-    ----------
-    number, result
-        CUDA's number of it, and of the product's dtype.
-    sparse, dense
-        Rows and columns of a sparse matrix are multiples of the first, those of others of the second.
-    compute
-        Name of the computation type.
-    columns
-        Whether the dense operand must lie column by column.
-    """
-
+    # number, result: CUDA's number of it, and of the product's dtype.
     number: int
     result: int
+    # sparse, dense: rows and columns of a sparse matrix are multiples of the first, those of others of the second.
     sparse: int
     dense: int
-    compute: str
-    columns: bool = False
+    compute: str  # name of the computation type
+    columns: bool = False  # whether the dense operand must lie column by column
 
 
 VALUES = {
@@ -64,35 +54,20 @@ VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Description of the computation for one Problem.
+    """Description of the computation for one Problem."""
 
-    Attributes
-    ----------
-    value
-        The dtype.
-    m, k, n
-        Sizes; `n` is filled up to a multiple of what the library takes.
-    order
-        How the dense operand lies: "C" or "F".
-    copies
-        Roles of the operands that are copied first, or after: how they lie is not among what the library takes.
-    leading
-        Elements from row to row (or column to column) of the dense operand and of the result.
-    attributes
-        Of the algorithm, by their names in the library; what is not here is left to it.
-    workspace
-        Whether the library is asked for the size of a workspace: only the plan made tells it.
-    """
-
-    value: Value
+    value: Value  # the dtype
+    # m, k, n: sizes; `n` is filled up to a multiple of what the library takes.
     m: int
     k: int
     n: int = 0
-    order: str = "C"
+    order: str = "C"  # how the dense operand lies: "C" or "F"
+    # Roles of the operands that are copied first, or after: how they lie is not among what the library takes.
     copies: tuple[str, ...] = ()
-    leading: tuple[int, int] = (0, 0)
+    leading: tuple[int, int] = (0, 0)  # elements from row to row (or column to column) of the dense operand and of the result
+    # Of the algorithm, by their names in the library; what is not here is left to it.
     attributes: tuple[tuple[str, int], ...] = ()
-    workspace: bool = False
+    workspace: bool = False  # whether the library is asked for the size of a workspace: only the plan made tells it
 
 
 def refusal(p: SparseProblem, device: tuple[int, int], version: int | None) -> str:
