@@ -72,7 +72,7 @@ def by_steps(p: RnnProblem, x: Array) -> Array:
     return x.swapaxes(0, 1) if p.batch_first else x
 
 
-def forward(p: RnnProblem, arrays: list[Array], layer: Layer) -> tuple[Array, ...]:
+def forward(p: RnnProblem, arrays: list[Array], layer: Layer, xp: Any = np) -> tuple[Array, ...]:
     """Layer after layer: the output, and the last states of all of them."""
     given = Given(p, arrays)
     x, kept, states = given.input, kept_elements(p, given.input.dtype), []
@@ -85,7 +85,7 @@ def forward(p: RnnProblem, arrays: list[Array], layer: Layer) -> tuple[Array, ..
         states.append(last)
     if p.layers == 1:
         return (x, *states[0])
-    return (x, *(np.concatenate(parts) for parts in zip(*states, strict=True)))
+    return (x, *(xp.concatenate(parts) for parts in zip(*states, strict=True)))
 
 
 # A prepared call for each kind of layer -------------------------------------------------------------------------------------

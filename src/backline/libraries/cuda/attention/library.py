@@ -18,7 +18,7 @@ from ...attention_constraints import Facts, refusal
 from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan
+from ..common.device_plan import DevicePlan, prepared
 from . import kernel_compiler as compiler
 from . import packaged_kernels as packaged
 from .launch_sequence import limits, recipe
@@ -118,11 +118,8 @@ def _algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterat
 def _prepare(context: Any, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
     from .kernel_launcher import Run
 
-    device = index_of(problem)
-    made = recipe(problem, capability(device), algorithm.name == "efficient_tf32")
-    with bindings.cupy().cuda.Device(device):
-        function = Run(problem, made)
-    return DevicePlan(function, device, f"Triton {algorithm.name}", ())
+    made = recipe(problem, capability(index_of(problem)), algorithm.name == "efficient_tf32")
+    return prepared(problem, lambda: Run(problem, made), f"Triton {algorithm.name}")
 
 
 class Triton(Library):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ....errors import refuse_overlap
-from ....problems import Operand
+from ....problems import Operand, Problem
 from . import bindings, faults
+from .device_facts import index_of
 
-__all__ = ["DevicePlan", "refuse_overlaps", "strided"]
+__all__ = ["DevicePlan", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
 
 
 class DevicePlan:
@@ -46,6 +47,16 @@ class DevicePlan:
             return faults.answer(self, error, arrays)
 
 
+def prepared(
+    problem: Problem, make: Callable[[], Callable[..., Any]], what: str, errors: tuple[type[Exception], ...] = ()
+) -> DevicePlan:
+    """Returns the Plan of the function that `make` returns while the Problem's device is the current one."""
+    device = index_of(problem)
+    with bindings.cupy().cuda.Device(device):
+        function = make()
+    return DevicePlan(function, device, what, errors)
+
+
 def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """An array's memory with another shape and other strides in bytes: a vector as a matrix, a matrix as a batch."""
     if array.shape == shape and array.strides == strides:
@@ -78,3 +89,11 @@ def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]
         begin, end = (int(array.data.ptr) + end for end in operand.extent())
         if low < end and begin < high:
             refuse_overlap(np.asarray(_Where(out, as_out)), np.asarray(_Where(array, operand)))
+
+
+def refuse_overlaps_of_out(problem: Problem, arrays: tuple[Any, ...], unread: tuple[str, ...] = ()) -> None:
+    """Refuse an ``out`` of a call that overlaps another array; operands whose role is `unread` may."""
+    at = problem.index("out")
+    if at is not None:
+        pairs = zip(arrays, problem.operands, strict=True)
+        refuse_overlaps(arrays[at], problem.operands[at], [pair for pair in pairs if pair[1].role not in ("out", *unread)])

@@ -19,7 +19,7 @@ from ....problems.dtypes import compute_dtype
 from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Refusal
 from ..common import bindings
-from ..common.device_plan import refuse_overlaps
+from ..common.device_plan import refuse_overlaps_of_out
 from ..cudnn.conv_graphs import depthwise_half
 from . import direct_depthwise
 
@@ -169,11 +169,7 @@ class DirectConv:
         p, cupy = self.p, bindings.cupy()
         given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
         out = given.pop("out", None)
-        if out is not None:
-            as_out = p.operands[p.index("out") or 0]
-            # What follows the sums is done when everything has been read.
-            read = [(array, o) for array, o in zip(arrays, p.operands, strict=True) if o.role not in ("out", "residual", "bias")]
-            refuse_overlaps(out, as_out, read)
+        refuse_overlaps_of_out(p, arrays, ("residual", "bias"))  # what follows the sums is done when everything has been read
         if p.empty:
             sums = cupy.zeros(p.result, self.work)
         elif self.depthwise:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,17 +19,15 @@ from ....problems.conv_problem import ConvProblem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
 from ....switches import workspaces
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
+from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of, lacks
-from ..common.device_plan import DevicePlan
+from ..common.device_plan import DevicePlan, prepared
 from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
-from ..common.library_facts import details, version_of
 from ..common.streams import Handles
 
-__all__ = [
-    "CuBLAS", "Recipe", "Way", "listed", "recipe", "scale_type", "ways", "workspace_bytes",
-]  # fmt: skip
+__all__ = ["CuBLAS", "Recipe", "listed", "recipe", "scale_type", "ways", "workspace_bytes"]
 
 # Math modes, compute types and strategies have the numbers of cuBLAS's header.
 DEFAULT, TF32, BF16X9, NO_REDUCED_SUMS = 0, 3, 4, 16
@@ -37,39 +36,26 @@ DEFAULT_STRATEGY, EAGER = 0, 2
 LIBRARY_CHOOSES = -1  # of the routine's own algorithms, which newer devices take no other word on
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to compute products of a dtype."""
-
-    name: str  # of the Algorithm
-    mode: int  # math mode of the handle during the call
-    compute: int  # compute type
-    precision: str = ""  # as an Algorithm says it
-    traits: tuple[str, ...] = ()  # what switches may forbid
-    least: tuple[int, int] = (0, 0)  # compute capability that it needs
-    strategy: int = DEFAULT_STRATEGY  # emulation strategy of the handle during the call
-
-
-def _halves(kind: str) -> tuple[Way, ...]:
+def _halves(kind: str) -> tuple[GemmWay, ...]:
     return (
-        Way("gemm", DEFAULT, IN_F32, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
-        Way("gemm_wide_sums", NO_REDUCED_SUMS, IN_F32, "f32 accumulation", (f"{kind} split-k",)),
+        GemmWay("gemm", IN_F32, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
+        GemmWay("gemm_wide_sums", IN_F32, "f32 accumulation", (f"{kind} split-k",), mode=NO_REDUCED_SUMS),
     )
 
 
-_SINGLE = (Way("gemm_tf32", TF32, IN_F32, "tf32", (), (8, 0)), Way("gemm", DEFAULT, IN_F32))
-_DOUBLE = (Way("gemm", DEFAULT, IN_F64),)
-_FP16 = Way("gemm_fp16", DEFAULT, IN_F16, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
-_WAYS: dict[str, tuple[Way, ...]] = {
+_SINGLE = (GemmWay("gemm_tf32", IN_F32, "tf32", (), (8, 0), TF32), GemmWay("gemm", IN_F32))
+_DOUBLE = (GemmWay("gemm", IN_F64),)
+_FP16 = GemmWay("gemm_fp16", IN_F16, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
+_WAYS: dict[str, tuple[GemmWay, ...]] = {
     "float32": _SINGLE, "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
     "float16": (_FP16, *_halves("fp16")), "bfloat16": _halves("bf16"),
 }  # fmt: skip
 
 # No switch asks for it, and the library computes plain float32 where it has none: prepared by name only.
-_UNLISTED = {"float32": (Way("gemm_bf16x9", BF16X9, IN_BF16X9, "bf16x9", strategy=EAGER),)}
+_UNLISTED = {"float32": (GemmWay("gemm_bf16x9", IN_BF16X9, "bf16x9", mode=BF16X9, strategy=EAGER),)}
 
 
-def ways(dtype: str) -> tuple[Way, ...]:
+def ways(dtype: str) -> tuple[GemmWay, ...]:
     """The ways there are for a dtype, those that compute the fastest first.
 
     >>> [way.name for way in ways("float16")]
@@ -115,7 +101,7 @@ class Recipe:
     """Complete description of a Plan."""
 
     routine: str  # the function that is called; "" for an empty product, which calls none
-    way: Way  # math mode, compute type and strategy
+    way: GemmWay  # math mode, compute type and strategy
     workspace: int  # bytes, from CuPy's pool: kept with the handle
     own_handle: bool  # whether each stream has a handle of its own
     gemm: Gemm | None  # sizes and layouts; None for an empty product
@@ -164,15 +150,7 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
         yield Refusal("cublas", "", reason)
         return
     assert isinstance(problem, MatmulProblem)
-    for way in ways(problem.dtype.name):
-        why = lacks(way.precision, way.least, having)
-        if why:
-            yield Refusal("cublas", way.name, why)
-        else:
-            # Its makers promise the same bits in each run; threads of the CPU have no part in it.
-            yield Algorithm(
-                library="cublas", name=way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits
-            )
+    yield from listed_ways("cublas", ways(problem.dtype.name), having)
     if problem.dtype.name in ("float16", "bfloat16"):
         switch = "cuda.preferred_blas_library"
         yield Refusal(
@@ -268,9 +246,8 @@ def _product(problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = Fal
     device = index_of(problem)
     made = recipe(problem, algorithm.name, switches.current(), capability(device))
     module = bindings.cublas()
-    with bindings.cupy().cuda.Device(device):
-        function = _Gemm(problem, made, module, device, unrounded)
-    return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
+    function = partial(_Gemm, problem, made, module, device, unrounded)
+    return prepared(problem, function, f"cuBLAS {made.routine}", (module.cuBLASError,))
 
 
 def _product_algorithms(context: Any, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -311,20 +288,12 @@ def _prepare_conv(context: Any, problem: ConvProblem, algorithm: Algorithm) -> D
     return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
 
 
-class CuBLAS(Library):
+class CuBLAS(BindingLibrary):
     """libcublas, called through nvmath's binding."""
 
+    modules = ("cublas",)
     handlers: ClassVar = {
         MatmulProblem: Handler(_product_algorithms, _prepare_product),
         LinearProblem: Handler(_linear_algorithms, _prepare_linear),
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
     }
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cublas")
-
-    def version(self) -> str | None:
-        return version_of("cublas")
-
-    def details(self) -> dict[str, Any]:
-        return details("cublas")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from .... import switches
@@ -11,11 +12,11 @@ from ....problems import Operand, Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ... import attention_constraints
-from ...base import Algorithm, Handler, Library, Planner, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, device_info, index_of
-from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..common.library_facts import details, version_of
+from ..common.device_plan import DevicePlan, prepared, refuse_overlaps
 from . import graph_cache
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .graphs import Plans
@@ -219,28 +220,16 @@ def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: A
 
 
 def _plan(planner: Planner, problem: Problem, kind: Callable[..., Callable[..., Any]], recipe: Any) -> DevicePlan:
-    device, module = index_of(problem), bindings.cudnn()
-    with bindings.cupy().cuda.Device(device):
-        function = kind(problem, recipe, module, device, planner)
-    return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
+    module = bindings.cudnn()
+    function = partial(kind, problem, recipe, module, index_of(problem), planner)
+    return prepared(problem, function, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
 
 
-class CuDNN(Library):
+class CuDNN(BindingLibrary):
     """libcudnn, called through nvidia-cudnn-frontend."""
 
+    modules = ("cudnn",)
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
     }
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cudnn")
-
-    def version(self) -> str | None:
-        return version_of("cudnn")
-
-    def context(self, planner: Planner) -> Planner:
-        return planner
-
-    def details(self) -> dict[str, Any]:
-        return details("cudnn")

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +16,11 @@ from ....errors import BadValue
 from ....problems import Operand
 from ....problems.sparse_problem import GROUP, SparseProblem
 from ... import presence
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, refuse_overlaps
+from ..common.device_plan import DevicePlan, prepared, refuse_overlaps_of_out
 from ..common.streams import current_stream
 
 __all__ = ["CuSPARSELt", "Recipe", "Value", "recipe", "refusal"]
@@ -165,32 +167,22 @@ def _prepare(context: Any, problem: SparseProblem, algorithm: Algorithm) -> Devi
     device = index_of(problem)
     if algorithm.name == "empty":
         return DevicePlan(_empty(problem), device, problem.key, ())
-    lt, cupy = bindings.cusparseLt(), bindings.cupy()
+    lt = bindings.cusparseLt()
     made: dict[str, Callable[..., Callable[..., Any]]] = {
         "sparse.prune_2_4": _Prune, "sparse.compress": _Compress, "sparse.matmul": _Matmul, "sparse.search": _Search,
     }  # fmt: skip
+    run = partial(made[problem.op], problem, recipe(problem), device)
     try:
-        with cupy.cuda.Device(device):
-            run = made[problem.op](problem, recipe(problem), device)
+        return prepared(problem, run, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
     except lt.cuSPARSELtError as error:
         raise RuntimeError(f"cuSPARSELt: {error}") from error
-    return DevicePlan(run, device, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
 
 
-class CuSPARSELt(Library):
+class CuSPARSELt(BindingLibrary):
     """libcusparseLt, products with 2:4 sparse matrices on sparse tensor cores."""
 
+    modules = ("cusparseLt",)
     handlers: ClassVar = {SparseProblem: Handler(_algorithms, _prepare)}
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cusparseLt")
-
-    def version(self) -> str | None:
-        version = presence.presence("cusparselt").version()
-        return None if version is None else str(version)
-
-    def details(self) -> dict[str, Any]:
-        return {"path": presence.presence("cusparselt").path} if self.available() else {}
 
 
 def _empty(p: SparseProblem) -> Callable[..., Any]:
@@ -352,9 +344,7 @@ class _Matmul(_Step):
 
     def __call__(self, *arrays: Any) -> Any:
         p = self.p
-        if self.out is not None:
-            others = [(a, o) for i, (a, o) in enumerate(zip(arrays, p.operands, strict=True)) if i != self.out]
-            refuse_overlaps(arrays[self.out], p.operands[self.out], others)
+        refuse_overlaps_of_out(p, arrays)
         result = self.run(arrays, self.lt.matmul)
         if self.out is None:
             return result[:, : p.n].copy() if self.recipe.n != p.n else result

@@ -16,12 +16,12 @@ import numpy as np
 
 from ....errors import BackendUnavailable
 from ....problems.linalg_problem import LinalgProblem
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ...presence import presence
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
 from ..common.device_facts import index_of
 from ..common.device_plan import DevicePlan
-from ..common.library_facts import details, version_of
 from ..common.streams import current_stream
 from ..cusolver.library import finish, refuse_outputs
 from ..cusolver.matrix_stacks import Settings, Stacks, address
@@ -303,7 +303,7 @@ def _prepare(magma: MAGMA, problem: LinalgProblem, algorithm: Algorithm) -> Devi
     return DevicePlan(partial(_run, problem, settings, native), device, f"MAGMA {algorithm.name}", ())
 
 
-class MAGMA(Library):
+class MAGMA(BindingLibrary):
     """libmagma, a user's own."""
 
     handlers: ClassVar = {LinalgProblem: Handler(_algorithms, _prepare)}
@@ -313,10 +313,10 @@ class MAGMA(Library):
         self._lock = Lock()
 
     def reason(self) -> str:
-        return presence("magma").reason() or bindings.reason("cupy")
+        return presence("magma").reason() or super().reason()
 
-    def version(self) -> str | None:
-        return version_of("magma")
+    def context(self, planner: Planner) -> MAGMA:
+        return self
 
     def native(self) -> Native:
         """The library, loaded when it is first needed."""
@@ -326,6 +326,3 @@ class MAGMA(Library):
             if self._native is None or self._native[0] != path:
                 self._native = path, Native(path)
             return self._native[1]
-
-    def details(self) -> dict[str, Any]:
-        return details("magma")
