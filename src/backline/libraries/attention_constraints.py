@@ -6,7 +6,7 @@ the switches, in which order the kernels are tried is for the engine, and who ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeAlias
 from .. import switches
 from ..problems.attention_problem import AttentionProblem, wrong
 from ..switches.definitions import KERNELS
-from .base import Library
+from .base import Library, Refusal
 
-__all__ = ["RULES", "SWITCHES", "Facts", "Rule", "facts_of", "order", "providers", "refusal"]
+__all__ = ["RULES", "SWITCHES", "Facts", "Rule", "facts_of", "order", "providers", "refusal", "refused_kernels"]
 
 SWITCHES = {
     "flash_attention": "cuda.flash_sdp",
@@ -328,6 +328,15 @@ def facts_of(device: str) -> Facts:
 
     number = int(index) if index else devices.current()
     return Facts(devices.capability(number), int(presence("cudnn").version() or 0), _frontend(), strict)
+
+
+def refused_kernels(library: str, problem: AttentionProblem) -> Iterator[Refusal]:
+    """Refuses the kernels that no library has for arrays of the CPU, or of MLX."""
+    for kernel in KERNELS:
+        if kernel == "overrideable":
+            yield Refusal(library, kernel, "no extension has registered one")
+        elif kernel not in ("math", "flash_attention"):
+            yield Refusal(library, kernel, refusal(kernel, problem, facts_of(problem.device)))
 
 
 @lru_cache(maxsize=1)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from ..native import thread_team
 from ..native.shared_library import NativeLibrary
+from .probing.probe_cache import usable_threads
 
 __all__ = ["Pools"]
 
@@ -42,6 +44,10 @@ class Pools:
             self.name = "pthreadpool" if not file or file.startswith("libpthreadpool") else f"pthreadpool in {file}"
         # What is forked while another thread holds a pool would wait for it for ever.
         thread_team.watch_forks()
+
+    def counts(self) -> Iterable[int]:
+        """Thread counts that a library is checked on: one, and all where there is a pool."""
+        return dict.fromkeys((1, usable_threads() if self.name else 1))
 
     def get(self, threads: int) -> int:
         """Address of the pool of so many threads, the caller among them; 0, which is the caller alone, for one.

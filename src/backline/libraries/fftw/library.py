@@ -18,7 +18,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems import operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, FileLibrary, Handler, Refusal
-from ..probing.probe_cache import prove_by_class
+from ..probing.probe_cache import prove_found
 from . import wisdom
 from .guru_transforms import fftw_algorithms, prepare_fftw
 from .planner import Planner, planner_of
@@ -41,14 +41,10 @@ class FFTW(FileLibrary):
     # loading
 
     def load(self) -> str:
-        self.finding = search(self.spec)
-        path = self.finding.path
-        if path is None:
-            return self.finding.reason
-        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
+        proof = prove_found(self, search(self.spec))
         if proof.reason:
             return proof.reason
-        self._open(path)
+        self._open(proof.path)
         wrong = proof.replaced() or self._wrong()
         if wrong:
             self.planners = {}

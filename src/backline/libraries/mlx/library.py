@@ -26,6 +26,7 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
+from ..attention_constraints import refused_kernels
 from ..base import NO_PLANNER, Algorithm, Handler, Library, Planner, Refusal
 from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_quantized, mlx_rnn
 from .placement import CPU, METAL, Device, device_of, not_on_metal, reduces
@@ -110,7 +111,7 @@ def _plan(function: Callable[..., Any], mx: Any, metal: bool) -> MlxPlan:
 
 def _attention_algorithms(mlx: MLX, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     device = mlx.device()
-    yield from mlx_attention.others("mlx", problem)
+    yield from refused_kernels("mlx", problem)
     flash = IMMUTABLE if _written(problem) else mlx_attention.flash_refusal(problem)
     flash = flash or not_on_metal(problem, device) or _unfused(mlx.core(), problem)
     if flash:

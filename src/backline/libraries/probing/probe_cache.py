@@ -11,14 +11,15 @@ import sys
 import time
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from ...native import loading
+from ... import switches
+from ...native import loading, thread_team
 from ...native.machine import cpu_info
 from . import probe_process
 from .probe_program import Facts
 
-__all__ = ["Proof", "identity", "prove", "prove_by_class"]
+__all__ = ["Proof", "identity", "prove", "prove_by_class", "prove_found", "usable_threads"]
 
 Identity = tuple[int, ...]
 
@@ -47,7 +48,8 @@ class Proof:
     def reason(self) -> str:
         """Returns what is wrong with the file, or an empty string."""
         said: str = self.facts["reason"]
-        return said if not said or said.startswith("cannot be loaded: ") else f"{self.path} {said}"
+        alone = not said or not self.path or said.startswith("cannot be loaded: ")
+        return said if alone else f"{self.path} {said}"
 
     def replaced(self) -> str:
         """Returns what is wrong if the path leads to another file by now than the one that was tested, or an empty string."""
@@ -109,6 +111,19 @@ def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[
                 _write({**kept, key: facts})
         _known[key] = facts
     return Proof(path, facts, which)
+
+
+def usable_threads() -> int:
+    """Threads that a library is tested on: as many as calls may use."""
+    return 1 if thread_team.forked() else cast(int, switches.get("num_threads"))
+
+
+def prove_found(library: Any, finding: Any) -> Proof:
+    """Keeps what the search for a library's file found, and tests that file; without one, the reason is that of the search."""
+    library.finding, path = finding, finding.path
+    if path is None:
+        return Proof("", {"reason": finding.reason}, ())
+    return prove_by_class(library.name, path, usable_threads())
 
 
 def prove_by_class(name: str, path: str, threads: int) -> Proof:

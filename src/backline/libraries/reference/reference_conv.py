@@ -32,14 +32,7 @@ def algorithms(p: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty or p.dtype.name not in BLAS:  # no BLAS takes part
         yield Algorithm(library="numpy", name="windows", precision=precision, level="threads", basis="construction")
         return
-    if no := numpy_threads.refusal("windows", p, threads):
-        yield no
-    else:
-        pool = "numpy" if threads > 1 else ""
-        yield Algorithm(library="numpy", name="windows", threads=threads, scaled=True, precision=precision, pool=pool)
-    yield Algorithm(
-        library="numpy", name="loops", precision=precision, level="threads", basis="construction", note="without a BLAS: slow"
-    )
+    yield from numpy_threads.by_blas_or_loops("windows", p, threads, precision=precision)
 
 
 def result_order(p: ConvProblem) -> tuple[int, ...]:
@@ -58,7 +51,7 @@ def function(p: ConvProblem, *, loops: bool = False) -> Callable[..., Array]:
     """The convolution as a function of the arrays of the call; with `loops` no BLAS takes part."""
     index = {o.role: i for i, o in enumerate(p.operands)}
     dtype = compute_dtype(p.dtype)
-    times = _loops if loops else np.matmul
+    times = numpy_threads.loops_product if loops else np.matmul
     compute = {"conv_grad_weight": _weight, "conv_grad_input": _scattered, "conv_transpose": _scattered}.get(p.op, _gathered)
 
     def run(*arrays: Array) -> Array:
@@ -77,10 +70,6 @@ def function(p: ConvProblem, *, loops: bool = False) -> Callable[..., Array]:
         return target
 
     return run
-
-
-def _loops(a: Array, b: Array) -> Array:
-    return np.einsum("ij,jk->ik", a, b)
 
 
 def _padded(p: ConvProblem, image: Array) -> Array:

@@ -29,19 +29,12 @@ def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty:
         yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction")
         return
-    if no := numpy_threads.refusal("steps", p, threads):
-        yield no
-    else:
-        pool = "numpy" if threads > 1 else ""
-        yield Algorithm(library="numpy", name="steps", threads=threads, scaled=True, precision=precision, pool=pool)
-    yield Algorithm(
-        library="numpy", name="loops", precision=precision, level="threads", basis="construction", note="without a BLAS: slow"
-    )
+    yield from numpy_threads.by_blas_or_loops("steps", p, threads, precision=precision)
 
 
 def plan(p: RnnProblem, *, loops: bool = False) -> Callable[..., tuple[Array, ...]]:
     """The function of the arrays of a call; with `loops` no BLAS takes part."""
-    times: Times = _loops if loops else np.matmul
+    times: Times = numpy_threads.loops_product if loops else np.matmul
     dtype = compute_dtype(p.dtype)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -53,7 +46,3 @@ def plan(p: RnnProblem, *, loops: bool = False) -> Callable[..., tuple[Array, ..
         return tuple(part.astype(p.dtype, copy=False) for part in results)
 
     return run
-
-
-def _loops(a: Array, b: Array) -> Array:
-    return np.einsum("ij,jk->ik", a, b)

@@ -99,11 +99,9 @@ def _layer(p: NeuralProblem) -> Run:
 def _step(p: EinsumProblem) -> Run:
     """A step of an einsum that is no product of matrices: a sum over axes, or a product of elements. The result is dense."""
     cupy = bindings.cupy()
-    looks = [reference_einsum.view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True)]
+    looks, axes = reference_einsum.views(p)
     if len(looks) == 2:
         return lambda x, y: cupy.ascontiguousarray(cupy.multiply(looks[0](x), looks[1](y)))
-    summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
-    axes = tuple(range(len(p.output), len(p.output) + summed))
     return lambda x: cupy.ascontiguousarray(looks[0](x).sum(axis=axes, dtype=p.dtype))
 
 
@@ -123,7 +121,7 @@ def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> It
 
 
 def _einsum_algorithms(context: Any, problem: EinsumProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    kind = reference_einsum._kind(problem)
+    kind = reference_einsum.kind_of(problem)
     legal = (*NUMBERS, "float16", "bfloat16") if kind == "multiply" else NUMBERS
     if kind == "einsum" or problem.dtype.name not in legal:
         yield Refusal("cupy", "einsum", f"it has sums and products of elements here, of {', '.join(legal)}")
