@@ -270,15 +270,6 @@ _ANYWHERE = ("math", "overrideable")
 def refusal(kernel: str, problem: AttentionProblem, facts: Facts) -> str:
     """Returns the first constraint that keeps a kernel from running a Problem; an empty string if it can run it.
 
-    Parameters
-    ----------
-    kernel
-        One of `switches.definitions.KERNELS`.
-    problem
-        What is asked.
-    facts
-        What there is.
-
     Examples
     --------
     >>> import numpy as np

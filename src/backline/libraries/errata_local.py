@@ -153,12 +153,8 @@ def _row(values: Any) -> LocalErratum:
 def keep(rows: Iterable[LocalErratum]) -> int:
     """Adds rows to the file; returns how many are new. Without rows nothing is written.
 
-    Raises
-    ------
-    BadValue
-        BACKLINE_ERRATA is empty, so there is no file.
-    OSError
-        The file is damaged, cannot be written, or would be one that is not read again.
+    Raises `BadValue` where BACKLINE_ERRATA is empty, so that there is no file, and `OSError` where that is damaged, cannot be
+    written, or would be one that is not read again.
     """
     file = path()
     if not file:

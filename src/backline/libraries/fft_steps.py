@@ -108,16 +108,9 @@ def empty_plan(problem: FftProblem) -> PythonPlan:
 
 
 class Steps:
-    """Writes down the steps of one plan.
+    """Writes down the steps of one plan; copies may use so many threads.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    threads
-        Threads that copies may use.
-    wide
-        Whether float32 is computed in float64: the input is converted before, the result after the transforms.
+    `wide`: whether float32 is computed in float64: the input is converted before, the result after the transforms.
     """
 
     def __init__(self, problem: FftProblem, threads: int, *, wide: bool = False) -> None:

@@ -137,12 +137,7 @@ def _named(override: Override, what: str, switch: str) -> Verdict:
 def active(op: str, key: str, *args: Any, **kwargs: Any) -> Override | None:
     """Returns the override that runs a call, or None: the first that nothing disables and whose condition holds.
 
-    Parameters
-    ----------
-    op, key
-        The operation and the dispatch key, "CPU", "CUDA" or "MPS".
-    *args, **kwargs
-        Handed to the conditions.
+    The dispatch key is "CPU", "CUDA" or "MPS"; the other arguments are handed to the conditions.
     """
     return next((verdict.override for verdict in considered(op, key, *args, **kwargs) if not verdict.reason), None)
 

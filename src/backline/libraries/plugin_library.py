@@ -29,11 +29,6 @@ class Plugged(Library):
     """Stands for the Library that a plug-in brings, under the plug-in's name.
 
     What the plug-in's file says is answered without its code. The class is imported and called when more is asked.
-
-    Parameters
-    ----------
-    plugin
-        What is known of it.
     """
 
     def __init__(self, plugin: plugins.Plugin) -> None:

@@ -20,17 +20,9 @@ __all__ = ["Pools"]
 
 
 class Pools:
-    """The pools of one library.
+    """The pools of one library, which exports pthreadpool's functions, or needs one that does.
 
-    Parameters
-    ----------
-    native
-        The library; it exports pthreadpool's functions, or one that it needs does.
-
-    Attributes
-    ----------
-    name
-        For reports: "pthreadpool", and the file it is in where that is not pthreadpool's own. Empty where there is none.
+    `name` is for reports: "pthreadpool", and the file it is in where that is not pthreadpool's own. Empty where there is none.
     """
 
     def __init__(self, native: NativeLibrary) -> None:
@@ -52,10 +44,7 @@ class Pools:
     def get(self, threads: int) -> int:
         """Address of the pool of so many threads, the caller among them; 0, which is the caller alone, for one.
 
-        Raises
-        ------
-        RuntimeError
-            It cannot be made.
+        Raises `RuntimeError` where it cannot be made.
         """
         if threads <= 1 or not self.name or thread_team.forked():
             return 0

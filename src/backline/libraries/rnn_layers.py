@@ -22,10 +22,7 @@ Layer = Callable[[int, Array, Array, "Array | None", tuple[Array, ...], "Array |
 def _checked_lengths(p: RnnProblem, arrays: list[Array]) -> Array | None:
     """The lengths of a call as 64-bit integers; None where all steps of all sequences are there.
 
-    Raises
-    ------
-    BadValue
-        One is negative, or above the number of steps.
+    Raises `BadValue` where one is negative, or above the number of steps.
     """
     i = p.index("lengths")
     if i is None:

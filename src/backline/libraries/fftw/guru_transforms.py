@@ -32,12 +32,7 @@ LONG_SCALING = 1 << 20  # bytes of a result from which on threads divide the mul
 class FftwSteps(Steps):
     """Writes down transforms of FFTW.
 
-    Parameters
-    ----------
-    planning
-        "estimate", "measure" or "patient".
-    seconds
-        For measuring, of each transform.
+    `planning` is "estimate", "measure" or "patient"; `seconds` are for measuring each transform.
     """
 
     def __init__(

@@ -80,10 +80,7 @@ class Request:
 class Transform:
     """A plan of FFTW, destroyed with the last reference to it.
 
-    Attributes
-    ----------
-    nbytes
-        About what it takes: tables of roots of unity and the plan's own structures. FFTW does not tell.
+    `nbytes` is about what it takes: tables of roots of unity and the plan's own structures. FFTW does not tell.
     """
 
     __slots__ = ("_planner", "address", "nbytes")
@@ -96,14 +93,9 @@ class Transform:
 
 
 class Planner:
-    """The planner of one precision.
+    """The planner of one precision: `letter` is "f" for float32, "" for float64.
 
-    Parameters
-    ----------
-    letter
-        "f" for float32, "" for float64.
-    base, threaded
-        The library, and its part for threads; None if that is not there.
+    It has the library, and its part for threads; None if that is not there.
     """
 
     def __init__(self, letter: str, base: NativeLibrary, threaded: NativeLibrary | None) -> None:
@@ -157,23 +149,11 @@ class Planner:
     # plans --------------------------------------------------------------------------------------------------------------
 
     def plan(self, request: Request, planning: str, *, aligned: bool, seconds: float = NO_LIMIT) -> Transform:
-        """A new plan.
+        """A new plan, by "estimate", "measure" or "patient" planning.
 
-        Parameters
-        ----------
-        planning
-            "estimate", "measure" or "patient".
-        aligned
-            Whether it is for addresses that are multiples of 16 only.
-        seconds
-            Longest that measuring may take, about: FFTW ends it at the best plan found so far.
-
-        Raises
-        ------
-        RuntimeError
-            FFTW has no plan for this.
-        MemoryError
-            Measuring needs arrays that cannot be had.
+        `aligned`: whether it is for addresses that are multiples of 16 only. `seconds`: longest that measuring may take, about;
+        FFTW ends it at the best plan found so far. Raises `RuntimeError` where FFTW has no plan for this, and `MemoryError` where
+        measuring needs arrays that cannot be had.
         """
         flags = PLANNING[planning] | (0 if aligned else UNALIGNED)
         # Without a word about it FFTW keeps the input of all but real transforms of several axes backwards.

@@ -20,20 +20,9 @@ _NAMES = {"": "float64", "f": "float32", "l": "longdouble", "q": "quadruple prec
 def blocks(text: str, versions: dict[str, str], where: str = "wisdom") -> dict[str, str]:
     """The blocks of a text by their precision's letter ("f" for float32, "" for float64), each as FFTW reads it.
 
-    Parameters
-    ----------
-    text
-        One block or more.
-    versions
-        Letters of the precisions that there are here, with FFTW's version. Whether the build is
-        the same FFTW sees itself.
-    where
-        What the text is, for messages.
-
-    Raises
-    ------
-    BadValue
-        The text is not wisdom, is cut off, or comes from another FFTW.
+    `versions` has the letters of the precisions that there are here, with FFTW's version; whether the build is the same FFTW sees
+    itself. `where` says what the text is, for messages. Raises `BadValue` where it is not wisdom, is cut off, or comes from
+    another FFTW.
 
     Examples
     --------
@@ -88,13 +77,7 @@ def joined(texts: dict[str, str]) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Write a text to a file that is there whole or not at all.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; what was there before still is.
-    """
+    """Write a text to a file that is there whole or not at all; where an `OSError` is raised, what was there before still is."""
     import tempfile
 
     folder = os.path.dirname(os.path.abspath(path))
@@ -115,14 +98,7 @@ def write(path: str, text: str) -> None:
 
 
 def read(path: str) -> str:
-    """The text of a file.
-
-    Raises
-    ------
-    BadValue
-        It is too long to be wisdom, or no text.
-    OSError
-        It cannot be read.
+    """The text of a file; raises `BadValue` where it is too long to be wisdom, or no text, and `OSError` where it cannot be read.
     """
     with open(path, "rb") as stream:
         data = stream.read(LARGEST + 1)

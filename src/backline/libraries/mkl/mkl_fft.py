@@ -46,29 +46,9 @@ class DftiError(RuntimeError):
 class Descriptor:
     """A committed descriptor, freed with the last reference to it.
 
-    Parameters
-    ----------
-    native
-        MKL.
-    letter
-        "s" or "d", for the precision.
-    domain
-        COMPLEX or REAL.
-    lengths
-        Points along each axis.
-    strides
-        Of input and output in elements of each side, one for each axis.
-    batch
-        How many transforms, and how far they are apart in input and output.
-    threads
-        Most threads it may use.
-    scale
-        What the result is multiplied by.
-
-    Attributes
-    ----------
-    nbytes
-        Memory that MKL took for it.
+    `letter` is "s" or "d", for the precision, `domain` COMPLEX or REAL. Strides of input and output are in elements of each side,
+    one for each axis; `batch` is how many transforms, and how far they are apart in input and output; `threads` the most it may
+    use. `nbytes` is the memory that MKL took for it.
     """
 
     __slots__ = ("_argument", "_free", "address", "nbytes")

@@ -81,16 +81,10 @@ def _handler(
     function: Callable[[Any, Any, bool], Callable[..., Any]],
     note: Callable[[Any], str] = lambda problem: "",
 ) -> Handler:
-    """Returns the Handler of one type of Problem.
+    """Returns the Handler of one type of Problem, by the name of the algorithm on Metal.
 
-    Parameters
-    ----------
-    name
-        Name of the algorithm on Metal.
-    refusal, note
-        Functions of the Problem: the reason for which there is none, and what a user should know.
-    function
-        Function of the Problem, MLX, and whether it runs on Metal; returns the function of the arrays.
+    `refusal` and `note` are functions of the Problem: the reason for which there is none, and what a user should know.
+    `function`, of the Problem, MLX, and whether it runs on Metal, returns the function of the arrays.
     """
 
     def algorithms(mlx: MLX, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:

@@ -57,13 +57,7 @@ class Proof:
 
 
 def identity(path: str) -> Identity:
-    """Returns size, time of change, place and the first bytes of a file, as numbers.
-
-    Raises
-    ------
-    OSError
-        It is not there.
-    """
+    """Returns size, time of change, place and the first bytes of a file, as numbers; raises `OSError` where it is not there."""
     status = os.stat(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -76,19 +70,7 @@ def identity(path: str) -> Identity:
 def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[str, str] | None = None) -> Proof:
     """Tests a library in a child process, unless that was done: in this process, or by an earlier one with the same settings.
 
-    Parameters
-    ----------
-    name
-        The library.
-    path
-        The file.
-    question, options, changes
-        For `probe_process.ask`.
-
-    Raises
-    ------
-    OSError
-        The file is not there.
+    `question`, `options` and `changes` are for `probe_process.ask`. Raises `OSError` where the file is not there.
     """
     import json
 
@@ -129,10 +111,7 @@ def prove_found(library: Any, finding: Any) -> Proof:
 def prove_by_class(name: str, path: str, threads: int) -> Proof:
     """Has the class of a library test a file in a child process: its method `test` returns the facts.
 
-    Raises
-    ------
-    OSError
-        The file is not there.
+    Raises `OSError` where the file is not there.
     """
     import numpy
     import platformdirs

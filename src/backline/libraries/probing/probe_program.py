@@ -31,14 +31,9 @@ class Untested(Unfit):
 def answer(question: str, subject: str) -> Facts:
     """Returns what testing a library says: "reason" is empty if it is fit, and there may be more, such as "version".
 
-    There is "passing" if a later test may say otherwise.
-
-    Parameters
-    ----------
-    question
-        A key of `CHECKS`, or of `PROGRAMS`; any other word asks only whether the file can be loaded.
-    subject
-        The file's absolute path; for a key of `PROGRAMS` what that takes, in JSON.
+    There is "passing" if a later test may say otherwise. The question is a key of `CHECKS`, or of `PROGRAMS`; any other word asks
+    only whether the file can be loaded. The subject is the file's absolute path; for a key of `PROGRAMS` what that takes, in
+    JSON.
     """
     try:
         if question in PROGRAMS:

@@ -82,10 +82,7 @@ def key_of(variant: Variant, tile: Tile) -> str:
 def chosen(step: Step) -> tuple[Tile, Compiled]:
     """The first of a step's tiles whose program fits into the device's shared memory, and its kernel.
 
-    Raises
-    ------
-    BackendUnavailable
-        Triton is absent, or it compiles none of them.
+    Raises `BackendUnavailable` where Triton is absent, or compiles none of them.
     """
     known = (step.variant, step.tiles, version(), folder())
     if known in _chosen:

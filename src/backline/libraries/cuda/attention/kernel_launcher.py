@@ -31,15 +31,7 @@ class _Launch(NamedTuple):
 
 
 class Run:
-    """A recipe for the device that is current, as a function of the arrays of a call.
-
-    Parameters
-    ----------
-    problem
-        Attention, or its gradients.
-    made
-        Its recipe.
-    """
+    """A recipe of attention, or of its gradients, for the device that is current, as a function of the arrays of a call."""
 
     def __init__(self, problem: AttentionProblem, made: Recipe) -> None:
         self.roles = tuple(o.role for o in problem.operands)

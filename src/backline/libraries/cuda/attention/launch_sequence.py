@@ -198,16 +198,9 @@ def _padded(dim: int) -> int:
 
 
 def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False) -> Recipe:
-    """The recipe of a Problem that neither the rules of its kernel nor `limits` refuse.
+    """The recipe of attention or its gradients that neither the rules of its kernel nor `limits` refuse.
 
-    Parameters
-    ----------
-    p
-        Attention, or its gradients.
-    capability
-        Compute capability of the device.
-    tf32
-        Whether products of float32 may be computed in TF32.
+    `tf32`: whether products of float32 may be computed in TF32.
     """
     (batch, heads, queries, dim), (_, key_heads, keys, _), (_, value_heads, _, vdim) = p.shapes
     dtype, grad = p.dtype.name, p.get("grad")

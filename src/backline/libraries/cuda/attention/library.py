@@ -35,15 +35,7 @@ PACKAGED = "packaged kernel, which the driver translates"
 
 
 def disabled(problem: Problem, values: Any) -> tuple[str, str]:
-    """Returns why switches disable kernels written in Python for an operation, and which switch; two empty strings if none does.
-
-    Parameters
-    ----------
-    problem
-        What is asked, of arrays of CUDA.
-    values
-        Of the switches, by name.
-    """
+    """Returns why switches disable kernels written in Python for an operation, and which switch; two empty strings if none."""
     language = f"python_native.{LANGUAGE}.enabled"
     if not values[language]:
         return f"{LANGUAGE} is disabled by {language}", language
@@ -70,18 +62,9 @@ def _unfit(name: str, problem: AttentionProblem, facts: Facts) -> str:
 
 
 def listed(problem: AttentionProblem, facts: Facts, values: Any, absent: str = "") -> Iterator[Algorithm | Refusal]:
-    """Lists the Algorithms for a Problem on a device, and Refusals with reasons for the rest.
+    """Lists the Algorithms for attention or its gradients on a device, and Refusals with reasons for the rest.
 
-    Parameters
-    ----------
-    problem
-        Attention, or its gradients.
-    facts
-        Of the device.
-    values
-        Of the switches, by name.
-    absent
-        Why there is no Triton, and only the packaged kernels can run; empty where there is one.
+    `absent` is why there is no Triton, and only the packaged kernels can run; empty where there is one.
     """
     library = Triton.name
     for kernel in KERNELS:

@@ -54,10 +54,7 @@ _lock = Lock()
 def reason(*names: str) -> str:
     """Returns why modules cannot be used, or an empty string, without importing or loading anything.
 
-    Parameters
-    ----------
-    *names
-        Names of functions here: "cublas". Each takes its package, its libraries and a device.
+    Names are those of functions here, "cublas": each takes its package, its libraries and a device.
 
     Examples
     --------

@@ -30,13 +30,7 @@ _known: dict[tuple[Any, int], DeviceInfo] = {}  # by the CuPy that told
 
 
 def device_info(index: int) -> DeviceInfo:
-    """A device, as CuPy tells.
-
-    Raises
-    ------
-    BackendUnavailable
-        CuPy cannot be imported.
-    """
+    """A device, as CuPy tells; raises `BackendUnavailable` where that cannot be imported."""
     cupy = bindings.cupy()
     found = _known.get((cupy, index))
     if found is None:

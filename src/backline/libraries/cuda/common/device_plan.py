@@ -75,13 +75,7 @@ class _Where:
 
 
 def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]) -> None:
-    """Refuse an output that has an element in common with an operand, as calls on NumPy's arrays do.
-
-    Raises
-    ------
-    BadValue
-        It would be overwritten while it is read.
-    """
+    """Refuse an output that has an element in common with an operand, as calls on NumPy's arrays do, by `BadValue`."""
     import numpy as np
 
     low, high = (int(out.data.ptr) + end for end in as_out.extent())

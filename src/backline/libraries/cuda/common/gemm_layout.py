@@ -107,14 +107,9 @@ def product_of(problem: Problem) -> MatmulProblem:
 
 
 def gemm_of(problem: Problem, rows_first: bool = False) -> Gemm:
-    """The geometry of a Problem that `refusal` has nothing against and that is not empty.
+    """The geometry of a product or a linear layer that `refusal` has nothing against and that is not empty.
 
-    Parameters
-    ----------
-    problem
-        A product or a linear layer.
-    rows_first
-        Whether the result must be written with contiguous rows, as an epilogue's bias wants it.
+    `rows_first`: whether the result must be written with contiguous rows, as an epilogue's bias wants it.
     """
     p = product_of(problem)
     conj = bool(p.parameter("conj"))
@@ -180,12 +175,7 @@ def _target(p: MatmulProblem, rows_first: bool) -> tuple[View, Operand | None]:
 class Product:
     """Does what surrounds the routine: the result's memory, copies, C, empty products. A library's Plan says how it is called.
 
-    Parameters
-    ----------
-    problem
-        A product or a linear layer.
-    gemm
-        Its geometry; None if it is empty.
+    Of a product or a linear layer, and its geometry, which is None if it is empty.
     """
 
     def __init__(self, problem: Any, gemm: Gemm | None) -> None:

@@ -36,14 +36,9 @@ def by_channel(p: ConvProblem) -> bool:
 
 
 def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal]:
-    """The ways there are for a convolution.
+    """The ways there are for a convolution, plain or transposed, or a gradient.
 
-    Parameters
-    ----------
-    p
-        A convolution, plain or transposed, or a gradient.
-    tf32
-        Why the device has no tf32; empty if it has.
+    `tf32` is why the device has no tf32; empty if it has.
     """
     if p.dtype.name not in DTYPES:
         yield Refusal("cublas", "im2col", f"it has no products of {p.dtype.name}")
@@ -86,12 +81,7 @@ class Block:
 def blocks(batch: int, points: tuple[int, ...], depth: int) -> list[Block]:
     """Divides a batch into blocks: many images at a time, or one; or where one is too large, some of its rows.
 
-    Parameters
-    ----------
-    batch, points
-        Images, and the size of each.
-    depth
-        Bytes of the columns of one point.
+    `points` is the size of each image, `depth` the bytes of the columns of one point.
 
     Examples
     --------
@@ -109,16 +99,9 @@ def blocks(batch: int, points: tuple[int, ...], depth: int) -> list[Block]:
 
 
 class DirectConv:
-    """The function of the Plan of such a convolution.
+    """The function of the Plan of such a convolution, by the name of one of the `direct_algorithms`.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    name
-        Of one of the `direct_algorithms`.
-    multiply
-        Prepares a product: a function of the operands and the result.
+    `multiply` prepares a product: a function of the operands and the result.
     """
 
     def __init__(self, problem: ConvProblem, name: str, multiply: Any) -> None:

@@ -74,16 +74,9 @@ def scale_type(dtype: str, compute: int) -> np.dtype[Any]:
 
 
 def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
-    """Bytes of workspace under a Snapshot, for a device with a compute capability.
+    """Bytes of workspace of "cublas" or "cublaslt" under a Snapshot.
 
-    Parameters
-    ----------
-    name
-        "cublas" or "cublaslt".
-    snapshot
-        The switches that hold.
-    having
-        The device's compute capability, which says what is recommended where nobody set a size.
+    The device's compute capability says what is recommended where nobody set a size.
     """
     whole = int(snapshot["cuda.cublas_workspace_size"])
     if whole == workspaces.RECOMMENDED:
@@ -111,19 +104,7 @@ class Recipe:
 
 
 def recipe(problem: Problem, name: str, snapshot: Any, having: tuple[int, int]) -> Recipe:
-    """The recipe of an Algorithm's name for a Problem.
-
-    Parameters
-    ----------
-    problem
-        A product that `refusal` has nothing against.
-    name
-        Of one of the `ways`.
-    snapshot
-        The switches that hold.
-    having
-        The device's compute capability.
-    """
+    """The recipe of the name of one of the `ways` for a product that `refusal` has nothing against."""
     assert isinstance(problem, MatmulProblem)
     dtype = problem.dtype.name
     way = next(way for way in (*ways(dtype), *_UNLISTED.get(dtype, ())) if way.name == name)
@@ -173,12 +154,7 @@ _handles = Handles(_create)
 class _Gemm(Product):
     """The function of a Plan.
 
-    Parameters
-    ----------
-    problem, made, module, device
-        What is asked, how it is done, by which binding and where.
-    unrounded
-        Whether the result of halves, which is new memory, is left in the float32 that their sums are in.
+    `unrounded`: whether the result of halves, which is new memory, is left in the float32 that their sums are in.
     """
 
     def __init__(self, problem: MatmulProblem, made: Recipe, module: Any, device: int, unrounded: bool = False) -> None:

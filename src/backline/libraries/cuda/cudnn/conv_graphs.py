@@ -182,17 +182,7 @@ def search(snapshot: Any) -> Search:
 
 
 def conv_recipe(problem: ConvProblem, name: str, snapshot: Any) -> ConvRecipe:
-    """The recipe of an Algorithm's name for a convolution that `conv_refusal` has nothing against.
-
-    Parameters
-    ----------
-    problem
-        A convolution, plain or transposed, or a gradient of the plain one.
-    name
-        Of one of the `conv_algorithms`.
-    snapshot
-        The switches that hold.
-    """
+    """The recipe of one of the `conv_algorithms` for a convolution, or a gradient, that `conv_refusal` allows."""
     last = _last(problem)
     grad = problem.op.startswith("conv_grad")
     after = () if grad else tuple(role for role in ("bias", "residual") if problem.get(role) is not None)

@@ -101,12 +101,7 @@ def named_in(text: str, version: int, device: DeviceInfo) -> tuple[str, str]:
 
 
 def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo, planner: Planner) -> Plans:
-    """The plans of a graph on a device, which is current; one of them at least is built.
-
-    Raises
-    ------
-    NoKernel
-        There is none.
+    """The plans of a graph on a device, which is current; one of them at least is built. Raises `NoKernel` where there is none.
     """
 
     def make() -> Plans:

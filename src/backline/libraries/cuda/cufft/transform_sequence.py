@@ -53,15 +53,7 @@ def half_refusal(p: FftProblem, capability: tuple[int, int]) -> str:
 
 
 def recipe(p: FftProblem, way: str = "plan") -> Recipe:
-    """The recipe for a Problem that `refusal` lets pass.
-
-    Parameters
-    ----------
-    p
-        What is asked.
-    way
-        "plan", or "half" for a Problem of float16 that `half_refusal` lets pass.
-    """
+    """The recipe for a Problem that `refusal` lets pass; `way` is "plan", or "half" where `half_refusal` lets it pass."""
     direct = _Writer(p, way, copied=False).written()
     if not direct.needs:
         return direct

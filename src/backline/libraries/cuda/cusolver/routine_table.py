@@ -133,14 +133,7 @@ def refusals(p: LinalgProblem, version: Version = None) -> Iterator[tuple[str, s
 def recipes(p: LinalgProblem, version: Version = None, preference: str = "default") -> Iterator[Recipe]:
     """The recipes for a Problem, that of the rules first; the others are there to be compared with.
 
-    Parameters
-    ----------
-    p
-        The Problem.
-    version
-        Of cuSOLVER.
-    preference
-        What `preferred_linalg_library` reads: "cusolver" has its own rule for solving with factors.
+    `preference` is what `preferred_linalg_library` reads: "cusolver" has its own rule for solving with factors.
 
     Examples
     --------

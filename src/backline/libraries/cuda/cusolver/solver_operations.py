@@ -29,13 +29,7 @@ Arrays = dict[str, Any]
 
 
 def raise_first(op: str, infos: Any) -> None:
-    """Raise what the first info that is not 0 means.
-
-    Raises
-    ------
-    LinAlgError
-        There is one.
-    """
+    """Raise the `LinAlgError` that the first info that is not 0 means."""
     found = np.asarray(infos).reshape(-1)
     for item, info in enumerate(found):
         if info:

@@ -73,16 +73,9 @@ class Recipe:
 
 
 def refusal(p: SparseProblem, device: tuple[int, int], version: int | None) -> str:
-    """Returns why cuSPARSELt does not support a Problem, or an empty string.
+    """Returns why cuSPARSELt does not support a Problem on a device with a capability, or an empty string.
 
-    Parameters
-    ----------
-    p
-        What is asked.
-    device
-        Compute capability.
-    version
-        The library's, as it numbers it: 800 for 0.8.0; None if it is not known.
+    `version` is the library's, as it numbers it: 800 for 0.8.0; None if it is not known.
     """
     if device < CAPABILITY:
         return f"sparse tensor cores take compute capability 8.0, and the device has {device[0]}.{device[1]}"

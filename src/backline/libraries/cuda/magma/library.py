@@ -98,18 +98,7 @@ def listed(problem: LinalgProblem, exports: Any) -> Iterator[Algorithm | Refusal
 
 
 class Native:
-    """The loaded library.
-
-    Parameters
-    ----------
-    path
-        Its file.
-
-    Attributes
-    ----------
-    integer
-        What it was built to count with: NumPy's int32 or int64.
-    """
+    """The loaded library. `integer` is what it was built to count with: NumPy's int32 or int64."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -125,13 +114,7 @@ class Native:
         return hasattr(self.library, name)
 
     def start(self) -> None:
-        """Initialise it, once in a process.
-
-        Raises
-        ------
-        BackendUnavailable
-            It does not: there is no device it can use.
-        """
+        """Initialise it, once in a process; raises `BackendUnavailable` where there is no device it can use."""
         with self._lock:
             if not self._started:
                 status = self.library.magma_init()
