@@ -17,6 +17,7 @@ import numpy as np
 from .. import _kernels
 from ..native.plan_builder import Builder, Pointer, shift
 from ..problems.fft_problem import LARGEST_IN_SINGLE, FftProblem
+from ..problems.memory_layout import contiguous_strides
 from .base import PythonPlan
 
 __all__ = [
@@ -59,11 +60,7 @@ class Lay:
 def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any], last: tuple[int, ...] = ()) -> Lay:
     """An array that lies in order, without gaps; the axes in `last` lie closest together."""
     order = [*(axis for axis in range(len(shape)) if axis not in last), *last]
-    strides, step = [0] * len(shape), dtype.itemsize
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return Lay(at, shape, tuple(strides), dtype)
+    return Lay(at, shape, contiguous_strides(shape, dtype.itemsize, order), dtype)
 
 
 def merge(dims: list[Dim]) -> list[Dim]:

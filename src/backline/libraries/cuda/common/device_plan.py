@@ -10,7 +10,7 @@ from ....problems import Operand, Problem
 from . import bindings, faults
 from .device_facts import index_of
 
-__all__ = ["DevicePlan", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
+__all__ = ["DevicePlan", "at", "new_images", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
 
 
 class DevicePlan:
@@ -57,11 +57,25 @@ def prepared(
     return DevicePlan(function, device, what, errors)
 
 
+def at(array: Any, item: int = 0) -> int:
+    """Returns the device address at which an array, or one item of a stack, begins; 0 for None."""
+    return 0 if array is None else int(array.data.ptr) + (item * int(array.strides[0]) if item else 0)
+
+
 def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """An array's memory with another shape and other strides in bytes: a vector as a matrix, a matrix as a batch."""
     if array.shape == shape and array.strides == strides:
         return array
     return bindings.cupy().lib.stride_tricks.as_strided(array, shape, strides)
+
+
+def new_images(shape: tuple[int, ...], dtype: Any, last: bool) -> Any:
+    """New memory for images, or for weights, with their channels first or last."""
+    cupy = bindings.cupy()
+    if not last:
+        return cupy.empty(shape, dtype)
+    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
+    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))
 
 
 class _Where:
@@ -70,7 +84,7 @@ class _Where:
     def __init__(self, array: Any, operand: Operand) -> None:
         self.__array_interface__ = {
             "version": 3, "typestr": f"|V{operand.dtype.itemsize}", "shape": operand.shape, "strides": operand.strides,
-            "data": (int(array.data.ptr) or 1, True),
+            "data": (at(array) or 1, True),
         }  # fmt: skip
 
 
@@ -78,9 +92,9 @@ def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]
     """Refuse an output that has an element in common with an operand, as calls on NumPy's arrays do, by `BadValue`."""
     import numpy as np
 
-    low, high = (int(out.data.ptr) + end for end in as_out.extent())
+    low, high = (at(out) + end for end in as_out.extent())
     for array, operand in others:
-        begin, end = (int(array.data.ptr) + end for end in operand.extent())
+        begin, end = (at(array) + end for end in operand.extent())
         if low < end and begin < high:
             refuse_overlap(np.asarray(_Where(out, as_out)), np.asarray(_Where(array, operand)))
 

@@ -19,7 +19,7 @@ from ....problems.dtypes import compute_dtype
 from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Refusal
 from ..common import bindings
-from ..common.device_plan import refuse_overlaps_of_out
+from ..common.device_plan import new_images, refuse_overlaps_of_out
 from ..cudnn.conv_graphs import depthwise_half
 from . import direct_depthwise
 
@@ -174,7 +174,7 @@ class DirectConv:
             last = p.last and p.op != "conv_grad_weight"
             if not last and self.work == p.dtype:
                 return sums
-            out = _images(p.result, p.dtype, last)
+            out = new_images(p.result, p.dtype, last)
         out[...] = sums
         return out
 
@@ -282,12 +282,3 @@ def _turned(o: Operand) -> Operand:
     """A batch of matrices, transposed."""
     shape, steps = o.shape, o.strides
     return Operand(o.role, o.dtype, (*shape[:-2], shape[-1], shape[-2]), (*steps[:-2], steps[-1], steps[-2]))
-
-
-def _images(shape: tuple[int, ...], dtype: Any, last: bool) -> Array:
-    """New memory for images, with their channels first or last."""
-    cupy = bindings.cupy()
-    if not last:
-        return cupy.empty(shape, dtype)
-    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
-    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))

@@ -22,7 +22,7 @@ from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, prepared, strided
+from ..common.device_plan import DevicePlan, at, prepared, strided
 from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
 from ..common.streams import Handles, current_stream
 from ..cublas.library import scale_type, workspace_bytes
@@ -241,8 +241,8 @@ class _Matmul(Product):
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
         lt, made = self.module, self.made
         bias = None if made.bias is None else self._bias(arrays[made.bias])
-        a, b, d = (int(array.data.ptr) for array in (first, second, target))
-        bits = a | b | d | (0 if bias is None else int(bias.data.ptr))
+        a, b, d = (at(array) for array in (first, second, target))
+        bits = a | b | d | at(bias)
         # The last alignment is that of an element, which every address has.
         alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
         found = self.found.get(alignment)
@@ -263,7 +263,7 @@ class _Matmul(Product):
             run()
             return
         with self.lock:
-            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, int(bias.data.ptr))
+            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, at(bias))
             run()
 
     def _bias(self, array: Any) -> Any:

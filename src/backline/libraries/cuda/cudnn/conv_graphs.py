@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from ....problems import Operand, Problem
 from ....problems.conv_problem import ConvProblem, channels_last
+from ....problems.memory_layout import contiguous_strides
 from ...base import Algorithm, Refusal
 from ..common.device_facts import lacks
 
@@ -262,8 +262,7 @@ def _tensor(name: str, uid: int, shape: tuple[int, ...], last: bool, kind: str) 
 
 
 def _steps(dims: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    order = (0, *range(2, len(dims)), 1) if last else tuple(range(len(dims)))
-    return tuple(prod(dims[axis] for axis in order[order.index(axis) + 1 :]) for axis in range(len(dims)))
+    return contiguous_strides(dims, 1, (0, *range(2, len(dims)), 1) if last else None)
 
 
 def _lies(o: Operand, last: bool) -> bool:

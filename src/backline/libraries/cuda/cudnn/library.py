@@ -16,7 +16,7 @@ from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, device_info, index_of
-from ..common.device_plan import DevicePlan, prepared, refuse_overlaps
+from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps
 from . import graph_cache
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .graphs import Plans
@@ -51,21 +51,8 @@ class _Run:
         self.plans = graph_cache.run(self.plans, pointers, self.module, self.info, self.search, self.planner)
 
 
-def _address(array: Any) -> int:
-    return int(array.data.ptr)
-
-
 def _aligned(array: Any) -> bool:
-    return _address(array) % ALIGNMENT == 0
-
-
-def _images(shape: tuple[int, ...], dtype: Any, last: bool) -> Any:
-    """New memory for images, or for weights, with their channels first or last."""
-    cupy = bindings.cupy()
-    if not last:
-        return cupy.empty(shape, dtype)
-    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
-    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))
+    return at(array) % ALIGNMENT == 0
 
 
 class _Conv:
@@ -82,14 +69,14 @@ class _Conv:
         if out is not None:
             self._check(out, arrays)
         direct = made.direct and _aligned(out)
-        result: Any = out if direct else _images(made.shape, p.dtype, made.last)
+        result: Any = out if direct else new_images(made.shape, p.dtype, made.last)
         if self.run is None:
             result[...] = 0
         else:
             fed = {feed.uid: self._fed(feed, given[feed.role]) for feed in made.feeds}
-            self.run({uid: _address(array) for uid, array in (*fed.items(), (made.target, result))})
+            self.run({uid: at(array) for uid, array in (*fed.items(), (made.target, result))})
         if made.crop:
-            whole, result = result, _images(p.result, p.dtype, made.last)
+            whole, result = result, new_images(p.result, p.dtype, made.last)
             inner = zip(p.result[2:], made.crop, strict=True)
             result[...] = whole[(slice(None), slice(None), *(slice(before, before + n) for n, (before, _) in inner))]
         self._after(result, given)
@@ -103,7 +90,7 @@ class _Conv:
         as_out = next(o for o in operands if o.role == "out")
         others: list[tuple[Any, Operand]] = []
         for array, o in zip(arrays, operands, strict=True):
-            itself = o.role == "residual" and o.strides == as_out.strides and _address(array) == _address(out)
+            itself = o.role == "residual" and o.strides == as_out.strides and at(array) == at(out)
             if o.role != "out" and not itself:
                 others.append((array, o))
         refuse_overlaps(out, as_out, others)
@@ -115,7 +102,7 @@ class _Conv:
         zeros = feed.zeros or ((0, 0),) * (array.ndim - 2)
         inner = tuple(slice(before, before + n) for n, (before, _) in zip(array.shape[2:], zeros, strict=True))
         shape = (*array.shape[:2], *(n + sum(pair) for n, pair in zip(array.shape[2:], zeros, strict=True)))
-        made = _images(shape, array.dtype, self.made.last)
+        made = new_images(shape, array.dtype, self.made.last)
         if feed.zeros:
             made[...] = 0
         made[(slice(None), slice(None), *inner)] = array
@@ -156,15 +143,15 @@ class _Attention:
             held[SEED], held[OFFSET] = self.numbers
         out = held[OUT] = cupy.empty(made.result, p.dtype)
         if self.backward is None:
-            self.forward({uid: _address(array) for uid, array in held.items()})
+            self.forward({uid: at(array) for uid, array in held.items()})
             return out if blind is None else _without(out, blind)
         grad = held.pop(GRAD)
         held[STATS] = cupy.empty((*made.result[:3], 1), "float32")
-        self.forward({uid: _address(array) for uid, array in held.items()})
+        self.forward({uid: at(array) for uid, array in held.items()})
         held[GRAD] = grad if blind is None else _without(grad.copy(), blind)
         grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
         held |= dict(zip((GRAD_QUERY, GRAD_KEY, GRAD_VALUE), grads, strict=True))
-        self.backward({uid: _address(array) for uid, array in held.items()})
+        self.backward({uid: at(array) for uid, array in held.items()})
         return AttentionGrads(grads[0], grads[1], grads[2], None)
 
     def _bias(self, mask: Any) -> tuple[Any, Any]:

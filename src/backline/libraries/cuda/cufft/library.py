@@ -10,7 +10,7 @@ from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, refuse_overlaps_of_out
+from ..common.device_plan import DevicePlan, at, refuse_overlaps_of_out
 from . import transform_plans
 from .transform_sequence import half_refusal, recipe, refusal
 from .transform_steps import Buffer, Copy, Exec, Recipe, Scale, Slices, Widen, Zero
@@ -60,7 +60,7 @@ class _Run:
         cupy = bindings.cupy()
         made = self.recipe
         for index, multiple in made.needs:
-            if int(arrays[made.buffers[index].operand].data.ptr) % multiple:
+            if at(arrays[made.buffers[index].operand]) % multiple:
                 assert made.otherwise is not None
                 made = made.otherwise
                 break
@@ -68,7 +68,7 @@ class _Run:
         for step in made.steps:
             if isinstance(step, Exec):
                 plan = transform_plans.plan(step.key, self.device, self.planner)
-                plan.run(int(buffers[step.source].data.ptr), int(buffers[step.target].data.ptr), step.direction, step.offsets)
+                plan.run(at(buffers[step.source]), at(buffers[step.target]), step.direction, step.offsets)
             elif isinstance(step, Copy):
                 source, target = _part(buffers[step.source], step.slices), _part(buffers[step.target], step.into)
                 if step.conj:

@@ -16,12 +16,12 @@ from .... import switches
 from ....problems.linalg_problem import LinalgProblem
 from ...base import Algorithm, Handler, Planner, Refusal
 from ...numpy.library import WRAP
+from ...reference.empty_results import empty
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
 from ..cublas.library import workspace_bytes
-from .empty_results import empty
 from .matrix_stacks import Settings
 from .routine_table import choose, recipes, refusals
 from .routines import Solver

@@ -20,7 +20,7 @@ from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, prepared, refuse_overlaps_of_out
+from ..common.device_plan import DevicePlan, at, prepared, refuse_overlaps_of_out
 from ..common.streams import current_stream
 
 __all__ = ["CuSPARSELt", "Recipe", "Value", "recipe", "refusal"]
@@ -395,4 +395,4 @@ class _Search(_Matmul):
 
 
 def _misaligned(array: Any) -> bool:
-    return bool(int(array.data.ptr) % ALIGNMENT)
+    return bool(at(array) % ALIGNMENT)
