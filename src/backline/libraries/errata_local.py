@@ -187,6 +187,8 @@ def forget() -> int:
 def _write(file: str, rows: list[LocalErratum]) -> None:
     import json
 
+    from ..native.whole_file import write_whole
+
     table = {"version": VERSION, "rows": [{k: v for k, v in asdict(row).items() if k in _FIELDS} for row in rows]}
     content = json.dumps(table, indent=1, sort_keys=True).encode()
     try:
@@ -194,11 +196,4 @@ def _write(file: str, rows: list[LocalErratum]) -> None:
     except ValueError as error:
         raise OSError(f"{file} is not written: {error}") from error
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    temporary = f"{file}.{os.getpid()}"
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-        os.replace(temporary, file)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    write_whole(file, content)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-from contextlib import suppress
 
 from ...errors import BadValue
+from ...native.whole_file import write_whole
 
 __all__ = ["LARGEST", "blocks", "joined", "read", "write"]
 
@@ -78,23 +77,7 @@ def joined(texts: dict[str, str]) -> str:
 
 def write(path: str, text: str) -> None:
     """Write a text to a file that is there whole or not at all; where an `OSError` is raised, what was there before still is."""
-    import tempfile
-
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(prefix=".wisdom-", dir=folder)
-    try:
-        with open(handle, "w", encoding="ascii") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_whole(path, text.encode("ascii"))
 
 
 def read(path: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from ... import switches
 from ...native import loading, thread_team
 from ...native.machine import cpu_info
+from ...native.whole_file import write_whole
 from . import probe_process
 from .probe_program import Facts
 
@@ -189,9 +190,6 @@ def _write(known: dict[str, Facts]) -> None:
     kept = dict([(key, facts) for key, facts in known.items() if _sound(facts)][-MOST:])
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as stream:
-            json.dump(kept, stream, indent=0)
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(kept, indent=0).encode("utf-8", "surrogateescape"))
     except (OSError, ValueError):
         return  # a read-only home costs a probe in the next process, nothing else

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from ....errors import BackendUnavailable
+from ....native.whole_file import write_whole
 from ... import python_packages
 from .launch_sequence import KERNELS, Step, Tile, Variant, parameters, shared_limit
 
@@ -184,19 +185,6 @@ def keep(key: str, made: Compiled) -> None:
     try:
         os.makedirs(folder(), mode=0o700, exist_ok=True)
         for kind, content in files.items():
-            _write(os.path.join(folder(), f"{key}.{kind}"), content)
+            write_whole(os.path.join(folder(), f"{key}.{kind}"), content)
     except OSError:
         return
-
-
-def _write(path: str, content: bytes) -> None:
-    import tempfile
-
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
