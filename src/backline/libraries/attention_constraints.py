@@ -30,24 +30,12 @@ SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that a decision depends on beside the Problem.
+    """The facts that a decision depends on beside the Problem."""
 
-    Parameters
-    ----------
-    capability
-        Compute capability of the device; None where it has none, or it is not known.
-    cudnn
-        cuDNN's version as it counts them: 91500 for 9.15.0; 0 without it.
-    frontend
-        Version of cuDNN's frontend, (1, 24); empty without it.
-    strict
-        Whether determinism is asked for and nothing else will do.
-    """
-
-    capability: tuple[int, int] | None = None
-    cudnn: int = 0
-    frontend: tuple[int, ...] = ()
-    strict: bool = False
+    capability: tuple[int, int] | None = None  # of the device; None where it has none, or it is not known
+    cudnn: int = 0  # cuDNN's version as it counts them: 91500 for 9.15.0; 0 without it
+    frontend: tuple[int, ...] = ()  # version of cuDNN's frontend, (1, 24); empty without it
+    strict: bool = False  # whether determinism is asked for and nothing else will do
 
 
 Holds: TypeAlias = Callable[[AttentionProblem, Facts], bool]

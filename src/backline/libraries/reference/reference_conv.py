@@ -6,7 +6,7 @@ a matrix product. float16 and bfloat16 are computed in float32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product as every
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ..base import Algorithm, Refusal
 from . import numpy_threads
 
-__all__ = ["algorithms", "function", "new_result", "result_order"]
+__all__ = ["algorithms", "function", "new_result", "result_order", "two"]
 
 Array = Any
 
@@ -39,6 +39,12 @@ def result_order(p: ConvProblem) -> tuple[int, ...]:
     """Axes of the result from the outermost in memory to the innermost: as the input lies, weights always in order."""
     axes = tuple(range(len(p.result)))
     return (0, *axes[2:], 1) if p.last and p.op != "conv_grad_weight" else axes
+
+
+def two(values: Sequence[Any], missing: Any) -> tuple[Any, Any]:
+    """Height and width, for libraries to which images of one dimension are one line high."""
+    first, *rest = values
+    return (first, rest[0]) if rest else (missing, first)
 
 
 def new_result(p: ConvProblem) -> Array:

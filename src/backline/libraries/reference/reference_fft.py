@@ -67,19 +67,8 @@ def scaled(p: FftProblem, y: Array) -> Array:
 class FftPlan:
     """A Plan in Python that counts its runs, as the cache of transforms reads them off the compiled ones.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    function
-        The transform of the first array into the second, or into a new one for None; it returns the result.
-
-    Attributes
-    ----------
-    runs
-        How often it ran.
-    used
-        When it last ran, by a clock that counts the runs of all of them.
+    `function` transforms the first array into the second, or into a new one for None; it returns the result. `runs` is how often
+    it ran, `used` when it last did, by a clock that counts the runs of all of them.
     """
 
     __slots__ = ("choice", "function", "order", "runs", "used")

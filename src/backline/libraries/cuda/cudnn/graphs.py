@@ -83,25 +83,7 @@ def why(error: Exception) -> str:
 
 
 class Plans:
-    """The plans of one graph, in the order in which they are tried. Its lock is held by who uses it.
-
-    Attributes
-    ----------
-    ready
-        Indices of plans that are built, the first choice first.
-    refused
-        Name of a plan -> why it is not used.
-    times
-        Name of a plan -> median milliseconds, where plans were timed.
-    built
-        How many plans have been built so far, from the first try on.
-    failed
-        Whether no plan could run: another object is made for the next call.
-    searched
-        How many plans at most were timed: 0 for all there are, None where none were.
-    tuned
-        Name of the plan that comes first since it was the fastest when they were timed before; empty without.
-    """
+    """The plans of one graph, in the order in which they are tried. Its lock is held by who uses it."""
 
     def __init__(
         self, module: Any, spec: Graph, capability: tuple[int, int], handle: Any = None, device_property: Any = None
@@ -109,13 +91,13 @@ class Plans:
         self.lock = threading.RLock()
         self.spec = spec
         self.errors = (module.cudnnGraphNotSupportedError, RuntimeError)
-        self.ready: list[int] = []
-        self.refused: dict[str, str] = {}
-        self.times: dict[str, float] = {}
-        self.built = 0
-        self.failed = False
-        self.searched: int | None = None
-        self.tuned = ""
+        self.ready: list[int] = []  # indices of plans that are built, the first choice first
+        self.refused: dict[str, str] = {}  # name of a plan -> why it is not used
+        self.times: dict[str, float] = {}  # name of a plan -> median milliseconds, where plans were timed
+        self.built = 0  # how many plans have been built so far, from the first try on
+        self.failed = False  # whether no plan could run: another object is made for the next call
+        self.searched: int | None = None  # how many plans at most were timed: 0 for all there are, None where none were
+        self.tuned = ""  # name of the plan that comes first since it was the fastest when they were timed before; empty without
         try:
             self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
             self.waiting = own_plans(self.graph)
