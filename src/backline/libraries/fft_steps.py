@@ -18,10 +18,11 @@ from .. import _kernels
 from ..native.plan_builder import Builder, Pointer, shift
 from ..problems.fft_problem import LARGEST_IN_SINGLE, FftProblem
 from ..problems.memory_layout import contiguous_strides
-from .base import PythonPlan
+from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit",
+    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "on_threads", "packed",
+    "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -96,6 +97,15 @@ def unfit(problem: FftProblem) -> str:
     if not problem.axes:
         return "there is no axis to transform"
     return ""
+
+
+def on_threads(library: str, name: str, threads: int, *, pool: str, precision: str = "", note: str = "") -> Algorithm:
+    """An Algorithm for transforms on all threads, or on one, whose results then depend on nothing else."""
+    if threads > 1:
+        return Algorithm(
+            library=library, name=name, threads=threads, scaled=True, precision=precision, pool=pool, note=note
+        )  # fmt: skip
+    return Algorithm(library=library, name=name, precision=precision, level="threads", basis="construction", note=note)
 
 
 def empty_plan(problem: FftProblem) -> PythonPlan:

@@ -18,7 +18,7 @@ from ...native.plan_builder import Pointer, shift
 from ...problems import Operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Refusal
-from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, unfit
+from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, on_threads, unfit
 from .planner import PLANNING, Planner, Request
 
 __all__ = ["fftw_algorithms", "prepare_fftw"]
@@ -181,10 +181,8 @@ def fftw_algorithms(
                     library="fftw", name=way, threads=count, scaled=count > 1, precision=precision, level="off",
                     pool=pool if count > 1 else "", note=note,
                 )  # fmt: skip
-            elif count > 1:
-                yield Algorithm(library="fftw", name=way, threads=count, scaled=True, precision=precision, pool=pool, note=note)
             else:
-                yield Algorithm(library="fftw", name=way, precision=precision, level="threads", basis="construction", note=note)
+                yield on_threads("fftw", way, count, pool=pool, precision=precision, note=note)
 
 
 def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:

@@ -11,7 +11,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import contiguous_strides
 from ..reference import reference_einsum
-from .mlx_layers import EXPONENTIAL, IMPRECISE, activate
+from .mlx_layers import EXPONENTIAL, IMPRECISE, finished
 
 __all__ = ["DTYPES", "as_operand", "elements", "elements_refusal", "linear", "matmul", "note", "refusal"]
 
@@ -97,14 +97,8 @@ def linear(p: LinearProblem, mx: Any, metal: bool) -> Run:
             given = {role: x.astype(mx.float32) for role, x in given.items()}
         a, b = given["a"], given["b"]
         x = mx.zeros((*p.batch, p.m, p.n), a.dtype) if p.empty else mx.matmul(a, b)
-        if p.halves:
-            x = x.astype(mx.float32)
-        for role in ("bias", "residual"):
-            if role in given:
-                x = x + given[role]
-        name = p.parameter("activation")
-        x = x if name is None else activate(name, x, mx)
-        return x.astype(dtype).reshape(p.result)
+        added = [given[role] for role in ("bias", "residual") if role in given]
+        return finished(x, added, p.parameter("activation"), dtype, p.halves, mx).reshape(p.result)
 
     return run
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product as every
 from math import prod
 from typing import Any
@@ -50,23 +51,15 @@ def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal
         yield Refusal("cublas", "im2col", "gradients of complex convolutions are conjugated, which this does not do")
         return
     traits = ("depthwise by us",) if depthwise_half(p) else ()
+    way = partial(Algorithm, library="cublas", level="threads", traits=traits)
     spelled = "f32 accumulation" if p.dtype.itemsize == 2 else ""
     if by_channel(p):
-        note = "channel by channel, without a product"
-        yield Algorithm(
-            library="cublas", name="depthwise", precision=spelled, level="threads", basis="construction", note=note, traits=traits
-        )
+        yield way(name="depthwise", precision=spelled, basis="construction", note="channel by channel, without a product")
     note = "images spread into columns, block by block"
     if p.dtype.name == "float32":
-        if tf32:
-            yield Refusal("cublas", "im2col_tf32", tf32)
-        else:
-            yield Algorithm(
-                library="cublas", name="im2col_tf32", precision="tf32", level="threads", basis="promise", note=note, traits=traits
-            )
-    yield Algorithm(
-        library="cublas", name="im2col", precision=spelled, level="threads", basis="promise", note=note, traits=traits
-    )
+        reduced = way(name="im2col_tf32", precision="tf32", basis="promise", note=note)
+        yield Refusal("cublas", reduced.name, tf32) if tf32 else reduced
+    yield way(name="im2col", precision=spelled, basis="promise", note=note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ def _offsets(items: int | tuple[int, ...], batch: int) -> np.ndarray[Any, Any]:
     return np.array([i * items for i in range(batch)] if isinstance(items, int) else items, np.int64)
 
 
-def _product(problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = False) -> DevicePlan:
+def _prepare_product(context: Any, problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = False) -> DevicePlan:
     device = index_of(problem)
     made = recipe(problem, algorithm.name, switches.current(), capability(device))
     module = bindings.cublas()
@@ -228,10 +228,6 @@ def _product(problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = Fal
 
 def _product_algorithms(context: Any, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     return listed(problem, capability(index_of(problem)))
-
-
-def _prepare_product(context: Any, problem: MatmulProblem, algorithm: Algorithm) -> DevicePlan:
-    return _product(problem, algorithm)
 
 
 def _linear_algorithms(context: Any, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -245,7 +241,7 @@ def _prepare_linear(context: Any, problem: LinearProblem, algorithm: Algorithm) 
     from . import cuda_epilogue
 
     product = Algorithm(library="cublas", name=algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
-    return cuda_epilogue.plan(problem, _product(cuda_epilogue.product_of(problem), product, unrounded=True))
+    return cuda_epilogue.plan(problem, _prepare_product(context, cuda_epilogue.product_of(problem), product, unrounded=True))
 
 
 def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -260,7 +256,7 @@ def _prepare_conv(context: Any, problem: ConvProblem, algorithm: Algorithm) -> D
     device = index_of(problem)
     halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
     way = Algorithm(library="cublas", name="gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
-    function = DirectConv(problem, algorithm.name, lambda product: _product(product, way))
+    function = DirectConv(problem, algorithm.name, lambda product: _prepare_product(context, product, way))
     return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
 
 

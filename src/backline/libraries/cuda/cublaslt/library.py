@@ -5,7 +5,6 @@ As in `cublas`, what is decided is decided by functions of values. The library's
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Lock
@@ -21,6 +20,7 @@ from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
+from ..common.descriptors import Descriptors
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, prepared, strided
 from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
@@ -166,19 +166,18 @@ class _Matmul(Product):
         self.lock = Lock()  # the address of the bias is in the description, which threads share
         self.found: dict[int, _Found] = {}
         if made.gemm is not None:
-            owned: list[tuple[Callable[[int], Any], int]] = []
-            weakref.finalize(self, _free, owned).atexit = False
-            self._describe(made.gemm, owned)
+            self.held = Descriptors()
+            self._describe(made.gemm)
 
-    def _describe(self, gemm: Gemm, owned: list[tuple[Callable[[int], Any], int]]) -> None:
+    def _describe(self, gemm: Gemm) -> None:
         lt, made, dtype = self.module, self.made, DTYPES[self.problem.dtype.name]
-        self.product = int(lt.matmul_desc_create(made.way.compute, DTYPES[self.scale.name]))
-        owned.append((lt.matmul_desc_destroy, self.product))
+        created = int(lt.matmul_desc_create(made.way.compute, DTYPES[self.scale.name]))
+        self.product = self.held.add(created, lt.matmul_desc_destroy)
         attribute = lt.MatmulDescAttribute
         self._set_product(attribute.TRANSA, np.int32, gemm.first.op)
         self._set_product(attribute.TRANSB, np.int32, gemm.second.op)
         self._set_product(attribute.EPILOGUE, np.uint32, made.epilogue)
-        self.matrices = tuple(self._layout(side, gemm.batch, dtype, owned) for side in (gemm.first, gemm.second, gemm.target))
+        self.matrices = tuple(self._layout(side, gemm.batch, dtype) for side in (gemm.first, gemm.second, gemm.target))
         preference = int(lt.matmul_preference_create())
         try:
             for alignment in made.alignments:
@@ -194,10 +193,9 @@ class _Matmul(Product):
     def _set_product(self, attribute: int, kind: type[np.generic], value: int) -> None:
         _set(self.module.matmul_desc_set_attribute, self.product, attribute, kind, value)
 
-    def _layout(self, side: Side | Target, batch: int, dtype: int, owned: list[tuple[Callable[[int], Any], int]]) -> int:
+    def _layout(self, side: Side | Target, batch: int, dtype: int) -> int:
         lt = self.module
-        made = int(lt.matrix_layout_create(dtype, side.rows, side.cols, side.ld))
-        owned.append((lt.matrix_layout_destroy, made))
+        made = self.held.add(int(lt.matrix_layout_create(dtype, side.rows, side.cols, side.ld)), lt.matrix_layout_destroy)
         if batch > 1:
             assert isinstance(side.items, int)
             attribute = lt.MatrixLayoutAttribute
@@ -278,11 +276,6 @@ def _set(function: Callable[..., Any], of: int, attribute: int, kind: type[np.ge
     """Set an attribute, which a function takes as the address and the size of a value."""
     buffer = np.array([value], kind)
     function(of, attribute, buffer.ctypes.data, buffer.nbytes)
-
-
-def _free(owned: list[tuple[Callable[[int], Any], int]]) -> None:
-    for destroy, what in owned:
-        destroy(what)
 
 
 def _algorithms(context: Any, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ... import presence
 from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
+from ..common.descriptors import Descriptors
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, prepared, refuse_overlaps_of_out
 from ..common.streams import current_stream
@@ -228,46 +228,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-class _Descriptors:
-    """Descriptors, an algorithm and a plan of the library, which are freed with this."""
-
-    def __init__(self, lt: Any) -> None:
-        self.lt, self._process = lt, os.getpid()
-        self._held: list[tuple[Callable[[int], Any], int]] = []
-
-    def add(self, address: int, free: Callable[[int], Any]) -> int:
-        self._held.append((free, address))
-        return address
-
-    def sparse(self, handle: int, made: Recipe) -> int:
-        address = self.lt.structured_descriptor_init(
-            handle, made.m, made.k, made.k, ALIGNMENT, made.value.number, ROWS, self.lt.Sparsity.SPARSITY_50_PERCENT
-        )
-        return self.add(address, self.lt.mat_descriptor_destroy)
-
-    def dense(self, handle: int, rows: int, columns: int, leading: int, number: int) -> int:
-        address = self.lt.dense_descriptor_init(handle, rows, columns, leading, ALIGNMENT, number, ROWS)
-        return self.add(address, self.lt.mat_descriptor_destroy)
-
-    # When the interpreter ends, the names of modules are gone.
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid) -> None:
-        if finalizing() or self._process != process():
-            return
-        while self._held:
-            free, address = self._held.pop()
-            free(address)
-
-
 class _Step:
     """Base of what runs: a matrix's descriptor and the operand it is about."""
 
     def __init__(self, p: SparseProblem, made: Recipe, device: int) -> None:
         self.p, self.recipe, self.device = p, made, device
         self.lt = bindings.cusparseLt()
-        held = _handle(self.lt, device)
-        self.handle, self.lock = held.address, held.lock
-        self.descriptors = _Descriptors(self.lt)
-        self.matrix = self.descriptors.sparse(self.handle, made)
+        library = _handle(self.lt, device)
+        self.handle, self.lock = library.address, library.lock
+        self.held = Descriptors()
+        address = self.lt.structured_descriptor_init(
+            self.handle, made.m, made.k, made.k, ALIGNMENT, made.value.number, ROWS, self.lt.Sparsity.SPARSITY_50_PERCENT
+        )
+        self.matrix = self.held.add(address, self.lt.mat_descriptor_destroy)
+
+    def dense(self, rows: int, columns: int, leading: int, number: int) -> int:
+        """The descriptor of a dense matrix."""
+        address = self.lt.dense_descriptor_init(self.handle, rows, columns, leading, ALIGNMENT, number, ROWS)
+        return self.held.add(address, self.lt.mat_descriptor_destroy)
 
     def input(self, array: Any) -> Any:
         """The operand as the descriptor has it: rows without gaps, at an address that the library takes."""
@@ -314,11 +292,11 @@ class _Matmul(_Step):
 
     def __init__(self, p: SparseProblem, made: Recipe, device: int) -> None:
         super().__init__(p, made, device)
-        lt, value, handle, held = self.lt, made.value, self.handle, self.descriptors
+        lt, value, handle, held = self.lt, made.value, self.handle, self.held
         first, second = made.leading
         rows, columns, turned = (made.k, made.n, PLAIN) if made.order == "C" else (made.n, made.k, TRANSPOSED)
-        b = held.dense(handle, rows, columns, first, value.number)
-        d = held.dense(handle, made.m, made.n, second, value.result)
+        b = self.dense(rows, columns, first, value.number)
+        d = self.dense(made.m, made.n, second, value.result)
         compute = getattr(lt.ComputeType, value.compute)
         self.product = held.add(
             lt.matmul_descriptor_init(handle, PLAIN, turned, self.matrix, b, d, d, compute), lt.matmul_descriptor_destroy
