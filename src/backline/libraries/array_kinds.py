@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..problems import Operand, operand
 from ..problems.memory_layout import contiguous_strides
 
 __all__ = [
@@ -68,10 +69,8 @@ def _to_cupy(array: np.ndarray[Any, Any], device: str) -> Any:
     import ctypes
 
     cupy = sys.modules["cupy"]
-    low = sum(min((n - 1) * s, 0) for n, s in zip(array.shape, array.strides, strict=True)) if array.size else 0
-    high = sum(max((n - 1) * s, 0) for n, s in zip(array.shape, array.strides, strict=True)) if array.size else 0
-    size = high - low + array.itemsize if array.size else 1
-    there = (ctypes.c_uint8 * size).from_address(array.ctypes.data + low) if array.size else (ctypes.c_uint8 * 1)()
+    low, end = operand("", array).extent()
+    there = (ctypes.c_uint8 * (end - low)).from_address(array.ctypes.data + low) if array.size else (ctypes.c_uint8 * 1)()
     with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
         memory = cupy.asarray(np.frombuffer(memoryview(there), np.uint8))
         return cupy.ndarray(array.shape, array.dtype, memory.data - low, array.strides)
@@ -165,13 +164,10 @@ def meta_array(of: Described) -> np.ndarray[Any, Any]:
     >>> a.shape, a.strides, a.dtype.name
     ((1000, 1000, 1000), (4, 4000, 4000000), 'float32')
     """
-    low = high = 0
-    for n, step in zip(of.shape, of.strides, strict=True):
-        low += min((n - 1) * step, 0)
-        high += max((n - 1) * step, 0)
     if 0 in of.shape:
         return np.empty(of.shape, of.dtype)
-    memory = mmap.mmap(-1, high - low + of.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    low, end = Operand("", of.dtype, of.shape, of.strides).extent()
+    memory = mmap.mmap(-1, end - low, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     array: np.ndarray[Any, Any] = np.ndarray(of.shape, of.dtype, memory, -low, of.strides)
     return array
 

@@ -21,8 +21,8 @@ from ..problems.memory_layout import contiguous_strides
 from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "on_threads", "packed",
-    "unfit",
+    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "on_threads",
+    "packed", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -43,16 +43,7 @@ class Match:
 def classify(path: str, read: bool = True) -> tuple[Match, ...]:
     """Returns what a file is: nothing, one library, or several that it contains.
 
-    Parameters
-    ----------
-    path : str
-        A file.
-    read : bool
-        Whether it may be read. If it may not or cannot be, its name decides alone.
-
-    Returns
-    -------
-    tuple of Match
+    `read`: whether it may be read. If it may not or cannot be, its name decides alone.
 
     Examples
     --------

@@ -19,13 +19,11 @@ from ...problems import Operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Refusal
 from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, on_threads, unfit
+from ..reference.reference_fft import AFTER, BEFORE
 from .planner import PLANNING, Planner, Request
 
 __all__ = ["fftw_algorithms", "prepare_fftw"]
 
-# Elements that an orthogonal matrix scales by the root of 2: multiplied in the input, divided in the result.
-BEFORE = {"dct1": (0, -1), "dct3": (0,), "dst3": (-1,)}
-AFTER = {"dct1": (0, -1), "dct2": (0,), "dst2": (-1,)}
 LONG_SCALING = 1 << 20  # bytes of a result from which on threads divide the multiplication by a number
 
 

@@ -123,12 +123,7 @@ class FFTW(FileLibrary):
     def import_wisdom(self, text: str, where: str = "wisdom") -> None:
         """Learn from a text that `export_wisdom` made: all of it, or nothing.
 
-        Raises
-        ------
-        BadValue
-            It is damaged, or from another FFTW.
-        BackendUnavailable
-            There is no FFTW.
+        Raises `BadValue` where it is damaged, or from another FFTW, and `BackendUnavailable` where there is no FFTW.
         """
         if not self.available():
             raise BackendUnavailable(f"{where} is for FFTW, which is not available.", cause=self.reason(), remedy=self.how_to_get)

@@ -16,16 +16,9 @@ __all__ = ["DevicePlan", "at", "new_images", "prepared", "refuse_overlaps", "ref
 class DevicePlan:
     """A Plan that is a Python function of CuPy's arrays, in the order of the Problem's operands.
 
-    Parameters
-    ----------
-    function
-        Enqueues the work on CuPy's current stream and returns the result. It keeps nothing of a call: threads share a Plan.
-    device
-        Index of the device, which is current while it runs.
-    what
-        What fails, for the error's text: "cuBLAS, gemm_ex".
-    errors
-        The binding's own exceptions. They become `LibraryFailed`, as CUDA's RuntimeErrors do; the Plan is not used again then.
+    The function enqueues the work on CuPy's current stream and returns the result; it keeps nothing of a call: threads share a
+    Plan. The device is current while it runs. `what` fails, for the error's text: "cuBLAS, gemm_ex". `errors` are the binding's
+    own exceptions: they become `LibraryFailed`, as CUDA's RuntimeErrors do, and the Plan is not used again then.
     """
 
     __slots__ = ("choice", "current", "device", "errors", "failed", "function", "what")
@@ -100,8 +93,14 @@ def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]
 
 
 def refuse_overlaps_of_out(problem: Problem, arrays: tuple[Any, ...], unread: tuple[str, ...] = ()) -> None:
-    """Refuse an ``out`` of a call that overlaps another array; operands whose role is `unread` may."""
-    at = problem.index("out")
-    if at is not None:
-        pairs = zip(arrays, problem.operands, strict=True)
-        refuse_overlaps(arrays[at], problem.operands[at], [pair for pair in pairs if pair[1].role not in ("out", *unread)])
+    """Refuse an ``out`` of a call that overlaps another array; it may be the residual itself, and overlap operands not read."""
+    index = problem.index("out")
+    if index is None:
+        return
+    out, as_out = arrays[index], problem.operands[index]
+    others = []
+    for array, o in zip(arrays, problem.operands, strict=True):
+        itself = o.role == "residual" and o.strides == as_out.strides and at(array) == at(out)
+        if o.role not in ("out", *unread) and not itself:
+            others.append((array, o))
+    refuse_overlaps(out, as_out, others)

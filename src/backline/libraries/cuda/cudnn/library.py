@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from .... import switches
-from ....problems import Operand, Problem
+from ....problems import Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ... import attention_constraints
@@ -16,7 +16,7 @@ from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, device_info, index_of
-from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps
+from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
 from . import graph_cache
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
 from .graphs import Plans
@@ -66,8 +66,7 @@ class _Conv:
         p, made = self.problem, self.made
         given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
         out: Any = given.get("out")
-        if out is not None:
-            self._check(out, arrays)
+        refuse_overlaps_of_out(p, arrays)
         direct = made.direct and _aligned(out)
         result: Any = out if direct else new_images(made.shape, p.dtype, made.last)
         if self.run is None:
@@ -83,17 +82,6 @@ class _Conv:
         if out is not None and not direct:
             out[...] = result
         return result if out is None else out
-
-    def _check(self, out: Any, arrays: tuple[Any, ...]) -> None:
-        """Refuse an output that overlaps what is read; it may be the residual itself."""
-        operands = self.problem.operands
-        as_out = next(o for o in operands if o.role == "out")
-        others: list[tuple[Any, Operand]] = []
-        for array, o in zip(arrays, operands, strict=True):
-            itself = o.role == "residual" and o.strides == as_out.strides and at(array) == at(out)
-            if o.role != "out" and not itself:
-                others.append((array, o))
-        refuse_overlaps(out, as_out, others)
 
     def _fed(self, feed: Feed, array: Any) -> Any:
         """An operand as the graph wants it."""
