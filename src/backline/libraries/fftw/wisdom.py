@@ -81,8 +81,7 @@ def write(path: str, text: str) -> None:
 
 
 def read(path: str) -> str:
-    """The text of a file; raises `BadValue` where it is too long to be wisdom, or no text, and `OSError` where it cannot be read.
-    """
+    """The text of a file; raises `BadValue` where it is no text, or too long to be wisdom, `OSError` where it cannot be read."""
     with open(path, "rb") as stream:
         data = stream.read(LARGEST + 1)
     if len(data) > LARGEST:

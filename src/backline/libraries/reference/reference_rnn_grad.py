@@ -1,5 +1,4 @@
-"""Gradients of recurrent networks in NumPy: forward again with everything kept, then back step by step.
-"""
+"""Gradients of recurrent networks in NumPy: forward again with everything kept, then back step by step."""
 
 from __future__ import annotations
 

@@ -15,11 +15,10 @@ from ... import attention_constraints
 from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
-from ..common.device_facts import capability, device_info, index_of
+from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
-from . import graph_cache
-from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
-from .graphs import Plans
+from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Search, conv_algorithms, conv_recipe
+from .graph_cache import GraphRun
 from .sdpa_graphs import (
     BIAS,
     GRAD,
@@ -40,17 +39,6 @@ __all__ = ["CuDNN"]
 AT_ONCE = Search(False, 0)
 
 
-class _Run:
-    """One graph on one device: built now, run by calls."""
-
-    def __init__(self, graph: Graph, search: Search, module: Any, device: int, planner: Planner) -> None:
-        self.search, self.module, self.info, self.planner = search, module, device_info(device), planner
-        self.plans: Plans = graph_cache.kept(module, graph, search, self.info, planner)
-
-    def __call__(self, pointers: dict[int, int]) -> None:
-        self.plans = graph_cache.run(self.plans, pointers, self.module, self.info, self.search, self.planner)
-
-
 def _aligned(array: Any) -> bool:
     return at(array) % ALIGNMENT == 0
 
@@ -60,7 +48,7 @@ class _Conv:
 
     def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
-        self.run = None if made.graph is None else _Run(made.graph, made.search, module, device, planner)
+        self.run = None if made.graph is None else GraphRun(made.graph, made.search, module, device, planner)
 
     def __call__(self, *arrays: Any) -> Any:
         p, made = self.problem, self.made
@@ -112,8 +100,8 @@ class _Attention:
 
     def __init__(self, problem: AttentionProblem, made: AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
-        self.forward = _Run(made.forward, AT_ONCE, module, device, planner)
-        self.backward = None if made.backward is None else _Run(made.backward, AT_ONCE, module, device, planner)
+        self.forward = GraphRun(made.forward, AT_ONCE, module, device, planner)
+        self.backward = None if made.backward is None else GraphRun(made.backward, AT_ONCE, module, device, planner)
         self.numbers: tuple[Any, ...] = ()
         if made.forward.dropout is not None:
             import numpy as np
