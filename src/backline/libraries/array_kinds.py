@@ -18,16 +18,7 @@ from ..problems import Operand, operand
 from ..problems.memory_layout import contiguous_strides
 
 __all__ = [
-    "ArrayKind",
-    "Described",
-    "arrays_in",
-    "describe",
-    "kind_of",
-    "learn",
-    "measured_by",
-    "meta_array",
-    "register",
-    "unregister",
+    "ArrayKind", "Described", "arrays_in", "describe", "kind_of", "learn", "measured_by", "meta_array", "register", "unregister",
 ]  # fmt: skip
 
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)

@@ -17,22 +17,9 @@ from ..common import bindings
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
+from . import sdpa_graphs as sdpa
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Search, conv_algorithms, conv_recipe
 from .graph_cache import GraphRun
-from .sdpa_graphs import (
-    BIAS,
-    GRAD,
-    GRAD_KEY,
-    GRAD_QUERY,
-    GRAD_VALUE,
-    OFFSET,
-    OUT,
-    SEED,
-    STATS,
-    AttentionRecipe,
-    attention_algorithms,
-    attention_recipe,
-)  # fmt: skip
 
 __all__ = ["CuDNN"]
 
@@ -98,7 +85,7 @@ class _Conv:
 class _Attention:
     """The function of the Plan of attention."""
 
-    def __init__(self, problem: AttentionProblem, made: AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
+    def __init__(self, problem: AttentionProblem, made: sdpa.AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
         self.forward = GraphRun(made.forward, AT_ONCE, module, device, planner)
         self.backward = None if made.backward is None else GraphRun(made.backward, AT_ONCE, module, device, planner)
@@ -114,19 +101,19 @@ class _Attention:
         held = {feed.uid: _rows(feed, given[feed.role]) for feed in made.feeds}
         blind = None
         if made.mask:
-            held[BIAS], blind = self._bias(given["mask"])
+            held[sdpa.BIAS], blind = self._bias(given["mask"])
         if self.numbers:
-            held[SEED], held[OFFSET] = self.numbers
-        out = held[OUT] = cupy.empty(made.result, p.dtype)
+            held[sdpa.SEED], held[sdpa.OFFSET] = self.numbers
+        out = held[sdpa.OUT] = cupy.empty(made.result, p.dtype)
         if self.backward is None:
             self.forward({uid: at(array) for uid, array in held.items()})
             return out if blind is None else _without(out, blind)
-        grad = held.pop(GRAD)
-        held[STATS] = cupy.empty((*made.result[:3], 1), "float32")
+        grad = held.pop(sdpa.GRAD)
+        held[sdpa.STATS] = cupy.empty((*made.result[:3], 1), "float32")
         self.forward({uid: at(array) for uid, array in held.items()})
-        held[GRAD] = grad if blind is None else _without(grad.copy(), blind)
+        held[sdpa.GRAD] = grad if blind is None else _without(grad.copy(), blind)
         grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
-        held |= dict(zip((GRAD_QUERY, GRAD_KEY, GRAD_VALUE), grads, strict=True))
+        held |= dict(zip((sdpa.GRAD_QUERY, sdpa.GRAD_KEY, sdpa.GRAD_VALUE), grads, strict=True))
         self.backward({uid: at(array) for uid, array in held.items()})
         return AttentionGrads(grads[0], grads[1], grads[2], None)
 
@@ -175,11 +162,11 @@ def _prepare_conv(planner: Planner, problem: ConvProblem, algorithm: Algorithm) 
 
 def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
-    return attention_algorithms(problem, known)
+    return sdpa.attention_algorithms(problem, known)
 
 
 def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
-    return _plan(planner, problem, _Attention, attention_recipe(problem, algorithm.name))
+    return _plan(planner, problem, _Attention, sdpa.attention_recipe(problem, algorithm.name))
 
 
 def _plan(planner: Planner, problem: Problem, kind: Callable[..., Callable[..., Any]], recipe: Any) -> DevicePlan:
