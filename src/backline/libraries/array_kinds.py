@@ -14,20 +14,12 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..problems import Operand, operand
 from ..problems.memory_layout import contiguous_strides
 from ..records import Record
 
 __all__ = [
-    "ArrayKind",
-    "Described",
-    "arrays_in",
-    "describe",
-    "kind_of",
-    "learn",
-    "measured_by",
-    "meta_array",
-    "register",
-    "unregister",
+    "ArrayKind", "Described", "arrays_in", "describe", "kind_of", "learn", "measured_by", "meta_array", "register", "unregister",
 ]  # fmt: skip
 
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -44,38 +36,23 @@ class Described:
 
 
 class ArrayKind(Record):
-    """One kind of array.
+    """One kind of array."""
 
-    Attributes
-    ----------
-    title
-        Of its library, as messages have it.
-    package
-        First part of the module of its type.
-    type_name
-        Name of the type.
-    dtype, strides, device
-        Each gives that of an array: a NumPy dtype, bytes, "cuda:0".
-    kind
-        The kind of device: "cuda".
-    put, get, wait
-        What measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until the
-        device has done what it was given. None where nothing is measured.
-    reads
-        The attributes that say what `Described` says, and are numbers, short texts, NumPy dtypes and tuples of them: the compiled
-        Memo reads them itself. Without them it calls for a description, which is slower.
-    """
-
-    title: str
-    package: str
-    type_name: str
+    title: str  # of its library, as messages have it
+    package: str  # first part of the module of its type
+    type_name: str  # name of the type
+    # dtype, strides, device: each gives that of an array: a NumPy dtype, bytes, "cuda:0".
     dtype: Callable[[Any], np.dtype[Any]]
     strides: Callable[[Any], tuple[int, ...]]
     device: Callable[[Any], str]
-    kind: str = ""
+    kind: str = ""  # the kind of device: "cuda"
+    # put, get, wait: what measuring wants: a copy of a NumPy array on a device, of the same strides; the copy back; waiting until
+    # the device has done what it was given. None where nothing is measured.
     put: Callable[[np.ndarray[Any, Any], str], Any] | None = None
     get: Callable[[Any], np.ndarray[Any, Any]] | None = None
     wait: Callable[[str], None] | None = None
+    # The attributes that say what `Described` says, and are numbers, short texts, NumPy dtypes and tuples of them: the compiled
+    # Memo reads them itself. Without them it calls for a description, which is slower.
     reads: tuple[str, ...] = ()
 
 
@@ -83,10 +60,8 @@ def _to_cupy(array: np.ndarray[Any, Any], device: str) -> Any:
     import ctypes
 
     cupy = sys.modules["cupy"]
-    low = sum(min((n - 1) * s, 0) for n, s in zip(array.shape, array.strides, strict=True)) if array.size else 0
-    high = sum(max((n - 1) * s, 0) for n, s in zip(array.shape, array.strides, strict=True)) if array.size else 0
-    size = high - low + array.itemsize if array.size else 1
-    there = (ctypes.c_uint8 * size).from_address(array.ctypes.data + low) if array.size else (ctypes.c_uint8 * 1)()
+    low, end = operand("", array).extent()
+    there = (ctypes.c_uint8 * (end - low)).from_address(array.ctypes.data + low) if array.size else (ctypes.c_uint8 * 1)()
     with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
         memory = cupy.asarray(np.frombuffer(memoryview(there), np.uint8))
         return cupy.ndarray(array.shape, array.dtype, memory.data - low, array.strides)
@@ -180,13 +155,10 @@ def meta_array(of: Described) -> np.ndarray[Any, Any]:
     >>> a.shape, a.strides, a.dtype.name
     ((1000, 1000, 1000), (4, 4000, 4000000), 'float32')
     """
-    low = high = 0
-    for n, step in zip(of.shape, of.strides, strict=True):
-        low += min((n - 1) * step, 0)
-        high += max((n - 1) * step, 0)
     if 0 in of.shape:
         return np.empty(of.shape, of.dtype)
-    memory = mmap.mmap(-1, high - low + of.dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    low, end = Operand("", of.dtype, of.shape, of.strides).extent()
+    memory = mmap.mmap(-1, end - low, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     array: np.ndarray[Any, Any] = np.ndarray(of.shape, of.dtype, memory, -low, of.strides)
     return array
 

@@ -6,7 +6,7 @@ the switches, in which order the kernels are tried is for the engine, and who ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeAlias
 from .. import switches
 from ..problems.attention_problem import AttentionProblem, wrong
 from ..switches.definitions import KERNELS
-from .base import Library
+from .base import Library, Refusal
 
-__all__ = ["RULES", "SWITCHES", "Facts", "Rule", "facts_of", "order", "providers", "refusal"]
+__all__ = ["RULES", "SWITCHES", "Facts", "Rule", "facts_of", "order", "providers", "refusal", "refused_kernels"]
 
 SWITCHES = {
     "flash_attention": "cuda.flash_sdp",
@@ -30,24 +30,12 @@ SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that a decision depends on beside the Problem.
+    """The facts that a decision depends on beside the Problem."""
 
-    Parameters
-    ----------
-    capability
-        Compute capability of the device; None where it has none, or it is not known.
-    cudnn
-        cuDNN's version as it counts them: 91500 for 9.15.0; 0 without it.
-    frontend
-        Version of cuDNN's frontend, (1, 24); empty without it.
-    strict
-        Whether determinism is asked for and nothing else will do.
-    """
-
-    capability: tuple[int, int] | None = None
-    cudnn: int = 0
-    frontend: tuple[int, ...] = ()
-    strict: bool = False
+    capability: tuple[int, int] | None = None  # of the device; None where it has none, or it is not known
+    cudnn: int = 0  # cuDNN's version as it counts them: 91500 for 9.15.0; 0 without it
+    frontend: tuple[int, ...] = ()  # version of cuDNN's frontend, (1, 24); empty without it
+    strict: bool = False  # whether determinism is asked for and nothing else will do
 
 
 Holds: TypeAlias = Callable[[AttentionProblem, Facts], bool]
@@ -270,15 +258,6 @@ _ANYWHERE = ("math", "overrideable")
 def refusal(kernel: str, problem: AttentionProblem, facts: Facts) -> str:
     """Returns the first constraint that keeps a kernel from running a Problem; an empty string if it can run it.
 
-    Parameters
-    ----------
-    kernel
-        One of `switches.definitions.KERNELS`.
-    problem
-        What is asked.
-    facts
-        What there is.
-
     Examples
     --------
     >>> import numpy as np
@@ -328,6 +307,15 @@ def facts_of(device: str) -> Facts:
 
     number = int(index) if index else devices.current()
     return Facts(devices.capability(number), int(presence("cudnn").version() or 0), _frontend(), strict)
+
+
+def refused_kernels(library: str, problem: AttentionProblem) -> Iterator[Refusal]:
+    """Refuses the kernels that no library has for arrays of the CPU, or of MLX."""
+    for kernel in KERNELS:
+        if kernel == "overrideable":
+            yield Refusal(library, kernel, "no extension has registered one")
+        elif kernel not in ("math", "flash_attention"):
+            yield Refusal(library, kernel, refusal(kernel, problem, facts_of(problem.device)))
 
 
 @lru_cache(maxsize=1)

@@ -49,10 +49,7 @@ def clear() -> None:
 def keep(rows: Iterable[errata_local.LocalErratum]) -> int:
     """Adds rows of this machine to its file and applies them from now on; returns how many are new.
 
-    Raises
-    ------
-    BadValue, OSError
-        As `errata_local.keep`.
+    Raises as `errata_local.keep`.
     """
     count = errata_local.keep(rows)
     clear()

@@ -33,18 +33,10 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalErratum(Erratum):
-    """A row with the build of the library and the processor that it was seen on.
+    """A row with the build of the library and the processor that it was seen on."""
 
-    Attributes
-    ----------
-    build
-        The digest that `identity` returns for the library.
-    processor
-        Model of the processor.
-    """
-
-    build: str
-    processor: str
+    build: str  # the digest that `identity` returns for the library
+    processor: str  # model of the processor
 
 
 def path() -> str:
@@ -161,12 +153,8 @@ def _row(values: Any) -> LocalErratum:
 def keep(rows: Iterable[LocalErratum]) -> int:
     """Adds rows to the file; returns how many are new. Without rows nothing is written.
 
-    Raises
-    ------
-    BadValue
-        BACKLINE_ERRATA is empty, so there is no file.
-    OSError
-        The file is damaged, cannot be written, or would be one that is not read again.
+    Raises `BadValue` where BACKLINE_ERRATA is empty, so that there is no file, and `OSError` where that is damaged, cannot be
+    written, or would be one that is not read again.
     """
     file = path()
     if not file:
@@ -199,6 +187,8 @@ def forget() -> int:
 def _write(file: str, rows: list[LocalErratum]) -> None:
     import json
 
+    from ..native.whole_file import write_whole
+
     table = {"version": VERSION, "rows": [{k: v for k, v in asdict(row).items() if k in _FIELDS} for row in rows]}
     content = json.dumps(table, indent=1, sort_keys=True).encode()
     try:
@@ -206,11 +196,4 @@ def _write(file: str, rows: list[LocalErratum]) -> None:
     except ValueError as error:
         raise OSError(f"{file} is not written: {error}") from error
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    temporary = f"{file}.{os.getpid()}"
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-        os.replace(temporary, file)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    write_whole(file, content)

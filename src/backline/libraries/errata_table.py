@@ -5,124 +5,79 @@ A condition is as wide as its evidence needs, and rather wider: what a refusal c
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from .erratum import Erratum
 
 __all__ = ["TABLE"]
 
 _CONVOLUTIONS = ("conv", "conv_transpose", "conv_grad_input", "conv_grad_weight")
 _TRANSFORMS = ("fft.c2c", "fft.r2c", "fft.c2r")
-_CRASH = (
-    "Segmentation fault on an Intel Xeon with AMX, oneDNN 3.2, 2026-11: conv2d of bfloat16, input (1, 2, 1, 6), weight "
-    "(4, 1, 2, 2), groups=2, dilation=3, padding=2. Release 3.14 is reported to crash on the same condition (oneDNN issue 5942)."
-)
-_UNWRITTEN = (
-    "Uninitialised memory in results on an Intel Xeon with AMX, oneDNN 3.2, 2026-11, bfloat16: conv2d_weight, input (2, 4, 6, "
-    "2), weight (12, 1, 2, 2), stride=(2, 3), groups=4, padding=1; conv3d_input, input (2, 2, 5, 4, 35), weight (3, 2, 2, 3, 1), "
-    "stride=(2, 1, 3)."
-)
-_WEIGHTS = (
-    "AMD Zen 4, oneDNN 3.2 (jit_bf16:avx512_core_bf16), 2026-11: of 624 random gradients 40 were wrong by up to 1e34 or crashed, "
-    "all of them among the 263 under the condition; conv2d_weight of input (2, 4, 6, 2), weight (12, 1, 2, 2), stride=(2, 3), "
-    "groups=4, padding=1 returns uninitialised memory, as on an Intel Xeon."
-)
 _BLIS = (
     "Segmentation faults with operands that end at the end of a page, Debian 12's BLIS 0.9.0, AMD Zen 4, 2026-11: (16, 28) rows "
     "times (28, 100) columns reads a row behind the first operand; a result of (18, 34) from (18, 200) columns is read 8 bytes "
     "past its end. 62 of 4,560 random products of float32 crashed, none of float64, complex64 and complex128. BLIS issues 635 "
     "and 821 describe both."
 )
-_JIT = (
-    "Segmentation faults with operands that end at the end of a page, MKL 2026.2 with its kernels for AVX-512 and AVX2, 2026-11: "
-    "complex64 (15, 2) times (2, 31), float32 (16, 2) times (2, 7), both column by column. 40 of 7,860 random products crashed: "
-    "of complex64 with 1 to 3 terms, of float32 with 2, 6, 10, 18 or 22; none of float64 and complex128, none of 4, 8, 12, ..."
-)
-_TAIL = (
-    "MKL 2026.2 with its kernels for AVX-512, 2026-11: errors of 1 to 8 % of the largest element in single transforms wherever "
-    "the length modulo 64 was 36 to 62, from 8,232 to 1,547,910 points; irfft of 8,250 points is off by 0.249. Seen on an Intel "
-    "Xeon too. Right with its kernels for AVX2."
-)
-_SINGLE = (
-    "MKL 2026.2 with its kernels for AVX-512, 2026-11, relative errors where NumPy has 2.5e-8: 4e-4 at 906,770 points (Intel "
-    "Xeon), 4e-7 at 16,807, 3e-7 at 78,125, above 2.5e-7 at 46,875 and many more. Lengths that are left out had 2.5e-7 at most, "
-    "all lengths with its kernels for AVX2 too."
-)
-_DOUBLE = (
-    "MKL 2026.2 with its kernels for AVX-512, 2026-11: over 10 times NumPy's error at 1,606 of the 4,298 lengths 2 to 4,299, "
-    "worst 203 times (3e-14), and 2,800 times at 780,563 points; seen on an Intel Xeon at 1,030 points. None of the others was "
-    "above 3 machine epsilons, and with its kernels for AVX2 no length was."
-)
 _NO_AMX = "start the program with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, which has other kernels"
 
+_amx = partial(Erratum, library="onednn", isa="amx_bf16", remedy=_NO_AMX)
+_dft = partial(Erratum, library="mkl", algorithm="dfti", isa="avx512")
+
+
+def _with_reduced(row: Erratum, condition: str) -> tuple[Erratum, Erratum]:
+    """A row for bfloat16, and that for float32 which the same kernels compute in bfloat16."""
+    evidence = f"As for bfloat16, whose kernels run it. {row.evidence}"
+    return row, replace(row, id=f"{row.id}-reduced", dtypes=(), algorithm="nhwc_bf16", condition=condition, evidence=evidence)
+
+
 TABLE: tuple[Erratum, ...] = (
-    Erratum(
-        id="onednn-amx-conv-crash",
-        library="onednn",
-        operations=_CONVOLUTIONS,
-        dtypes=("bf16",),
-        isa="amx_bf16",
-        edge="kernel-in-padding",
-        condition="convolution by AMX in bfloat16 where some kernel element only meets padding, or some output "
-        "point is computed from padding only",
-        evidence=_CRASH,
-        remedy=_NO_AMX,
-    ),
-    Erratum(
-        id="onednn-amx-conv-crash-reduced",
-        library="onednn",
-        operations=_CONVOLUTIONS,
-        algorithm="nhwc_bf16",
-        isa="amx_bf16",
-        edge="kernel-in-padding",
-        condition="convolution of float32 that AMX computes in bfloat16 (fp32_precision 'bf16'), where some kernel "
+    *_with_reduced(
+        _amx(
+            id="onednn-amx-conv-crash",
+            operations=_CONVOLUTIONS,
+            dtypes=("bf16",),
+            edge="kernel-in-padding",
+            condition="convolution by AMX in bfloat16 where some kernel element only meets padding, or some output "
+            "point is computed from padding only",
+            evidence="Segmentation fault on an Intel Xeon with AMX, oneDNN 3.2, 2026-11: conv2d of bfloat16, input (1, 2, 1, "
+            "6), weight (4, 1, 2, 2), groups=2, dilation=3, padding=2. Release 3.14 is reported to crash on the same condition "
+            "(oneDNN issue 5942).",
+        ),
+        "convolution of float32 that AMX computes in bfloat16 (fp32_precision 'bf16'), where some kernel "
         "element only meets padding, or some output point is computed from padding only",
-        evidence=f"As for bfloat16, whose kernels run it. {_CRASH}",
-        remedy=_NO_AMX,
     ),
-    Erratum(
-        id="onednn-amx-gradient-unwritten",
-        library="onednn",
-        operations=("conv_grad_input", "conv_grad_weight", "conv_transpose"),
-        dtypes=("bf16",),
-        isa="amx_bf16",
-        edge="points-left-out",
-        condition="gradient of a convolution by AMX in bfloat16 where some image point or kernel row takes no part",
-        evidence=_UNWRITTEN,
-        remedy=_NO_AMX,
+    *_with_reduced(
+        _amx(
+            id="onednn-amx-gradient-unwritten",
+            operations=("conv_grad_input", "conv_grad_weight", "conv_transpose"),
+            dtypes=("bf16",),
+            edge="points-left-out",
+            condition="gradient of a convolution by AMX in bfloat16 where some image point or kernel row takes no part",
+            evidence="Uninitialised memory in results on an Intel Xeon with AMX, oneDNN 3.2, 2026-11, bfloat16: conv2d_weight, "
+            "input (2, 4, 6, 2), weight (12, 1, 2, 2), stride=(2, 3), groups=4, padding=1; conv3d_input, input (2, 2, 5, 4, "
+            "35), weight (3, 2, 2, 3, 1), stride=(2, 1, 3).",
+        ),
+        "gradient of a convolution of float32 that AMX computes in bfloat16, where some image point or kernel row takes no part",
     ),
-    Erratum(
-        id="onednn-amx-gradient-unwritten-reduced",
-        library="onednn",
-        operations=("conv_grad_input", "conv_grad_weight", "conv_transpose"),
-        algorithm="nhwc_bf16",
-        isa="amx_bf16",
-        edge="points-left-out",
-        condition="gradient of a convolution of float32 that AMX computes in bfloat16, where some image point or "
-        "kernel row takes no part",
-        evidence=f"As for bfloat16, whose kernels run it. {_UNWRITTEN}",
-        remedy=_NO_AMX,
-    ),
-    Erratum(
-        id="onednn-bf16-weight-gradient",
-        library="onednn",
-        operations=("conv_grad_weight",),
-        dtypes=("bf16",),
-        isa="avx512_bf16",
-        edge="uneven-windows",
-        condition="gradient by the weights in bfloat16 where some kernel element or output point meets padding "
-        "only, the kernel is longer than the image along an axis, or padding meets dilation",
-        evidence=_WEIGHTS,
-    ),
-    Erratum(
-        id="onednn-bf16-weight-gradient-reduced",
-        library="onednn",
-        operations=("conv_grad_weight",),
-        algorithm="nhwc_bf16",
-        isa="avx512_bf16",
-        edge="uneven-windows",
-        condition="gradient by the weights of float32 computed in bfloat16, where some kernel element or output "
+    *_with_reduced(
+        Erratum(
+            id="onednn-bf16-weight-gradient",
+            library="onednn",
+            operations=("conv_grad_weight",),
+            dtypes=("bf16",),
+            isa="avx512_bf16",
+            edge="uneven-windows",
+            condition="gradient by the weights in bfloat16 where some kernel element or output point meets padding "
+            "only, the kernel is longer than the image along an axis, or padding meets dilation",
+            evidence="AMD Zen 4, oneDNN 3.2 (jit_bf16:avx512_core_bf16), 2026-11: of 624 random gradients 40 were wrong by up "
+            "to 1e34 or crashed, all of them among the 263 under the condition; conv2d_weight of input (2, 4, 6, 2), weight "
+            "(12, 1, 2, 2), stride=(2, 3), groups=4, padding=1 returns uninitialised memory, as on an Intel Xeon.",
+        ),
+        "gradient by the weights of float32 computed in bfloat16, where some kernel element or output "
         "point meets padding only, the kernel is longer than the image along an axis, or padding meets "
         "dilation",
-        evidence=f"As for bfloat16, whose kernels run it. {_WEIGHTS}",
     ),
     Erratum(
         id="onednn-conv-empty-window",
@@ -131,8 +86,7 @@ TABLE: tuple[Erratum, ...] = (
         since="3.3",
         isa="avx2",
         edge="kernel-in-padding",
-        condition="convolution where some kernel element only meets padding, or some output point is computed from "
-        "padding only",
+        condition="convolution where some kernel element only meets padding, or some output point is computed from padding only",
         evidence="oneDNN issue 5942 of 2026-08: segmentation fault in float32 with AVX2 and with AVX-512, fixed after "
         "release 3.13. Release 3.2 was right in 136 problems under the condition, with AVX2 and AVX-512, 2026-11.",
     ),
@@ -156,7 +110,10 @@ TABLE: tuple[Erratum, ...] = (
         isa="avx2",
         edge="terms-not-in-fours",
         condition="compiled kernel in single precision for a product whose inner dimension k is not divisible by 4",
-        evidence=_JIT,
+        evidence="Segmentation faults with operands that end at the end of a page, MKL 2026.2 with its kernels for AVX-512 and "
+        "AVX2, 2026-11: complex64 (15, 2) times (2, 31), float32 (16, 2) times (2, 7), both column by column. 40 of 7,860 "
+        "random products crashed: of complex64 with 1 to 3 terms, of float32 with 2, 6, 10, 18 or 22; none of float64 and "
+        "complex128, none of 4, 8, 12, ...",
     ),
     Erratum(
         id="blis-sgemm-reads-past-end",
@@ -173,7 +130,15 @@ TABLE: tuple[Erratum, ...] = (
         id="blis-sgemm-reads-past-end-layers",
         library="blis",
         operations=(
-            "linear", "conv", "conv_transpose", "conv_grad_input", "conv_grad_weight", "rnn_tanh", "rnn_relu", "lstm", "gru",
+            "linear",
+            "conv",
+            "conv_transpose",
+            "conv_grad_input",
+            "conv_grad_weight",
+            "rnn_tanh",
+            "rnn_relu",
+            "lstm",
+            "gru",
         ),
         dtypes=("f32", "f16", "bf16"),
         before="1.1",
@@ -186,8 +151,7 @@ TABLE: tuple[Erratum, ...] = (
         library="xnnpack",
         operations=("conv_transpose",),
         edge="result-below-stride",
-        condition="transposed convolution whose result is smaller than its stride along an axis, not dilated, "
-        "kernel >= stride",
+        condition="transposed convolution whose result is smaller than its stride along an axis, not dilated, kernel >= stride",
         evidence="Segmentation fault, Debian 12's XNNPACK of 2022-02-16, AMD Zen 4, 2026-11: input (1, 1, 3, 1), weight "
         "(1, 1, 3, 3), stride=3, padding=2, output_padding=2. Of 5,572 random problems, 38 of the 167 under the condition "
         "crashed, and none of the others.",
@@ -198,44 +162,40 @@ TABLE: tuple[Erratum, ...] = (
         operations=("linalg.qr",),
         dtypes=("c64",),
         edge="both-sides-up-to-32",
-        condition="QR of complex64 where no side of the matrix is longer than 32: NaN where columns depend on each "
-        "other",
+        condition="QR of complex64 where no side of the matrix is longer than 32: NaN where columns depend on each other",
         evidence="NaN at the end of the diagonal of R, MKL 2026.2 with its generic and its AVX-512 kernels, AMD Zen 4, 2026-11: "
         "matrices of one row repeated, scaled by 1e-8 to 1e4. Of the 5,041 sizes up to 71x71, 205 and 226 fail, all with both "
         "sides from 5 to 20. complex128, float32 and float64 are right.",
     ),
-    Erratum(
+    _dft(
         id="mkl-dft-tail",
-        library="mkl",
         operations=("fft.c2r",),
         dtypes=("f32", "c64"),
-        algorithm="dfti",
-        isa="avx512",
         edge="uneven-end",
         condition="float32 transforms to real results of an even length from 8192 on that is not divisible by 64",
-        evidence=_TAIL,
+        evidence="MKL 2026.2 with its kernels for AVX-512, 2026-11: errors of 1 to 8 % of the largest element in single "
+        "transforms wherever the length modulo 64 was 36 to 62, from 8,232 to 1,547,910 points; irfft of 8,250 points is off by "
+        "0.249. Seen on an Intel Xeon too. Right with its kernels for AVX2.",
     ),
-    Erratum(
+    _dft(
         id="mkl-dft-single-digits",
-        library="mkl",
         operations=_TRANSFORMS,
         dtypes=("f32", "c64"),
-        algorithm="dfti",
-        isa="avx512",
         edge="long-or-rough",
         condition="float32 transforms longer than 4096 points or with a prime factor above 13; not powers of two up "
         "to 2^20, nor multiples of 64 up to 2^17 without a prime factor above 5",
-        evidence=_SINGLE,
+        evidence="MKL 2026.2 with its kernels for AVX-512, 2026-11, relative errors where NumPy has 2.5e-8: 4e-4 at 906,770 "
+        "points (Intel Xeon), 4e-7 at 16,807, 3e-7 at 78,125, above 2.5e-7 at 46,875 and many more. Lengths that are left out "
+        "had 2.5e-7 at most, all lengths with its kernels for AVX2 too.",
     ),
-    Erratum(
+    _dft(
         id="mkl-dft-double-digits",
-        library="mkl",
         operations=_TRANSFORMS,
         dtypes=("f64", "c128"),
-        algorithm="dfti",
-        isa="avx512",
         edge="factors-from-17",
         condition="float64 transforms of a composite length with a prime factor of 17 or more",
-        evidence=_DOUBLE,
+        evidence="MKL 2026.2 with its kernels for AVX-512, 2026-11: over 10 times NumPy's error at 1,606 of the 4,298 lengths 2 "
+        "to 4,299, worst 203 times (3e-14), and 2,800 times at 780,563 points; seen on an Intel Xeon at 1,030 points. None of "
+        "the others was above 3 machine epsilons, and with its kernels for AVX2 no length was.",
     ),
 )

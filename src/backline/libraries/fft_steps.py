@@ -17,10 +17,12 @@ import numpy as np
 from .. import _kernels
 from ..native.plan_builder import Builder, Pointer, shift
 from ..problems.fft_problem import LARGEST_IN_SINGLE, FftProblem
-from .base import PythonPlan
+from ..problems.memory_layout import contiguous_strides
+from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "packed", "unfit",
+    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "on_threads",
+    "packed", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -59,11 +61,7 @@ class Lay:
 def packed(at: Pointer, shape: tuple[int, ...], dtype: np.dtype[Any], last: tuple[int, ...] = ()) -> Lay:
     """An array that lies in order, without gaps; the axes in `last` lie closest together."""
     order = [*(axis for axis in range(len(shape)) if axis not in last), *last]
-    strides, step = [0] * len(shape), dtype.itemsize
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return Lay(at, shape, tuple(strides), dtype)
+    return Lay(at, shape, contiguous_strides(shape, dtype.itemsize, order), dtype)
 
 
 def merge(dims: list[Dim]) -> list[Dim]:
@@ -101,6 +99,15 @@ def unfit(problem: FftProblem) -> str:
     return ""
 
 
+def on_threads(library: str, name: str, threads: int, *, pool: str, precision: str = "", note: str = "") -> Algorithm:
+    """An Algorithm for transforms on all threads, or on one, whose results then depend on nothing else."""
+    if threads > 1:
+        return Algorithm(
+            library=library, name=name, threads=threads, scaled=True, precision=precision, pool=pool, note=note
+        )  # fmt: skip
+    return Algorithm(library=library, name=name, precision=precision, level="threads", basis="construction", note=note)
+
+
 def empty_plan(problem: FftProblem) -> PythonPlan:
     """The plan where nothing is to be computed."""
     out = problem.index("out")
@@ -108,16 +115,9 @@ def empty_plan(problem: FftProblem) -> PythonPlan:
 
 
 class Steps:
-    """Writes down the steps of one plan.
+    """Writes down the steps of one plan; copies may use so many threads.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    threads
-        Threads that copies may use.
-    wide
-        Whether float32 is computed in float64: the input is converted before, the result after the transforms.
+    `wide`: whether float32 is computed in float64: the input is converted before, the result after the transforms.
     """
 
     def __init__(self, problem: FftProblem, threads: int, *, wide: bool = False) -> None:

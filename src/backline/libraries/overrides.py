@@ -32,26 +32,13 @@ OWN: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Override:
-    """One kernel.
+    """One kernel."""
 
-    Attributes
-    ----------
-    language
-        One of `LANGUAGES`.
-    op
-        The operation's name, such as "nn.functional.scaled_dot_product_attention".
-    key
-        One of the values of `KEYS`.
-    function
-        What runs in the operation's place.
-    condition
-        Called with the arguments that `active` is given; whether the kernel can run that call. None: always.
-    """
-
-    language: str
-    op: str
-    key: str
-    function: Callable[..., Any]
+    language: str  # one of `LANGUAGES`
+    op: str  # the operation's name, such as "nn.functional.scaled_dot_product_attention"
+    key: str  # one of the values of `KEYS`
+    function: Callable[..., Any]  # what runs in the operation's place
+    # Called with the arguments that `active` is given; whether the kernel can run that call. None: always.
     condition: Callable[..., bool] | None = None
 
 
@@ -158,12 +145,7 @@ def _named(override: Override, what: str, switch: str) -> Verdict:
 def active(op: str, key: str, *args: Any, **kwargs: Any) -> Override | None:
     """Returns the override that runs a call, or None: the first that nothing disables and whose condition holds.
 
-    Parameters
-    ----------
-    op, key
-        The operation and the dispatch key, "CPU", "CUDA" or "MPS".
-    *args, **kwargs
-        Handed to the conditions.
+    The dispatch key is "CPU", "CUDA" or "MPS"; the other arguments are handed to the conditions.
     """
     return next((verdict.override for verdict in considered(op, key, *args, **kwargs) if not verdict.reason), None)
 

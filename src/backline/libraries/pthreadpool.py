@@ -9,26 +9,20 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from ..native import thread_team
 from ..native.shared_library import NativeLibrary
+from .probing.probe_cache import usable_threads
 
 __all__ = ["Pools"]
 
 
 class Pools:
-    """The pools of one library.
+    """The pools of one library, which exports pthreadpool's functions, or needs one that does.
 
-    Parameters
-    ----------
-    native
-        The library; it exports pthreadpool's functions, or one that it needs does.
-
-    Attributes
-    ----------
-    name
-        For reports: "pthreadpool", and the file it is in where that is not pthreadpool's own. Empty where there is none.
+    `name` is for reports: "pthreadpool", and the file it is in where that is not pthreadpool's own. Empty where there is none.
     """
 
     def __init__(self, native: NativeLibrary) -> None:
@@ -43,13 +37,14 @@ class Pools:
         # What is forked while another thread holds a pool would wait for it for ever.
         thread_team.watch_forks()
 
+    def counts(self) -> Iterable[int]:
+        """Thread counts that a library is checked on: one, and all where there is a pool."""
+        return dict.fromkeys((1, usable_threads() if self.name else 1))
+
     def get(self, threads: int) -> int:
         """Address of the pool of so many threads, the caller among them; 0, which is the caller alone, for one.
 
-        Raises
-        ------
-        RuntimeError
-            It cannot be made.
+        Raises `RuntimeError` where it cannot be made.
         """
         if threads <= 1 or not self.name or thread_team.forked():
             return 0

@@ -44,18 +44,8 @@ def families() -> tuple[LibraryInfo, ...]:
 def classify(path: str, read: bool = True, among: tuple[LibraryInfo, ...] | None = None) -> tuple[Match, ...]:
     """Returns what a file is: nothing, one library, or several that it contains.
 
-    Parameters
-    ----------
-    path : str
-        A file.
-    read : bool
-        Whether it may be read. If it may not or cannot be, its name decides alone.
-    among : tuple of LibraryInfo
-        The rows of `families`, where the caller has them already.
-
-    Returns
-    -------
-    tuple of Match
+    `read`: whether it may be read; if it may not or cannot be, its name decides alone. `among`: the rows of `families`, where the
+    caller has them already.
 
     Examples
     --------

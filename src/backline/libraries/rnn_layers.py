@@ -22,10 +22,7 @@ Layer = Callable[[int, Array, Array, "Array | None", tuple[Array, ...], "Array |
 def _checked_lengths(p: RnnProblem, arrays: list[Array]) -> Array | None:
     """The lengths of a call as 64-bit integers; None where all steps of all sequences are there.
 
-    Raises
-    ------
-    BadValue
-        One is negative, or above the number of steps.
+    Raises `BadValue` where one is negative, or above the number of steps.
     """
     i = p.index("lengths")
     if i is None:
@@ -72,7 +69,7 @@ def by_steps(p: RnnProblem, x: Array) -> Array:
     return x.swapaxes(0, 1) if p.batch_first else x
 
 
-def forward(p: RnnProblem, arrays: list[Array], layer: Layer) -> tuple[Array, ...]:
+def forward(p: RnnProblem, arrays: list[Array], layer: Layer, xp: Any = np) -> tuple[Array, ...]:
     """Layer after layer: the output, and the last states of all of them."""
     given = Given(p, arrays)
     x, kept, states = given.input, kept_elements(p, given.input.dtype), []
@@ -85,7 +82,7 @@ def forward(p: RnnProblem, arrays: list[Array], layer: Layer) -> tuple[Array, ..
         states.append(last)
     if p.layers == 1:
         return (x, *states[0])
-    return (x, *(np.concatenate(parts) for parts in zip(*states, strict=True)))
+    return (x, *(xp.concatenate(parts) for parts in zip(*states, strict=True)))
 
 
 # A prepared call for each kind of layer -------------------------------------------------------------------------------------

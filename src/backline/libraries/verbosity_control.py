@@ -24,32 +24,19 @@ _PREFIXES = {"mkl": ("MKL_VERBOSE",), "mkldnn": ("onednn_verbose", "dnnl_verbose
 
 
 class VerbosityControl:
-    """The verbose level of one library.
-
-    Attributes
-    ----------
-    backend
-        Module of the switchboard it belongs to, "mkl".
-    switch
-        The switch that holds the level asked for.
-    initial_level
-        Level that the environment gave the library: what it has between the calls that set another one.
-    rwlock
-        Keeps calls of other threads out while one runs at its own level.
-    prefixes
-        How the lines begin that it prints; none if that is not known.
-    creates
-        Whether it tells at level 2 of what it prepares. MKL prepares nothing: its level 2 is about calls on a GPU.
-    """
+    """The verbose level of one library."""
 
     def __init__(self, library: Library, set_level: Callable[[int], int]) -> None:
-        self.backend = backend_of(library)
-        self.switch = f"{self.backend}.verbose_level"
+        self.backend = backend_of(library)  # module of the switchboard it belongs to, "mkl"
+        self.switch = f"{self.backend}.verbose_level"  # that holds the level asked for
         starting = _STARTING.get(self.backend)
+        # Level that the environment gave the library: what it has between the calls that set another one.
         self.initial_level = starting()[0] if starting else 0
         native = getattr(getattr(library, "traits", None), "native", None)
-        self.rwlock = _core.ReadWriteLock() if native is None else native.rwlock  # calls that prepare plans take it too
-        self.prefixes: tuple[str, ...] = _PREFIXES.get(self.backend, ())
+        # Keeps calls of other threads out while one runs at its own level; calls that prepare plans take it too.
+        self.rwlock = _core.ReadWriteLock() if native is None else native.rwlock
+        self.prefixes: tuple[str, ...] = _PREFIXES.get(self.backend, ())  # how its lines begin; none if that is not known
+        # Whether it tells at level 2 of what it prepares. MKL prepares nothing: its level 2 is about calls on a GPU.
         self.creates = self.backend != "mkl"
         self._level = self.initial_level
         self._set = set_level

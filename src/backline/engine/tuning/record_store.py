@@ -15,6 +15,7 @@ from typing import Any
 from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
+from ...native.whole_file import write_whole
 from ...problems import Place, Problem
 from ...switches.provenance import steps_out
 from .. import plan_caches
@@ -395,16 +396,7 @@ def every() -> list[TuningRecord]:
 def export(file: str) -> int:
     """Write the records of this machine as JSON, one to a line, keys sorted. Returns how many."""
     records = every()
-    temporary = f"{file}.{os.getpid()}.new"
-    try:
-        with open(temporary, "w", encoding="utf-8") as stream:
-            stream.writelines(f"{r.line()}\n" for r in records)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    write_whole(file, "".join(f"{r.line()}\n" for r in records).encode("utf-8"))
     return len(records)
 
 

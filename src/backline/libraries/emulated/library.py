@@ -18,6 +18,7 @@ from ...errors import refuse_overlap
 from ...problems import Operand
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
+from ...problems.memory_layout import contiguous_strides
 from .. import errata
 from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
 from ..linear_epilogue import linear_algorithms, prepare_linear
@@ -121,12 +122,9 @@ def _copy_of(o: Operand) -> Operand:
     """The rounded copy of an operand: dense, row or column major as the operand is, repeated along the batch where that is."""
     sizes, batch = _distinct(o), len(o.shape) - 2
     order = [*range(batch), *((batch + 1, batch) if _column_major(o) else (batch, batch + 1))]
-    strides, step = [0] * len(sizes), o.dtype.itemsize
-    for axis in reversed(order):
-        if axis >= batch or sizes[axis] == o.shape[axis]:
-            strides[axis] = step
-        step *= max(sizes[axis], 1)
-    return Operand(o.role, o.dtype, o.shape, tuple(strides))
+    strides = contiguous_strides(sizes, o.dtype.itemsize, order)
+    kept = tuple(s if i >= batch or sizes[i] == o.shape[i] else 0 for i, s in enumerate(strides))
+    return Operand(o.role, o.dtype, o.shape, kept)
 
 
 def _distinct(o: Operand) -> tuple[int, ...]:

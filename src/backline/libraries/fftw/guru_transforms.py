@@ -18,26 +18,19 @@ from ...native.plan_builder import Pointer, shift
 from ...problems import Operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Refusal
-from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, unfit
+from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, on_threads, unfit
+from ..reference.reference_fft import AFTER, BEFORE
 from .planner import PLANNING, Planner, Request
 
 __all__ = ["fftw_algorithms", "prepare_fftw"]
 
-# Elements that an orthogonal matrix scales by the root of 2: multiplied in the input, divided in the result.
-BEFORE = {"dct1": (0, -1), "dct3": (0,), "dst3": (-1,)}
-AFTER = {"dct1": (0, -1), "dct2": (0,), "dst2": (-1,)}
 LONG_SCALING = 1 << 20  # bytes of a result from which on threads divide the multiplication by a number
 
 
 class FftwSteps(Steps):
     """Writes down transforms of FFTW.
 
-    Parameters
-    ----------
-    planning
-        "estimate", "measure" or "patient".
-    seconds
-        For measuring, of each transform.
+    `planning` is "estimate", "measure" or "patient"; `seconds` are for measuring each transform.
     """
 
     def __init__(
@@ -186,10 +179,8 @@ def fftw_algorithms(
                     library="fftw", name=way, threads=count, scaled=count > 1, precision=precision, level="off",
                     pool=pool if count > 1 else "", note=note,
                 )  # fmt: skip
-            elif count > 1:
-                yield Algorithm(library="fftw", name=way, threads=count, scaled=True, precision=precision, pool=pool, note=note)
             else:
-                yield Algorithm(library="fftw", name=way, precision=precision, level="threads", basis="construction", note=note)
+                yield on_threads("fftw", way, count, pool=pool, precision=precision, note=note)
 
 
 def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:

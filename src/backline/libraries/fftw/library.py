@@ -18,7 +18,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems import operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, FileLibrary, Handler, Refusal
-from ..probing.probe_cache import prove_by_class
+from ..probing.probe_cache import prove_found
 from . import wisdom
 from .guru_transforms import fftw_algorithms, prepare_fftw
 from .planner import Planner, planner_of
@@ -41,14 +41,10 @@ class FFTW(FileLibrary):
     # loading
 
     def load(self) -> str:
-        self.finding = search(self.spec)
-        path = self.finding.path
-        if path is None:
-            return self.finding.reason
-        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
+        proof = prove_found(self, search(self.spec))
         if proof.reason:
             return proof.reason
-        self._open(path)
+        self._open(proof.path)
         wrong = proof.replaced() or self._wrong()
         if wrong:
             self.planners = {}
@@ -127,12 +123,7 @@ class FFTW(FileLibrary):
     def import_wisdom(self, text: str, where: str = "wisdom") -> None:
         """Learn from a text that `export_wisdom` made: all of it, or nothing.
 
-        Raises
-        ------
-        BadValue
-            It is damaged, or from another FFTW.
-        BackendUnavailable
-            There is no FFTW.
+        Raises `BadValue` where it is damaged, or from another FFTW, and `BackendUnavailable` where there is no FFTW.
         """
         if not self.available():
             raise BackendUnavailable(f"{where} is for FFTW, which is not available.", cause=self.reason(), remedy=self.how_to_get)

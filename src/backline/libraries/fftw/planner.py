@@ -65,23 +65,14 @@ class _Dim(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One transform: what it is, and how its arrays lie. Strides are in elements of each side.
+    """One transform: what it is, and how its arrays lie. Strides are in elements of each side."""
 
-    Attributes
-    ----------
-    kind
-        "c2c", "r2c", "c2r", or a key of KINDS.
-    dims, batch
-        (points, stride of the input, stride of the output) of the axes transformed, and of those that are not.
-    extents
-        Bytes that input and output span below and above their first element.
-    """
-
-    kind: str
+    kind: str  # "c2c", "r2c", "c2r", or a key of KINDS
     sign: int
+    # dims, batch: (points, stride of the input, stride of the output) of the axes transformed, and of those that are not.
     dims: tuple[tuple[int, int, int], ...]
     batch: tuple[tuple[int, int, int], ...]
-    extents: tuple[tuple[int, int], tuple[int, int]]
+    extents: tuple[tuple[int, int], tuple[int, int]]  # bytes that input and output span below and above their first element
     threads: int = 1
     spare: bool = False
 
@@ -89,10 +80,7 @@ class Request:
 class Transform:
     """A plan of FFTW, destroyed with the last reference to it.
 
-    Attributes
-    ----------
-    nbytes
-        About what it takes: tables of roots of unity and the plan's own structures. FFTW does not tell.
+    `nbytes` is about what it takes: tables of roots of unity and the plan's own structures. FFTW does not tell.
     """
 
     __slots__ = ("_planner", "address", "nbytes")
@@ -105,14 +93,9 @@ class Transform:
 
 
 class Planner:
-    """The planner of one precision.
+    """The planner of one precision: `letter` is "f" for float32, "" for float64.
 
-    Parameters
-    ----------
-    letter
-        "f" for float32, "" for float64.
-    base, threaded
-        The library, and its part for threads; None if that is not there.
+    It has the library, and its part for threads; None if that is not there.
     """
 
     def __init__(self, letter: str, base: NativeLibrary, threaded: NativeLibrary | None) -> None:
@@ -166,23 +149,11 @@ class Planner:
     # plans --------------------------------------------------------------------------------------------------------------
 
     def plan(self, request: Request, planning: str, *, aligned: bool, seconds: float = NO_LIMIT) -> Transform:
-        """A new plan.
+        """A new plan, by "estimate", "measure" or "patient" planning.
 
-        Parameters
-        ----------
-        planning
-            "estimate", "measure" or "patient".
-        aligned
-            Whether it is for addresses that are multiples of 16 only.
-        seconds
-            Longest that measuring may take, about: FFTW ends it at the best plan found so far.
-
-        Raises
-        ------
-        RuntimeError
-            FFTW has no plan for this.
-        MemoryError
-            Measuring needs arrays that cannot be had.
+        `aligned`: whether it is for addresses that are multiples of 16 only. `seconds`: longest that measuring may take, about;
+        FFTW ends it at the best plan found so far. Raises `RuntimeError` where FFTW has no plan for this, and `MemoryError` where
+        measuring needs arrays that cannot be had.
         """
         flags = PLANNING[planning] | (0 if aligned else UNALIGNED)
         # Without a word about it FFTW keeps the input of all but real transforms of several axes backwards.

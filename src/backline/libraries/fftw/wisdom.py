@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-from contextlib import suppress
 
 from ...errors import BadValue
+from ...native.whole_file import write_whole
 
 __all__ = ["LARGEST", "blocks", "joined", "read", "write"]
 
@@ -20,20 +19,9 @@ _NAMES = {"": "float64", "f": "float32", "l": "longdouble", "q": "quadruple prec
 def blocks(text: str, versions: dict[str, str], where: str = "wisdom") -> dict[str, str]:
     """The blocks of a text by their precision's letter ("f" for float32, "" for float64), each as FFTW reads it.
 
-    Parameters
-    ----------
-    text
-        One block or more.
-    versions
-        Letters of the precisions that there are here, with FFTW's version. Whether the build is
-        the same FFTW sees itself.
-    where
-        What the text is, for messages.
-
-    Raises
-    ------
-    BadValue
-        The text is not wisdom, is cut off, or comes from another FFTW.
+    `versions` has the letters of the precisions that there are here, with FFTW's version; whether the build is the same FFTW sees
+    itself. `where` says what the text is, for messages. Raises `BadValue` where it is not wisdom, is cut off, or comes from
+    another FFTW.
 
     Examples
     --------
@@ -88,42 +76,12 @@ def joined(texts: dict[str, str]) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Write a text to a file that is there whole or not at all.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; what was there before still is.
-    """
-    import tempfile
-
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(prefix=".wisdom-", dir=folder)
-    try:
-        with open(handle, "w", encoding="ascii") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    """Write a text to a file that is there whole or not at all; where an `OSError` is raised, what was there before still is."""
+    write_whole(path, text.encode("ascii"))
 
 
 def read(path: str) -> str:
-    """The text of a file.
-
-    Raises
-    ------
-    BadValue
-        It is too long to be wisdom, or no text.
-    OSError
-        It cannot be read.
-    """
+    """The text of a file; raises `BadValue` where it is no text, or too long to be wisdom, `OSError` where it cannot be read."""
     with open(path, "rb") as stream:
         data = stream.read(LARGEST + 1)
     if len(data) > LARGEST:

@@ -22,7 +22,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Library, Refusal, failure
 from ..blas.cblas import BlasTraits
-from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, packed, unfit
+from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, on_threads, packed, unfit
 
 __all__ = ["Descriptor", "RealTransforms", "fft_algorithms", "prepare_fft"]
 
@@ -46,29 +46,9 @@ class DftiError(RuntimeError):
 class Descriptor:
     """A committed descriptor, freed with the last reference to it.
 
-    Parameters
-    ----------
-    native
-        MKL.
-    letter
-        "s" or "d", for the precision.
-    domain
-        COMPLEX or REAL.
-    lengths
-        Points along each axis.
-    strides
-        Of input and output in elements of each side, one for each axis.
-    batch
-        How many transforms, and how far they are apart in input and output.
-    threads
-        Most threads it may use.
-    scale
-        What the result is multiplied by.
-
-    Attributes
-    ----------
-    nbytes
-        Memory that MKL took for it.
+    `letter` is "s" or "d", for the precision, `domain` COMPLEX or REAL. Strides of input and output are in elements of each side,
+    one for each axis; `batch` is how many transforms, and how far they are apart in input and output; `threads` the most it may
+    use. `nbytes` is the memory that MKL took for it.
     """
 
     __slots__ = ("_argument", "_free", "address", "nbytes")
@@ -302,12 +282,7 @@ def fft_algorithms(
         if not reason:
             ways.append(("dfti", "", ""))
         for way, precision, note in ways:
-            if count > 1:
-                yield Algorithm(
-                    library=name, name=way, threads=count, scaled=True, precision=precision, pool=traits.pool, note=note
-                )
-            else:
-                yield Algorithm(library=name, name=way, precision=precision, level="threads", basis="construction", note=note)
+            yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:

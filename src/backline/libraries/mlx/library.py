@@ -26,6 +26,7 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.rnn_problem import RnnProblem
+from ..attention_constraints import refused_kernels
 from ..base import NULL_PLANNER, Algorithm, Handler, Library, Planner, Refusal
 from . import mlx_attention, mlx_conv, mlx_fft, mlx_layers, mlx_linalg, mlx_products, mlx_quantized, mlx_rnn
 from .placement import CPU, METAL, Device, device_of, not_on_metal, reduces
@@ -80,16 +81,10 @@ def _handler(
     function: Callable[[Any, Any, bool], Callable[..., Any]],
     note: Callable[[Any], str] = lambda problem: "",
 ) -> Handler:
-    """Returns the Handler of one type of Problem.
+    """Returns the Handler of one type of Problem, by the name of the algorithm on Metal.
 
-    Parameters
-    ----------
-    name
-        Name of the algorithm on Metal.
-    refusal, note
-        Functions of the Problem: the reason for which there is none, and what a user should know.
-    function
-        Function of the Problem, MLX, and whether it runs on Metal; returns the function of the arrays.
+    `refusal` and `note` are functions of the Problem: the reason for which there is none, and what a user should know.
+    `function`, of the Problem, MLX, and whether it runs on Metal, returns the function of the arrays.
     """
 
     def algorithms(mlx: MLX, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -110,7 +105,7 @@ def _plan(function: Callable[..., Any], mx: Any, metal: bool) -> MlxPlan:
 
 def _attention_algorithms(mlx: MLX, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     device = mlx.device()
-    yield from mlx_attention.others("mlx", problem)
+    yield from refused_kernels("mlx", problem)
     flash = IMMUTABLE if _written(problem) else mlx_attention.flash_refusal(problem)
     flash = flash or not_on_metal(problem, device) or _unfused(mlx.core(), problem)
     if flash:

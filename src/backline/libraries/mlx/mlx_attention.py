@@ -6,33 +6,22 @@ by zero, and has no gradients: these are the formula's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...problems.attention_problem import AttentionProblem
-from ...switches.definitions import KERNELS
 from ..attention_constraints import facts_of, refusal
-from ..base import Refusal
 from ..reference.attention_formula import AttentionSpace, kept_weights, run
 
-__all__ = ["flash", "flash_note", "flash_refusal", "math", "math_refusal", "others", "unfused"]
+__all__ = ["flash", "flash_note", "flash_refusal", "math", "math_refusal", "unfused"]
 
 Array = Any
 Run = Callable[..., Array]
 
 DTYPES = ("float16", "bfloat16", "float32")
 GRADIENT = "MLX's fused kernel has no gradients; those of the formula are there"
-
-
-def others(library: str, p: AttentionProblem) -> Iterator[Refusal]:
-    """Refuses the kernels that MLX does not have."""
-    for kernel in KERNELS:
-        if kernel == "overrideable":
-            yield Refusal(library, kernel, "no extension has registered one")
-        elif kernel not in ("math", "flash_attention"):
-            yield Refusal(library, kernel, refusal(kernel, p, facts_of(p.device)))
 
 
 def _unfit(kernel: str, p: AttentionProblem) -> str:

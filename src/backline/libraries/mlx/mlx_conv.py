@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...problems.conv_problem import ConvProblem
-from .mlx_layers import activate
+from .mlx_layers import finished
 
 __all__ = ["function", "note", "refusal"]
 
@@ -59,15 +59,9 @@ def function(p: ConvProblem, mx: Any, metal: bool) -> Run:
         working = next(iter(given.values())).dtype
         # MLX stops the process where sizes are 0.
         result = mx.zeros(p.result, working) if _nothing(p) else compute(p, mx, given)
-        if halves:
-            result = result.astype(mx.float32)
-        if "bias" in given:
-            result = result + given["bias"].reshape(-1, *[1] * len(p.kernel))
-        if "residual" in given:
-            result = result + given["residual"]
-        name = p.parameter("activation")
-        result = result if name is None else activate(name, result, mx)
-        return result.astype(dtype)
+        added = [given["bias"].reshape(-1, *[1] * len(p.kernel))] if "bias" in given else []
+        added += [given["residual"]] if "residual" in given else []
+        return finished(result, added, p.parameter("activation"), dtype, halves, mx)
 
     return run
 

@@ -13,7 +13,7 @@ from ..reference import activation_formulas
 from ..reference.array_namespaces import mlx_space
 from ..reference.layer_formulas import FORMULAS, SHAPED, empty
 
-__all__ = ["EXPONENTIAL", "IMPRECISE", "activate", "function", "note", "refusal"]
+__all__ = ["EXPONENTIAL", "IMPRECISE", "activate", "finished", "function", "note", "refusal"]
 
 Array = Any
 Run = Callable[..., Any]
@@ -65,6 +65,14 @@ def function(p: NeuralProblem, mx: Any, metal: bool) -> Run:
 def activate(name: str, x: Array, mx: Any) -> Array:
     """Returns an activation of an array; a name of `activation_formulas.ACTIVATIONS`."""
     return activation_formulas.ACTIVATIONS[name](mlx_space(mx), x)
+
+
+def finished(x: Array, added: list[Array], name: str | None, dtype: Any, halves: bool, mx: Any) -> Array:
+    """What follows the sums of a layer: addends and an activation, of halves in float32; then the dtype of the result."""
+    x = x.astype(mx.float32) if halves else x
+    for each in added:
+        x = x + each
+    return (x if name is None else activate(name, x, mx)).astype(dtype)
 
 
 def _softmax(p: NeuralProblem, mx: Any, input: Array) -> Array:

@@ -15,6 +15,8 @@ import numpy as np
 from ...errors import BadValue, LinAlgError
 from ...problems.linalg_problem import LinalgProblem, not_finite
 from ..numpy.library import WRAP
+from ..reference.empty_results import empty
+from .mlx_names import names
 
 __all__ = ["function", "note", "refusal"]
 
@@ -54,11 +56,15 @@ def function(p: LinalgProblem, mx: Any, metal: bool) -> Run:
     """The function of the arrays of a call."""
     compute = OPERATIONS[p.op]
     index = {o.role: i for i, o in enumerate(p.operands)}
+    nothing = p.empty and p.op not in ("linalg.lu_solve", "linalg.lstsq")  # the one looks at pivots, the other tells a rank
     wrap = WRAP.get((p.op, p.parameter("check", True)))
 
     def run(*arrays: Array) -> Any:
-        result = compute(p, mx, *(arrays[index[role]] for role in ("a", "p", "b") if role in index))
-        parts = result if isinstance(result, tuple) else (result,)
+        if nothing:
+            parts = empty(p, {}, names())
+        else:
+            result = compute(p, mx, *(arrays[index[role]] for role in ("a", "p", "b") if role in index))
+            parts = result if isinstance(result, tuple) else (result,)
         return wrap(*parts) if wrap else parts[0]
 
     return run
@@ -116,8 +122,8 @@ def _spread(p: LinalgProblem, mx: Any, x: Array, core: int = 2) -> Array:
     return mx.broadcast_to(x, (*p.batch, *x.shape[x.ndim - core :]))
 
 
-def _zeros(p: LinalgProblem, mx: Any, *core: int, like: Array, dtype: Any = None) -> Array:
-    return mx.zeros((*p.batch, *core), like.dtype if dtype is None else dtype)
+def _zeros(p: LinalgProblem, mx: Any, *core: int, like: Array) -> Array:
+    return mx.zeros((*p.batch, *core), like.dtype)
 
 
 def _with_info(p: LinalgProblem, result: Any, info: Array, text: str) -> Any:
@@ -132,8 +138,6 @@ def _with_info(p: LinalgProblem, result: Any, info: Array, text: str) -> Any:
 
 def cholesky(p: LinalgProblem, mx: Any, a: Array) -> Any:
     text = "the leading minor of order {} is not positive-definite"
-    if p.empty:
-        return _with_info(p, a, mx.zeros(p.batch, mx.int32), text)
     upper = p.parameter("upper", False)
     factor = mx.linalg.cholesky(a, upper=upper)
     # LAPACK stops at the first pivot that is not positive, and leaves it there.
@@ -141,21 +145,13 @@ def cholesky(p: LinalgProblem, mx: Any, a: Array) -> Any:
 
 
 def lu_factor(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    if p.empty:
-        pivots = mx.broadcast_to(mx.arange(1, min(p.m, p.n) + 1, dtype=mx.int32), (*p.batch, min(p.m, p.n)))
-        return _with_info(p, (mx.zeros(a.shape, a.dtype), pivots), mx.zeros(p.batch, mx.int32), ZERO_PIVOT)
     lu, pivots = mx.linalg.lu_factor(a)
     info = _first(mx, _diagonal(mx, lu) == 0)
     return _with_info(p, (lu, pivots.astype(mx.int32) + 1), info, ZERO_PIVOT)
 
 
 def qr(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    k = p.m if p.parameter("mode") == "complete" else min(p.m, p.n)
-    if p.empty:
-        q = mx.broadcast_to(mx.eye(p.m, k, dtype=a.dtype), (*p.batch, p.m, k))
-        r = _zeros(p, mx, k, p.n, like=a)
-    else:
-        q, r = mx.linalg.qr(a)
+    q, r = mx.linalg.qr(a)
     return (mx.zeros((0,), a.dtype), r) if p.parameter("mode") == "r" else (q, r)
 
 
@@ -169,8 +165,6 @@ def _regular(p: LinalgProblem, mx: Any, a: Array) -> tuple[Array, Array]:
 
 
 def inv(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    if p.empty:
-        return _with_info(p, a, mx.zeros(p.batch, mx.int32), ZERO_PIVOT)
     safe, info = _regular(p, mx, a)
     result = mx.where(_matrices(info) == 0, mx.linalg.inv(safe), float("nan"))
     return _with_info(p, result, info, ZERO_PIVOT)
@@ -180,15 +174,11 @@ def solve(p: LinalgProblem, mx: Any, a: Array, b: Array) -> Any:
     vector, left = p.parameter("vector", False), p.parameter("left", True)
     b = b[..., None] if vector else b if left else _turned(mx, b)
     a = a if left else _turned(mx, a)
-    if p.empty:
-        x = _zeros(p, mx, *b.shape[-2:], like=b)
-        info = mx.zeros(p.batch, mx.int32)
-    else:
-        safe, info = _regular(p, mx, a)
-        rows, low, up = mx.linalg.lu(safe)
-        x = _by_factors(mx, rows, low, up, _spread(p, mx, b))
-        info = mx.broadcast_to(info, p.batch)
-        x = mx.where(_matrices(info) == 0, x, float("nan"))
+    safe, info = _regular(p, mx, a)
+    rows, low, up = mx.linalg.lu(safe)
+    x = _by_factors(mx, rows, low, up, _spread(p, mx, b))
+    info = mx.broadcast_to(info, p.batch)
+    x = mx.where(_matrices(info) == 0, x, float("nan"))
     x = x[..., 0] if vector else x if left else _turned(mx, x)
     return _with_info(p, x, info, ZERO_PIVOT)
 
@@ -243,8 +233,6 @@ def _triangle(mx: Any, a: Array, upper: bool) -> Array:
 
 
 def solve_triangular(p: LinalgProblem, mx: Any, a: Array, b: Array) -> Array:
-    if p.empty:
-        return _zeros(p, mx, *b.shape[-2:], like=b)
     upper, left = p.parameter("upper", False), p.parameter("left", True)
     t = _triangle(mx, a, upper)
     if p.parameter("unitriangular", False):
@@ -255,19 +243,13 @@ def solve_triangular(p: LinalgProblem, mx: Any, a: Array, b: Array) -> Array:
 
 
 def cholesky_solve(p: LinalgProblem, mx: Any, a: Array, b: Array) -> Array:
-    if p.empty:
-        return _zeros(p, mx, *b.shape[-2:], like=b)
-    upper = p.parameter("upper", False)
-    low = _turned(mx, mx.triu(a)) if upper else mx.tril(a)
+    low = _turned(mx, mx.triu(a)) if p.parameter("upper", False) else mx.tril(a)
     return _triangular(mx, _turned(mx, low), _triangular(mx, low, _spread(p, mx, b), False), True)
 
 
 def cholesky_inverse(p: LinalgProblem, mx: Any, a: Array) -> Array:
-    if p.empty:
-        return a
     _raise(p, _first(mx, _diagonal(mx, a) == 0), "element {} of the diagonal is zero, the factor is singular")
-    upper = p.parameter("upper", False)
-    low = _turned(mx, mx.triu(a)) if upper else mx.tril(a)
+    low = _turned(mx, mx.triu(a)) if p.parameter("upper", False) else mx.tril(a)
     half = mx.linalg.tri_inv(low)
     return mx.matmul(_turned(mx, half), half)
 
@@ -304,45 +286,31 @@ def _hermitian(p: LinalgProblem, mx: Any, a: Array) -> str:
 
 
 def eigh(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    if p.empty:
-        return _zeros(p, mx, p.n, like=a, dtype=_real(mx, a)), a
     return tuple(mx.linalg.eigh(a, _hermitian(p, mx, a)))
 
 
 def eigvalsh(p: LinalgProblem, mx: Any, a: Array) -> Array:
-    if p.empty:
-        return _zeros(p, mx, p.n, like=a, dtype=_real(mx, a))
     return mx.linalg.eigvalsh(a, _hermitian(p, mx, a))
 
 
 def eig(p: LinalgProblem, mx: Any, a: Array) -> Any:
-    if p.empty:
-        return _zeros(p, mx, p.n, like=a, dtype=mx.complex64), a.astype(mx.complex64)
     _require_finite(p, mx, a)
     return tuple(mx.linalg.eig(a))
 
 
 def eigvals(p: LinalgProblem, mx: Any, a: Array) -> Array:
-    if p.empty:
-        return _zeros(p, mx, p.n, like=a, dtype=mx.complex64)
     _require_finite(p, mx, a)
     return mx.linalg.eigvals(a)
 
 
 def svd(p: LinalgProblem, mx: Any, a: Array) -> Any:
     k, full = min(p.m, p.n), p.parameter("full_matrices", True)
-    if p.empty:
-        rows, cols = (p.m, p.n) if full else (k, k)
-        u, vh = (mx.broadcast_to(mx.eye(n, m, dtype=a.dtype), (*p.batch, n, m)) for n, m in ((p.m, rows), (cols, p.n)))
-        return u, _zeros(p, mx, k, like=a, dtype=_real(mx, a)), vh
     _require_finite(p, mx, a)
     u, s, vh = mx.linalg.svd(a)
     return (u, s, vh) if full else (u[..., :k], s, vh[..., :k, :])
 
 
 def svdvals(p: LinalgProblem, mx: Any, a: Array) -> Array:
-    if p.empty:
-        return _zeros(p, mx, min(p.m, p.n), like=a, dtype=_real(mx, a))
     _require_finite(p, mx, a)
     return mx.linalg.svd(a, compute_uv=False)
 

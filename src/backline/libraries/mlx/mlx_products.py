@@ -12,7 +12,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import contiguous_strides
 from ..reference import reference_einsum
-from .mlx_layers import EXPONENTIAL, IMPRECISE, activate
+from .mlx_layers import EXPONENTIAL, IMPRECISE, finished
 
 __all__ = ["DTYPES", "as_operand", "elements", "elements_refusal", "linear", "matmul", "note", "refusal"]
 
@@ -97,21 +97,15 @@ def linear(p: LinearProblem, mx: Any, metal: bool) -> Run:
             given = {role: x.astype(mx.float32) for role, x in given.items()}
         a, b = given["a"], given["b"]
         x = mx.zeros((*p.batch, p.m, p.n), a.dtype) if p.empty else mx.matmul(a, b)
-        if p.halves:
-            x = x.astype(mx.float32)
-        for role in ("bias", "residual"):
-            if role in given:
-                x = x + given[role]
-        name = p.parameter("activation")
-        x = x if name is None else activate(name, x, mx)
-        return x.astype(dtype).reshape(p.result)
+        added = [given[role] for role in ("bias", "residual") if role in given]
+        return finished(x, added, p.parameter("activation"), dtype, p.halves, mx).reshape(p.result)
 
     return run
 
 
 def elements_refusal(p: EinsumProblem) -> str:
     """Returns the reason why an einsum step is not a supported sum over axes or elementwise product, or an empty string."""
-    kind = reference_einsum._kind(p)
+    kind = reference_einsum.kind_of(p)
     if kind == "einsum":
         return "it is no sum over axes and no product of elements"
     if p.dtype.name not in DTYPES or (kind == "sum" and p.dtype.name in HALVES):
@@ -121,9 +115,7 @@ def elements_refusal(p: EinsumProblem) -> str:
 
 def elements(p: EinsumProblem, mx: Any, metal: bool) -> Run:
     """A sum over axes, or a product of elements."""
-    looks = [reference_einsum.view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True)]
+    looks, axes = reference_einsum.views(p)
     if len(looks) == 2:
         return lambda x, y: looks[0](x) * looks[1](y)
-    summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
-    axes = tuple(range(len(p.output), len(p.output) + summed))
     return lambda x: mx.sum(looks[0](x), axis=axes)

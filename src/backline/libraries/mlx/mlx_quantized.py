@@ -22,12 +22,8 @@ LEAST, MOST = 2.0**-126, float(np.finfo(np.float32).max)  # of steps, as for Num
 def pack(weight: Any, scales: Any, zeros: Any) -> tuple[Any, Any, Any]:
     """A weight of integers as MLX's words, and the scale and offset of each group; NumPy arrays.
 
-    Parameters
-    ----------
-    weight
-        int8 or uint8, shape (out, in).
-    scales, zeros
-        float32 and int32, with one element or one for each row; `zeros` may be None.
+    The weight is int8 or uint8 of shape (out, in); scales are float32 and zeros int32, or None, with one element or one for each
+    row.
 
     Examples
     --------

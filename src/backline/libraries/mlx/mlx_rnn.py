@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...problems.rnn_problem import RnnProblem
+from ..reference.rnn_cells import cell_of, over_steps
+from ..rnn_layers import by_steps, forward
 
 __all__ = ["function", "refusal"]
 
@@ -30,58 +32,34 @@ def refusal(p: RnnProblem) -> str:
 
 def function(p: RnnProblem, mx: Any, metal: bool) -> Callable[..., tuple[Array, ...]]:
     """The function of the arrays of a call: the output, then the last states."""
-    roles = [o.role for o in p.operands]
+    cell = cell_of(p.mode, mx, mx.sigmoid)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        dtype = arrays[0].dtype
-        given = {role: x.astype(mx.float32) for role, x in zip(roles, arrays, strict=True)}
-        x = mx.swapaxes(given["input"], 0, 1) if p.batch_first else given["input"]
-        states = [given[role] for role in ("h0", "c0") if role in given]
-        last: list[list[Array]] = [[] for _ in states]
-        for layer in range(p.layers):
-            outputs = []
-            for d in range(p.directions):
-                cell = layer * p.directions + d
-                params = [given[f"p{cell * p.per_cell + i}"] for i in range(p.per_cell)]
-                output, ended = _direction(p, mx, x, [s[cell] for s in states], params, backwards=d == 1)
-                outputs.append(output)
-                for kept, state in zip(last, ended, strict=True):
-                    kept.append(state)
-            x = mx.concatenate(outputs, axis=-1)
-        result = mx.swapaxes(x, 0, 1) if p.batch_first else x
-        return tuple(part.astype(dtype) for part in (result, *(mx.stack(kept) for kept in last)))
+        wide = [x.astype(mx.float32) for x in arrays]
+        return tuple(part.astype(arrays[0].dtype) for part in forward(p, wide, layer, mx))
+
+    def layer(which: int, x: Array, h: Array, c: Array | None, params: tuple[Array, ...], lengths: None) -> tuple[Array, ...]:
+        x, outputs, last = by_steps(p, x), [], []
+        for d in range(p.directions):
+            states = (h[d], None if c is None else c[d])
+            output, states = direction(x, states, params[d * p.per_cell : (d + 1) * p.per_cell], d == 1)
+            outputs.append(output)
+            last.append([state for state in states if state is not None])
+        return (by_steps(p, mx.concatenate(outputs, axis=-1)), *(mx.stack(parts) for parts in zip(*last, strict=True)))
+
+    def direction(x: Array, states: Any, params: tuple[Array, ...], backwards: bool) -> tuple[Array, Any]:
+        """One layer in one direction: outputs of all steps, and the states after the last."""
+        w_ih, w_hh, *biases = params
+        steps, batch = x.shape[:2]
+        shape = (steps, batch, w_ih.shape[0])
+        gates = mx.matmul(x, w_ih.T) if x.size else mx.zeros(shape, x.dtype)
+        b_hh = biases[1] if biases else mx.zeros((w_hh.shape[0],), x.dtype)
+        gates = gates + biases[0] if biases else gates
+        outputs: list[Any] = [None] * steps
+        for t in over_steps(p, backwards):
+            recurrent = (mx.matmul(states[0], w_hh.T) if states[0].size else mx.zeros(shape[1:], x.dtype)) + b_hh
+            *states, _ = cell.step(gates[t], recurrent, *states)
+            outputs[t] = states[0]
+        return (mx.stack(outputs) if steps else mx.zeros((0, batch, p.hidden), x.dtype)), states
 
     return run
-
-
-def _direction(
-    p: RnnProblem, mx: Any, x: Array, states: list[Array], params: list[Array], backwards: bool
-) -> tuple[Array, list[Array]]:
-    """One layer in one direction: outputs of all steps, and the states after the last."""
-    w_ih, w_hh, *biases = params
-    steps, batch = x.shape[:2]
-    shape = (steps, batch, w_ih.shape[0])
-    gates = mx.matmul(x, w_ih.T) if x.size else mx.zeros(shape, x.dtype)
-    b_hh = biases[1] if biases else mx.zeros((w_hh.shape[0],), x.dtype)
-    gates = gates + biases[0] if biases else gates
-    outputs: list[Any] = [None] * steps
-    for t in reversed(range(steps)) if backwards else range(steps):
-        recurrent = (mx.matmul(states[0], w_hh.T) if states[0].size else mx.zeros(shape[1:], x.dtype)) + b_hh
-        states = _cell(p, mx, gates[t], recurrent, states)
-        outputs[t] = states[0]
-    return (mx.stack(outputs) if steps else mx.zeros((0, batch, p.hidden), x.dtype)), states
-
-
-def _cell(p: RnnProblem, mx: Any, gates: Array, recurrent: Array, states: list[Array]) -> list[Array]:
-    """One step: the new states."""
-    n, h = p.hidden, states[0]
-    if p.mode == "gru":
-        r, z = mx.sigmoid(gates[:, :n] + recurrent[:, :n]), mx.sigmoid(gates[:, n : 2 * n] + recurrent[:, n : 2 * n])
-        new = mx.tanh(gates[:, 2 * n :] + r * recurrent[:, 2 * n :])
-        return [(1 - z) * new + z * h]
-    whole = gates + recurrent
-    if p.mode != "lstm":
-        return [mx.tanh(whole) if p.mode == "rnn_tanh" else mx.maximum(whole, 0.0)]
-    i, f, o = (mx.sigmoid(whole[:, k * n : (k + 1) * n]) for k in (0, 1, 3))
-    c = f * states[1] + i * mx.tanh(whole[:, 2 * n : 3 * n])
-    return [o * mx.tanh(c), c]

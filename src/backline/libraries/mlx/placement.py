@@ -18,18 +18,10 @@ _ARCHITECTURE = re.compile(r"applegpu_g(\d+)([a-z]?)")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Properties of MLX's device that placement depends on.
+    """Properties of MLX's device that placement depends on."""
 
-    Attributes
-    ----------
-    metal
-        Whether MLX has a Metal device.
-    tf32
-        Whether float32 products are reduced to about TF32 there.
-    """
-
-    metal: bool = False
-    tf32: bool = False
+    metal: bool = False  # whether MLX has a Metal device
+    tf32: bool = False  # whether float32 products are reduced to about TF32 there
 
 
 def device_of(mx: Any) -> Device:

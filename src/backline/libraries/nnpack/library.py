@@ -5,15 +5,13 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from typing import ClassVar, cast
+from typing import ClassVar
 
-from ... import switches
-from ...native import thread_team
 from ...native.shared_library import NativeLibrary
 from ...problems.conv_problem import ConvProblem
 from .. import presence
 from ..base import FileLibrary, Handler, Planner
-from ..probing.probe_cache import prove_by_class
+from ..probing.probe_cache import prove_found
 from ..pthreadpool import Pools
 from .nnpack_conv import check, conv_algorithms, prepare_conv, status_text
 
@@ -49,12 +47,8 @@ class NNPACK(FileLibrary):
         machine = platform.machine().lower()
         if machine not in ("x86_64", "amd64"):
             return f"it takes structures by value, and how {machine} passes them is not known here"
-        self.finding = presence.find(self.info)
-        path = self.finding.path
-        if path is None:
-            return self.finding.reason
-        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
-        return proof.reason or self._open(path) or proof.replaced()
+        proof = prove_found(self, presence.find(self.info))
+        return proof.reason or self._open(proof.path) or proof.replaced()
 
     def test(self, path: str) -> dict[str, str]:
         return {"reason": self._open(path)}
@@ -68,8 +62,7 @@ class NNPACK(FileLibrary):
         if status:
             return f"{path} does not initialise: {status_text(status)}"
         pools = Pools(native)
-        threads = 1 if thread_team.forked() or not pools.name else cast(int, switches.get("num_threads"))
-        for count in dict.fromkeys((1, threads)):
+        for count in pools.counts():
             wrong = check(native, pools.get(count))
             if wrong:
                 return f"{path} {wrong} on {count} thread{'s' if count > 1 else ''}"

@@ -29,6 +29,7 @@ from ...problems.memory_layout import batch_offsets, contiguous_strides, is_cont
 from ..base import Algorithm, Refusal, failure
 from ..pthreadpool import Pools
 from ..reference import reference_conv
+from ..reference.reference_conv import two
 
 __all__ = ["check", "conv_algorithms", "prepare_conv", "status_text"]
 
@@ -51,27 +52,13 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of NNPACK's algorithms.
+    """One of NNPACK's algorithms."""
 
-    Attributes
-    ----------
-    number
-        As NNPACK counts them.
-    largest
-        Largest kernel, along either side.
-    strides
-        Whether the kernel may move by more than one element.
-    precision
-        Effective precision, where it is less than that of float32.
-    note
-        What it does.
-    """
-
-    number: int
-    largest: int
-    strides: bool
-    precision: str
-    note: str
+    number: int  # as NNPACK counts them
+    largest: int  # largest kernel, along either side
+    strides: bool  # whether the kernel may move by more than one element
+    precision: str  # effective precision, where it is less than that of float32
+    note: str  # what it does
 
 
 WAYS = {
@@ -103,8 +90,8 @@ def _arguments(
     In registers: algorithm, transform strategy, channels, features, and the two words of the image's size (width first). On the
     stack: padding (top, right, bottom, left), kernel, stride, and the rest.
     """
-    (top, bottom), (left, right) = _two(p.padding, (0, 0))
-    (height, width), (kh, kw), (sh, sw) = _two(p.image, 1), _two(p.kernel, 1), _two(p.stride, 1)
+    (top, bottom), (left, right) = two(p.padding, (0, 0))
+    (height, width), (kh, kw), (sh, sw) = two(p.image, 1), two(p.kernel, 1), two(p.stride, 1)
     g = p.groups
     return [
         WAYS[name].number, strategy, p.channels // g, p.features // g, width, height,
@@ -121,12 +108,6 @@ def _workspace(native: NativeLibrary, p: ConvProblem, name: str, strategy: int =
         native.address("nnp_convolution_inference"), *(ctypes.c_int64(word) for word in words), restype=ctypes.c_int
     )
     return status, size.value
-
-
-def _two(values: Sequence[Any], missing: Any) -> tuple[Any, Any]:
-    """Height and width: images of one dimension are one line high."""
-    first, *rest = values
-    return (first, rest[0]) if rest else (missing, first)
 
 
 def check(native: NativeLibrary, pool: int) -> str:

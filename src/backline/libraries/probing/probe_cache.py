@@ -11,14 +11,16 @@ import sys
 import time
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from ...native import loading
+from ... import switches
+from ...native import loading, thread_team
 from ...native.machine import cpu_info
+from ...native.whole_file import write_whole
 from . import probe_process
 from .probe_program import Facts
 
-__all__ = ["Proof", "identity", "prove", "prove_by_class"]
+__all__ = ["Proof", "identity", "prove", "prove_by_class", "prove_found", "usable_threads"]
 
 Identity = tuple[int, ...]
 
@@ -37,27 +39,18 @@ _known: dict[str, Facts] = {}
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result of testing a file.
+    """The result of testing a file."""
 
-    Attributes
-    ----------
-    path
-        The file.
-    facts
-        What the test said; "reason" is empty if the library is fit.
-    identity
-        Which file that was.
-    """
-
-    path: str
-    facts: Facts
-    identity: Identity
+    path: str  # the file
+    facts: Facts  # what the test said; "reason" is empty if the library is fit
+    identity: Identity  # which file that was
 
     @property
     def reason(self) -> str:
         """Returns what is wrong with the file, or an empty string."""
         said: str = self.facts["reason"]
-        return said if not said or said.startswith("cannot be loaded: ") else f"{self.path} {said}"
+        alone = not said or not self.path or said.startswith("cannot be loaded: ")
+        return said if alone else f"{self.path} {said}"
 
     def replaced(self) -> str:
         """Returns what is wrong if the path leads to another file by now than the one that was tested, or an empty string."""
@@ -65,13 +58,7 @@ class Proof:
 
 
 def identity(path: str) -> Identity:
-    """Returns size, time of change, place and the first bytes of a file, as numbers.
-
-    Raises
-    ------
-    OSError
-        It is not there.
-    """
+    """Returns size, time of change, place and the first bytes of a file, as numbers; raises `OSError` where it is not there."""
     status = os.stat(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -84,19 +71,7 @@ def identity(path: str) -> Identity:
 def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[str, str] | None = None) -> Proof:
     """Tests a library in a child process, unless that was done: in this process, or by an earlier one with the same settings.
 
-    Parameters
-    ----------
-    name
-        The library.
-    path
-        The file.
-    question, options, changes
-        For `probe_process.ask`.
-
-    Raises
-    ------
-    OSError
-        The file is not there.
+    `question`, `options` and `changes` are for `probe_process.ask`. Raises `OSError` where the file is not there.
     """
     import json
 
@@ -121,13 +96,23 @@ def prove(name: str, path: str, question: str, options: Facts, *, changes: dict[
     return Proof(path, facts, which)
 
 
+def usable_threads() -> int:
+    """Threads that a library is tested on: as many as calls may use."""
+    return 1 if thread_team.forked() else cast(int, switches.get("num_threads"))
+
+
+def prove_found(library: Any, finding: Any) -> Proof:
+    """Keeps what the search for a library's file found, and tests that file; without one, the reason is that of the search."""
+    library.finding, path = finding, finding.path
+    if path is None:
+        return Proof("", {"reason": finding.reason}, ())
+    return prove_by_class(library.name, path, usable_threads())
+
+
 def prove_by_class(name: str, path: str, threads: int) -> Proof:
     """Has the class of a library test a file in a child process: its method `test` returns the facts.
 
-    Raises
-    ------
-    OSError
-        The file is not there.
+    Raises `OSError` where the file is not there.
     """
     import numpy
     import platformdirs
@@ -205,9 +190,6 @@ def _write(known: dict[str, Facts]) -> None:
     kept = dict([(key, facts) for key, facts in known.items() if _sound(facts)][-MOST:])
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as stream:
-            json.dump(kept, stream, indent=0)
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(kept, indent=0).encode("utf-8", "surrogateescape"))
     except (OSError, ValueError):
         return  # a read-only home costs a probe in the next process, nothing else

@@ -42,19 +42,9 @@ def can_ask() -> bool:
 def ask(question: str, subject: str, *, changes: Mapping[str, str] | None = None) -> tuple[Facts, bool]:
     """Tests a library in a child process; where none can be started, in this one.
 
-    Parameters
-    ----------
-    question, subject
-        As `probe_program.answer` takes them.
-    changes
-        Environment variables that the child has and this process does not.
-
-    Returns
-    -------
-    dict
-        What `probe_program.answer` returns; "reason" tells too of a child that crashed, ended early, or hung.
-    bool
-        Whether a child finished its test. What is said of one that did not may be otherwise the next time.
+    Question and subject are as `probe_program.answer` takes them; `changes` are environment variables that the child has and this
+    process does not. Returns what that answers, where "reason" tells too of a child that crashed, ended early, or hung; and
+    whether a child finished its test: what is said of one that did not may be otherwise the next time.
 
     Examples
     --------

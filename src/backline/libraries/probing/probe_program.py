@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["CHECKS", "Facts", "answer"]
+__all__ = ["CHECKS", "Facts", "Unfit", "answer", "check_factor", "check_products", "integer_bytes"]
 
 Facts: TypeAlias = dict[str, Any]
+Check: TypeAlias = Callable[[ctypes.CDLL], Facts]
 
 
 class Unfit(Exception):
@@ -30,14 +31,9 @@ class Untested(Unfit):
 def answer(question: str, subject: str) -> Facts:
     """Returns what testing a library says: "reason" is empty if it is fit, and there may be more, such as "version".
 
-    There is "passing" if a later test may say otherwise.
-
-    Parameters
-    ----------
-    question
-        A key of `CHECKS`, or of `PROGRAMS`; any other word asks only whether the file can be loaded.
-    subject
-        The file's absolute path; for a key of `PROGRAMS` what that takes, in JSON.
+    There is "passing" if a later test may say otherwise. The question is a key of `CHECKS`, or of `PROGRAMS`; any other word asks
+    only whether the file can be loaded. The subject is the file's absolute path; for a key of `PROGRAMS` what that takes, in
+    JSON.
     """
     try:
         if question in PROGRAMS:
@@ -95,7 +91,7 @@ def _properties(name: str) -> Callable[[ctypes.CDLL], tuple[int, ...]]:
     return ask
 
 
-def _dotted(name: str, title: str, *majors: int) -> Callable[[ctypes.CDLL], Facts]:
+def _dotted(name: str, title: str, *majors: int) -> Check:
     """The version of a library of CUDA's, whose interface is that of certain major versions."""
     ask = _properties(name)
 
@@ -149,20 +145,29 @@ def _capabilities(library: ctypes.CDLL) -> Facts:
     return {"capabilities": found}
 
 
-def _cudart(library: ctypes.CDLL) -> Facts:
-    version = ctypes.c_int()
-    status = library.cudaRuntimeGetVersion(ctypes.byref(version))
-    if status:
-        raise Unfit(f"does not tell its version (cudaRuntimeGetVersion: status {status})")
-    return {"version": version.value}
+def _told(name: str, kind: type[ctypes.c_int] | type[ctypes.c_size_t], count: int, *, checked: bool = True) -> Check:
+    """The version as a function writes it to so many numbers; `checked` where the function returns a status."""
+
+    def check(library: ctypes.CDLL) -> Facts:
+        numbers = [kind() for _ in range(count)]
+        status = getattr(library, name)(*map(ctypes.byref, numbers))
+        if checked and status:
+            raise Unfit(f"does not tell its version ({name}: status {status})")
+        return {"version": numbers[0].value if count == 1 else ".".join(str(number.value) for number in numbers)}
+
+    return check
 
 
-def _nvrtc(library: ctypes.CDLL) -> Facts:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    status = library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    if status:
-        raise Unfit(f"does not tell its version (nvrtcVersion: status {status})")
-    return {"version": f"{major.value}.{minor.value}"}
+def _initialises(name: str, statuses: dict[int, str], *args: None) -> Check:
+    """Calls a function that initialises the library, and tells nothing of it."""
+
+    def check(library: ctypes.CDLL) -> Facts:
+        status = getattr(library, name)(*args)
+        if status:
+            raise Unfit(f"does not initialise: {statuses.get(status, 'unknown error')} ({name}: status {status})")
+        return {}
+
+    return check
 
 
 def _cudnn(library: ctypes.CDLL) -> Facts:
@@ -211,20 +216,6 @@ def _cusparselt_largest(library: ctypes.CDLL) -> Facts:
     return {"max_alg_id": number.value}
 
 
-def _magma(library: ctypes.CDLL) -> Facts:
-    numbers = [ctypes.c_int() for _ in range(3)]
-    library.magma_version(*(ctypes.byref(number) for number in numbers))
-    return {"version": ".".join(str(number.value) for number in numbers)}
-
-
-def _miopen(library: ctypes.CDLL) -> Facts:
-    numbers = [ctypes.c_size_t() for _ in range(3)]
-    status = library.miopenGetVersion(*(ctypes.byref(number) for number in numbers))
-    if status:
-        raise Unfit(f"does not tell its version (miopenGetVersion: status {status})")
-    return {"version": ".".join(str(number.value) for number in numbers)}
-
-
 def _kleidiai(library: ctypes.CDLL) -> Facts:
     function = getattr(library, "kai_get_version", None)  # inline in most builds
     return {"version": _text(function)} if function is not None else {}
@@ -248,23 +239,7 @@ def _onednn(library: ctypes.CDLL) -> Facts:
 
 
 _NNPACK_STATUS = {51: "it does not support this processor", 52: "out of memory"}
-
-
-def _nnpack(library: ctypes.CDLL) -> Facts:
-    status = library.nnp_initialize()
-    if status:
-        raise Unfit(f"does not initialise: {_NNPACK_STATUS.get(status, 'unknown error')} (nnp_initialize: status {status})")
-    return {}
-
-
 _XNNPACK_STATUS = {1: "uninitialized", 2: "invalid parameter", 5: "it does not support this processor", 6: "out of memory"}
-
-
-def _xnnpack(library: ctypes.CDLL) -> Facts:
-    status = library.xnn_initialize(None)
-    if status:
-        raise Unfit(f"does not initialise: {_XNNPACK_STATUS.get(status, 'unknown error')} (xnn_initialize: status {status})")
-    return {}
 
 
 def _fftw(library: ctypes.CDLL) -> Facts:
@@ -318,57 +293,60 @@ def _blas(options: Facts) -> Facts:
     names = ((options["prefix"], options["suffix"]),) if "suffix" in options else BLAS_NAMES
     prefix, suffix = next((pair for pair in names if hasattr(library, f"{pair[0]}cblas_sgemm{pair[1]}")), names[-1])
 
-    def function(name: str) -> Any:
-        return getattr(library, f"{prefix}{name}{suffix}")
+    def function(name: str, restype: Any = None) -> Any:
+        found = getattr(library, f"{prefix}{name}{suffix}")
+        found.restype = restype
+        return found
 
     for name, value in options["setup"]:
         getattr(library, name)(ctypes.c_int(value))
-    wrong = _strange_integers(function(_fortran("isamax", suffix)))
-    if wrong:
-        return {"reason": wrong}
+    integer_bytes(function(_fortran("isamax", suffix), ctypes.c_int32))
     setter = options["set threads"].format(prefix=prefix, suffix=suffix)
     for threads in dict.fromkeys((1, options["threads"])):
         if hasattr(library, setter):
             getattr(library, setter)(ctypes.c_int64(threads))
-        for letter, real in (("s", ctypes.c_float), ("d", ctypes.c_double)):
-            for n in (3, LARGE):
-                if not _right_product(function(f"cblas_{letter}gemm"), real, n):
-                    return {"reason": f"computes a wrong {letter}gemm of {n} x {n} ones on {threads} threads"}
-    if not options["lapack"]:
-        return {}
-    if not hasattr(library, f"{prefix}{_fortran('dpotrf', suffix)}{suffix}"):
-        return {"reason": "has no LAPACK (no dpotrf_)"}
-    return {"reason": _wrong_factor(function(_fortran("dpotrf", suffix)))}
+        check_products(lambda letter: function(f"cblas_{letter}gemm"), threads)
+    if options["lapack"]:
+        if not hasattr(library, f"{prefix}{_fortran('dpotrf', suffix)}{suffix}"):
+            raise Unfit("has no LAPACK (no dpotrf_)")
+        check_factor(function(_fortran("dpotrf", suffix)))
+    return {}
 
 
 def _fortran(name: str, suffix: str) -> str:
     return name if suffix.startswith("_") else f"{name}_"
 
 
-def _strange_integers(isamax: Any) -> str:
-    isamax.restype = ctypes.c_int32
+def integer_bytes(isamax: Callable[..., int]) -> int:
+    """Returns the width of a BLAS's integers: a length with rubbish in its upper half is 3 where they have 32 bits, else none."""
     x = (ctypes.c_float * 3)(1, 5, 2)
-    length, one = ctypes.c_int64(3 - 2**63), ctypes.c_int64(1)  # 3 where integers have 32 bits, else none
+    length, one = ctypes.c_int64(3 - 2**63), ctypes.c_int64(1)
     found = isamax(ctypes.byref(length), x, ctypes.byref(one))
-    return "" if found in (0, 2) else f"gives a strange answer to isamax ({found})"
+    if found not in (0, 2):
+        raise Unfit(f"gives a strange answer to isamax ({found})")
+    return 4 if found == 2 else 8
 
 
-def _right_product(gemm: Any, real: Any, n: int) -> bool:
-    letter = "f" if real is ctypes.c_float else "d"
-    ones = ctypes.create_string_buffer(struct.pack(letter, 1.0) * (n * n), n * n * ctypes.sizeof(real))
-    result = ctypes.create_string_buffer(struct.pack(letter, float("nan")) * (n * n), len(ones))
-    i = ctypes.c_int64
-    gemm.restype = None
-    gemm(i(101), i(111), i(111), i(n), i(n), i(n), real(1), ones, i(n), ones, i(n), real(0), result, i(n))
-    return result.raw == struct.pack(letter, float(n)) * (n * n)
+def check_products(gemm: Callable[[str], Callable[..., None]], threads: int) -> None:
+    """Raises `Unfit` where a product of ones is wrong; `gemm` gives the function for a letter, which returns nothing."""
+    for letter, real, kind in (("s", ctypes.c_float, "f"), ("d", ctypes.c_double, "d")):
+        for n in (3, LARGE):
+            ones = ctypes.create_string_buffer(struct.pack(kind, 1.0) * (n * n), n * n * ctypes.sizeof(real))
+            # beta is 0: what is there must not matter
+            result = ctypes.create_string_buffer(struct.pack(kind, float("nan")) * (n * n), len(ones))
+            i = ctypes.c_int64
+            gemm(letter)(i(101), i(111), i(111), i(n), i(n), i(n), real(1), ones, i(n), ones, i(n), real(0), result, i(n))
+            if result.raw != struct.pack(kind, float(n)) * (n * n):
+                raise Unfit(f"computes a wrong {letter}gemm of {n} x {n} ones on {threads} threads")
 
 
-def _wrong_factor(potrf: Any) -> str:
+def check_factor(potrf: Callable[..., None]) -> None:
+    """Raises `Unfit` where the Cholesky factor of 4 times the identity is wrong."""
     n, info = ctypes.c_int64(3), (ctypes.c_int64 * 2)(-1, -1)
     a = (ctypes.c_double * 9)(4, 0, 0, 0, 4, 0, 0, 0, 4)
-    potrf.restype = None
     potrf(ctypes.c_char_p(b"L"), ctypes.byref(n), a, ctypes.byref(n), info, ctypes.c_size_t(1))
-    return "" if list(a) == [2, 0, 0, 0, 2, 0, 0, 0, 2] else "computes a wrong Cholesky factor"
+    if list(a) != [2, 0, 0, 0, 2, 0, 0, 0, 2]:
+        raise Unfit("computes a wrong Cholesky factor")
 
 
 def _own_test(options: Facts) -> Facts:
@@ -396,12 +374,12 @@ def _own_test(options: Facts) -> Facts:
 PROGRAMS: dict[str, Callable[[Any], Facts]] = {"blas": _blas, "library": _own_test, "mlx": lambda folders: _mlx(folders)}
 """Question -> a test that loads the library itself."""
 
-CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
+CHECKS: dict[str, Check] = {
     "cublas": _dotted("cublasGetProperty", "cuBLAS", 12, 13),
     "cublaslt": _dotted("cublasLtGetProperty", "cuBLASLt", 12, 13),
     "cuda": _driver,
     "cuda.capabilities": _capabilities,
-    "cudart": _cudart,
+    "cudart": _told("cudaRuntimeGetVersion", ctypes.c_int, 1),
     "cudnn": _cudnn,
     "cufft": _dotted("cufftGetProperty", "cuFFT", 11, 12),
     "cusolver": _dotted("cusolverGetProperty", "cuSOLVER", 11, 12),
@@ -409,13 +387,13 @@ CHECKS: dict[str, Callable[[ctypes.CDLL], Facts]] = {
     "cusparselt.max_alg_id": _cusparselt_largest,
     "fftw": _fftw,
     "kleidiai": _kleidiai,
-    "magma": _magma,
-    "miopen": _miopen,
-    "nnpack": _nnpack,
-    "nvrtc": _nvrtc,
+    "magma": _told("magma_version", ctypes.c_int, 3, checked=False),
+    "miopen": _told("miopenGetVersion", ctypes.c_size_t, 3),
+    "nnpack": _initialises("nnp_initialize", _NNPACK_STATUS),
+    "nvrtc": _told("nvrtcVersion", ctypes.c_int, 2),
     "onednn": _onednn,
     "openmp": _openmp,
-    "xnnpack": _xnnpack,
+    "xnnpack": _initialises("xnn_initialize", _XNNPACK_STATUS, None),
 }
 """Question -> what is asked of the loaded library. It raises `Unfit`, or returns what the library says."""
 

@@ -48,30 +48,15 @@ PIECES: dict[str, Callable[..., Array]] = {
 
 
 class Space(Record):
-    """An array namespace, and the functions that differ between namespaces.
+    """An array namespace, and the functions that differ between namespaces."""
 
-    Attributes
-    ----------
-    xp
-        The namespace: `numpy`, CuPy, ``mlx.core``.
-    sums
-        The dtype that sums are taken in; None for that of their terms.
-    dtypes
-        What the namespace calls a dtype of NumPy's.
-    kernels
-        Functions in the place of `PIECES`.
-    new
-        Makes an array, without contents, of the axes' order in memory that another one has: of it, a shape, a dtype.
-    kept
-        Constants by name, where the Space is one Problem's own; None where nothing is kept.
-    """
-
-    xp: Any
-    sums: np.dtype[Any] | None = None
-    dtypes: Callable[[np.dtype[Any]], Any] = lambda dtype: dtype
-    kernels: Mapping[str, Callable[..., Array]] = {}
+    xp: Any  # the namespace: `numpy`, CuPy, ``mlx.core``
+    sums: np.dtype[Any] | None = None  # the dtype that sums are taken in; None for that of their terms
+    dtypes: Callable[[np.dtype[Any]], Any] = lambda dtype: dtype  # what the namespace calls a dtype of NumPy's
+    kernels: Mapping[str, Callable[..., Array]] = {}  # functions in the place of `PIECES`
+    # Makes an array, without contents, of the axes' order in memory that another one has: of it, a shape, a dtype.
     new: Callable[[Array, tuple[int, ...], Any], Array] | None = None
-    kept: dict[str, Any] | None = None
+    kept: dict[str, Any] | None = None  # constants by name, where the Space is one Problem's own; None where nothing is kept
 
     @property
     def writes(self) -> bool:

@@ -23,31 +23,19 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpace:
-    """The arrays that the formula computes with.
+    """The arrays that the formula computes with."""
 
-    Attributes
-    ----------
-    xp
-        The namespace: CuPy, ``mlx.core``, NumPy.
-    compute, flag
-        Its dtypes of softmax, and of truth.
-    multiply
-        The product of two batches of matrices; either may be another one with its last axes exchanged.
-    kept
-        Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
-    scalar
-        Makes a number that arrays of the dtype `compute` can be multiplied with, of one in extended precision.
-    values_known
-        Whether values can be read without waiting for a device.
-    """
-
-    xp: Any
+    xp: Any  # the namespace: CuPy, ``mlx.core``, NumPy
+    # compute, flag: its dtypes of softmax, and of truth.
     compute: Any
     flag: Any
+    # The product of two batches of matrices; either may be another one with its last axes exchanged.
     multiply: Callable[[Array, Array], Array]
+    # Shape of the weights -> what dropout multiplies them with. Called only where there is dropout.
     kept: Callable[[tuple[int, ...]], Array]
+    # Makes a number that arrays of the dtype `compute` can be multiplied with, of one in extended precision.
     scalar: Callable[[Any], Any] = float
-    values_known: bool = False
+    values_known: bool = False  # whether values can be read without waiting for a device
 
 
 def kept_weights(p: AttentionProblem, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -77,19 +65,7 @@ def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> 
 
 
 class _Formula:
-    """One attention.
-
-    Attributes
-    ----------
-    query, key, value
-        In the dtype that is computed in; query and key times the root of the scale, which keeps large scores finite longer.
-    roots
-        What query and key were multiplied with; their product is the scale.
-    taken
-        Where a key takes part for a query, over what it broadcasts to; None for everywhere.
-    weights
-        Softmax of the scores; 0 where a key takes no part.
-    """
+    """One attention."""
 
     def __init__(self, p: AttentionProblem, space: AttentionSpace, given: dict[str, Array]) -> None:
         self.p, self.space, self.xp = p, space, space.xp
@@ -100,12 +76,13 @@ class _Formula:
             self.mask = _as(self.mask, space.compute)
         self.zero, self.one = (self.xp.full((), value, space.compute) for value in (0.0, 1.0))
         self.infinity = self.xp.full((), float("inf"), space.compute)
+        # Query and key are multiplied with these, whose product is the scale: that keeps large scores finite longer.
         root = np.sqrt(np.longdouble(abs(p.scale)))  # rounded once, to the precision that is computed in
         self.roots = space.scalar(-root if p.scale < 0 else root), space.scalar(root)
         self.query, self.key = (_as(given[role], space.compute) * r for role, r in zip(("query", "key"), self.roots, strict=True))
         self.value = _as(given["value"], space.compute)
-        self.taken = self._taken()
-        self.weights = self._softmax()
+        self.taken = self._taken()  # where a key takes part for a query, over what it broadcasts to; None for everywhere
+        self.weights = self._softmax()  # of the scores; 0 where a key takes no part
         self.kept = space.kept(tuple(self.weights.shape)) if p.dropout > 0 else None
         self.used = self.weights if self.kept is None else self.weights * self.kept
 

@@ -58,17 +58,9 @@ def _decay(x: Array) -> Array:
 
 
 def erfc(x: Array) -> Array:
-    """The complementary error function, ``1 - erf(x)`` without cancellation.
+    """The complementary error function of float64, ``1 - erf(x)`` without cancellation.
 
-    Parameters
-    ----------
-    x
-        float64.
-
-    Returns
-    -------
-    ndarray
-        float64, relative error below 2e-15 wherever the result is a normal number.
+    The relative error is below 2e-15 wherever the result is a normal number.
 
     Examples
     --------

@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from ...problems import Problem
 from ..base import BORROWED, Algorithm, Refusal
 from . import reference_linalg
 
-__all__ = ["BORROWED", "limited", "marked", "refusal"]
+__all__ = ["BORROWED", "by_blas_or_loops", "limited", "loops_product", "marked", "refusal"]
 
 THREADED = 1e6  # floating-point operations below which no BLAS uses threads
 NAMES = tuple((prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", ""))
@@ -84,6 +86,26 @@ def refusal(name: str, problem: Problem, threads: int) -> Refusal | None:
     if threads == 1 and problem.flops > THREADED and reference_linalg.blas_threads() > 1 and _count() is None:
         return Refusal("numpy", name, "NumPy's BLAS takes no thread count for one call, and uses more than one")
     return None
+
+
+def by_blas_or_loops(
+    name: str, problem: Problem, threads: int, *, precision: str = "", note: str = "", engine: str = "", **order: Any
+) -> Iterator[Algorithm | Refusal]:
+    """Lists the two ways of NumPy's: products by its BLAS, under a name, or by its own loops on one thread and in one order."""
+    if no := refusal(name, problem, threads):
+        yield no
+    else:
+        yield Algorithm(
+            library="numpy", name=name, threads=threads, scaled=True, precision=precision, pool="numpy" if threads > 1 else "",
+            note=note + engine, **order,
+        )  # fmt: skip
+    note = f"without a BLAS: slow{engine}"
+    yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction", note=note)
+
+
+def loops_product(a: Any, b: Any) -> Any:
+    """A product of matrices without a BLAS."""
+    return np.einsum("ij,jk->ik", a, b)
 
 
 def marked(algorithm: Algorithm, problem: Problem) -> Algorithm:

@@ -10,8 +10,7 @@ import numpy as np
 from ... import switches
 from ...problems.attention_problem import AttentionProblem
 from ...problems.dtypes import HALVES, compute_dtype
-from ...switches.definitions import KERNELS
-from ..attention_constraints import facts_of, refusal
+from ..attention_constraints import facts_of, refusal, refused_kernels
 from ..base import Algorithm, Refusal
 from .attention_formula import AttentionSpace, kept_weights, run
 
@@ -23,11 +22,7 @@ HALF = "math_half"
 
 def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Lists NumPy's algorithms, and refuses the kernels that no library has for arrays of the CPU."""
-    for kernel in KERNELS:
-        if kernel == "overrideable":
-            yield Refusal(library, kernel, "no extension has registered one")
-        elif kernel not in ("math", "flash_attention"):
-            yield Refusal(library, kernel, refusal(kernel, problem, facts_of(problem.device)))
+    yield from refused_kernels(library, problem)
     reason = refusal("math", problem, facts_of(problem.device))
     if reason:
         yield Refusal(library, "math", reason)

@@ -6,7 +6,7 @@ a matrix product. float16 and bfloat16 are computed in float32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product as every
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ..base import Algorithm, Refusal
 from . import numpy_threads
 
-__all__ = ["algorithms", "function", "new_result", "result_order"]
+__all__ = ["algorithms", "function", "new_result", "result_order", "two"]
 
 Array = Any
 
@@ -32,20 +32,19 @@ def algorithms(p: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty or p.dtype.name not in BLAS:  # no BLAS takes part
         yield Algorithm(library="numpy", name="windows", precision=precision, level="threads", basis="construction")
         return
-    if no := numpy_threads.refusal("windows", p, threads):
-        yield no
-    else:
-        pool = "numpy" if threads > 1 else ""
-        yield Algorithm(library="numpy", name="windows", threads=threads, scaled=True, precision=precision, pool=pool)
-    yield Algorithm(
-        library="numpy", name="loops", precision=precision, level="threads", basis="construction", note="without a BLAS: slow"
-    )
+    yield from numpy_threads.by_blas_or_loops("windows", p, threads, precision=precision)
 
 
 def result_order(p: ConvProblem) -> tuple[int, ...]:
     """Axes of the result from the outermost in memory to the innermost: as the input lies, weights always in order."""
     axes = tuple(range(len(p.result)))
     return (0, *axes[2:], 1) if p.last and p.op != "conv_grad_weight" else axes
+
+
+def two(values: Sequence[Any], missing: Any) -> tuple[Any, Any]:
+    """Height and width, for libraries to which images of one dimension are one line high."""
+    first, *rest = values
+    return (first, rest[0]) if rest else (missing, first)
 
 
 def new_result(p: ConvProblem) -> Array:
@@ -58,7 +57,7 @@ def function(p: ConvProblem, *, loops: bool = False) -> Callable[..., Array]:
     """The convolution as a function of the arrays of the call; with `loops` no BLAS takes part."""
     index = {o.role: i for i, o in enumerate(p.operands)}
     dtype = compute_dtype(p.dtype)
-    times = _loops if loops else np.matmul
+    times = numpy_threads.loops_product if loops else np.matmul
     compute = {"conv_grad_weight": _weight, "conv_grad_input": _scattered, "conv_transpose": _scattered}.get(p.op, _gathered)
 
     def run(*arrays: Array) -> Array:
@@ -77,10 +76,6 @@ def function(p: ConvProblem, *, loops: bool = False) -> Callable[..., Array]:
         return target
 
     return run
-
-
-def _loops(a: Array, b: Array) -> Array:
-    return np.einsum("ij,jk->ik", a, b)
 
 
 def _padded(p: ConvProblem, image: Array) -> Array:

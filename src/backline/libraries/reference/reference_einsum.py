@@ -10,7 +10,7 @@ import numpy as np
 from ...problems.einsum_problem import LETTERS, EinsumProblem
 from ..base import Algorithm, Refusal
 
-__all__ = ["algorithms", "plan", "view"]
+__all__ = ["algorithms", "kind_of", "plan", "views"]
 
 Array = Any
 
@@ -19,13 +19,14 @@ def algorithms(name: str, p: EinsumProblem) -> Iterator[Algorithm | Refusal]:
     """One way for each kind of step; all on one thread, in one order."""
     if p.dtype.name in ("float16", "bfloat16"):
         yield Refusal(name, "einsum", "NumPy would add halves up in halves: they are converted to float32 before")
-    elif _kind(p) == "einsum" and (len(p.sizes) > len(LETTERS) or len(p.terms) > 31):
+    elif kind_of(p) == "einsum" and (len(p.sizes) > len(LETTERS) or len(p.terms) > 31):
         yield Refusal(name, "einsum", f"NumPy's einsum has {len(LETTERS)} labels and 31 operands at most")
     else:
-        yield Algorithm(library=name, name=_kind(p), level="threads", basis="construction")
+        yield Algorithm(library=name, name=kind_of(p), level="threads", basis="construction")
 
 
-def _kind(p: EinsumProblem) -> str:
+def kind_of(p: EinsumProblem) -> str:
+    """Returns "sum" for a sum over axes, "multiply" for a product of elements, and "einsum" for all else."""
     distinct = all(len(set(term)) == len(term) for term in p.terms)
     if distinct and len(p.terms) == 1:
         return "sum"
@@ -36,7 +37,7 @@ def _kind(p: EinsumProblem) -> str:
     return "einsum"
 
 
-def view(term: str, shape: tuple[int, ...], output: str) -> Callable[[Array], Array]:
+def _view(term: str, shape: tuple[int, ...], output: str) -> Callable[[Array], Array]:
     """Returns the function that makes an array with the labels of `term` one that broadcasts against the axes of `output`.
 
     Labels of `term` that the output has not are of size 1, or come after its axes in the view.
@@ -54,9 +55,16 @@ def view(term: str, shape: tuple[int, ...], output: str) -> Callable[[Array], Ar
     return (lambda array: array[index]) if indexes else (lambda array: array)
 
 
+def views(p: EinsumProblem) -> tuple[list[Callable[[Array], Array]], tuple[int, ...]]:
+    """Returns the `_view` of each operand, and the axes of the first one's that are summed over."""
+    looks = [_view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True)]
+    summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
+    return looks, tuple(range(len(p.output), len(p.output) + summed))
+
+
 def plan(p: EinsumProblem) -> Callable[..., Any]:
     """The function of the arrays of the call."""
-    compute = {"sum": _sum, "multiply": _multiply, "einsum": _einsum}[_kind(p)](p)
+    compute = {"sum": _sum, "multiply": _multiply, "einsum": _einsum}[kind_of(p)](p)
 
     def run(*arrays: Array) -> Any:
         with np.errstate(all="ignore"):  # as BLAS: what is not finite shows in the result
@@ -66,10 +74,7 @@ def plan(p: EinsumProblem) -> Callable[..., Any]:
 
 
 def _sum(p: EinsumProblem) -> Callable[..., Any]:
-    term, shape = p.terms[0], p.inputs[0].shape
-    look = view(term, shape, p.output)
-    count = sum(1 for label, n in zip(term, shape, strict=True) if label not in p.output and n != 1)
-    axes = tuple(range(len(p.output), len(p.output) + count))
+    (look,), axes = views(p)
     dtype = p.dtype  # of a sum of bools, bool; of small integers, the same
 
     def run(array: Array, out: Array | None = None) -> Any:
@@ -79,7 +84,7 @@ def _sum(p: EinsumProblem) -> Callable[..., Any]:
 
 
 def _multiply(p: EinsumProblem) -> Callable[..., Any]:
-    first, second = (view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True))
+    (first, second), _ = views(p)
 
     def run(x: Array, y: Array, out: Array | None = None) -> Any:
         return np.multiply(first(x), second(y), out=out)

@@ -16,7 +16,7 @@ from ...errors import refuse_overlap
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm
 
-__all__ = ["FftPlan", "algorithms", "apart", "fits", "fitted", "plan", "scaled"]
+__all__ = ["AFTER", "BEFORE", "FftPlan", "algorithms", "apart", "fits", "fitted", "plan", "scaled"]
 
 Array = Any
 NORMS = ("backward", "ortho", "forward")
@@ -67,19 +67,8 @@ def scaled(p: FftProblem, y: Array) -> Array:
 class FftPlan:
     """A Plan in Python that counts its runs, as the cache of transforms reads them off the compiled ones.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    function
-        The transform of the first array into the second, or into a new one for None; it returns the result.
-
-    Attributes
-    ----------
-    runs
-        How often it ran.
-    used
-        When it last ran, by a clock that counts the runs of all of them.
+    `function` transforms the first array into the second, or into a new one for None; it returns the result. `runs` is how often
+    it ran, `used` when it last did, by a clock that counts the runs of all of them.
     """
 
     __slots__ = ("choice", "function", "order", "runs", "used")
@@ -157,27 +146,24 @@ def _fourier(p: FftProblem) -> Callable[[Array], Array]:
 
 
 # Elements that an orthogonal matrix scales by the root of 2: multiplied in the input, divided in the result.
-ENDS = {"dct1": (0, -1), "dct2": (0,), "dct3": (0,), "dst2": (-1,), "dst3": (-1,)}
+BEFORE = {"dct1": (0, -1), "dct3": (0,), "dst3": (-1,)}
+AFTER = {"dct1": (0, -1), "dct2": (0,), "dst2": (-1,)}
 
 
 def _cosine(p: FftProblem) -> Callable[[Array], Array]:
     kind, ortho = str(p.parameter("kind")), bool(p.parameter("ortho"))
     one = KINDS[kind]
-    ends = ENDS.get(kind, ()) if ortho else ()
-    before = kind in ("dct1", "dct3", "dst3")
-    after = kind in ("dct1", "dct2", "dst2")
+    before, after = (ends.get(kind, ()) if ortho else () for ends in (BEFORE, AFTER))
 
     def along(x: Array, axis: int) -> Array:
         y = np.moveaxis(x, axis, -1)
         root = p.real.type(2) ** p.real.type(0.5)
-        if ends and before:
-            y = y.copy()
-            for end in ends:
-                y[..., end] *= root
+        y = y.copy() if before else y
+        for end in before:
+            y[..., end] *= root
         y = one(y, p.real)
-        if ends and after:
-            for end in ends:
-                y[..., end] /= root
+        for end in after:
+            y[..., end] /= root
         return np.moveaxis(y, -1, axis)
 
     def real(x: Array) -> Array:

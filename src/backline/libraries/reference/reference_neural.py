@@ -92,12 +92,7 @@ def _sum(x: Array, axes: tuple[int, ...]) -> Array:
 def activate(name: str, x: Array, out: Array) -> Array:
     """Writes an activation of an array to another one of the same shape, or to the array itself; returns that.
 
-    Parameters
-    ----------
-    name
-        A key of `activation_formulas.ACTIVATIONS`.
-    x, out
-        Arrays of one of DTYPES.
+    `name` is a key of `activation_formulas.ACTIVATIONS`, the arrays are of one of DTYPES.
     """
     function, dtype = activation_formulas.ACTIVATIONS[name], x.dtype if name == "relu" else reference_dtype(x.dtype)
     for part in blocks(x.shape):

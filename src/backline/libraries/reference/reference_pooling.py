@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,27 +69,22 @@ def max_pool_grad(p: NeuralProblem, input: Array, grad: Array) -> Array:
     return _rounded(formulas.max_pool_grad(NUMPY, p, input, grad.astype(np.float64, copy=False)), input)
 
 
-def avg_pool(p: NeuralProblem, input: Array) -> Array:
-    return _rounded(formulas.avg_pool(NUMPY, p, input.astype(np.float64, copy=False)), input)
-
-
-def avg_pool_grad(p: NeuralProblem, grad: Array) -> Array:
-    return _rounded(formulas.avg_pool_grad(NUMPY, p, grad.astype(np.float64, copy=False)), grad)
-
-
-avg_pool_divided, avg_pool_divided_grad = avg_pool, avg_pool_grad
-
-
-def adaptive_avg_pool(p: NeuralProblem, input: Array) -> Array:
-    return _rounded(formulas.adaptive_avg_pool(NUMPY, p, input.astype(np.float64, copy=False)), input)
-
-
-def adaptive_avg_pool_grad(p: NeuralProblem, grad: Array) -> Array:
-    return _rounded(formulas.adaptive_avg_pool_grad(NUMPY, p, grad.astype(np.float64, copy=False)), grad)
-
-
 def _rounded(x: Array, like: Array) -> Array:
     """The float64 result in the dtype and the order of axes of an operand."""
     result = np.empty_like(like, shape=x.shape, order="K", subok=False)
     result[...] = x.astype(np.float32) if like.dtype.itemsize == 2 else x
     return result
+
+
+def _in_float64(compute: Callable[..., Array]) -> Callable[..., Array]:
+    def run(p: NeuralProblem, **given: Array) -> Array:
+        ((_, x),) = given.items()
+        return _rounded(compute(NUMPY, p, x.astype(np.float64, copy=False)), x)
+
+    return run
+
+
+avg_pool = avg_pool_divided = _in_float64(formulas.avg_pool)
+avg_pool_grad = avg_pool_divided_grad = _in_float64(formulas.avg_pool_grad)
+adaptive_avg_pool = _in_float64(formulas.adaptive_avg_pool)
+adaptive_avg_pool_grad = _in_float64(formulas.adaptive_avg_pool_grad)

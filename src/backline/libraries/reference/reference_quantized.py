@@ -37,15 +37,9 @@ def algorithms(p: QuantizedProblem, threads: int) -> Iterator[Algorithm | Refusa
         yield Refusal("numpy", ENGINE, f"the weight is packed by engine {p.engine!r}, and NumPy has {has}")
         return
     how = f"; {FLOAT32[p.engine]}" if p.engine in FLOAT32 else ""
-    if no := numpy_threads.refusal("exact", p, threads):
-        yield no
-    else:
-        pool = "numpy" if threads > 1 else ""
-        yield Algorithm(
-            library="numpy", name="exact", threads=threads, scaled=True, level="threads", basis="construction", pool=pool,
-            note="integers in float64, exact" + how,
-        )  # fmt: skip
-    yield Algorithm(library="numpy", name="loops", level="threads", basis="construction", note="without a BLAS: slow" + how)
+    yield from numpy_threads.by_blas_or_loops(
+        "exact", p, threads, note="integers in float64, exact", engine=how, level="threads", basis="construction"
+    )
 
 
 # Plans -----------------------------------------------------------------------------------------------------------------

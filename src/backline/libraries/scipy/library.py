@@ -15,7 +15,7 @@ import numpy as np
 
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Handler, Library
-from ..fft_steps import IN_DOUBLE
+from ..fft_steps import IN_DOUBLE, on_threads
 from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
 
 __all__ = ["SciPy"]
@@ -29,11 +29,9 @@ def _algorithms(library: SciPy, problem: FftProblem, threads: int) -> Iterator[A
     name = problem.op.removeprefix("fft.")
     # One line is always transformed by one thread; with more, each line as it would be alone.
     precision, note = ("f64", f"float32 computed in float64: {IN_DOUBLE}") if problem.needs_double else ("", "")
-    yield Algorithm(library="scipy", name=name, precision=precision, level="threads", basis="construction", note=note)
-    if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty:
-        yield Algorithm(
-            library="scipy", name=name, threads=threads, scaled=True, precision=precision, pool="scipy", note=note
-        )
+    counts = (1, threads) if threads > 1 and (problem.items > 1 or len(problem.axes) > 1) and not problem.empty else (1,)
+    for count in counts:
+        yield on_threads("scipy", name, count, pool="scipy", precision=precision, note=note)
 
 
 def _prepare(library: SciPy, problem: FftProblem, algorithm: Algorithm) -> FftPlan:

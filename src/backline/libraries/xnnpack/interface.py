@@ -53,21 +53,15 @@ PRODUCT = Kind("fully_connected_nc_f32", (SIZE, SIZE, SIZE, SIZE), (SIZE,), Fals
 class Interface:
     """One generation of the interface.
 
-    Attributes
-    ----------
-    caches
-        Caches, all of which may be NULL, between flags and result of the functions that create.
-    sizes
-        Where an operator is told the sizes of its arrays: at "setup", or before it by "reshape", which of convolutions may
-        also want "workspace", or "aligned workspace".
-
     Examples
     --------
     >>> Interface.read(str(Interface(2, "aligned workspace")))
     Interface(caches=2, sizes='aligned workspace')
     """
 
-    caches: int
+    caches: int  # caches, all of which may be NULL, between flags and result of the functions that create
+    # Where an operator is told the sizes of its arrays: at "setup", or before it by "reshape", which of convolutions may also
+    # want "workspace", or "aligned workspace".
     sizes: str
 
     def __str__(self) -> str:
@@ -108,15 +102,7 @@ def padded(shape: tuple[int, ...]) -> Any:
 
 
 class Xnnpack:
-    """A loaded XNNPACK, and how it is called.
-
-    Parameters
-    ----------
-    native
-        The library.
-    interface
-        The one it has: another one may crash.
-    """
+    """A loaded XNNPACK, and how it is called: by the interface it has, for another one may crash."""
 
     def __init__(self, native: NativeLibrary, interface: Interface) -> None:
         self.native, self.interface = native, interface
@@ -137,13 +123,7 @@ class Xnnpack:
         return made
 
     def call(self, name: str, arguments: tuple[Any, ...], *values: Any) -> None:
-        """Call a function.
-
-        Raises
-        ------
-        LibraryFailed
-            Its status is not success.
-        """
+        """Call a function; raises `LibraryFailed` where its status is not success."""
         status = self.function(name, arguments)(*values)
         if status:
             error = OutOfMemory if status == OUT_OF_MEMORY else LibraryFailed
@@ -157,20 +137,8 @@ def _text(status: int) -> str:
 class Operator:
     """An operator of XNNPACK, with its weights packed; `delete` frees it.
 
-    It keeps the addresses of the arrays it runs on: one thread at a time may run it.
-
-    Parameters
-    ----------
-    xnn
-        The library.
-    kind
-        Which operator.
-    numbers
-        What it is created from, in the order of the C function.
-    kernel, bias
-        Addresses of the weights, and of the bias or 0. They are read now, and not again.
-    flags
-        As XNNPACK has them.
+    It keeps the addresses of the arrays it runs on: one thread at a time may run it. It is created from `numbers`, in the order
+    of the C function, and the addresses of the weights, and of the bias or 0, which are read now, and not again.
     """
 
     __slots__ = ("handle", "kind", "xnn")
@@ -186,18 +154,10 @@ class Operator:
         )  # fmt: skip
 
     def run(self, shape: tuple[int, ...], source: int, target: int, threads: int, points: tuple[int, ...] = ()) -> None:
-        """Compute from one address to the other.
+        """Compute from one address to the other; what is behind the source may be read.
 
-        Parameters
-        ----------
-        shape
-            Sizes of the arrays, in the order of the C function.
-        source, target
-            Addresses; what is behind the source may be read.
-        threads
-            Threads to run on.
-        points
-            Height and width of the images that come out.
+        `shape` has the sizes of the arrays, in the order of the C function, `points` height and width of the images that come
+        out.
         """
         xnn, kind, op = self.xnn, self.kind, self.handle
         pool = xnn.pools.get(threads) or None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import ClassVar, cast
+from typing import ClassVar
 
-from ... import switches
-from ...native import thread_team
 from ...native.library_search import search
 from ...native.shared_library import NativeLibrary
 from ...problems.conv_problem import ConvProblem
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ..base import FileLibrary, Handler, Planner
-from ..probing.probe_cache import prove_by_class
+from ..probing.probe_cache import prove_found
 from . import xnnpack_layers
 from .interface import EARLY, Interface, Xnnpack, trials, wrong
 
@@ -37,25 +35,20 @@ class XNNPACK(FileLibrary):
     # loading
 
     def load(self) -> str:
-        self.finding = search(self.spec)
-        path = self.finding.path
-        if path is None:
-            return self.finding.reason
-        proof = prove_by_class(self.name, path, 1 if thread_team.forked() else cast(int, switches.get("num_threads")))
+        proof = prove_found(self, search(self.spec))
         if proof.reason:
             return proof.reason
         interface = Interface.read(proof.facts.get("interface", ""))
         if interface is None:
             return "which interface it has is found by trying, which takes a process that may crash, and none can be started"
-        xnn = Xnnpack(NativeLibrary(path), interface)
+        xnn = Xnnpack(NativeLibrary(proof.path), interface)
         amiss = proof.replaced()
         if amiss:
             return amiss
-        threads = 1 if thread_team.forked() or not xnn.pools.name else cast(int, switches.get("num_threads"))
-        for count in dict.fromkeys((1, threads)):
+        for count in xnn.pools.counts():
             amiss = wrong(xnn, count)
             if amiss:
-                return f"{path} {amiss}"
+                return f"{proof.path} {amiss}"
         self.xnn, self.threaded = xnn, bool(xnn.pools.name)
         self.facts = {"pool": xnn.pools.name, "config": f"the {'older' if interface in EARLY else 'newer'} {interface}"}
         return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +25,9 @@ from ...problems.matmul_problem import MatmulProblem
 from ...switches import cpu_capability
 from ..base import Algorithm, PythonPlan, Refusal
 from ..reference import reference_conv
+from ..reference.reference_conv import two
 from ..reference.reference_neural import activate
-from .interface import CONV, PRODUCT, TRANSPOSED, Operator, Xnnpack, has_slack, padded
+from .interface import CONV, PRODUCT, TRANSPOSED, Kind, Operator, Xnnpack, has_slack, padded
 
 __all__ = ["conv_algorithms", "prepare_conv", "prepare_product", "product_algorithms"]
 
@@ -85,6 +86,22 @@ class _Call:
     def create(self, weight: Any, bias: Any) -> Operator:
         """The operator, its weights packed."""
         raise NotImplementedError
+
+    def pack(self, kind: Kind, numbers: tuple[int, ...], weight: Any, bias: Any, flags: int = 0) -> Operator:
+        """An operator of a kind with a weight, which lies as it wants it, and a bias or None."""
+        bias = None if bias is None else np.require(bias, F32, ["C", "A"])
+        return Operator(self.xnn, kind, numbers, _address(weight), 0 if bias is None else _address(bias), flags)
+
+    def finish(self, y: Any, exact: Callable[[], Any], residual: Any) -> None:
+        """What is not finite is taken from NumPy's result; then the residual, if any, and the activation."""
+        activation = self.p.parameter("activation")
+        with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
+            if not _finite(y):
+                np.copyto(y, exact(), where=~np.isfinite(y))
+            if residual is not None:
+                y += residual
+            if activation:
+                activate(activation, y, y)
 
     def run(self, weight: Any, bias: Any, shape: tuple[int, ...], x: Any, y: Any, points: tuple[int, ...] = ()) -> None:
         """Compute y from x, with an operator for this call, or with the one that keeps the packed weights."""
@@ -187,13 +204,13 @@ class _Conv(_Call):
         if p.transposed:
             self.kind = TRANSPOSED
             after, extra = [a for a, _ in _ends(p)], tuple(e for _, e in _ends(p))
-        (top, left), (bottom, right) = _two(before, 0), _two(after, 0)
+        (top, left), (bottom, right) = two(before, 0), two(after, 0)
         self.numbers = (
-            top, right, bottom, left, *_two(p.kernel, 1), *_two(p.stride, 1), *_two(p.dilation, 1), g, p.channels // g,
+            top, right, bottom, left, *two(p.kernel, 1), *two(p.stride, 1), *two(p.dilation, 1), g, p.channels // g,
             p.features // g, p.channels, p.features,
         )  # fmt: skip
-        self.points = _two(p.result[2:], 1)
-        self.shape = (p.batch, *_two(p.image, 1), *(_two(extra, 0) if p.transposed else ()))
+        self.points = two(p.result[2:], 1)
+        self.shape = (p.batch, *two(p.image, 1), *(two(extra, 0) if p.transposed else ()))
         x, out = p.get("input"), p.get("out")
         assert x is not None
         self.whole = _last(x)
@@ -209,9 +226,7 @@ class _Conv(_Call):
             weight = np.moveaxis(weight.reshape(g, -1, *weight.shape[1:]), 1, -1)
         else:
             weight = np.moveaxis(weight, 1, -1)
-        weight = np.require(weight, F32, ["C", "A"])
-        bias = None if bias is None else np.require(bias, F32, ["C", "A"])
-        return Operator(self.xnn, self.kind, self.numbers, _address(weight), 0 if bias is None else _address(bias))
+        return self.pack(self.kind, self.numbers, np.require(weight, F32, ["C", "A"]), bias)
 
     def __call__(self, *arrays: Any) -> Any:
         self.overlaps(arrays)
@@ -221,24 +236,14 @@ class _Conv(_Call):
         if not self.direct:
             y = np.empty(y.shape, F32)
         self.run(self.given("weight", arrays), self.given("bias", arrays), self.shape, x, y, self.points)
-        with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
-            if not _finite(y):
-                exact = self.again(*(self.given(role, arrays) for role in self.roles))
-                np.copyto(y, np.moveaxis(exact, 1, -1), where=~np.isfinite(y))
-            residual = self.given("residual", arrays)
-            if residual is not None:
-                y += np.moveaxis(residual, 1, -1)
-            if self.p.parameter("activation") == "relu":
-                np.maximum(y, 0, out=y)
+        residual = self.given("residual", arrays)
+        self.finish(
+            y, lambda: np.moveaxis(self.again(*(self.given(role, arrays) for role in self.roles)), 1, -1),
+            None if residual is None else np.moveaxis(residual, 1, -1),
+        )  # fmt: skip
         if not self.direct:
             out[...] = np.moveaxis(y, -1, 1)
         return out
-
-
-def _two(values: Any, missing: int) -> tuple[int, int]:
-    """Height and width: images of one dimension are one line high."""
-    first, *rest = values
-    return (first, rest[0]) if rest else (missing, first)
 
 
 def _last(o: Operand) -> bool:
@@ -326,12 +331,8 @@ class _Product(_Call):
     def create(self, weight: Any, bias: Any) -> Operator:
         if not self.plain:
             weight = np.require(weight, F32, ["C", "A"])
-        bias = None if bias is None else np.require(bias, F32, ["C", "A"])
-        p = self.p
-        return Operator(
-            self.xnn, PRODUCT, (p.k, p.n, p.k, p.n), _address(weight), 0 if bias is None else _address(bias),
-            0 if self.turned else TRANSPOSED_WEIGHTS,
-        )  # fmt: skip
+        p, flags = self.p, 0 if self.turned else TRANSPOSED_WEIGHTS
+        return self.pack(PRODUCT, (p.k, p.n, p.k, p.n), weight, bias, flags)
 
     def __call__(self, *arrays: Any) -> Any:
         p = self.p
@@ -347,18 +348,15 @@ class _Product(_Call):
         out = arrays[self.index["out"]] if "out" in self.index else np.empty(p.result, F32)
         y = out if self.direct else np.empty(p.result, F32)
         self.run(weight, bias, (self.rows,), x, y)
-        with np.errstate(all="ignore"):
-            if not _finite(y):
-                exact = np.matmul(left, weight)
-                if bias is not None:
-                    exact += bias
-                np.copyto(y, np.broadcast_to(exact, self.full).reshape(y.shape), where=~np.isfinite(y))
-            residual = self.given("residual", arrays)
-            if residual is not None:
-                y += residual.reshape(y.shape)
-            activation = p.parameter("activation")
-            if activation:
-                activate(activation, y, y)
+
+        def exact() -> Any:
+            product = np.matmul(left, weight)
+            if bias is not None:
+                product += bias
+            return np.broadcast_to(product, self.full).reshape(y.shape)
+
+        residual = self.given("residual", arrays)
+        self.finish(y, exact, None if residual is None else residual.reshape(y.shape))
         if not self.direct:
             # The caller's array may have its axes in another order than the product has them.
             o = p.get("out")

@@ -55,17 +55,7 @@ def _inner(p: AttentionProblem, half: bool) -> np.dtype[Any]:
 
 
 class Products:
-    """The products of one Problem, each planned when it is first met: all calls have the same ones.
-
-    Parameters
-    ----------
-    device
-        Where they run: "cuda:0".
-    dtype
-        Their dtype.
-    planner
-        What plans them.
-    """
+    """The products of one Problem on a device ("cuda:0"), each planned when it is first met: all calls have the same ones."""
 
     def __init__(self, device: str, dtype: np.dtype[Any], planner: Planner) -> None:
         self.device, self.dtype, self.planner = device, dtype, planner

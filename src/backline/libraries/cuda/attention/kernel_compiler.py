@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from ....errors import BackendUnavailable
+from ....native.whole_file import write_whole
 from ... import python_packages
 from .launch_sequence import KERNELS, Step, Tile, Variant, parameters, shared_limit
 
@@ -33,23 +34,12 @@ _chosen: dict[Hashable, tuple[Tile, Compiled]] = {}  # every seed of dropout is 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A kernel for one capability.
+    """A kernel for one capability."""
 
-    Attributes
-    ----------
-    entry
-        Name of its function.
-    warps
-        Of a program: 32 threads each.
-    shared
-        Bytes of shared memory that a program needs.
-    cubin, ptx
-        Its code, and what a driver can translate.
-    """
-
-    entry: str
-    warps: int
-    shared: int
+    entry: str  # name of its function
+    warps: int  # of a program: 32 threads each
+    shared: int  # bytes of shared memory that a program needs
+    # cubin, ptx: its code, and what a driver can translate.
     cubin: bytes
     ptx: bytes
 
@@ -93,10 +83,7 @@ def key_of(variant: Variant, tile: Tile) -> str:
 def chosen(step: Step) -> tuple[Tile, Compiled]:
     """The first of a step's tiles whose program fits into the device's shared memory, and its kernel.
 
-    Raises
-    ------
-    BackendUnavailable
-        Triton is absent, or it compiles none of them.
+    Raises `BackendUnavailable` where Triton is absent, or compiles none of them.
     """
     known = (step.variant, step.tiles, version(), folder())
     if known in _chosen:
@@ -198,19 +185,6 @@ def keep(key: str, made: Compiled) -> None:
     try:
         os.makedirs(folder(), mode=0o700, exist_ok=True)
         for kind, content in files.items():
-            _write(os.path.join(folder(), f"{key}.{kind}"), content)
+            write_whole(os.path.join(folder(), f"{key}.{kind}"), content)
     except OSError:
         return
-
-
-def _write(path: str, content: bytes) -> None:
-    import tempfile
-
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....errors import BackendUnavailable
+from ....problems import Operand
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ..common import bindings
 from . import kernel_compiler as compiler
@@ -31,15 +32,7 @@ class _Launch(NamedTuple):
 
 
 class Run:
-    """A recipe for the device that is current, as a function of the arrays of a call.
-
-    Parameters
-    ----------
-    problem
-        Attention, or its gradients.
-    made
-        Its recipe.
-    """
+    """A recipe of attention, or of its gradients, for the device that is current, as a function of the arrays of a call."""
 
     def __init__(self, problem: AttentionProblem, made: Recipe) -> None:
         self.roles = tuple(o.role for o in problem.operands)
@@ -71,10 +64,9 @@ def _aligned(array: Any) -> Any:
     from ..common.device_plan import strided
 
     cupy = bindings.cupy()
-    low = sum(min((n - 1) * step, 0) for n, step in zip(array.shape, array.strides, strict=True))
-    high = sum(max((n - 1) * step, 0) for n, step in zip(array.shape, array.strides, strict=True))
+    low, end = Operand("", array.dtype, array.shape, array.strides).extent()
     skipped = -(low // ALIGNED) * ALIGNED + low  # so that element 0 is aligned
-    memory = cupy.empty((high - low + skipped) // array.dtype.itemsize + 1, array.dtype)
+    memory = cupy.empty((end - low + skipped) // array.dtype.itemsize, array.dtype)
     begin = memory[(skipped - low) // array.dtype.itemsize :]
     copy = strided(begin, array.shape, array.strides)
     copy[...] = array

@@ -54,28 +54,15 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Properties, besides the tile, for which a kernel is compiled.
+    """Properties, besides the tile, for which a kernel is compiled."""
 
-    Attributes
-    ----------
-    kernel
-        One of `KERNELS`.
-    dtype, bias
-        Names of the dtypes of query, key, value and results, and of the mask; empty without one.
-    constants
-        What is fixed, by name; without rows and keys of the tile.
-    divisor
-        Elements that every stride is a multiple of, at most 16.
-    capability
-        Of the device.
-    """
-
-    kernel: str
+    kernel: str  # one of `KERNELS`
+    # dtype, bias: names of the dtypes of query, key, value and results, and of the mask; empty without one.
     dtype: str
     bias: str
-    constants: tuple[tuple[str, Value], ...]
-    divisor: int
-    capability: tuple[int, int]
+    constants: tuple[tuple[str, Value], ...]  # what is fixed, by name; without rows and keys of the tile
+    divisor: int  # elements that every stride is a multiple of, at most 16
+    capability: tuple[int, int]  # of the device
 
     def fixed(self, tile: Tile) -> dict[str, Value]:
         """Returns the kernel's compile-time constants by name, those of the tile included."""
@@ -94,26 +81,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One launch.
+    """One launch."""
 
-    Attributes
-    ----------
-    variant
-        What is launched.
-    tiles
-        The first of them whose shared memory the device has is taken, when the kernel is compiled.
-    pointers
-        Roles of the arrays, "" for none.
-    scalars
-        Values, in order.
-    count, length
-        A program for each tile of `length` rows, or for the kernel of keys of as many keys, `count` times.
-    """
-
-    variant: Variant
-    tiles: tuple[Tile, ...]
-    pointers: tuple[str, ...]
-    scalars: tuple[int | float, ...]
+    variant: Variant  # what is launched
+    tiles: tuple[Tile, ...]  # the first of them whose shared memory the device has is taken, when the kernel is compiled
+    pointers: tuple[str, ...]  # roles of the arrays, "" for none
+    scalars: tuple[int | float, ...]  # values, in order
+    # count, length: a program for each tile of `length` rows, or for the kernel of keys of as many keys, `count` times.
     count: int
     length: int
 
@@ -224,16 +198,9 @@ def _padded(dim: int) -> int:
 
 
 def recipe(p: AttentionProblem, capability: tuple[int, int], tf32: bool = False) -> Recipe:
-    """The recipe of a Problem that neither the rules of its kernel nor `limits` refuse.
+    """The recipe of attention or its gradients that neither the rules of its kernel nor `limits` refuse.
 
-    Parameters
-    ----------
-    p
-        Attention, or its gradients.
-    capability
-        Compute capability of the device.
-    tf32
-        Whether products of float32 may be computed in TF32.
+    `tf32`: whether products of float32 may be computed in TF32.
     """
     (batch, heads, queries, dim), (_, key_heads, keys, _), (_, value_heads, _, vdim) = p.shapes
     dtype, grad = p.dtype.name, p.get("grad")

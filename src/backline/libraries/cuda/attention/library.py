@@ -18,7 +18,7 @@ from ...attention_constraints import Facts, refusal
 from ...base import Algorithm, Handler, Library, Refusal
 from ..common import bindings
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan
+from ..common.device_plan import DevicePlan, prepared
 from . import kernel_compiler as compiler
 from . import packaged_kernels as packaged
 from .launch_sequence import limits, recipe
@@ -35,15 +35,7 @@ PACKAGED = "packaged kernel, which the driver translates"
 
 
 def disabled(problem: Problem, values: Any) -> tuple[str, str]:
-    """Returns why switches disable kernels written in Python for an operation, and which switch; two empty strings if none does.
-
-    Parameters
-    ----------
-    problem
-        What is asked, of arrays of CUDA.
-    values
-        Of the switches, by name.
-    """
+    """Returns why switches disable kernels written in Python for an operation, and which switch; two empty strings if none."""
     language = f"python_native.{LANGUAGE}.enabled"
     if not values[language]:
         return f"{LANGUAGE} is disabled by {language}", language
@@ -70,18 +62,9 @@ def _unfit(name: str, problem: AttentionProblem, facts: Facts) -> str:
 
 
 def listed(problem: AttentionProblem, facts: Facts, values: Any, absent: str = "") -> Iterator[Algorithm | Refusal]:
-    """Lists the Algorithms for a Problem on a device, and Refusals with reasons for the rest.
+    """Lists the Algorithms for attention or its gradients on a device, and Refusals with reasons for the rest.
 
-    Parameters
-    ----------
-    problem
-        Attention, or its gradients.
-    facts
-        Of the device.
-    values
-        Of the switches, by name.
-    absent
-        Why there is no Triton, and only the packaged kernels can run; empty where there is one.
+    `absent` is why there is no Triton, and only the packaged kernels can run; empty where there is one.
     """
     library = Triton.name
     for kernel in KERNELS:
@@ -118,11 +101,8 @@ def _algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterat
 def _prepare(context: Any, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
     from .kernel_launcher import Run
 
-    device = index_of(problem)
-    made = recipe(problem, capability(device), algorithm.name == "efficient_tf32")
-    with bindings.cupy().cuda.Device(device):
-        function = Run(problem, made)
-    return DevicePlan(function, device, f"Triton {algorithm.name}", ())
+    made = recipe(problem, capability(index_of(problem)), algorithm.name == "efficient_tf32")
+    return prepared(problem, lambda: Run(problem, made), f"Triton {algorithm.name}")
 
 
 class Triton(Library):

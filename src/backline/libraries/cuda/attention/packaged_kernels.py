@@ -32,21 +32,11 @@ SHARED = shared_limit((8, 6))  # bytes: the least that a device from capability 
 
 
 class Packaged(NamedTuple):
-    """Content of the file of packaged kernels.
+    """Content of the file of packaged kernels."""
 
-    Attributes
-    ----------
-    triton
-        Version of the Triton that wrote it.
-    source
-        Digest of the kernels' text that it was made from.
-    kernels
-        Tile and code by `name_of` what they were compiled for.
-    """
-
-    triton: str
-    source: str
-    kernels: dict[str, tuple[Tile, Compiled]]
+    triton: str  # version of the Triton that wrote it
+    source: str  # digest of the kernels' text that it was made from
+    kernels: dict[str, tuple[Tile, Compiled]]  # tile and code by `name_of` what they were compiled for
 
 
 def name_of(variant: Variant) -> str:

@@ -33,18 +33,7 @@ def _words(xp: Any, seed: int, batch_heads: Any, rows: Any, keys: Any) -> Any:
 def kept(xp: Any, shape: tuple[int, ...], seed: int, dropout: float, dtype: Any) -> Any:
     """Returns dropout factors for weights of a shape (batch and heads, rows, keys): 0, or the factor that keeps the expectation.
 
-    Parameters
-    ----------
-    xp
-        CuPy, or NumPy.
-    shape
-        Of the weights.
-    seed
-        Of the call; its low 64 bits count.
-    dropout
-        Probability of 0.
-    dtype
-        Of the weights.
+    Of the seed the low 64 bits count; `dropout` is the probability of 0; `xp` is CuPy, or NumPy.
 
     Examples
     --------

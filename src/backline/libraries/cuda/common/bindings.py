@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import partial
 from importlib import import_module
 from threading import Lock
 from typing import Any, NamedTuple
@@ -24,19 +25,18 @@ __all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolver
 class _Module(NamedTuple):
     path: str  # what is imported
     package: str  # which is in this distribution
-    libraries: tuple[str, ...]  # loaded before, in this order
-    how_to_get: str
+    libraries: tuple[str, ...] = ()  # loaded before, in this order
+    how_to_get: str = "pip install 'backline[cuda13]'"
     helpful: tuple[str, ...] = ()  # loaded before them where they are there
 
 
-_CUDA = "pip install 'backline[cuda13]'"
 _MODULES = {
-    "cupy": _Module("cupy", "cupy", (), _CUDA),
-    "cublas": _Module("nvmath.bindings.cublas", "nvmath", ("cublaslt", "cublas"), _CUDA),
-    "cublasLt": _Module("nvmath.bindings.cublasLt", "nvmath", ("cublaslt",), _CUDA),
-    "cusolverDn": _Module("nvmath.bindings.cusolverDn", "nvmath", ("cublaslt", "cublas", "cusolver"), _CUDA),
-    "cusolver": _Module("nvmath.bindings.cusolver", "nvmath", ("cublaslt", "cublas", "cusolver"), _CUDA),
-    "cufft": _Module("nvmath.bindings.cufft", "nvmath", ("cufft",), _CUDA),
+    "cupy": _Module("cupy", "cupy"),
+    "cublas": _Module("nvmath.bindings.cublas", "nvmath", ("cublaslt", "cublas")),
+    "cublasLt": _Module("nvmath.bindings.cublasLt", "nvmath", ("cublaslt",)),
+    "cusolverDn": _Module("nvmath.bindings.cusolverDn", "nvmath", ("cublaslt", "cublas", "cusolver")),
+    "cusolver": _Module("nvmath.bindings.cusolver", "nvmath", ("cublaslt", "cublas", "cusolver")),
+    "cufft": _Module("nvmath.bindings.cufft", "nvmath", ("cufft",)),
     "cusparseLt": _Module("nvmath.bindings.cusparseLt", "nvmath", ("cusparselt",), "pip install 'backline[sparse]'"),
     # cuDNN ends the process that loads it before cuBLASLt. Of 9.19 it is known that without NVRTC, which it looks for by its name
     # alone, it has no plans for attention.
@@ -54,10 +54,7 @@ _lock = Lock()
 def reason(*names: str) -> str:
     """Returns why modules cannot be used, or an empty string, without importing or loading anything.
 
-    Parameters
-    ----------
-    *names
-        Names of functions here: "cublas". Each takes its package, its libraries and a device.
+    Names are those of functions here, "cublas": each takes its package, its libraries and a device.
 
     Examples
     --------
@@ -110,47 +107,9 @@ def _import(name: str) -> Any:
     return _imported.setdefault(name, made)
 
 
-def cupy() -> Any:
-    """CuPy: arrays, memory, streams, events.
-
-    Raises
-    ------
-    BackendUnavailable
-        It cannot be imported; so do the others.
-    """
-    return _get("cupy")
-
-
-def cublas() -> Any:
-    """cuBLAS: ``nvmath.bindings.cublas``."""
-    return _get("cublas")
-
-
-def cublasLt() -> Any:
-    """cuBLASLt: ``nvmath.bindings.cublasLt``."""
-    return _get("cublasLt")
-
-
-def cusolverDn() -> Any:
-    """cuSOLVER for dense matrices: ``nvmath.bindings.cusolverDn``."""
-    return _get("cusolverDn")
-
-
-def cusolver() -> Any:
-    """Returns what cuSOLVER's modules share, their exception included: ``nvmath.bindings.cusolver``."""
-    return _get("cusolver")
-
-
-def cufft() -> Any:
-    """cuFFT: ``nvmath.bindings.cufft``."""
-    return _get("cufft")
-
-
-def cusparseLt() -> Any:
-    """cuSPARSELt: ``nvmath.bindings.cusparseLt``."""
-    return _get("cusparseLt")
-
-
-def cudnn() -> Any:
-    """cuDNN: ``cudnn`` of nvidia-cudnn-frontend."""
-    return _get("cudnn")
+# What is imported by each raises `BackendUnavailable` where it cannot be.
+cupy = partial(_get, "cupy")  # arrays, memory, streams, events
+cublas, cublasLt = partial(_get, "cublas"), partial(_get, "cublasLt")
+cusolverDn = partial(_get, "cusolverDn")  # cuSOLVER for dense matrices
+cusolver = partial(_get, "cusolver")  # what cuSOLVER's modules share, their exception included
+cufft, cusparseLt, cudnn = partial(_get, "cufft"), partial(_get, "cusparseLt"), partial(_get, "cudnn")

@@ -15,26 +15,13 @@ __all__ = ["DeviceInfo", "capability", "device_info", "index_of", "lacks"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One GPU.
+    """One GPU."""
 
-    Attributes
-    ----------
-    index
-        CUDA's number of it.
-    capability
-        Compute capability: (9, 0).
-    multiprocessors
-        How many it has.
-    name
-        "NVIDIA H100 80GB HBM3".
-    l2_bytes, memory_bytes
-        Sizes of its second-level cache and of its memory.
-    """
-
-    index: int
-    capability: tuple[int, int]
-    multiprocessors: int
-    name: str
+    index: int  # CUDA's number of it
+    capability: tuple[int, int]  # compute capability: (9, 0)
+    multiprocessors: int  # how many it has
+    name: str  # "NVIDIA H100 80GB HBM3"
+    # l2_bytes, memory_bytes: sizes of its second-level cache and of its memory.
     l2_bytes: int
     memory_bytes: int
 
@@ -43,13 +30,7 @@ _known: dict[tuple[Any, int], DeviceInfo] = {}  # by the CuPy that told
 
 
 def device_info(index: int) -> DeviceInfo:
-    """A device, as CuPy tells.
-
-    Raises
-    ------
-    BackendUnavailable
-        CuPy cannot be imported.
-    """
+    """A device, as CuPy tells; raises `BackendUnavailable` where that cannot be imported."""
     cupy = bindings.cupy()
     found = _known.get((cupy, index))
     if found is None:

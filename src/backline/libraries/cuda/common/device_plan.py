@@ -6,25 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ....errors import refuse_overlap
-from ....problems import Operand
+from ....problems import Operand, Problem
 from . import bindings, faults
+from .device_facts import index_of
 
-__all__ = ["DevicePlan", "refuse_overlaps", "strided"]
+__all__ = ["DevicePlan", "at", "new_images", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
 
 
 class DevicePlan:
     """A Plan that is a Python function of CuPy's arrays, in the order of the Problem's operands.
 
-    Parameters
-    ----------
-    function
-        Enqueues the work on CuPy's current stream and returns the result. It keeps nothing of a call: threads share a Plan.
-    device
-        Index of the device, which is current while it runs.
-    what
-        What fails, for the error's text: "cuBLAS, gemm_ex".
-    errors
-        The binding's own exceptions. They become `LibraryFailed`, as CUDA's RuntimeErrors do; the Plan is not used again then.
+    The function enqueues the work on CuPy's current stream and returns the result; it keeps nothing of a call: threads share a
+    Plan. The device is current while it runs. `what` fails, for the error's text: "cuBLAS, gemm_ex". `errors` are the binding's
+    own exceptions: they become `LibraryFailed`, as CUDA's RuntimeErrors do, and the Plan is not used again then.
     """
 
     __slots__ = ("choice", "current", "device", "errors", "failed", "function", "what")
@@ -46,11 +40,35 @@ class DevicePlan:
             return faults.answer(self, error, arrays)
 
 
+def prepared(
+    problem: Problem, make: Callable[[], Callable[..., Any]], what: str, errors: tuple[type[Exception], ...] = ()
+) -> DevicePlan:
+    """Returns the Plan of the function that `make` returns while the Problem's device is the current one."""
+    device = index_of(problem)
+    with bindings.cupy().cuda.Device(device):
+        function = make()
+    return DevicePlan(function, device, what, errors)
+
+
+def at(array: Any, item: int = 0) -> int:
+    """Returns the device address at which an array, or one item of a stack, begins; 0 for None."""
+    return 0 if array is None else int(array.data.ptr) + (item * int(array.strides[0]) if item else 0)
+
+
 def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """An array's memory with another shape and other strides in bytes: a vector as a matrix, a matrix as a batch."""
     if array.shape == shape and array.strides == strides:
         return array
     return bindings.cupy().lib.stride_tricks.as_strided(array, shape, strides)
+
+
+def new_images(shape: tuple[int, ...], dtype: Any, last: bool) -> Any:
+    """New memory for images, or for weights, with their channels first or last."""
+    cupy = bindings.cupy()
+    if not last:
+        return cupy.empty(shape, dtype)
+    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
+    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))
 
 
 class _Where:
@@ -59,22 +77,30 @@ class _Where:
     def __init__(self, array: Any, operand: Operand) -> None:
         self.__array_interface__ = {
             "version": 3, "typestr": f"|V{operand.dtype.itemsize}", "shape": operand.shape, "strides": operand.strides,
-            "data": (int(array.data.ptr) or 1, True),
+            "data": (at(array) or 1, True),
         }  # fmt: skip
 
 
 def refuse_overlaps(out: Any, as_out: Operand, others: list[tuple[Any, Operand]]) -> None:
-    """Refuse an output that has an element in common with an operand, as calls on NumPy's arrays do.
-
-    Raises
-    ------
-    BadValue
-        It would be overwritten while it is read.
-    """
+    """Refuse an output that has an element in common with an operand, as calls on NumPy's arrays do, by `BadValue`."""
     import numpy as np
 
-    low, high = (int(out.data.ptr) + end for end in as_out.extent())
+    low, high = (at(out) + end for end in as_out.extent())
     for array, operand in others:
-        begin, end = (int(array.data.ptr) + end for end in operand.extent())
+        begin, end = (at(array) + end for end in operand.extent())
         if low < end and begin < high:
             refuse_overlap(np.asarray(_Where(out, as_out)), np.asarray(_Where(array, operand)))
+
+
+def refuse_overlaps_of_out(problem: Problem, arrays: tuple[Any, ...], unread: tuple[str, ...] = ()) -> None:
+    """Refuse an ``out`` of a call that overlaps another array; it may be the residual itself, and overlap operands not read."""
+    index = problem.index("out")
+    if index is None:
+        return
+    out, as_out = arrays[index], problem.operands[index]
+    others = []
+    for array, o in zip(arrays, problem.operands, strict=True):
+        itself = o.role == "residual" and o.strides == as_out.strides and at(array) == at(out)
+        if o.role not in ("out", *unread) and not itself:
+            others.append((array, o))
+    refuse_overlaps(out, as_out, others)

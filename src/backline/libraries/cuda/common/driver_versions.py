@@ -47,10 +47,7 @@ _cudnns: dict[str, int | None] = {}  # by path
 def driver_refuses(*libraries: str) -> tuple[str, str]:
     """Returns why the driver does not support the libraries that are present, and the remedy; two empty strings if it does.
 
-    Parameters
-    ----------
-    *libraries
-        Names of rows. The driver has to be as new as the CUDA that each is of; a newer one serves older libraries.
+    It has to be as new as the CUDA that each is of, by the names of their rows; a newer one serves older libraries.
     """
     driver = int(presence("cuda").facts.get("driver", 0))
     for name in libraries:

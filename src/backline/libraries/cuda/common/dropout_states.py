@@ -17,10 +17,7 @@ __all__ = ["make"]
 def make(p: float, seed: int) -> Any:
     """Return the states of dropout with probability `p` as an array of bytes on the current device.
 
-    Raises
-    ------
-    BackendUnavailable
-        cuDNN or CuPy is absent, or cuDNN refuses.
+    Raises `BackendUnavailable` where cuDNN or CuPy is absent, or cuDNN refuses.
     """
     cudnn = presence("cudnn")
     if not cudnn.available() or cudnn.path is None:

@@ -96,16 +96,8 @@ def kernel(name: str) -> Callable[..., Any]:
 def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., Any]:
     """The kernel of what follows a product: ``activation(x + bias + residual)``, rounded once to the dtype of its output.
 
-    Parameters
-    ----------
-    activation
-        A key of `ACTIVATIONS`, or None.
-    roles
-        Of what is added, in the order of the call: "bias", "residual".
-
-    Notes
-    -----
-    Inputs are the product, of float32 or float64, then what is added, of the dtype of the output T.
+    `roles` are those of what is added, in the order of the call. Inputs are the product, of float32 or float64, then what is
+    added, of the dtype of the output T.
     """
     total = " + ".join(["S(x)", *(f"S({role})" for role in roles)])
     inputs = ", ".join(["P x", *(f"T {role}" for role in roles)])

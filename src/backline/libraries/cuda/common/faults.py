@@ -63,25 +63,9 @@ def lost_by(error: BaseException, device: int, what: str) -> DeviceLost | None:
 def answer(plan: Any, error: Exception, arrays: tuple[Any, ...]) -> Any:
     """Handles an error that a Plan's call raised: returns the result if a retry succeeds after memory is freed, else raises.
 
-    Parameters
-    ----------
-    plan
-        A DevicePlan. It is not used again after what is its libraries' fault.
-    error
-        What was raised.
-    arrays
-        Of the call.
-
-    Raises
-    ------
-    DeviceLost
-        The device cannot be used any more.
-    OutOfMemory
-        The library has no memory.
-    LibraryFailed
-        It failed for another reason.
-    Exception
-        The error itself: CuPy's own, where there is no memory for an array; and one that is not of libraries.
+    Raises `DeviceLost` where the device cannot be used any more, `OutOfMemory` where the library has no memory, `LibraryFailed`
+    where it failed for another reason; the DevicePlan is not used again after what is its libraries' fault. Other errors are
+    raised as they are: CuPy's own, where there is no memory for an array, and those that are not of libraries.
     """
     if isinstance(error, MemoryError):
         # CuPy has given back what its pool kept, and tried again, before it raised this.

@@ -27,34 +27,18 @@ DTYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1, "complex64":
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two matrices that are multiplied.
+    """One of the two matrices that are multiplied."""
 
-    Attributes
-    ----------
-    argument
-        Its place among the arrays of the call.
-    operand
-        Its shape and strides, as matrices.
-    dense
-        The operand to copy it to first, or None. Where it repeats along the batch, so does the copy, by strides of 0.
-    op
-        Operation the routine applies: 0 none, 1 transpose, 2 conjugate transpose.
-    rows, cols
-        Of the matrix as the routine sees it, before the operation.
-    ld
-        Leading dimension, in elements.
-    items
-        Bytes from one item of the batch to the next, or each one's offset where they are not regular.
-    """
-
-    argument: int
-    operand: Operand
+    argument: int  # its place among the arrays of the call
+    operand: Operand  # its shape and strides, as matrices
+    # The operand to copy it to first, or None. Where it repeats along the batch, so does the copy, by strides of 0.
     dense: Operand | None
-    op: int
+    op: int  # operation the routine applies: 0 none, 1 transpose, 2 conjugate transpose
+    # rows, cols: of the matrix as the routine sees it, before the operation.
     rows: int
     cols: int
-    ld: int
-    items: int | tuple[int, ...]
+    ld: int  # leading dimension, in elements
+    items: int | tuple[int, ...]  # bytes from one item of the batch to the next, or each one's offset where they are not regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +55,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """The geometry of one call: ``target = op(first) @ op(second)``, column by column, `batch` times.
+    """The geometry of one call: ``target = op(first) @ op(second)``, column by column, `batch` times."""
 
-    Attributes
-    ----------
-    m, n, k
-        Sizes as the routine counts them.
-    first, second, target
-        The matrices, in its order.
-    batch
-        Number of products.
-    """
-
+    # m, n, k: sizes as the routine counts them.
     m: int
     n: int
     k: int
-    batch: int
+    batch: int  # number of products
+    # first, second, target: the matrices, in its order.
     first: Side
     second: Side
     target: Target
@@ -131,14 +107,9 @@ def product_of(problem: Problem) -> MatmulProblem:
 
 
 def gemm_of(problem: Problem, rows_first: bool = False) -> Gemm:
-    """The geometry of a Problem that `refusal` has nothing against and that is not empty.
+    """The geometry of a product or a linear layer that `refusal` has nothing against and that is not empty.
 
-    Parameters
-    ----------
-    problem
-        A product or a linear layer.
-    rows_first
-        Whether the result must be written with contiguous rows, as an epilogue's bias wants it.
+    `rows_first`: whether the result must be written with contiguous rows, as an epilogue's bias wants it.
     """
     p = product_of(problem)
     conj = bool(p.parameter("conj"))
@@ -204,12 +175,7 @@ def _target(p: MatmulProblem, rows_first: bool) -> tuple[View, Operand | None]:
 class Product:
     """Does what surrounds the routine: the result's memory, copies, C, empty products. A library's Plan says how it is called.
 
-    Parameters
-    ----------
-    problem
-        A product or a linear layer.
-    gemm
-        Its geometry; None if it is empty.
+    Of a product or a linear layer, and its geometry, which is None if it is empty.
     """
 
     def __init__(self, problem: Any, gemm: Gemm | None) -> None:

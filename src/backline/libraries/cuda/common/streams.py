@@ -26,10 +26,7 @@ def current_stream() -> int:
 class Handles:
     """The handles of one library.
 
-    Parameters
-    ----------
-    create
-        Makes one for the device that is current, and sets what holds for all calls. It is given the binding's module.
+    `create` is given the binding's module; it makes one for the device that is current, and sets what holds for all calls.
 
     Examples
     --------
@@ -49,32 +46,17 @@ class Handles:
     def get(self, module: Any, device: int, stream: int | None = None) -> int:
         """The handle of this thread for a device, which is current; or that for one stream of it.
 
-        Parameters
-        ----------
-        module
-            The binding's module.
-        device
-            Index of the device.
-        stream
-            Address of a stream that must not share a handle with others; None for the handle that all streams share.
+        `stream` is the address of one that must not share a handle with others; None for the handle that all streams share.
         """
         return self._find(module, device, stream).number
 
     def ready(self, module: Any, device: int, workspace: int, own: bool = False) -> int:
-        """The handle of this thread, set to CuPy's current stream, with a workspace.
+        """The handle of this thread, set to CuPy's current stream, with a workspace of so many bytes.
 
         Both stay with the handle, which is told anew only if one of them is another than the last time. Work of one stream is
-        done in order, so the next call may write to the workspace of the one before. It goes back to CuPy's pool, for later
-        work of its stream, when the handle is given another one, or its thread ends.
-
-        Parameters
-        ----------
-        module, device
-            As in `get`.
-        workspace
-            Bytes.
-        own
-            Whether each stream has a handle of its own.
+        done in order, so the next call may write to the workspace of the one before. It goes back to CuPy's pool, for later work
+        of its stream, when the handle is given another one, or its thread ends. `own`: whether each stream has a handle of its
+        own.
         """
         cuda = bindings.cupy().cuda
         stream = cuda.get_current_stream()

@@ -10,7 +10,7 @@ from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Refusal
 from ..common import bindings, elementwise_kernels
-from ..common.device_plan import DevicePlan, refuse_overlaps
+from ..common.device_plan import DevicePlan, refuse_overlaps_of_out
 
 __all__ = ["SUFFIX", "algorithms", "plan", "product_of"]
 
@@ -55,13 +55,7 @@ def plan(p: LinearProblem, product: DevicePlan) -> DevicePlan:
     out, multiply = places.get("out"), product.function
 
     def run(*arrays: Any) -> Any:
-        if out is not None:
-            target = arrays[out]
-            others = [
-                (array, o) for i, (array, o) in enumerate(zip(arrays, p.operands, strict=True))
-                if i != out and not (o.role == "residual" and _same(array, target))
-            ]  # fmt: skip
-            refuse_overlaps(target, p.operands[out], others)
+        refuse_overlaps_of_out(p, arrays)
         made = multiply(*(arrays[i] for i in order))
         target = arrays[out] if out is not None else made if made.dtype == p.dtype else bindings.cupy().empty(p.result, p.dtype)
         if target.size:
@@ -69,7 +63,3 @@ def plan(p: LinearProblem, product: DevicePlan) -> DevicePlan:
         return target
 
     return DevicePlan(run, product.device, f"{product.what}, {NOTE}", product.errors)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return bool(a.data.ptr == b.data.ptr and a.strides == b.strides and a.shape == b.shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product as every
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from ....problems.dtypes import compute_dtype
 from ....problems.matmul_problem import MatmulProblem
 from ...base import Algorithm, Refusal
 from ..common import bindings
-from ..common.device_plan import refuse_overlaps
+from ..common.device_plan import new_images, refuse_overlaps_of_out
 from ..cudnn.conv_graphs import depthwise_half
 from . import direct_depthwise
 
@@ -36,14 +37,9 @@ def by_channel(p: ConvProblem) -> bool:
 
 
 def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal]:
-    """The ways there are for a convolution.
+    """The ways there are for a convolution, plain or transposed, or a gradient.
 
-    Parameters
-    ----------
-    p
-        A convolution, plain or transposed, or a gradient.
-    tf32
-        Why the device has no tf32; empty if it has.
+    `tf32` is why the device has no tf32; empty if it has.
     """
     if p.dtype.name not in DTYPES:
         yield Refusal("cublas", "im2col", f"it has no products of {p.dtype.name}")
@@ -55,23 +51,15 @@ def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal
         yield Refusal("cublas", "im2col", "gradients of complex convolutions are conjugated, which this does not do")
         return
     traits = ("depthwise by us",) if depthwise_half(p) else ()
+    way = partial(Algorithm, library="cublas", level="threads", traits=traits)
     spelled = "f32 accumulation" if p.dtype.itemsize == 2 else ""
     if by_channel(p):
-        note = "channel by channel, without a product"
-        yield Algorithm(
-            library="cublas", name="depthwise", precision=spelled, level="threads", basis="construction", note=note, traits=traits
-        )
+        yield way(name="depthwise", precision=spelled, basis="construction", note="channel by channel, without a product")
     note = "images spread into columns, block by block"
     if p.dtype.name == "float32":
-        if tf32:
-            yield Refusal("cublas", "im2col_tf32", tf32)
-        else:
-            yield Algorithm(
-                library="cublas", name="im2col_tf32", precision="tf32", level="threads", basis="promise", note=note, traits=traits
-            )
-    yield Algorithm(
-        library="cublas", name="im2col", precision=spelled, level="threads", basis="promise", note=note, traits=traits
-    )
+        reduced = way(name="im2col_tf32", precision="tf32", basis="promise", note=note)
+        yield Refusal("cublas", reduced.name, tf32) if tf32 else reduced
+    yield way(name="im2col", precision=spelled, basis="promise", note=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +74,7 @@ class Block:
 def blocks(batch: int, points: tuple[int, ...], depth: int) -> list[Block]:
     """Divides a batch into blocks: many images at a time, or one; or where one is too large, some of its rows.
 
-    Parameters
-    ----------
-    batch, points
-        Images, and the size of each.
-    depth
-        Bytes of the columns of one point.
+    `points` is the size of each image, `depth` the bytes of the columns of one point.
 
     Examples
     --------
@@ -109,16 +92,9 @@ def blocks(batch: int, points: tuple[int, ...], depth: int) -> list[Block]:
 
 
 class DirectConv:
-    """The function of the Plan of such a convolution.
+    """The function of the Plan of such a convolution, by the name of one of the `direct_algorithms`.
 
-    Parameters
-    ----------
-    problem
-        What is asked.
-    name
-        Of one of the `direct_algorithms`.
-    multiply
-        Prepares a product: a function of the operands and the result.
+    `multiply` prepares a product: a function of the operands and the result.
     """
 
     def __init__(self, problem: ConvProblem, name: str, multiply: Any) -> None:
@@ -169,11 +145,7 @@ class DirectConv:
         p, cupy = self.p, bindings.cupy()
         given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
         out = given.pop("out", None)
-        if out is not None:
-            as_out = p.operands[p.index("out") or 0]
-            # What follows the sums is done when everything has been read.
-            read = [(array, o) for array, o in zip(arrays, p.operands, strict=True) if o.role not in ("out", "residual", "bias")]
-            refuse_overlaps(out, as_out, read)
+        refuse_overlaps_of_out(p, arrays, ("residual", "bias"))  # what follows the sums is done when everything has been read
         if p.empty:
             sums = cupy.zeros(p.result, self.work)
         elif self.depthwise:
@@ -195,7 +167,7 @@ class DirectConv:
             last = p.last and p.op != "conv_grad_weight"
             if not last and self.work == p.dtype:
                 return sums
-            out = _images(p.result, p.dtype, last)
+            out = new_images(p.result, p.dtype, last)
         out[...] = sums
         return out
 
@@ -303,12 +275,3 @@ def _turned(o: Operand) -> Operand:
     """A batch of matrices, transposed."""
     shape, steps = o.shape, o.strides
     return Operand(o.role, o.dtype, (*shape[:-2], shape[-1], shape[-2]), (*steps[:-2], steps[-1], steps[-2]))
-
-
-def _images(shape: tuple[int, ...], dtype: Any, last: bool) -> Array:
-    """New memory for images, with their channels first or last."""
-    cupy = bindings.cupy()
-    if not last:
-        return cupy.empty(shape, dtype)
-    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
-    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))

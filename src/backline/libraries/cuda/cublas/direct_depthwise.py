@@ -99,17 +99,7 @@ _ROLES = {"conv": ("input", "weight"), "conv_grad_input": ("grad", "weight"), "c
 
 
 def run(p: ConvProblem, given: dict[str, Array], work: Any) -> Array:
-    """The sums of a depthwise convolution that is not empty, or of one of its gradients.
-
-    Parameters
-    ----------
-    p
-        What is asked.
-    given
-        The arrays by role, however they lie.
-    work
-        The dtype of the sums.
-    """
+    """The sums, in the dtype `work`, of a depthwise convolution that is not empty, or of one of its gradients; arrays by role."""
     cupy = bindings.cupy()
     inputs, body, more = _KERNELS[p.op]
     source = elementwise_kernels.Kernel(f"{inputs}, {_NUMBERS}{more}", "P y", body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,17 +19,15 @@ from ....problems.conv_problem import ConvProblem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
 from ....switches import starting_values
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
+from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of, lacks
-from ..common.device_plan import DevicePlan
+from ..common.device_plan import DevicePlan, prepared
 from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
-from ..common.library_facts import details, version_of
 from ..common.streams import Handles
 
-__all__ = [
-    "CuBLAS", "Recipe", "Way", "listed", "recipe", "scale_type", "ways", "workspace_bytes",
-]  # fmt: skip
+__all__ = ["CuBLAS", "Recipe", "listed", "recipe", "scale_type", "ways", "workspace_bytes"]
 
 # Math modes, compute types and strategies have the numbers of cuBLAS's header.
 DEFAULT, TF32, BF16X9, NO_REDUCED_SUMS = 0, 3, 4, 16
@@ -37,57 +36,26 @@ DEFAULT_STRATEGY, EAGER = 0, 2
 LIBRARY_CHOOSES = -1  # of the routine's own algorithms, which newer devices take no other word on
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to compute products of a dtype.
-
-    Attributes
-    ----------
-    name
-        Of the Algorithm.
-    mode
-        Math mode of the handle during the call.
-    compute
-        Compute type.
-    precision
-        As an Algorithm says it.
-    traits
-        What switches may forbid.
-    least
-        Compute capability that it needs.
-    strategy
-        Emulation strategy of the handle during the call.
-    """
-
-    name: str
-    mode: int
-    compute: int
-    precision: str = ""
-    traits: tuple[str, ...] = ()
-    least: tuple[int, int] = (0, 0)
-    strategy: int = DEFAULT_STRATEGY
-
-
-def _halves(kind: str) -> tuple[Way, ...]:
+def _halves(kind: str) -> tuple[GemmWay, ...]:
     return (
-        Way("gemm", DEFAULT, IN_F32, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
-        Way("gemm_wide_sums", NO_REDUCED_SUMS, IN_F32, "f32 accumulation", (f"{kind} split-k",)),
+        GemmWay("gemm", IN_F32, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
+        GemmWay("gemm_wide_sums", IN_F32, "f32 accumulation", (f"{kind} split-k",), mode=NO_REDUCED_SUMS),
     )
 
 
-_SINGLE = (Way("gemm_tf32", TF32, IN_F32, "tf32", (), (8, 0)), Way("gemm", DEFAULT, IN_F32))
-_DOUBLE = (Way("gemm", DEFAULT, IN_F64),)
-_FP16 = Way("gemm_fp16", DEFAULT, IN_F16, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
-_WAYS: dict[str, tuple[Way, ...]] = {
+_SINGLE = (GemmWay("gemm_tf32", IN_F32, "tf32", (), (8, 0), TF32), GemmWay("gemm", IN_F32))
+_DOUBLE = (GemmWay("gemm", IN_F64),)
+_FP16 = GemmWay("gemm_fp16", IN_F16, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
+_WAYS: dict[str, tuple[GemmWay, ...]] = {
     "float32": _SINGLE, "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
     "float16": (_FP16, *_halves("fp16")), "bfloat16": _halves("bf16"),
 }  # fmt: skip
 
 # No switch asks for it, and the library computes plain float32 where it has none: prepared by name only.
-_UNLISTED = {"float32": (Way("gemm_bf16x9", BF16X9, IN_BF16X9, "bf16x9", strategy=EAGER),)}
+_UNLISTED = {"float32": (GemmWay("gemm_bf16x9", IN_BF16X9, "bf16x9", mode=BF16X9, strategy=EAGER),)}
 
 
-def ways(dtype: str) -> tuple[Way, ...]:
+def ways(dtype: str) -> tuple[GemmWay, ...]:
     """The ways there are for a dtype, those that compute the fastest first.
 
     >>> [way.name for way in ways("float16")]
@@ -106,16 +74,9 @@ def scale_type(dtype: str, compute: int) -> np.dtype[Any]:
 
 
 def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
-    """Bytes of workspace under a Snapshot, for a device with a compute capability.
+    """Bytes of workspace of "cublas" or "cublaslt" under a Snapshot.
 
-    Parameters
-    ----------
-    name
-        "cublas" or "cublaslt".
-    snapshot
-        The switches that hold.
-    having
-        The device's compute capability, which says what is recommended where nobody set a size.
+    The device's compute capability says what is recommended where nobody set a size.
     """
     whole = int(snapshot["cuda.cublas_workspace_size"])
     if whole == starting_values.RECOMMENDED:
@@ -130,47 +91,20 @@ def workspace_bytes(name: str, snapshot: Any, having: tuple[int, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Complete description of a Plan.
+    """Complete description of a Plan."""
 
-    Attributes
-    ----------
-    routine
-        The function that is called; "" for an empty product, which calls none.
-    way
-        Math mode, compute type and strategy.
-    workspace
-        Bytes, from CuPy's pool: kept with the handle.
-    own_handle
-        Whether each stream has a handle of its own.
-    gemm
-        Sizes and layouts; None for an empty product.
-    calls
-        The functions of the binding, in order. Stream and workspace are set where the handle had another one before; what else is
-        set is set back, also where the routine fails.
-    """
-
-    routine: str
-    way: Way
-    workspace: int
-    own_handle: bool
-    gemm: Gemm | None
+    routine: str  # the function that is called; "" for an empty product, which calls none
+    way: GemmWay  # math mode, compute type and strategy
+    workspace: int  # bytes, from CuPy's pool: kept with the handle
+    own_handle: bool  # whether each stream has a handle of its own
+    gemm: Gemm | None  # sizes and layouts; None for an empty product
+    # The functions of the binding, in order. Stream and workspace are set where the handle had another one before; what else is
+    # set is set back, also where the routine fails.
     calls: tuple[str, ...]
 
 
 def recipe(problem: Problem, name: str, snapshot: Any, having: tuple[int, int]) -> Recipe:
-    """The recipe of an Algorithm's name for a Problem.
-
-    Parameters
-    ----------
-    problem
-        A product that `refusal` has nothing against.
-    name
-        Of one of the `ways`.
-    snapshot
-        The switches that hold.
-    having
-        The device's compute capability.
-    """
+    """The recipe of the name of one of the `ways` for a product that `refusal` has nothing against."""
     assert isinstance(problem, MatmulProblem)
     dtype = problem.dtype.name
     way = next(way for way in (*ways(dtype), *_UNLISTED.get(dtype, ())) if way.name == name)
@@ -197,15 +131,7 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
         yield Refusal("cublas", "", reason)
         return
     assert isinstance(problem, MatmulProblem)
-    for way in ways(problem.dtype.name):
-        why = lacks(way.precision, way.least, having)
-        if why:
-            yield Refusal("cublas", way.name, why)
-        else:
-            # Its makers promise the same bits in each run; threads of the CPU have no part in it.
-            yield Algorithm(
-                library="cublas", name=way.name, precision=way.precision, level="threads", basis="promise", traits=way.traits
-            )
+    yield from listed_ways("cublas", ways(problem.dtype.name), having)
     if problem.dtype.name in ("float16", "bfloat16"):
         switch = "cuda.preferred_blas_library"
         yield Refusal(
@@ -228,12 +154,7 @@ _handles = Handles(_create)
 class _Gemm(Product):
     """The function of a Plan.
 
-    Parameters
-    ----------
-    problem, made, module, device
-        What is asked, how it is done, by which binding and where.
-    unrounded
-        Whether the result of halves, which is new memory, is left in the float32 that their sums are in.
+    `unrounded`: whether the result of halves, which is new memory, is left in the float32 that their sums are in.
     """
 
     def __init__(self, problem: MatmulProblem, made: Recipe, module: Any, device: int, unrounded: bool = False) -> None:
@@ -297,21 +218,16 @@ def _offsets(items: int | tuple[int, ...], batch: int) -> np.ndarray[Any, Any]:
     return np.array([i * items for i in range(batch)] if isinstance(items, int) else items, np.int64)
 
 
-def _product(problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = False) -> DevicePlan:
+def _prepare_product(context: Any, problem: MatmulProblem, algorithm: Algorithm, unrounded: bool = False) -> DevicePlan:
     device = index_of(problem)
     made = recipe(problem, algorithm.name, switches.current(), capability(device))
     module = bindings.cublas()
-    with bindings.cupy().cuda.Device(device):
-        function = _Gemm(problem, made, module, device, unrounded)
-    return DevicePlan(function, device, f"cuBLAS {made.routine}", (module.cuBLASError,))
+    function = partial(_Gemm, problem, made, module, device, unrounded)
+    return prepared(problem, function, f"cuBLAS {made.routine}", (module.cuBLASError,))
 
 
 def _product_algorithms(context: Any, problem: MatmulProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     return listed(problem, capability(index_of(problem)))
-
-
-def _prepare_product(context: Any, problem: MatmulProblem, algorithm: Algorithm) -> DevicePlan:
-    return _product(problem, algorithm)
 
 
 def _linear_algorithms(context: Any, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -325,7 +241,7 @@ def _prepare_linear(context: Any, problem: LinearProblem, algorithm: Algorithm) 
     from . import cuda_epilogue
 
     product = Algorithm(library="cublas", name=algorithm.name.removesuffix(cuda_epilogue.SUFFIX))
-    return cuda_epilogue.plan(problem, _product(cuda_epilogue.product_of(problem), product, unrounded=True))
+    return cuda_epilogue.plan(problem, _prepare_product(context, cuda_epilogue.product_of(problem), product, unrounded=True))
 
 
 def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -340,24 +256,16 @@ def _prepare_conv(context: Any, problem: ConvProblem, algorithm: Algorithm) -> D
     device = index_of(problem)
     halves = problem.dtype.itemsize == 2 and not lacks("tf32", (8, 0), capability(device))
     way = Algorithm(library="cublas", name="gemm_tf32" if halves or algorithm.name.endswith("_tf32") else "gemm")
-    function = DirectConv(problem, algorithm.name, lambda product: _product(product, way))
+    function = DirectConv(problem, algorithm.name, lambda product: _prepare_product(context, product, way))
     return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
 
 
-class CuBLAS(Library):
+class CuBLAS(BindingLibrary):
     """libcublas, called through nvmath's binding."""
 
+    modules = ("cublas",)
     handlers: ClassVar = {
         MatmulProblem: Handler(_product_algorithms, _prepare_product),
         LinearProblem: Handler(_linear_algorithms, _prepare_linear),
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
     }
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cublas")
-
-    def version(self) -> str | None:
-        return version_of("cublas")
-
-    def details(self) -> dict[str, Any]:
-        return details("cublas")

@@ -5,7 +5,6 @@ As in `cublas`, what is decided is decided by functions of values. The library's
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Lock
@@ -18,16 +17,17 @@ from ....errors import LibraryFailed
 from ....problems import Problem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
-from ..common.device_facts import capability, index_of, lacks
-from ..common.device_plan import DevicePlan, strided
+from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
+from ..common.descriptors import Descriptors
+from ..common.device_facts import capability, index_of
+from ..common.device_plan import DevicePlan, at, prepared, strided
 from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
-from ..common.library_facts import details, version_of
 from ..common.streams import Handles, current_stream
 from ..cublas.library import scale_type, workspace_bytes
 
-__all__ = ["CuBLASLt", "Recipe", "Way", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
+__all__ = ["CuBLASLt", "Recipe", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
 
 # Numbers of cuBLASLt's header.
 IN_F16, IN_F32, IN_F64, IN_TF32 = 64, 68, 70, 77
@@ -41,36 +41,24 @@ ALIGNED = (256, 16)
 EPILOGUES = ("float16", "bfloat16", "float32", "float64")
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to compute products of a dtype: as in `cublas`, with how sums that are split may be added up."""
-
-    name: str
-    compute: int
-    mask: int
-    precision: str = ""
-    traits: tuple[str, ...] = ()
-    least: tuple[int, int] = (0, 0)
-
-
-def _halves(kind: str) -> tuple[Way, ...]:
+def _halves(kind: str) -> tuple[GemmWay, ...]:
     return (
-        Way("matmul", IN_F32, ANY, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k")),
-        Way("matmul_wide_sums", IN_F32, COMPUTE_TYPE, "f32 accumulation", (f"{kind} split-k",)),
-        Way("matmul_unsplit", IN_F32, NONE, "f32 accumulation"),
+        GemmWay("matmul", IN_F32, "f32 accumulation", (f"{kind} reduction", f"{kind} split-k"), mask=ANY),
+        GemmWay("matmul_wide_sums", IN_F32, "f32 accumulation", (f"{kind} split-k",), mask=COMPUTE_TYPE),
+        GemmWay("matmul_unsplit", IN_F32, "f32 accumulation", mask=NONE),
     )
 
 
-_SINGLE = (Way("matmul_tf32", IN_TF32, ANY, "tf32", (), (8, 0)), Way("matmul", IN_F32, ANY))
-_DOUBLE = (Way("matmul", IN_F64, ANY),)
-_FP16 = Way("matmul_fp16", IN_F16, ANY, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0))
-_WAYS: dict[str, tuple[Way, ...]] = {
+_SINGLE = (GemmWay("matmul_tf32", IN_TF32, "tf32", (), (8, 0), mask=ANY), GemmWay("matmul", IN_F32, mask=ANY))
+_DOUBLE = (GemmWay("matmul", IN_F64, mask=ANY),)
+_FP16 = GemmWay("matmul_fp16", IN_F16, "f16 accumulation", ("fp16 accumulation", "fp16 split-k"), (7, 0), mask=ANY)
+_WAYS: dict[str, tuple[GemmWay, ...]] = {
     "float32": _SINGLE, "complex64": _SINGLE, "float64": _DOUBLE, "complex128": _DOUBLE,
     "float16": (_FP16, *_halves("fp16")), "bfloat16": _halves("bf16"),
 }  # fmt: skip
 
 
-def ways(dtype: str) -> tuple[Way, ...]:
+def ways(dtype: str) -> tuple[GemmWay, ...]:
     """The ways there are for a dtype, those that compute the fastest first.
 
     >>> [(way.name, way.mask) for way in ways("bfloat16")]
@@ -81,29 +69,14 @@ def ways(dtype: str) -> tuple[Way, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Complete description of a Plan.
+    """Complete description of a Plan."""
 
-    Attributes
-    ----------
-    way
-        Compute type, and the mask of how split sums may be added up.
-    workspace
-        Most bytes an algorithm may take, from CuPy's pool, for each call.
-    epilogue
-        What the kernel does to the sums: a number of the library.
-    bias
-        Place of the bias among the arrays of the call, or None.
-    gemm
-        Sizes and layouts; None for an empty product.
-    alignments
-        Bytes that addresses are multiples of; an algorithm is asked for each, and the first that a call fits is run.
-    """
-
-    way: Way
-    workspace: int
-    epilogue: int
-    bias: int | None
-    gemm: Gemm | None
+    way: GemmWay  # compute type, and the mask of how split sums may be added up
+    workspace: int  # most bytes an algorithm may take, from CuPy's pool, for each call
+    epilogue: int  # what the kernel does to the sums: a number of the library
+    bias: int | None  # place of the bias among the arrays of the call, or None
+    gemm: Gemm | None  # sizes and layouts; None for an empty product
+    # Bytes that addresses are multiples of; an algorithm is asked for each, and the first that a call fits is run.
     alignments: tuple[int, ...]
 
 
@@ -136,15 +109,7 @@ def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Re
     if problem.get("residual") is not None:
         after = f"{after} and residual".removeprefix(" and ")
     note, traits = (f"{after} in the same kernel", ("epilogue",)) if after else ("", ())
-    for way in ways(problem.dtype.name):
-        why = lacks(way.precision, way.least, having)
-        if why:
-            yield Refusal("cublaslt", way.name, why)
-        else:
-            yield Algorithm(
-                library="cublaslt", name=way.name, precision=way.precision, level="threads", basis="promise", note=note,
-                traits=(*way.traits, *traits),
-            )  # fmt: skip
+    yield from listed_ways("cublaslt", ways(problem.dtype.name), having, note, traits)
 
 
 def _cannot(problem: Any) -> str:
@@ -201,19 +166,18 @@ class _Matmul(Product):
         self.lock = Lock()  # the address of the bias is in the description, which threads share
         self.found: dict[int, _Found] = {}
         if made.gemm is not None:
-            owned: list[tuple[Callable[[int], Any], int]] = []
-            weakref.finalize(self, _free, owned).atexit = False
-            self._describe(made.gemm, owned)
+            self.held = Descriptors()
+            self._describe(made.gemm)
 
-    def _describe(self, gemm: Gemm, owned: list[tuple[Callable[[int], Any], int]]) -> None:
+    def _describe(self, gemm: Gemm) -> None:
         lt, made, dtype = self.module, self.made, DTYPES[self.problem.dtype.name]
-        self.product = int(lt.matmul_desc_create(made.way.compute, DTYPES[self.scale.name]))
-        owned.append((lt.matmul_desc_destroy, self.product))
+        created = int(lt.matmul_desc_create(made.way.compute, DTYPES[self.scale.name]))
+        self.product = self.held.add(created, lt.matmul_desc_destroy)
         attribute = lt.MatmulDescAttribute
         self._set_product(attribute.TRANSA, np.int32, gemm.first.op)
         self._set_product(attribute.TRANSB, np.int32, gemm.second.op)
         self._set_product(attribute.EPILOGUE, np.uint32, made.epilogue)
-        self.matrices = tuple(self._layout(side, gemm.batch, dtype, owned) for side in (gemm.first, gemm.second, gemm.target))
+        self.matrices = tuple(self._layout(side, gemm.batch, dtype) for side in (gemm.first, gemm.second, gemm.target))
         preference = int(lt.matmul_preference_create())
         try:
             for alignment in made.alignments:
@@ -229,10 +193,9 @@ class _Matmul(Product):
     def _set_product(self, attribute: int, kind: type[np.generic], value: int) -> None:
         _set(self.module.matmul_desc_set_attribute, self.product, attribute, kind, value)
 
-    def _layout(self, side: Side | Target, batch: int, dtype: int, owned: list[tuple[Callable[[int], Any], int]]) -> int:
+    def _layout(self, side: Side | Target, batch: int, dtype: int) -> int:
         lt = self.module
-        made = int(lt.matrix_layout_create(dtype, side.rows, side.cols, side.ld))
-        owned.append((lt.matrix_layout_destroy, made))
+        made = self.held.add(int(lt.matrix_layout_create(dtype, side.rows, side.cols, side.ld)), lt.matrix_layout_destroy)
         if batch > 1:
             assert isinstance(side.items, int)
             attribute = lt.MatrixLayoutAttribute
@@ -276,8 +239,8 @@ class _Matmul(Product):
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
         lt, made = self.module, self.made
         bias = None if made.bias is None else self._bias(arrays[made.bias])
-        a, b, d = (int(array.data.ptr) for array in (first, second, target))
-        bits = a | b | d | (0 if bias is None else int(bias.data.ptr))
+        a, b, d = (at(array) for array in (first, second, target))
+        bits = a | b | d | at(bias)
         # The last alignment is that of an element, which every address has.
         alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
         found = self.found.get(alignment)
@@ -298,7 +261,7 @@ class _Matmul(Product):
             run()
             return
         with self.lock:
-            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, int(bias.data.ptr))
+            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, at(bias))
             run()
 
     def _bias(self, array: Any) -> Any:
@@ -315,11 +278,6 @@ def _set(function: Callable[..., Any], of: int, attribute: int, kind: type[np.ge
     function(of, attribute, buffer.ctypes.data, buffer.nbytes)
 
 
-def _free(owned: list[tuple[Callable[[int], Any], int]]) -> None:
-    for destroy, what in owned:
-        destroy(what)
-
-
 def _algorithms(context: Any, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
     return listed(problem, capability(index_of(problem)))
 
@@ -329,23 +287,13 @@ def _prepare(context: Any, problem: Problem, algorithm: Algorithm) -> DevicePlan
     made = recipe(problem, algorithm.name, switches.current(), capability(device))
     module = bindings.cublasLt()
     try:
-        with bindings.cupy().cuda.Device(device):
-            function = _Matmul(problem, made, module, device)
+        return prepared(problem, lambda: _Matmul(problem, made, module, device), "cuBLASLt matmul", (module.cuBLASLtError,))
     except module.cuBLASLtError as error:
         raise LibraryFailed(f"cuBLASLt cannot describe {problem.key}", cause=f"{type(error).__name__}: {error}") from error
-    return DevicePlan(function, device, "cuBLASLt matmul", (module.cuBLASLtError,))
 
 
-class CuBLASLt(Library):
+class CuBLASLt(BindingLibrary):
     """libcublasLt, called through nvmath's binding."""
 
+    modules = ("cublasLt",)
     handlers: ClassVar = {MatmulProblem: Handler(_algorithms, _prepare), LinearProblem: Handler(_algorithms, _prepare)}
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cublasLt")
-
-    def version(self) -> str | None:
-        return version_of("cublaslt")
-
-    def details(self) -> dict[str, Any]:
-        return details("cublaslt")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from ....problems import Operand, Problem
 from ....problems.conv_problem import ConvProblem, channels_last
+from ....problems.memory_layout import contiguous_strides
 from ...base import Algorithm, Refusal
 from ..common.device_facts import lacks
 
@@ -48,61 +48,31 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One operation of cuDNN, and which of its plans may be used. Equal ones share their plans.
+    """One operation of cuDNN, and which of its plans may be used. Equal ones share their plans."""
 
-    Attributes
-    ----------
-    node
-        "conv_fprop", "conv_dgrad", "conv_wgrad", "sdpa" or "sdpa_backward".
-    inputs
-        The operation's arguments that are arrays, by name.
-    options
-        Its other arguments.
-    outputs
-        What it gives. Dims and strides are set, never inferred.
-    io, intermediate, compute
-        Data types, in cuDNN's words.
-    without
-        Numeric notes of the plans that are dropped.
-    modes
-        Heuristics that list the plans, in order.
-    dropout
-        Of attention.
-    """
-
-    node: str
-    inputs: tuple[tuple[str, Tensor], ...]
-    options: tuple[tuple[str, Any], ...]
-    outputs: tuple[Tensor, ...]
+    node: str  # "conv_fprop", "conv_dgrad", "conv_wgrad", "sdpa" or "sdpa_backward"
+    inputs: tuple[tuple[str, Tensor], ...]  # the operation's arguments that are arrays, by name
+    options: tuple[tuple[str, Any], ...]  # its other arguments
+    outputs: tuple[Tensor, ...]  # what it gives. Dims and strides are set, never inferred.
+    # io, intermediate, compute: data types, in cuDNN's words.
     io: str
     intermediate: str
     compute: str
-    without: tuple[str, ...]
-    modes: tuple[str, ...]
-    dropout: Dropout | None = None
+    without: tuple[str, ...]  # numeric notes of the plans that are dropped
+    modes: tuple[str, ...]  # heuristics that list the plans, in order
+    dropout: Dropout | None = None  # of attention
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """An operand as it is given to a graph.
+    """An operand as it is given to a graph."""
 
-    Attributes
-    ----------
-    role
-        Of the operand.
-    uid
-        Of the graph's tensor.
-    copied
-        Whether it is copied first, always: cuDNN does not take it as it lies. Where its address is no multiple of `ALIGNMENT`,
-        which only a call tells, it is copied too: the frontend has no word for less, so graphs are not told apart by it.
-    zeros
-        Zeros around it, which make it a copy; empty for none.
-    """
-
-    role: str
-    uid: int
+    role: str  # of the operand
+    uid: int  # of the graph's tensor
+    # Whether it is copied first, always: cuDNN does not take it as it lies. Where its address is no multiple of `ALIGNMENT`,
+    # which only a call tells, it is copied too: the frontend has no word for less, so graphs are not told apart by it.
     copied: bool
-    zeros: Pairs = ()
+    zeros: Pairs = ()  # zeros around it, which make it a copy; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,41 +90,20 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class ConvRecipe:
-    """Complete description of the Plan of a convolution.
+    """Complete description of the Plan of a convolution."""
 
-    Attributes
-    ----------
-    graph
-        None where there is nothing to sum: the result is zeros.
-    feeds
-        What the graph is given.
-    target
-        The graph's tensor of the result.
-    shape
-        Of what the graph computes, in the dimensions of the call.
-    crop
-        Elements before and after that do not belong to the result, for each dimension of the images; empty for none.
-    last
-        Whether channels are last, in everything that the graph is given and gives.
-    direct
-        Whether the graph writes to the caller's output itself, where that is aligned.
-    after
-        What is done to the result afterwards, in order: "bias", "residual", "relu". It is no part of the graph: cuDNN has no plan
-        for some of it (channels first with a residual), fewer that are exact, and does not say what its relu makes of NaN; and
-        so a convolution has the same plan, and bits, with a bias and without.
-    search
-        How a plan is chosen.
-    """
-
-    graph: Graph | None
-    feeds: tuple[Feed, ...]
-    target: int
-    shape: tuple[int, ...]
-    crop: Pairs
-    last: bool
-    direct: bool
+    graph: Graph | None  # none where there is nothing to sum: the result is zeros
+    feeds: tuple[Feed, ...]  # what the graph is given
+    target: int  # the graph's tensor of the result
+    shape: tuple[int, ...]  # of what the graph computes, in the dimensions of the call
+    crop: Pairs  # elements before and after that do not belong to the result, for each dimension of the images; empty for none
+    last: bool  # whether channels are last, in everything that the graph is given and gives
+    direct: bool  # whether the graph writes to the caller's output itself, where that is aligned
+    # What is done to the result afterwards, in order: "bias", "residual", "relu". It is no part of the graph: cuDNN has no plan
+    # for some of it (channels first with a residual), fewer that are exact, and does not say what its relu makes of NaN; and so a
+    # convolution has the same plan, and bits, with a bias and without.
     after: tuple[str, ...]
-    search: Search
+    search: Search  # how a plan is chosen
 
 
 # --- what there is ---------------------------------------------------------------------------------------------------
@@ -233,17 +182,7 @@ def search(snapshot: Any) -> Search:
 
 
 def conv_recipe(problem: ConvProblem, name: str, snapshot: Any) -> ConvRecipe:
-    """The recipe of an Algorithm's name for a convolution that `conv_refusal` has nothing against.
-
-    Parameters
-    ----------
-    problem
-        A convolution, plain or transposed, or a gradient of the plain one.
-    name
-        Of one of the `conv_algorithms`.
-    snapshot
-        The switches that hold.
-    """
+    """The recipe of one of the `conv_algorithms` for a convolution, or a gradient, that `conv_refusal` allows."""
     last = _last(problem)
     grad = problem.op.startswith("conv_grad")
     after = () if grad else tuple(role for role in ("bias", "residual") if problem.get(role) is not None)
@@ -323,8 +262,7 @@ def _tensor(name: str, uid: int, shape: tuple[int, ...], last: bool, kind: str) 
 
 
 def _steps(dims: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    order = (0, *range(2, len(dims)), 1) if last else tuple(range(len(dims)))
-    return tuple(prod(dims[axis] for axis in order[order.index(axis) + 1 :]) for axis in range(len(dims)))
+    return contiguous_strides(dims, 1, (0, *range(2, len(dims)), 1) if last else None)
 
 
 def _lies(o: Operand, last: bool) -> bool:

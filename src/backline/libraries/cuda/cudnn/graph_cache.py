@@ -15,11 +15,11 @@ from typing import Any
 from ....errors import LibraryFailed
 from ....native.bounded_cache import BoundedCache
 from ...base import Planner
-from ..common.device_facts import DeviceInfo
+from ..common.device_facts import DeviceInfo, device_info
 from .conv_graphs import Graph, Search
 from .graphs import Plans, handle_for
 
-__all__ = ["kept", "key_of", "named_in", "new_cache", "run", "written"]
+__all__ = ["GraphRun", "key_of", "named_in", "new_cache", "written"]
 
 VARIABLE, MOST = "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT", 10_000
 
@@ -100,77 +100,69 @@ def named_in(text: str, version: int, device: DeviceInfo) -> tuple[str, str]:
 # --- what calls use --------------------------------------------------------------------------------------------------
 
 
-def kept(module: Any, spec: Graph, search: Search, device: DeviceInfo, planner: Planner) -> Plans:
-    """The plans of a graph on a device, which is current; one of them at least is built.
+class GraphRun:
+    """One graph on one device, which is current when it is made: its plans, one of them at least built, run by calls.
 
-    Raises
-    ------
-    NoKernel
-        There is none.
+    Raises `NoKernel` where there is none.
     """
 
-    def make() -> Plans:
-        made = Plans(module, spec, device.capability, handle_for(module, device.index))
-        if search.tuned:
-            _take_tuned(made, key_of(spec, device), module, device, planner)
-        made.first()
-        return made
+    def __init__(self, graph: Graph, search: Search, module: Any, device: int, planner: Planner) -> None:
+        self.graph, self.search, self.module, self.planner = graph, search, module, planner
+        self.device = device_info(device)
+        self.plans = self._plans()
 
-    plans: Plans = _kept.get((module, spec, search.on, search.tuned, device.index), make)
-    return plans
+    def _plans(self) -> Plans:
+        def make() -> Plans:
+            made = Plans(self.module, self.graph, self.device.capability, handle_for(self.module, self.device.index))
+            if self.search.tuned:
+                self._take_tuned(made)
+            made.first()
+            return made
 
+        plans: Plans = _kept.get((self.module, self.graph, self.search.on, self.search.tuned, self.device.index), make)
+        return plans
 
-def _take_tuned(made: Plans, key: str, module: Any, device: DeviceInfo, planner: Planner) -> None:
-    text, searched = planner.timed_plan("cudnn", key)
-    if not text:
-        return
-    name, reason = named_in(text, int(module.backend_version()), device)
-    if name and (key, name) in _failed:
-        reason = "it failed when it ran"
-    elif name and not made.take(name, searched):
-        reason = "there is no such plan here, or it is dropped, or cannot be built"
-    if reason:
-        made.refused[f"{name or 'the plan'} of the tuning record"] = reason
+    def _take_tuned(self, made: Plans) -> None:
+        key = key_of(self.graph, self.device)
+        text, searched = self.planner.timed_plan("cudnn", key)
+        if not text:
+            return
+        name, reason = named_in(text, int(self.module.backend_version()), self.device)
+        if name and (key, name) in _failed:
+            reason = "it failed when it ran"
+        elif name and not made.take(name, searched):
+            reason = "there is no such plan here, or it is dropped, or cannot be built"
+        if reason:
+            made.refused[f"{name or 'the plan'} of the tuning record"] = reason
 
+    def __call__(self, pointers: Mapping[int, int]) -> None:
+        """Run it on CuPy's current stream; with a search that was not made yet, make it first."""
+        if self.plans.failed:
+            self.plans = self._plans()
+        plans = self.plans
+        try:
+            self._run(plans, pointers)
+        except LibraryFailed:
+            if not plans.tuned:
+                raise
+            # What was read does not run here. The others may.
+            _failed.add((key_of(self.graph, self.device), plans.tuned))
+            plans.failed = True
+            self.plans = self._plans()
+            self._run(self.plans, pointers)
 
-def run(
-    plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search, planner: Planner
-) -> Plans:
-    """Run a graph on CuPy's current stream; with a search that was not made yet, make it first.
-
-    Returns
-    -------
-    Plans
-        Those that ran: others than were given where these had failed.
-    """
-    if plans.failed:
-        plans = kept(module, plans.spec, search, device, planner)
-    try:
-        _run(plans, pointers, module, device, search, planner)
-    except LibraryFailed:
-        if not plans.tuned:
-            raise
-        # What was read does not run here. The others may.
-        _failed.add((key_of(plans.spec, device), plans.tuned))
-        plans.failed = True
-        plans = kept(module, plans.spec, search, device, planner)
-        _run(plans, pointers, module, device, search, planner)
-    return plans
-
-
-def _run(
-    plans: Plans, pointers: Mapping[int, int], module: Any, device: DeviceInfo, search: Search, planner: Planner
-) -> None:
-    handle = handle_for(module, device.index)
-    with plans.lock:
-        if search.on and not plans.covers(search.limit):
-            plans.search(pointers, handle, search.limit, device.l2_bytes)
-            if len(plans.times) > 1 and search.tuned:
-                name = plans.name(plans.ready[0])
-                text = written(name, int(module.backend_version()), device)
-                seconds = plans.times[name] * 1e-3
-                planner.keep_timed_plan("cudnn", key_of(plans.spec, device), text, seconds, plans.searched or 0)
-        plans.run(pointers, handle)
+    def _run(self, plans: Plans, pointers: Mapping[int, int]) -> None:
+        module, device, search = self.module, self.device, self.search
+        handle = handle_for(module, device.index)
+        with plans.lock:
+            if search.on and not plans.covers(search.limit):
+                plans.search(pointers, handle, search.limit, device.l2_bytes)
+                if len(plans.times) > 1 and search.tuned:
+                    name = plans.name(plans.ready[0])
+                    text = written(name, int(module.backend_version()), device)
+                    key = key_of(self.graph, device)
+                    self.planner.keep_timed_plan("cudnn", key, text, plans.times[name] * 1e-3, plans.searched or 0)
+            plans.run(pointers, handle)
 
 
 def _forget() -> None:

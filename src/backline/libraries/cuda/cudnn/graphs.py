@@ -28,16 +28,7 @@ SEED = 20261121  # of the order in which plans take turns
 def build(module: Any, graph: Graph, capability: tuple[int, int], *, handle: Any = None, device_property: Any = None) -> Any:
     """The graph of a recipe, with its plans listed and filtered, none of them built.
 
-    Parameters
-    ----------
-    module
-        ``cudnn``.
-    graph
-        What to build.
-    capability
-        Of the device.
-    handle, device_property
-        A handle of the device, or a description of one that is not there.
+    It takes a handle of the device, or a description (`device_property`) of one that is not there.
     """
     kinds = module.data_type.__members__
     # Without the version, attention asks the CUDA runtime for it.
@@ -92,25 +83,7 @@ def why(error: Exception) -> str:
 
 
 class Plans:
-    """The plans of one graph, in the order in which they are tried. Its lock is held by who uses it.
-
-    Attributes
-    ----------
-    ready
-        Indices of plans that are built, the first choice first.
-    refused
-        Name of a plan -> why it is not used.
-    times
-        Name of a plan -> median milliseconds, where plans were timed.
-    built
-        How many plans have been built so far, from the first try on.
-    failed
-        Whether no plan could run: another object is made for the next call.
-    searched
-        How many plans at most were timed: 0 for all there are, None where none were.
-    tuned
-        Name of the plan that comes first since it was the fastest when they were timed before; empty without.
-    """
+    """The plans of one graph, in the order in which they are tried. Its lock is held by who uses it."""
 
     def __init__(
         self, module: Any, spec: Graph, capability: tuple[int, int], handle: Any = None, device_property: Any = None
@@ -118,13 +91,13 @@ class Plans:
         self.lock = threading.RLock()
         self.spec = spec
         self.errors = (module.cudnnGraphNotSupportedError, RuntimeError)
-        self.ready: list[int] = []
-        self.refused: dict[str, str] = {}
-        self.times: dict[str, float] = {}
-        self.built = 0
-        self.failed = False
-        self.searched: int | None = None
-        self.tuned = ""
+        self.ready: list[int] = []  # indices of plans that are built, the first choice first
+        self.refused: dict[str, str] = {}  # name of a plan -> why it is not used
+        self.times: dict[str, float] = {}  # name of a plan -> median milliseconds, where plans were timed
+        self.built = 0  # how many plans have been built so far, from the first try on
+        self.failed = False  # whether no plan could run: another object is made for the next call
+        self.searched: int | None = None  # how many plans at most were timed: 0 for all there are, None where none were
+        self.tuned = ""  # name of the plan that comes first since it was the fastest when they were timed before; empty without
         try:
             self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
             self.waiting = own_plans(self.graph)
@@ -175,13 +148,7 @@ class Plans:
         return True
 
     def first(self) -> int:
-        """Index of the plan that is tried first, built.
-
-        Raises
-        ------
-        NoKernel
-            None can be built; the message has every plan with its reason.
-        """
+        """Index of the plan that is tried first, built; raises `NoKernel` with every plan and its reason where none can be."""
         if not self.ready and not self._build_next():
             self.failed = True
             raise NoKernel(f"none of cuDNN's plans for {self.spec.node} can be built", cause=self._listed())
@@ -200,12 +167,7 @@ class Plans:
     def run(self, pointers: Mapping[int, int], handle: Any) -> None:
         """Run the first plan that can: the next one, where there is no memory for a workspace or a plan fails.
 
-        Raises
-        ------
-        MemoryError
-            There is no memory for the workspace of any.
-        LibraryFailed
-            All others failed.
+        Raises `MemoryError` where there is no memory for the workspace of any, and `LibraryFailed` where all others failed.
         """
         at, short = 0, None
         while at < len(self.ready) or self._build_next():
@@ -225,16 +187,9 @@ class Plans:
         raise LibraryFailed(f"all of cuDNN's plans for {self.spec.node} failed", cause=self._listed())
 
     def search(self, pointers: Mapping[int, int], handle: Any, limit: int, l2_bytes: int) -> None:
-        """Time the plans on the arrays of a call, and put the fastest first.
+        """Time at most `limit` plans (0: all) on the arrays of a call, and put the fastest first.
 
-        Parameters
-        ----------
-        pointers, handle
-            As for `run`.
-        limit
-            Most plans timed; 0 for all.
-        l2_bytes
-            Size of the device's cache, which is written over before every run.
+        The device's cache, of so many bytes, is written over before every run.
         """
         self.searched, self.tuned = limit, ""
         cupy = bindings.cupy()

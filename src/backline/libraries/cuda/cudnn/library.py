@@ -4,67 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from .... import switches
-from ....problems import Operand, Problem
+from ....problems import Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ... import attention_constraints
-from ...base import Algorithm, Handler, Library, Planner, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
-from ..common.device_facts import capability, device_info, index_of
-from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..common.library_facts import details, version_of
-from . import graph_cache
-from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Graph, Search, conv_algorithms, conv_recipe
-from .graphs import Plans
-from .sdpa_graphs import (
-    BIAS,
-    GRAD,
-    GRAD_KEY,
-    GRAD_QUERY,
-    GRAD_VALUE,
-    OFFSET,
-    OUT,
-    SEED,
-    STATS,
-    AttentionRecipe,
-    attention_algorithms,
-    attention_recipe,
-)  # fmt: skip
+from ..common.binding_library import BindingLibrary
+from ..common.device_facts import capability, index_of
+from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
+from . import sdpa_graphs as sdpa
+from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Search, conv_algorithms, conv_recipe
+from .graph_cache import GraphRun
 
 __all__ = ["CuDNN"]
 
 AT_ONCE = Search(False, 0)
 
 
-class _Run:
-    """One graph on one device: built now, run by calls."""
-
-    def __init__(self, graph: Graph, search: Search, module: Any, device: int, planner: Planner) -> None:
-        self.search, self.module, self.info, self.planner = search, module, device_info(device), planner
-        self.plans: Plans = graph_cache.kept(module, graph, search, self.info, planner)
-
-    def __call__(self, pointers: dict[int, int]) -> None:
-        self.plans = graph_cache.run(self.plans, pointers, self.module, self.info, self.search, self.planner)
-
-
-def _address(array: Any) -> int:
-    return int(array.data.ptr)
-
-
 def _aligned(array: Any) -> bool:
-    return _address(array) % ALIGNMENT == 0
-
-
-def _images(shape: tuple[int, ...], dtype: Any, last: bool) -> Any:
-    """New memory for images, or for weights, with their channels first or last."""
-    cupy = bindings.cupy()
-    if not last:
-        return cupy.empty(shape, dtype)
-    made = cupy.empty((shape[0], *shape[2:], shape[1]), dtype)
-    return made.transpose((0, made.ndim - 1, *range(1, made.ndim - 1)))
+    return at(array) % ALIGNMENT == 0
 
 
 class _Conv:
@@ -72,40 +35,28 @@ class _Conv:
 
     def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
-        self.run = None if made.graph is None else _Run(made.graph, made.search, module, device, planner)
+        self.run = None if made.graph is None else GraphRun(made.graph, made.search, module, device, planner)
 
     def __call__(self, *arrays: Any) -> Any:
         p, made = self.problem, self.made
         given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
         out: Any = given.get("out")
-        if out is not None:
-            self._check(out, arrays)
+        refuse_overlaps_of_out(p, arrays)
         direct = made.direct and _aligned(out)
-        result: Any = out if direct else _images(made.shape, p.dtype, made.last)
+        result: Any = out if direct else new_images(made.shape, p.dtype, made.last)
         if self.run is None:
             result[...] = 0
         else:
             fed = {feed.uid: self._fed(feed, given[feed.role]) for feed in made.feeds}
-            self.run({uid: _address(array) for uid, array in (*fed.items(), (made.target, result))})
+            self.run({uid: at(array) for uid, array in (*fed.items(), (made.target, result))})
         if made.crop:
-            whole, result = result, _images(p.result, p.dtype, made.last)
+            whole, result = result, new_images(p.result, p.dtype, made.last)
             inner = zip(p.result[2:], made.crop, strict=True)
             result[...] = whole[(slice(None), slice(None), *(slice(before, before + n) for n, (before, _) in inner))]
         self._after(result, given)
         if out is not None and not direct:
             out[...] = result
         return result if out is None else out
-
-    def _check(self, out: Any, arrays: tuple[Any, ...]) -> None:
-        """Refuse an output that overlaps what is read; it may be the residual itself."""
-        operands = self.problem.operands
-        as_out = next(o for o in operands if o.role == "out")
-        others: list[tuple[Any, Operand]] = []
-        for array, o in zip(arrays, operands, strict=True):
-            itself = o.role == "residual" and o.strides == as_out.strides and _address(array) == _address(out)
-            if o.role != "out" and not itself:
-                others.append((array, o))
-        refuse_overlaps(out, as_out, others)
 
     def _fed(self, feed: Feed, array: Any) -> Any:
         """An operand as the graph wants it."""
@@ -114,7 +65,7 @@ class _Conv:
         zeros = feed.zeros or ((0, 0),) * (array.ndim - 2)
         inner = tuple(slice(before, before + n) for n, (before, _) in zip(array.shape[2:], zeros, strict=True))
         shape = (*array.shape[:2], *(n + sum(pair) for n, pair in zip(array.shape[2:], zeros, strict=True)))
-        made = _images(shape, array.dtype, self.made.last)
+        made = new_images(shape, array.dtype, self.made.last)
         if feed.zeros:
             made[...] = 0
         made[(slice(None), slice(None), *inner)] = array
@@ -134,10 +85,10 @@ class _Conv:
 class _Attention:
     """The function of the Plan of attention."""
 
-    def __init__(self, problem: AttentionProblem, made: AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
+    def __init__(self, problem: AttentionProblem, made: sdpa.AttentionRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
-        self.forward = _Run(made.forward, AT_ONCE, module, device, planner)
-        self.backward = None if made.backward is None else _Run(made.backward, AT_ONCE, module, device, planner)
+        self.forward = GraphRun(made.forward, AT_ONCE, module, device, planner)
+        self.backward = None if made.backward is None else GraphRun(made.backward, AT_ONCE, module, device, planner)
         self.numbers: tuple[Any, ...] = ()
         if made.forward.dropout is not None:
             import numpy as np
@@ -150,20 +101,20 @@ class _Attention:
         held = {feed.uid: _rows(feed, given[feed.role]) for feed in made.feeds}
         blind = None
         if made.mask:
-            held[BIAS], blind = self._bias(given["mask"])
+            held[sdpa.BIAS], blind = self._bias(given["mask"])
         if self.numbers:
-            held[SEED], held[OFFSET] = self.numbers
-        out = held[OUT] = cupy.empty(made.result, p.dtype)
+            held[sdpa.SEED], held[sdpa.OFFSET] = self.numbers
+        out = held[sdpa.OUT] = cupy.empty(made.result, p.dtype)
         if self.backward is None:
-            self.forward({uid: _address(array) for uid, array in held.items()})
+            self.forward({uid: at(array) for uid, array in held.items()})
             return out if blind is None else _without(out, blind)
-        grad = held.pop(GRAD)
-        held[STATS] = cupy.empty((*made.result[:3], 1), "float32")
-        self.forward({uid: _address(array) for uid, array in held.items()})
-        held[GRAD] = grad if blind is None else _without(grad.copy(), blind)
+        grad = held.pop(sdpa.GRAD)
+        held[sdpa.STATS] = cupy.empty((*made.result[:3], 1), "float32")
+        self.forward({uid: at(array) for uid, array in held.items()})
+        held[sdpa.GRAD] = grad if blind is None else _without(grad.copy(), blind)
         grads = [cupy.empty(shape, p.dtype) for shape in p.shapes]
-        held |= dict(zip((GRAD_QUERY, GRAD_KEY, GRAD_VALUE), grads, strict=True))
-        self.backward({uid: _address(array) for uid, array in held.items()})
+        held |= dict(zip((sdpa.GRAD_QUERY, sdpa.GRAD_KEY, sdpa.GRAD_VALUE), grads, strict=True))
+        self.backward({uid: at(array) for uid, array in held.items()})
         return AttentionGrads(grads[0], grads[1], grads[2], None)
 
     def _bias(self, mask: Any) -> tuple[Any, Any]:
@@ -211,36 +162,24 @@ def _prepare_conv(planner: Planner, problem: ConvProblem, algorithm: Algorithm) 
 
 def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     known = replace(attention_constraints.facts_of(problem.device), capability=capability(index_of(problem)))
-    return attention_algorithms(problem, known)
+    return sdpa.attention_algorithms(problem, known)
 
 
 def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
-    return _plan(planner, problem, _Attention, attention_recipe(problem, algorithm.name))
+    return _plan(planner, problem, _Attention, sdpa.attention_recipe(problem, algorithm.name))
 
 
 def _plan(planner: Planner, problem: Problem, kind: Callable[..., Callable[..., Any]], recipe: Any) -> DevicePlan:
-    device, module = index_of(problem), bindings.cudnn()
-    with bindings.cupy().cuda.Device(device):
-        function = kind(problem, recipe, module, device, planner)
-    return DevicePlan(function, device, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
+    module = bindings.cudnn()
+    function = partial(kind, problem, recipe, module, index_of(problem), planner)
+    return prepared(problem, function, f"cuDNN, {problem.key}", (module.cudnnGraphNotSupportedError,))
 
 
-class CuDNN(Library):
+class CuDNN(BindingLibrary):
     """libcudnn, called through nvidia-cudnn-frontend."""
 
+    modules = ("cudnn",)
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
     }
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cudnn")
-
-    def version(self) -> str | None:
-        return version_of("cudnn")
-
-    def context(self, planner: Planner) -> Planner:
-        return planner
-
-    def details(self) -> dict[str, Any]:
-        return details("cudnn")

@@ -26,32 +26,18 @@ MASKED = "a key that a mask leaves out still counts if it, or its value, is NaN 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRecipe:
-    """Complete description of the Plan of attention.
+    """Complete description of the Plan of attention."""
 
-    Attributes
-    ----------
-    forward, backward
-        The graphs that run, in this order; `backward` is None where no gradients are asked for.
-    feeds
-        Operands that the graphs are given.
-    mask
-        How the mask is read: "bool" or "added"; empty for none. A graph adds what is made of it; a query that may look at no key
-        is let look at all, and its row of the result (and of the gradient that comes in) is made zero instead.
-    bias
-        Shape and dtype of what is made of the mask.
-    result
-        Shape of what attention gives.
-    seed
-        Of what is left out.
-    """
-
+    # forward, backward: the graphs that run, in this order; `backward` is None where no gradients are asked for.
     forward: Graph
     backward: Graph | None
-    feeds: tuple[Feed, ...]
+    feeds: tuple[Feed, ...]  # operands that the graphs are given
+    # How the mask is read: "bool" or "added"; empty for none. A graph adds what is made of it; a query that may look at no key is
+    # let look at all, and its row of the result (and of the gradient that comes in) is made zero instead.
     mask: str
-    bias: tuple[int, ...]
-    result: tuple[int, ...]
-    seed: int
+    bias: tuple[int, ...]  # shape and dtype of what is made of the mask
+    result: tuple[int, ...]  # shape of what attention gives
+    seed: int  # of what is left out
 
 
 def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Facts) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ....problems.fft_problem import FftProblem
-from ... import presence
-from ...base import Algorithm, Handler, Library, Planner, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, refuse_overlaps
+from ..common.device_plan import DevicePlan, at, refuse_overlaps_of_out
 from . import transform_plans
 from .transform_sequence import half_refusal, recipe, refusal
 from .transform_steps import Buffer, Copy, Exec, Recipe, Scale, Slices, Widen, Zero
@@ -42,23 +42,11 @@ def _prepare(planner: Planner, problem: FftProblem, algorithm: Algorithm) -> Dev
     return DevicePlan(_Run(problem, recipe(problem, algorithm.name), device, planner), device, f"cuFFT, {problem.key}", errors)
 
 
-class CuFFT(Library):
+class CuFFT(BindingLibrary):
     """libcufft, the GPU library of Fourier transforms."""
 
+    modules = ("cufft",)
     handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cufft")
-
-    def version(self) -> str | None:
-        version = presence.presence("cufft").version()
-        return None if version is None else str(version)
-
-    def context(self, planner: Planner) -> Planner:
-        return planner
-
-    def details(self) -> dict[str, Any]:
-        return {"path": presence.presence("cufft").path} if self.available() else {}
 
 
 class _Run:
@@ -66,17 +54,13 @@ class _Run:
 
     def __init__(self, problem: FftProblem, made: Recipe, device: int, planner: Planner) -> None:
         self.problem, self.recipe, self.device, self.planner = problem, made, device, planner
-        self.out = problem.index("out")
 
     def __call__(self, *arrays: Any) -> Any:
-        p = self.problem
-        if self.out is not None:
-            others = [(a, o) for i, (a, o) in enumerate(zip(arrays, p.operands, strict=True)) if i != self.out]
-            refuse_overlaps(arrays[self.out], p.operands[self.out], others)
+        refuse_overlaps_of_out(self.problem, arrays)
         cupy = bindings.cupy()
         made = self.recipe
         for index, multiple in made.needs:
-            if int(arrays[made.buffers[index].operand].data.ptr) % multiple:
+            if at(arrays[made.buffers[index].operand]) % multiple:
                 assert made.otherwise is not None
                 made = made.otherwise
                 break
@@ -84,7 +68,7 @@ class _Run:
         for step in made.steps:
             if isinstance(step, Exec):
                 plan = transform_plans.plan(step.key, self.device, self.planner)
-                plan.run(int(buffers[step.source].data.ptr), int(buffers[step.target].data.ptr), step.direction, step.offsets)
+                plan.run(at(buffers[step.source]), at(buffers[step.target]), step.direction, step.offsets)
             elif isinstance(step, Copy):
                 source, target = _part(buffers[step.source], step.slices), _part(buffers[step.target], step.into)
                 if step.conj:

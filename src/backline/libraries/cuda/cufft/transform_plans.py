@@ -32,28 +32,13 @@ def plan(key: PlanKey, device: int, planner: Planner) -> CufftPlan:
 
 
 class CufftPlan:
-    """One plan, made on the current device and freed with its last use.
-
-    Parameters
-    ----------
-    key
-        What it is for.
-    device
-        The device.
-
-    Attributes
-    ----------
-    nbytes
-        Size of its work area.
-    failed
-        Whether a run failed; it is not used again then.
-    """
+    """One plan, by what it is for, made on the current device and freed with its last use."""
 
     __slots__ = ("_cuda", "_events", "_execute", "_handle", "_lock", "_module", "_process", "device", "failed", "key", "nbytes")
 
     def __init__(self, key: PlanKey, device: int) -> None:
         self._handle: int | None = None
-        self.failed = False
+        self.failed = False  # whether a run failed; it is not used again then
         destroy_unused()
         module = self._module = bindings.cufft()
         self._cuda = bindings.cupy().cuda
@@ -63,7 +48,7 @@ class CufftPlan:
         handle = module.create()
         try:
             module.set_auto_allocation(handle, 0)
-            self.nbytes = int(_made(module, handle, key))
+            self.nbytes = int(_made(module, handle, key))  # size of its work area
         except BaseException:
             module.destroy(handle)
             raise

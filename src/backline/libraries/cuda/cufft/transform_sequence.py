@@ -15,6 +15,7 @@ import numpy as np
 
 from ....problems import Operand
 from ....problems.fft_problem import FftProblem
+from ....problems.memory_layout import contiguous_strides
 from ...fft_steps import merge, offsets
 from .transform_steps import Buffer, Copy, Exec, Offsets, PlanKey, Recipe, Scale, Side, Slices, Step, Widen, Zero
 
@@ -53,15 +54,7 @@ def half_refusal(p: FftProblem, capability: tuple[int, int]) -> str:
 
 
 def recipe(p: FftProblem, way: str = "plan") -> Recipe:
-    """The recipe for a Problem that `refusal` lets pass.
-
-    Parameters
-    ----------
-    p
-        What is asked.
-    way
-        "plan", or "half" for a Problem of float16 that `half_refusal` lets pass.
-    """
+    """The recipe for a Problem that `refusal` lets pass; `way` is "plan", or "half" where `half_refusal` lets it pass."""
     direct = _Writer(p, way, copied=False).written()
     if not direct.needs:
         return direct
@@ -192,7 +185,7 @@ class _Writer:
         """Memory that lies without gaps, its axes in some order."""
         order = order or tuple(range(len(shape)))
         item = dtype.itemsize * (2 if pairs else 1)
-        strides = _packed(shape, item, order)
+        strides = contiguous_strides(shape, item, order)
         self.buffers.append(Buffer(shape, strides, dtype, -1, order, pairs))
         return _Part(len(self.buffers) - 1, shape, strides, item)
 
@@ -236,7 +229,7 @@ class _Writer:
 
     def packed(self, part: _Part, order: tuple[int, ...]) -> _Part:
         """The part as it would lie without gaps, its axes in some order."""
-        return replace(part, strides=_packed(part.shape, part.item, order))
+        return replace(part, strides=contiguous_strides(part.shape, part.item, order))
 
     def like(self, part: _Part, order: tuple[int, ...]) -> _Part:
         """Memory for the same elements, which lie without gaps."""
@@ -326,14 +319,6 @@ def _embedded(part: _Part, axes: tuple[int, ...]) -> tuple[tuple[int, ...], int]
         embed.insert(1, room)
         step *= room
     return tuple(embed), stride
-
-
-def _packed(shape: tuple[int, ...], item: int, order: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [0] * len(shape), item
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
 
 
 def _order(part: _Part) -> tuple[int, ...]:

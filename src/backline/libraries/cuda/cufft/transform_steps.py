@@ -24,28 +24,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class PlanKey:
-    """One plan of cuFFT: all that it depends on, and the key that it is kept under.
+    """One plan of cuFFT: all that it depends on, and the key that it is kept under."""
 
-    Attributes
-    ----------
-    sizes
-        Points along up to three axes.
-    batch
-        How many transforms.
-    source, target
-        How they lie.
-    kind
-        "C2C", "R2C" or "C2R".
-    value
-        "f16", "f32" or "f64".
-    """
-
-    sizes: tuple[int, ...]
-    batch: int
+    sizes: tuple[int, ...]  # points along up to three axes
+    batch: int  # how many transforms
+    # source, target: how they lie.
     source: Side
     target: Side
-    kind: str
-    value: str
+    kind: str  # "C2C", "R2C" or "C2R"
+    value: str  # "f16", "f32" or "f64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +104,15 @@ Step = Zero | Copy | Exec | Widen | Scale
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All of one transform.
+    """All of one transform."""
 
-    Attributes
-    ----------
-    buffers, steps
-        The arrays by their index, and what is done, in order.
-    result
-        Index of the buffer that is returned.
-    needs
-        Buffers of the caller that a plan uses as they are: their addresses must be multiples of so many bytes.
-    otherwise
-        The recipe for addresses that are not, which only a call knows; it copies these buffers.
-    """
-
+    # buffers, steps: the arrays by their index, and what is done, in order.
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
-    result: int
+    result: int  # index of the buffer that is returned
+    # Buffers of the caller that a plan uses as they are: their addresses must be multiples of so many bytes.
     needs: tuple[tuple[int, int], ...] = ()
+    # The recipe for addresses that are not, which only a call knows; it copies these buffers.
     otherwise: Recipe | None = field(default=None, compare=False)
 
     @property

@@ -11,20 +11,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ....problems import Problem
 from ....problems.attention_problem import AttentionProblem
 from ....problems.einsum_problem import EinsumProblem
 from ....problems.neural_problem import NeuralProblem
 from ....problems.rnn_problem import RnnProblem
 from ... import python_packages
-from ...base import Algorithm, Handler, Library, Planner, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ...reference import reference_einsum
 from ...reference.array_namespaces import Space
 from ...reference.layer_formulas import FORMULAS, empty, function
 from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
-from ..common.device_facts import index_of
-from ..common.device_plan import DevicePlan
+from ..common.binding_library import BindingLibrary
+from ..common.device_plan import DevicePlan, prepared
 
 __all__ = ["CuPy", "space"]
 
@@ -99,24 +98,15 @@ def _layer(p: NeuralProblem) -> Run:
 def _step(p: EinsumProblem) -> Run:
     """A step of an einsum that is no product of matrices: a sum over axes, or a product of elements. The result is dense."""
     cupy = bindings.cupy()
-    looks = [reference_einsum.view(term, o.shape, p.output) for term, o in zip(p.terms, p.inputs, strict=True)]
+    looks, axes = reference_einsum.views(p)
     if len(looks) == 2:
         return lambda x, y: cupy.ascontiguousarray(cupy.multiply(looks[0](x), looks[1](y)))
-    summed = sum(1 for label, n in zip(p.terms[0], p.inputs[0].shape, strict=True) if label not in p.output and n != 1)
-    axes = tuple(range(len(p.output), len(p.output) + summed))
     return lambda x: cupy.ascontiguousarray(looks[0](x).sum(axis=axes, dtype=p.dtype))
 
 
 def _prepared(make: Callable[[Any], Run]) -> Callable[[Any, Any, Algorithm], DevicePlan]:
     """Returns the `prepare` of a Handler from a function that makes that of the arrays of a call, on the current device."""
-
-    def prepare(context: Any, problem: Problem, algorithm: Algorithm) -> DevicePlan:
-        device = index_of(problem)
-        with bindings.cupy().cuda.Device(device):
-            function = make(problem)
-        return DevicePlan(function, device, f"CuPy, {problem.op}", ())
-
-    return prepare
+    return lambda context, problem, algorithm: prepared(problem, lambda: make(problem), f"CuPy, {problem.op}")
 
 
 def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -130,7 +120,7 @@ def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> It
 
 
 def _einsum_algorithms(context: Any, problem: EinsumProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    kind = reference_einsum._kind(problem)
+    kind = reference_einsum.kind_of(problem)
     legal = (*NUMBERS, "float16", "bfloat16") if kind == "multiply" else NUMBERS
     if kind == "einsum" or problem.dtype.name not in legal:
         yield Refusal("cupy", "einsum", f"it has sums and products of elements here, of {', '.join(legal)}")
@@ -143,15 +133,14 @@ def _attention_algorithms(planner: Planner, problem: AttentionProblem, threads: 
 
 
 def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: Algorithm) -> DevicePlan:
-    plan = _prepared(lambda p: cuda_math_attention.function(p, algorithm, planner))
-    return plan(planner, problem, algorithm)
+    return prepared(problem, lambda: cuda_math_attention.function(problem, algorithm, planner), f"CuPy, {problem.op}")
 
 
 def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     yield Refusal("cupy", problem.op, RECURRENT)
 
 
-class CuPy(Library):
+class CuPy(BindingLibrary):
     """cupy, the package, for elementwise work and reductions; products, transforms and solvers are other libraries'."""
 
     handlers: ClassVar = {
@@ -161,14 +150,8 @@ class CuPy(Library):
         RnnProblem: Handler(_rnn_algorithms, _prepared(_layer)),
     }
 
-    def reason(self) -> str:
-        return bindings.reason("cupy")
-
     def version(self) -> str | None:
         return None if python_packages.find("cupy")[2] else python_packages.version("cupy")
-
-    def context(self, planner: Planner) -> Planner:
-        return planner
 
     def details(self) -> dict[str, Any]:
         return {"pool": "", "version": self.version()}

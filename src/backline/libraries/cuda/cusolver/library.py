@@ -14,14 +14,14 @@ import numpy as np
 
 from .... import switches
 from ....problems.linalg_problem import LinalgProblem
-from ...base import Algorithm, Handler, Library, Planner, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ...numpy.library import WRAP
+from ...reference.empty_results import empty
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, refuse_overlaps
-from ..common.library_facts import details, version_of
 from ..cublas.library import workspace_bytes
-from .empty_results import empty
 from .matrix_stacks import Settings
 from .routine_table import choose, recipes, refusals
 from .routines import Solver
@@ -89,20 +89,12 @@ def _prepare(version: Version, problem: LinalgProblem, algorithm: Algorithm) -> 
     return DevicePlan(partial(_run, problem, settings), device, f"cuSOLVER {algorithm.name}", errors)
 
 
-class CuSOLVER(Library):
+class CuSOLVER(BindingLibrary):
     """libcusolver, called through nvmath's binding."""
 
+    modules = ("cublas", "cusolverDn")
     handlers: ClassVar = {LinalgProblem: Handler(_algorithms, _prepare)}
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cublas", "cusolverDn")
-
-    def version(self) -> str | None:
-        return version_of("cusolver")
 
     def context(self, planner: Planner) -> Version:
         told = (self.version() or "").split(".")
         return tuple(map(int, told)) if all(part.isdigit() for part in told) else None
-
-    def details(self) -> dict[str, Any]:
-        return details("cusolver")

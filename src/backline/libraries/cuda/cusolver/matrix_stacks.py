@@ -5,14 +5,16 @@ A `stack` is an array of shape (items, columns, rows) in one piece, so that each
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..common import bindings
+from ..common.device_plan import at
 from .routine_table import LETTER, Recipe
 
-__all__ = ["ADJOINT", "LEFT", "LOWER", "PLAIN", "RIGHT", "TRANSPOSED", "UPPER", "Settings", "Stacks", "address"]
+__all__ = ["ADJOINT", "LEFT", "LOWER", "PLAIN", "RIGHT", "TRANSPOSED", "UPPER", "Settings", "Stacks"]
 
 # As cuBLAS numbers operations, triangles and sides.
 PLAIN, TRANSPOSED, ADJOINT = 0, 1, 2
@@ -20,32 +22,20 @@ LOWER, UPPER = 0, 1
 LEFT, RIGHT = 0, 1
 
 
-def address(array: Any) -> int:
-    """Returns the device address at which an array begins."""
-    return int(array.data.ptr)
-
-
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings that the calls of a Plan have in common.
+    """Settings that the calls of a Plan have in common."""
 
-    Attributes
-    ----------
-    recipe
-        What is called.
-    device
-        Index of the device, which is current when a call is made.
-    dtype, real
-        Of the matrices, and of their absolute values.
-    own_handle
-        Whether each stream has a cuBLAS handle of its own.
-    workspace
-        Bytes of cuBLAS's workspace.
-    """
+    recipe: Recipe  # what is called
+    device: int  # index of the device, which is current when a call is made
+    dtype: np.dtype[Any]  # of the matrices
+    own_handle: bool  # whether each stream has a cuBLAS handle of its own
+    workspace: int  # bytes of cuBLAS's workspace
 
-    def __init__(self, recipe: Recipe, device: int, dtype: np.dtype[Any], own_handle: bool, workspace: int) -> None:
-        self.recipe, self.device, self.dtype = recipe, device, dtype
-        self.real = np.dtype(dtype.char.lower())
-        self.own_handle, self.workspace = own_handle, workspace
+    @property
+    def real(self) -> np.dtype[Any]:
+        """Dtype of absolute values."""
+        return np.dtype(self.dtype.char.lower())
 
 
 class Stacks:
@@ -77,4 +67,4 @@ class Stacks:
         return self.xp.arange(items, dtype=np.int64) * step + base
 
     def tables(self, *stacks: Any) -> list[Any]:
-        return [self.table(address(s), s.shape[0], s.strides[0]) for s in stacks]
+        return [self.table(at(s), s.shape[0], s.strides[0]) for s in stacks]

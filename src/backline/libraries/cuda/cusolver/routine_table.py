@@ -21,71 +21,34 @@ LARGEST = 2**31 - 1  # of a size, for the routines with the usual integers
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One routine.
+    """One routine."""
 
-    Attributes
-    ----------
-    module
-        "cusolverDn" or "cublas".
-    routine
-        Its name in the binding.
-    each
-        Whether it is called for each matrix; else once for all of them.
-    workspace
-        The function that tells how much workspace it wants: on the device, and for some on the host as well. "" for none.
-    """
-
-    module: str
-    routine: str
-    each: bool
+    module: str  # "cusolverDn" or "cublas"
+    routine: str  # its name in the binding
+    each: bool  # whether it is called for each matrix; else once for all of them
+    # The function that tells how much workspace it wants: on the device, and for some on the host as well. "" for none.
     workspace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Routines to run instead, for a condition that is known only after the first ones ran.
+    """Routines to run instead, for a condition that is known only after the first ones ran."""
 
-    Attributes
-    ----------
-    when
-        The result that calls for it.
-    steps
-        The routines.
-    what
-        What they are given.
-    """
-
-    when: str
-    steps: tuple[Step, ...]
-    what: str
+    when: str  # the result that calls for it
+    steps: tuple[Step, ...]  # the routines
+    what: str  # what they are given
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Description of a Plan.
+    """Description of a Plan."""
 
-    Attributes
-    ----------
-    ways
-        What is done, in order: "getrf", then "trsm".
-    steps
-        The routines that are called for it.
-    waits
-        Why the call waits for the device, "" if it does not.
-    alternatives
-        What may follow.
-    any_order
-        Whether cuSOLVER may sum in any order, which is faster and gives other bits each time.
-    note
-        What else a user should know.
-    """
-
-    ways: tuple[str, ...]
-    steps: tuple[Step, ...]
-    waits: str = ""
-    alternatives: tuple[Alternative, ...] = ()
-    any_order: bool = False
-    note: str = ""
+    ways: tuple[str, ...]  # what is done, in order: "getrf", then "trsm"
+    steps: tuple[Step, ...]  # the routines that are called for it
+    waits: str = ""  # why the call waits for the device, "" if it does not
+    alternatives: tuple[Alternative, ...] = ()  # what may follow
+    any_order: bool = False  # whether cuSOLVER may sum in any order, which is faster and gives other bits each time
+    note: str = ""  # what else a user should know
 
     @property
     def name(self) -> str:
@@ -170,14 +133,7 @@ def refusals(p: LinalgProblem, version: Version = None) -> Iterator[tuple[str, s
 def recipes(p: LinalgProblem, version: Version = None, preference: str = "default") -> Iterator[Recipe]:
     """The recipes for a Problem, that of the rules first; the others are there to be compared with.
 
-    Parameters
-    ----------
-    p
-        The Problem.
-    version
-        Of cuSOLVER.
-    preference
-        What `preferred_linalg_library` reads: "cusolver" has its own rule for solving with factors.
+    `preference` is what `preferred_linalg_library` reads: "cusolver" has its own rule for solving with factors.
 
     Examples
     --------

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..common import bindings
+from ..common.device_plan import at
 from ..common.streams import Handles, current_stream
-from .matrix_stacks import LEFT, PLAIN, Settings, Stacks, address
+from .matrix_stacks import LEFT, PLAIN, Settings, Stacks
 from .routine_table import DATA_TYPES, LETTER
 
 __all__ = ["Solver"]
@@ -103,7 +104,7 @@ class Solver(Stacks):
             sizes = getattr(self.module, f"{name}_buffer_size")(*first, *(arguments(0) if asked is None else asked), *after)
             memory = self._both_sides(sizes)
             for i in range(items):
-                call(*first, *arguments(i), *memory, address(info) + 4 * i, *after)
+                call(*first, *arguments(i), *memory, at(info) + 4 * i, *after)
 
     def _of_type(
         self, name: str, items: int, arguments: Any, info: Any, *, after: tuple[int, ...] = (), unasked: int = 0
@@ -116,49 +117,47 @@ class Solver(Stacks):
             memory = self.xp.cuda.alloc(count * self.dtype.itemsize)
             self._kept.append(memory)
             for i in range(items):
-                call(self.handle, *arguments(i), int(memory.ptr), count, address(info) + 4 * i, *after)
+                call(self.handle, *arguments(i), int(memory.ptr), count, at(info) + 4 * i, *after)
 
     def _own(self, real: str, complex_: str) -> str:
         return complex_ if self.complex else real
+
+    def _batched(self, name: str, *arguments: Any) -> None:
+        """Call a routine of cuBLAS's for this type that takes a table of the items' addresses."""
+        module, handle = self.blas()
+        getattr(module, f"{self.letter}{name}")(handle, *arguments)
 
     # LU and Cholesky --------------------------------------------------------------------------------------------
 
     def getrf(self, a: Any, pivots: Any, info: Any) -> None:
         """Factors in the place of the matrices; pivots of int64."""
         items, n, m = a.shape
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (m, n, self.type, address(a) + i * a.strides[0], m, address(pivots) + i * pivots.strides[0], self.type)
-
-        self._any_type("xgetrf", items, arguments, info, asked=(m, n, self.type, address(a), m, self.type))
+        t = self.type
+        self._any_type(
+            "xgetrf", items, lambda i: (m, n, t, at(a, i), m, at(pivots, i), t), info, asked=(m, n, t, at(a), m, t)
+        )  # fmt: skip
 
     def getrf_batched(self, a: Any, pivots: Any, info: Any) -> None:
         """The same in one call; pivots of int32."""
-        module, handle = self.blas()
         items, n, _ = a.shape
         (table,) = self.tables(a)
-        getattr(module, f"{self.letter}getrf_batched")(
-            handle, n, address(table), n, address(pivots), address(info), items
-        )  # fmt: skip
+        self._batched("getrf_batched", n, at(table), n, at(pivots), at(info), items)
 
     def getrs(self, op: int, lu: int, step: int, ld: int, pivots: Any, x: Any, info: Any) -> None:
         """Solutions in the place of x; the factors are where the caller says, pivots of int64."""
         items, k, n = x.shape
         for i in range(items):
             self.module.xgetrs(
-                self.handle, self.parameters, op, n, k, self.type, lu + i * step, ld, address(pivots) + i * pivots.strides[0],
-                self.type, address(x) + i * x.strides[0], n, address(info) + 4 * i,
+                self.handle, self.parameters, op, n, k, self.type, lu + i * step, ld, at(pivots, i), self.type, at(x, i), n,
+                at(info) + 4 * i,
             )  # fmt: skip
 
     def getrs_batched(self, op: int, lu: int, step: int, ld: int, pivots: Any, x: Any) -> None:
         """The same in one call; pivots of int32."""
-        module, handle = self.blas()
         items, k, n = x.shape
         factors, (sides,) = self.table(lu, items, step), self.tables(x)
         wrong = np.zeros(1, np.int32)
-        getattr(module, f"{self.letter}getrs_batched")(
-            handle, op, n, k, address(factors), ld, address(pivots), address(sides), n, wrong.ctypes.data, items
-        )  # fmt: skip
+        self._batched("getrs_batched", op, n, k, at(factors), ld, at(pivots), at(sides), n, wrong.ctypes.data, items)
         _expect(wrong, "getrs_batched")
 
     def trsm(
@@ -172,82 +171,60 @@ class Solver(Stacks):
         head = (handle, side, uplo, op, int(unit), ldx if rows is None else rows, columns, one)
         if batched:
             left, (right,) = self.table(a, items, step), self.tables(x)
-            getattr(module, f"{self.letter}trsm_batched")(*head, address(left), ld, address(right), ldx, items)
+            getattr(module, f"{self.letter}trsm_batched")(*head, at(left), ld, at(right), ldx, items)
             return
         call = getattr(module, f"{self.letter}trsm")
         for i in range(items):
-            call(*head, a + i * step, ld, address(x) + i * x.strides[0], ldx)
+            call(*head, a + i * step, ld, at(x, i), ldx)
 
     def potrf(self, uplo: int, a: Any, info: Any) -> None:
         items, n, _ = a.shape
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (uplo, n, self.type, address(a) + i * a.strides[0], n, self.type)
-
-        self._any_type("xpotrf", items, arguments, info)
+        self._any_type("xpotrf", items, lambda i: (uplo, n, self.type, at(a, i), n, self.type), info)
 
     def potrf_batched(self, uplo: int, a: Any, info: Any) -> None:
         items, n, _ = a.shape
         (table,) = self.tables(a)
-        getattr(self.module, f"{self.letter}potrf_batched")(
-            self.handle, uplo, n, address(table), n, address(info), items
-        )  # fmt: skip
+        getattr(self.module, f"{self.letter}potrf_batched")(self.handle, uplo, n, at(table), n, at(info), items)
 
     def potrs(self, uplo: int, a: int, step: int, ld: int, x: Any, info: Any) -> None:
         items, k, n = x.shape
         for i in range(items):
             self.module.xpotrs(
-                self.handle, self.parameters, uplo, n, k, self.type, a + i * step, ld, self.type,
-                address(x) + i * x.strides[0], n, address(info) + 4 * i,
+                self.handle, self.parameters, uplo, n, k, self.type, a + i * step, ld, self.type, at(x, i), n, at(info) + 4 * i
             )  # fmt: skip
 
     # QR ---------------------------------------------------------------------------------------------------------
 
     def geqrf(self, a: Any, tau: Any, info: Any) -> None:
         items, n, m = a.shape
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (m, n, self.type, address(a) + i * a.strides[0], m, self.type, address(tau) + i * tau.strides[0], self.type)
-
-        self._any_type("xgeqrf", items, arguments, info)
+        t = self.type
+        self._any_type("xgeqrf", items, lambda i: (m, n, t, at(a, i), m, t, at(tau, i), t), info)
 
     def geqrf_batched(self, a: Any, tau: Any) -> None:
-        module, handle = self.blas()
         items, n, m = a.shape
         matrices, factors = self.tables(a, tau)
         wrong = np.zeros(1, np.int32)
-        getattr(module, f"{self.letter}geqrf_batched")(
-            handle, m, n, address(matrices), m, address(factors), wrong.ctypes.data, items
-        )  # fmt: skip
+        self._batched("geqrf_batched", m, n, at(matrices), m, at(factors), wrong.ctypes.data, items)
         _expect(wrong, "geqrf_batched")
 
     def orgqr(self, a: Any, k: int, tau: Any, info: Any) -> None:
         """Orthonormal columns in the place of k reflectors."""
         items, columns, m = a.shape
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (m, columns, k, address(a) + i * a.strides[0], m, address(tau) + i * tau.strides[0])
-
-        self._of_type(self._own("orgqr", "ungqr"), items, arguments, info)
+        self._of_type(self._own("orgqr", "ungqr"), items, lambda i: (m, columns, k, at(a, i), m, at(tau, i)), info)
 
     def ormqr(self, op: int, a: Any, tau: Any, x: Any, info: Any) -> None:
         """The product of Q, or its adjoint, with x, in the place of x."""
         items, k, m = x.shape
         count = tau.shape[1]
-
-        def arguments(i: int) -> tuple[int, ...]:
-            at, scale, side = (address(y) + i * y.strides[0] for y in (a, tau, x))
-            return (LEFT, op, m, k, count, at, m, scale, side, m)
-
-        self._of_type(self._own("ormqr", "unmqr"), items, arguments, info)
+        name = self._own("ormqr", "unmqr")
+        self._of_type(name, items, lambda i: (LEFT, op, m, k, count, at(a, i), m, at(tau, i), at(x, i), m), info)
 
     def gels_batched(self, a: Any, x: Any, info: Any) -> None:
-        module, handle = self.blas()
         items, n, m = a.shape
         matrices, sides = self.tables(a, x)
         wrong = np.zeros(1, np.int32)
-        getattr(module, f"{self.letter}gels_batched")(
-            handle, PLAIN, m, n, x.shape[1], address(matrices), m, address(sides), m, wrong.ctypes.data, address(info), items
+        self._batched(
+            "gels_batched", PLAIN, m, n, x.shape[1], at(matrices), m, at(sides), m, wrong.ctypes.data, at(info), items
         )  # fmt: skip
         _expect(wrong, "gels_batched")
 
@@ -255,98 +232,64 @@ class Solver(Stacks):
 
     def syevd(self, vectors: bool, uplo: int, a: Any, w: Any, info: Any) -> None:
         items, n, _ = a.shape
-        real = DATA_TYPES[self.real.name]
-
-        def arguments(i: int) -> tuple[int, ...]:
-            at, values = address(a) + i * a.strides[0], address(w) + i * w.strides[0]
-            return (int(vectors), uplo, n, self.type, at, n, real, values, self.type)
-
-        self._any_type("xsyevd", items, arguments, info)
+        t, real = self.type, DATA_TYPES[self.real.name]
+        self._any_type("xsyevd", items, lambda i: (int(vectors), uplo, n, t, at(a, i), n, real, at(w, i), t), info)
 
     def syev_batched(self, vectors: bool, uplo: int, a: Any, w: Any, info: Any) -> None:
         items, n, _ = a.shape
-        real = DATA_TYPES[self.real.name]
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (int(vectors), uplo, n, self.type, address(a), n, real, address(w), self.type)
-
-        self._any_type("xsyev_batched", 1, arguments, info, after=(items,))
+        t, real = self.type, DATA_TYPES[self.real.name]
+        self._any_type("xsyev_batched", 1, lambda i: (int(vectors), uplo, n, t, at(a), n, real, at(w), t), info, after=(items,))
 
     def syevj(self, vectors: bool, uplo: int, a: Any, w: Any, info: Any, *, batched: bool) -> None:
         items, n, _ = a.shape
-        rotations = _syevj_infos.get(self.module, self.settings.device)
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (int(vectors), uplo, n, address(a) + i * a.strides[0], n, address(w) + i * w.strides[0])
-
-        name = self._own("syevj", "heevj")
-        if batched:
-            self._of_type(f"{name}_batched", 1, arguments, info, after=(rotations, items))
-        else:
-            self._of_type(name, items, arguments, info, after=(rotations,))
+        after = (_syevj_infos.get(self.module, self.settings.device), *((items,) if batched else ()))
+        name = self._own("syevj", "heevj") + ("_batched" if batched else "")
+        calls = 1 if batched else items
+        self._of_type(name, calls, lambda i: (int(vectors), uplo, n, at(a, i), n, at(w, i)), info, after=after)
 
     def geev(self, a: Any, w: Any, v: Any, info: Any) -> None:
         """Eigenvalues, always complex; vectors of the matrices' own type, pairs packed, unless v is None."""
         items, n, _ = a.shape
-        values = DATA_TYPES[w.dtype.name]
-
-        def arguments(i: int) -> tuple[int, ...]:
-            right = 0 if v is None else address(v) + i * v.strides[0]
-            return (
-                0, int(v is not None), n, self.type, address(a) + i * a.strides[0], n, values, address(w) + i * w.strides[0],
-                self.type, 0, n, self.type, right, n, self.type,
-            )  # fmt: skip
-
-        self._any_type("xgeev", items, arguments, info)
+        t, values, job = self.type, DATA_TYPES[w.dtype.name], int(v is not None)
+        self._any_type(
+            "xgeev", items, lambda i: (0, job, n, t, at(a, i), n, values, at(w, i), t, 0, n, t, at(v, i), n, t), info
+        )  # fmt: skip
 
     def gesvd(self, job: str, a: Any, s: Any, u: Any, vt: Any, info: Any) -> None:
         """For matrices with no fewer rows than columns; gives the adjoint of V."""
         items, n, m = a.shape
-        real = DATA_TYPES[self.real.name]
-
-        def arguments(i: int) -> tuple[int, ...]:
-            at, values = address(a) + i * a.strides[0], address(s) + i * s.strides[0]
-            left, right = (0 if x is None else address(x) + i * x.strides[0] for x in (u, vt))
-            rows = n if vt is None else vt.shape[2]
-            head = (ord(job), ord(job), m, n, self.type, at, m, real, values)
-            return (*head, self.type, left, m, self.type, right, rows, self.type)
-
-        self._any_type("xgesvd", items, arguments, info)
+        t, real, jobs = self.type, DATA_TYPES[self.real.name], (ord(job), ord(job))
+        rows = n if vt is None else vt.shape[2]
+        self._any_type(
+            "xgesvd", items, lambda i: (*jobs, m, n, t, at(a, i), m, real, at(s, i), t, at(u, i), m, t, at(vt, i), rows, t), info
+        )  # fmt: skip
 
     def gesvdj(self, vectors: bool, thin: bool, a: Any, s: Any, u: Any, v: Any, info: Any) -> None:
         """Gives V itself. u and v are written to in any case."""
         items, n, m = a.shape
-        rotations = _gesvdj_infos.get(self.module, self.settings.device)
-
-        def arguments(i: int) -> tuple[int, ...]:
-            at, values, left, right = (address(x) + i * x.strides[0] for x in (a, s, u, v))
-            return (int(vectors), int(thin), m, n, at, m, values, left, m, right, n)
-
-        self._of_type("gesvdj", items, arguments, info, after=(rotations,))
+        after = (_gesvdj_infos.get(self.module, self.settings.device),)
+        jobs = int(vectors), int(thin)
+        self._of_type(
+            "gesvdj", items, lambda i: (*jobs, m, n, at(a, i), m, at(s, i), at(u, i), m, at(v, i), n), info, after=after
+        )  # fmt: skip
 
     def gesvdj_batched(self, vectors: bool, a: Any, s: Any, u: Any, v: Any, info: Any) -> None:
         """The same in one call, with square u and v."""
         items, n, m = a.shape
-        rotations = _gesvdj_infos.get(self.module, self.settings.device)
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (int(vectors), m, n, address(a), m, address(s), address(u), m, address(v), n)
-
-        self._of_type("gesvdj_batched", 1, arguments, info, after=(rotations, items))
+        after = (_gesvdj_infos.get(self.module, self.settings.device), items)
+        self._of_type(
+            "gesvdj_batched", 1, lambda i: (int(vectors), m, n, at(a), m, at(s), at(u), m, at(v), n), info, after=after
+        )  # fmt: skip
 
     def gesvda(self, vectors: bool, a: Any, s: Any, u: Any, v: Any, info: Any) -> None:
         """For matrices with no fewer rows than columns; gives V itself."""
         items, n, m = a.shape
-        size = self.dtype.itemsize
-
-        def arguments(i: int) -> tuple[int, ...]:
-            return (
-                int(vectors), n, m, n, address(a), m, a.strides[0] // size, address(s), s.strides[0] // self.real.itemsize,
-                address(u), m, u.strides[0] // size, address(v), n, v.strides[0] // size,
-            )  # fmt: skip
-
+        steps = [x.strides[0] // x.itemsize for x in (a, s, u, v)]
+        arguments = (
+            int(vectors), n, m, n, at(a), m, steps[0], at(s), steps[1], at(u), m, steps[2], at(v), n, steps[3],
+        )  # fmt: skip
         # The norm of what is left over would have to be waited for.
-        self._of_type("gesvda_strided_batched", 1, arguments, info, after=(0, items), unasked=1)
+        self._of_type("gesvda_strided_batched", 1, lambda i: arguments, info, after=(0, items), unasked=1)
 
 
 def _expect(wrong: np.ndarray[Any, Any], routine: str) -> None:

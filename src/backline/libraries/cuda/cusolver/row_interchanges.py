@@ -44,21 +44,10 @@ _kernels: dict[Any, Any] = {}  # by the CuPy that compiled it
 
 
 def permutation(pivots: Any, n: int, *, backwards: bool) -> Any:
-    """The row that each row comes from.
+    """The row that each of n rows comes from: int32 of shape (items, n), what `take_along_axis` wants.
 
-    Parameters
-    ----------
-    pivots
-        Of int32 and shape (items, count), counted from 1, in one piece: row i was interchanged with row ``pivots[i]``.
-    n
-        Rows.
-    backwards
-        The last interchange first: the inverse permutation.
-
-    Returns
-    -------
-    cupy.ndarray
-        Shape (items, n), int32: what `take_along_axis` wants.
+    Pivots are int32 of shape (items, count), counted from 1, in one piece: row i was interchanged with row ``pivots[i]``.
+    `backwards`: the last interchange first, which gives the inverse permutation.
     """
     cupy = bindings.cupy()
     kernel = _kernels.get(cupy)

@@ -11,20 +11,10 @@ __all__ = ["singular"]
 
 
 def singular(s: Any, way: str, a: Any, vectors: bool, full: bool) -> tuple[Any, Any, Any, Any]:
-    """U, singular values, adjoint of V and info of finite matrices.
+    """U, singular values, adjoint of V and info of finite matrices (items, m, n), by the routines `s`.
 
-    Parameters
-    ----------
-    s
-        The routines.
-    way
-        "gesvdj", "gesvdj_batched", "gesvd", "gesvda"; MAGMA's is "gesdd".
-    a
-        Matrices (items, m, n).
-    vectors
-        Whether U and V are wanted; without, they are of no meaning.
-    full
-        Whether all of their columns are.
+    `way` is "gesvdj", "gesvdj_batched", "gesvd" or "gesvda"; MAGMA's is "gesdd". Without `vectors`, U and V are of no meaning;
+    `full`: whether all of their columns are wanted.
     """
     items, m, n = a.shape
     if way in ("gesvd", "gesvda") and m < n:

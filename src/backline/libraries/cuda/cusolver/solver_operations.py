@@ -18,7 +18,8 @@ from ....errors import BadValue, LinAlgError
 from ....problems.linalg_problem import LinalgProblem, not_finite
 from ....problems.memory_layout import matrix_layout
 from ...blas.lapack import BAD_PIVOTS, meaning
-from .matrix_stacks import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER, address
+from ..common.device_plan import at
+from .matrix_stacks import ADJOINT, LEFT, LOWER, PLAIN, RIGHT, TRANSPOSED, UPPER
 from .row_interchanges import permutation
 from .singular_values import singular
 
@@ -29,13 +30,7 @@ Arrays = dict[str, Any]
 
 
 def raise_first(op: str, infos: Any) -> None:
-    """Raise what the first info that is not 0 means.
-
-    Raises
-    ------
-    LinAlgError
-        There is one.
-    """
+    """Raise the `LinAlgError` that the first info that is not 0 means."""
     found = np.asarray(infos).reshape(-1)
     for item, info in enumerate(found):
         if info:
@@ -78,9 +73,8 @@ class Call:
         assert o is not None
         layout, ld = matrix_layout(o.shape[-2:], o.strides[-2:], size, o.aligned)
         if isinstance(step, int) and (layout == "F" or (layout == "C" and rows_too)):
-            return _Reading(address(self.arrays[role]), step, ld, layout == "C", None)
-        stack = self.s.stack(self.items(role))
-        return _Reading(address(stack), stack.strides[0], stack.shape[2], False, stack)
+            return _Reading(at(self.arrays[role]), step, ld, layout == "C", None)
+        return _reading(self.s.stack(self.items(role)))
 
     def batched(self, array: Any) -> Any:
         """(items, ...) as (*batch, ...)."""
@@ -153,7 +147,7 @@ class Call:
 
 
 def _reading(stack: Any) -> _Reading:
-    return _Reading(address(stack), stack.strides[0], stack.shape[2], False, stack)
+    return _Reading(at(stack), stack.strides[0], stack.shape[2], False, stack)
 
 
 def lu_factor(c: Call) -> tuple[Any, ...]:
@@ -303,7 +297,7 @@ def lstsq(c: Call) -> tuple[Any, ...]:
             s.geqrf(factored, tau, info)
             s.ormqr(ADJOINT if s.complex else TRANSPOSED, factored, tau, x, info)
             short = _zero_on_diagonal(c, factored[:, :, :n])
-            s.trsm(LEFT, UPPER, PLAIN, False, address(factored), factored.strides[0], m, x, rows=n, batched=many)
+            s.trsm(LEFT, UPPER, PLAIN, False, at(factored), factored.strides[0], m, x, rows=n, batched=many)
     else:
         # A^H = Q R, and X = Q times the solution of R^H Y = B.
         factored, x = s.empty(items, m, n), xp.zeros((items, k, n), s.dtype)
@@ -311,7 +305,7 @@ def lstsq(c: Call) -> tuple[Any, ...]:
         x[:, :, :m] = b.swapaxes(1, 2)
         s.geqrf(factored, tau, info)
         short = _zero_on_diagonal(c, factored[:, :, :m])
-        s.trsm(LEFT, UPPER, ADJOINT, False, address(factored), factored.strides[0], n, x, rows=m, batched=many)
+        s.trsm(LEFT, UPPER, ADJOINT, False, at(factored), factored.strides[0], n, x, rows=m, batched=many)
         s.ormqr(PLAIN, factored, tau, x, info)
     raise_first(p.op, xp.where(ok, short, NOT_FINITE).get())
     residuals = s.empty(0, dtype=s.real)

@@ -20,67 +20,47 @@ Version = tuple[int, ...] | None  # of cuSOLVER; None where its file does not te
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every threshold of the rules, in one place. b is the number of matrices, which are m x n, k that of right-hand sides.
+    """Every threshold of the rules, in one place. b is the number of matrices, which are m x n, k that of right-hand sides."""
 
-    Attributes
-    ----------
-    lu_two
-        Of two matrices each is factored by itself if n * n exceeds this times b.
-    lu_many
-        So with more of them: a factor of b, and whether the integer square root of b is another.
-    lu_older
-        An older rule: each by itself from this many rows on.
-    getrs_batch, getrs_size
-        Where cuSOLVER is preferred: each by itself for at most so many matrices, of at least this size.
-    solve_square
-        As many right-hand sides as rows: all in one call up to this size, else two triangular solves.
-    solve_tiny, solve_small, solve_middle
-        Other numbers of right-hand sides: sizes up to which three different rules hold.
-    solve_few
-        Up to this many matrices each may be solved by itself.
-    solve_small_sides, solve_small_any
-        Small: right-hand sides up to which, and size up to which, few matrices are solved each by itself.
-    solve_small_batched, solve_middle_sides
-        Right-hand sides up to which one call is better than triangular solves, small and middle.
-    trsm_batch, trsm_size
-        Triangular solves: each by itself for at most so many matrices, of at least this size.
-    qr_rows, qr_least, qr_divisor
-        All in one call up to so many rows, for at least so many matrices, and at least rows / divisor.
-    jacobi_batched
-        Largest matrix for which the Jacobi methods take a batch in one call.
-    syevj
-        Smallest and largest float32 matrix whose eigenvalues the Jacobi method finds sooner.
-    syev_batched, geev
-        Versions of cuSOLVER from which there are these routines.
-    """
-
+    # Of two matrices each is factored by itself if n * n exceeds this times b.
     lu_two: MappingProxyType[str, int] = field(
         default_factory=lambda: MappingProxyType({"float32": 8400, "complex64": 8400, "float64": 2200, "complex128": 2200})
     )
+    # So with more of them: a factor of b, and whether the integer square root of b is another.
     lu_many: MappingProxyType[str, tuple[int, bool]] = field(
         default_factory=lambda: MappingProxyType({
             "float32": (18600, False), "complex64": (18600, False), "float64": (16600, True), "complex128": (5200, True),
         })
     )  # fmt: skip
-    lu_older: int = 512
+    lu_older: int = 512  # an older rule: each by itself from this many rows on
+    # getrs_batch, getrs_size: where cuSOLVER is preferred: each by itself for at most so many matrices, of at least this size.
     getrs_batch: int = 2
     getrs_size: int = 64
-    solve_square: int = 16
+    solve_square: int = 16  # as many right-hand sides as rows: all in one call up to this size, else two triangular solves
+    # solve_tiny, solve_small, solve_middle: other numbers of right-hand sides: sizes up to which three different rules hold.
     solve_tiny: int = 8
     solve_small: int = 64
     solve_middle: int = 128
-    solve_few: int = 2
+    solve_few: int = 2  # up to this many matrices each may be solved by itself
+    # solve_small_sides, solve_small_any: small: right-hand sides up to which, and size up to which, few matrices are solved each
+    # by itself.
     solve_small_sides: int = 64
     solve_small_any: int = 32
+    # solve_small_batched, solve_middle_sides: right-hand sides up to which one call is better than triangular solves, small and
+    # middle.
     solve_small_batched: int = 8
     solve_middle_sides: int = 2
+    # trsm_batch, trsm_size: triangular solves: each by itself for at most so many matrices, of at least this size.
     trsm_batch: int = 8
     trsm_size: int = 64
+    # qr_rows, qr_least, qr_divisor: all in one call up to so many rows, for at least so many matrices, and at least rows /
+    # divisor.
     qr_rows: int = 256
     qr_least: int = 2
     qr_divisor: int = 16
-    jacobi_batched: int = 32
-    syevj: tuple[int, int] = (32, 512)
+    jacobi_batched: int = 32  # largest matrix for which the Jacobi methods take a batch in one call
+    syevj: tuple[int, int] = (32, 512)  # smallest and largest float32 matrix whose eigenvalues the Jacobi method finds sooner
+    # syev_batched, geev: versions of cuSOLVER from which there are these routines.
     syev_batched: tuple[int, int, int] = (11, 7, 1)
     geev: tuple[int, int, int] = (11, 7, 2)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +15,12 @@ from ....errors import BadValue
 from ....problems import Operand
 from ....problems.sparse_problem import GROUP, SparseProblem
 from ... import presence
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Refusal
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
+from ..common.descriptors import Descriptors
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, refuse_overlaps
+from ..common.device_plan import DevicePlan, at, prepared, refuse_overlaps_of_out
 from ..common.streams import current_stream
 
 __all__ = ["CuSPARSELt", "Recipe", "Value", "recipe", "refusal"]
@@ -33,26 +35,16 @@ FIRST = 1  # the sparse matrix is the first operand
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A dtype as cuSPARSELt has it.
+    """A dtype as cuSPARSELt has it."""
 
-    Attributes
-    ----------
-    number, result
-        CUDA's number of it, and of the product's dtype.
-    sparse, dense
-        Rows and columns of a sparse matrix are multiples of the first, those of others of the second.
-    compute
-        Name of the computation type.
-    columns
-        Whether the dense operand must lie column by column.
-    """
-
+    # number, result: CUDA's number of it, and of the product's dtype.
     number: int
     result: int
+    # sparse, dense: rows and columns of a sparse matrix are multiples of the first, those of others of the second.
     sparse: int
     dense: int
-    compute: str
-    columns: bool = False
+    compute: str  # name of the computation type
+    columns: bool = False  # whether the dense operand must lie column by column
 
 
 VALUES = {
@@ -64,48 +56,26 @@ VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Description of the computation for one Problem.
+    """Description of the computation for one Problem."""
 
-    Attributes
-    ----------
-    value
-        The dtype.
-    m, k, n
-        Sizes; `n` is filled up to a multiple of what the library takes.
-    order
-        How the dense operand lies: "C" or "F".
-    copies
-        Roles of the operands that are copied first, or after: how they lie is not among what the library takes.
-    leading
-        Elements from row to row (or column to column) of the dense operand and of the result.
-    attributes
-        Of the algorithm, by their names in the library; what is not here is left to it.
-    workspace
-        Whether the library is asked for the size of a workspace: only the plan made tells it.
-    """
-
-    value: Value
+    value: Value  # the dtype
+    # m, k, n: sizes; `n` is filled up to a multiple of what the library takes.
     m: int
     k: int
     n: int = 0
-    order: str = "C"
+    order: str = "C"  # how the dense operand lies: "C" or "F"
+    # Roles of the operands that are copied first, or after: how they lie is not among what the library takes.
     copies: tuple[str, ...] = ()
-    leading: tuple[int, int] = (0, 0)
+    leading: tuple[int, int] = (0, 0)  # elements from row to row (or column to column) of the dense operand and of the result
+    # Of the algorithm, by their names in the library; what is not here is left to it.
     attributes: tuple[tuple[str, int], ...] = ()
-    workspace: bool = False
+    workspace: bool = False  # whether the library is asked for the size of a workspace: only the plan made tells it
 
 
 def refusal(p: SparseProblem, device: tuple[int, int], version: int | None) -> str:
-    """Returns why cuSPARSELt does not support a Problem, or an empty string.
+    """Returns why cuSPARSELt does not support a Problem on a device with a capability, or an empty string.
 
-    Parameters
-    ----------
-    p
-        What is asked.
-    device
-        Compute capability.
-    version
-        The library's, as it numbers it: 800 for 0.8.0; None if it is not known.
+    `version` is the library's, as it numbers it: 800 for 0.8.0; None if it is not known.
     """
     if device < CAPABILITY:
         return f"sparse tensor cores take compute capability 8.0, and the device has {device[0]}.{device[1]}"
@@ -190,32 +160,22 @@ def _prepare(context: Any, problem: SparseProblem, algorithm: Algorithm) -> Devi
     device = index_of(problem)
     if algorithm.name == "empty":
         return DevicePlan(_empty(problem), device, problem.key, ())
-    lt, cupy = bindings.cusparseLt(), bindings.cupy()
+    lt = bindings.cusparseLt()
     made: dict[str, Callable[..., Callable[..., Any]]] = {
         "sparse.prune_2_4": _Prune, "sparse.compress": _Compress, "sparse.matmul": _Matmul, "sparse.search": _Search,
     }  # fmt: skip
+    run = partial(made[problem.op], problem, recipe(problem), device)
     try:
-        with cupy.cuda.Device(device):
-            run = made[problem.op](problem, recipe(problem), device)
+        return prepared(problem, run, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
     except lt.cuSPARSELtError as error:
         raise RuntimeError(f"cuSPARSELt: {error}") from error
-    return DevicePlan(run, device, f"cuSPARSELt, {problem.key}", (lt.cuSPARSELtError,))
 
 
-class CuSPARSELt(Library):
+class CuSPARSELt(BindingLibrary):
     """libcusparseLt, products with 2:4 sparse matrices on sparse tensor cores."""
 
+    modules = ("cusparseLt",)
     handlers: ClassVar = {SparseProblem: Handler(_algorithms, _prepare)}
-
-    def reason(self) -> str:
-        return bindings.reason("cupy", "cusparseLt")
-
-    def version(self) -> str | None:
-        version = presence.presence("cusparselt").version()
-        return None if version is None else str(version)
-
-    def details(self) -> dict[str, Any]:
-        return {"path": presence.presence("cusparselt").path} if self.available() else {}
 
 
 def _empty(p: SparseProblem) -> Callable[..., Any]:
@@ -268,46 +228,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-class _Descriptors:
-    """Descriptors, an algorithm and a plan of the library, which are freed with this."""
-
-    def __init__(self, lt: Any) -> None:
-        self.lt, self._process = lt, os.getpid()
-        self._held: list[tuple[Callable[[int], Any], int]] = []
-
-    def add(self, address: int, free: Callable[[int], Any]) -> int:
-        self._held.append((free, address))
-        return address
-
-    def sparse(self, handle: int, made: Recipe) -> int:
-        address = self.lt.structured_descriptor_init(
-            handle, made.m, made.k, made.k, ALIGNMENT, made.value.number, ROWS, self.lt.Sparsity.SPARSITY_50_PERCENT
-        )
-        return self.add(address, self.lt.mat_descriptor_destroy)
-
-    def dense(self, handle: int, rows: int, columns: int, leading: int, number: int) -> int:
-        address = self.lt.dense_descriptor_init(handle, rows, columns, leading, ALIGNMENT, number, ROWS)
-        return self.add(address, self.lt.mat_descriptor_destroy)
-
-    # When the interpreter ends, the names of modules are gone.
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid) -> None:
-        if finalizing() or self._process != process():
-            return
-        while self._held:
-            free, address = self._held.pop()
-            free(address)
-
-
 class _Step:
     """Base of what runs: a matrix's descriptor and the operand it is about."""
 
     def __init__(self, p: SparseProblem, made: Recipe, device: int) -> None:
         self.p, self.recipe, self.device = p, made, device
         self.lt = bindings.cusparseLt()
-        held = _handle(self.lt, device)
-        self.handle, self.lock = held.address, held.lock
-        self.descriptors = _Descriptors(self.lt)
-        self.matrix = self.descriptors.sparse(self.handle, made)
+        library = _handle(self.lt, device)
+        self.handle, self.lock = library.address, library.lock
+        self.held = Descriptors()
+        address = self.lt.structured_descriptor_init(
+            self.handle, made.m, made.k, made.k, ALIGNMENT, made.value.number, ROWS, self.lt.Sparsity.SPARSITY_50_PERCENT
+        )
+        self.matrix = self.held.add(address, self.lt.mat_descriptor_destroy)
+
+    def dense(self, rows: int, columns: int, leading: int, number: int) -> int:
+        """The descriptor of a dense matrix."""
+        address = self.lt.dense_descriptor_init(self.handle, rows, columns, leading, ALIGNMENT, number, ROWS)
+        return self.held.add(address, self.lt.mat_descriptor_destroy)
 
     def input(self, array: Any) -> Any:
         """The operand as the descriptor has it: rows without gaps, at an address that the library takes."""
@@ -354,11 +292,11 @@ class _Matmul(_Step):
 
     def __init__(self, p: SparseProblem, made: Recipe, device: int) -> None:
         super().__init__(p, made, device)
-        lt, value, handle, held = self.lt, made.value, self.handle, self.descriptors
+        lt, value, handle, held = self.lt, made.value, self.handle, self.held
         first, second = made.leading
         rows, columns, turned = (made.k, made.n, PLAIN) if made.order == "C" else (made.n, made.k, TRANSPOSED)
-        b = held.dense(handle, rows, columns, first, value.number)
-        d = held.dense(handle, made.m, made.n, second, value.result)
+        b = self.dense(rows, columns, first, value.number)
+        d = self.dense(made.m, made.n, second, value.result)
         compute = getattr(lt.ComputeType, value.compute)
         self.product = held.add(
             lt.matmul_descriptor_init(handle, PLAIN, turned, self.matrix, b, d, d, compute), lt.matmul_descriptor_destroy
@@ -377,9 +315,7 @@ class _Matmul(_Step):
 
     def __call__(self, *arrays: Any) -> Any:
         p = self.p
-        if self.out is not None:
-            others = [(a, o) for i, (a, o) in enumerate(zip(arrays, p.operands, strict=True)) if i != self.out]
-            refuse_overlaps(arrays[self.out], p.operands[self.out], others)
+        refuse_overlaps_of_out(p, arrays)
         result = self.run(arrays, self.lt.matmul)
         if self.out is None:
             return result[:, : p.n].copy() if self.recipe.n != p.n else result
@@ -437,4 +373,4 @@ class _Search(_Matmul):
 
 
 def _misaligned(array: Any) -> bool:
-    return bool(int(array.data.ptr) % ALIGNMENT)
+    return bool(at(array) % ALIGNMENT)

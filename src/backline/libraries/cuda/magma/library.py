@@ -16,15 +16,15 @@ import numpy as np
 
 from ....errors import BackendUnavailable
 from ....problems.linalg_problem import LinalgProblem
-from ...base import Algorithm, Handler, Library, Refusal
+from ...base import Algorithm, Handler, Planner, Refusal
 from ...presence import presence
 from ..common import bindings
+from ..common.binding_library import BindingLibrary
 from ..common.device_facts import index_of
-from ..common.device_plan import DevicePlan
-from ..common.library_facts import details, version_of
+from ..common.device_plan import DevicePlan, at
 from ..common.streams import current_stream
 from ..cusolver.library import finish, refuse_outputs
-from ..cusolver.matrix_stacks import Settings, Stacks, address
+from ..cusolver.matrix_stacks import Settings, Stacks
 from ..cusolver.routine_table import LARGEST, LETTER, Recipe
 from ..cusolver.solver_operations import OPERATIONS, Call
 
@@ -98,18 +98,7 @@ def listed(problem: LinalgProblem, exports: Any) -> Iterator[Algorithm | Refusal
 
 
 class Native:
-    """The loaded library.
-
-    Parameters
-    ----------
-    path
-        Its file.
-
-    Attributes
-    ----------
-    integer
-        What it was built to count with: NumPy's int32 or int64.
-    """
+    """The loaded library. `integer` is what it was built to count with: NumPy's int32 or int64."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
@@ -125,13 +114,7 @@ class Native:
         return hasattr(self.library, name)
 
     def start(self) -> None:
-        """Initialise it, once in a process.
-
-        Raises
-        ------
-        BackendUnavailable
-            It does not: there is no device it can use.
-        """
+        """Initialise it, once in a process; raises `BackendUnavailable` where there is no device it can use."""
         with self._lock:
             if not self._started:
                 status = self.library.magma_init()
@@ -197,7 +180,7 @@ class _Routines(Stacks):
         self._when_ready()
         for i in range(items):
             found = self._integers(min(m, n))
-            infos[i] = self._checked("getrf", m, n, _there(address(a) + i * a.strides[0]), m, found)
+            infos[i] = self._checked("getrf", m, n, _there(at(a, i)), m, found)
             rows[i] = found
         self._until_done()
         pivots[...], info[...] = self.xp.asarray(rows), self.xp.asarray(infos)
@@ -210,7 +193,7 @@ class _Routines(Stacks):
         integer = self.native.integer
         rows, infos = self.xp.zeros(pivots.shape, integer), self.xp.zeros(info.shape, integer)
         matrices, interchanges = self.tables(a, rows)
-        tables = _there(address(matrices)), _there(address(interchanges)), _there(address(infos))
+        tables = _there(at(matrices)), _there(at(interchanges)), _there(at(infos))
         try:
             self._call("getrf_batched", m, n, tables[0], m, tables[1], tables[2], items, queue)
             self._until_done()
@@ -223,7 +206,7 @@ class _Routines(Stacks):
         self._when_ready()
         rows = pivots.get().astype(self.native.integer)
         for i in range(items):
-            there = _there(address(x) + i * x.strides[0])
+            there = _there(at(x, i))
             self._checked("getrs", _Enum(OP[op]), n, k, _there(lu + i * step), ld, rows[i], there, n)
         self._until_done()
 
@@ -232,7 +215,7 @@ class _Routines(Stacks):
         self._when_ready()
         factors = np.zeros(tau.shape, self.dtype)
         for i in range(items):
-            self._checked("geqrf", m, n, _there(address(a) + i * a.strides[0]), m, factors[i])
+            self._checked("geqrf", m, n, _there(at(a, i)), m, factors[i])
         self._until_done()
         tau[...] = self.xp.asarray(factors)
 
@@ -244,12 +227,12 @@ class _Routines(Stacks):
         head = (_Enum(VECTORS if vectors else NO_VECTORS), _Enum(UPLO[uplo]), n)
         work, rwork, iwork = np.zeros(1, self.dtype), np.zeros(1, self.real), self._integers(1)
         asked = (rwork, -1) if self.complex else ()
-        self._checked("syevd", *head, _there(address(a)), n, values[0], beside, n, work, -1, *asked, iwork, -1)
+        self._checked("syevd", *head, _there(at(a)), n, values[0], beside, n, work, -1, *asked, iwork, -1)
         work, rwork = (np.zeros(_size(x), x.dtype) for x in (work, rwork))
         iwork = self._integers(int(iwork[0]))
         real = (rwork, len(rwork)) if self.complex else ()
         for i in range(items):
-            there = _there(address(a) + i * a.strides[0])
+            there = _there(at(a, i))
             infos[i] = self._checked(
                 "syevd", *head, there, n, values[i], beside, n, work, len(work), *real, iwork, len(iwork)
             )  # fmt: skip
@@ -303,7 +286,7 @@ def _prepare(magma: MAGMA, problem: LinalgProblem, algorithm: Algorithm) -> Devi
     return DevicePlan(partial(_run, problem, settings, native), device, f"MAGMA {algorithm.name}", ())
 
 
-class MAGMA(Library):
+class MAGMA(BindingLibrary):
     """libmagma, a user's own."""
 
     handlers: ClassVar = {LinalgProblem: Handler(_algorithms, _prepare)}
@@ -313,10 +296,10 @@ class MAGMA(Library):
         self._lock = Lock()
 
     def reason(self) -> str:
-        return presence("magma").reason() or bindings.reason("cupy")
+        return presence("magma").reason() or super().reason()
 
-    def version(self) -> str | None:
-        return version_of("magma")
+    def context(self, planner: Planner) -> MAGMA:
+        return self
 
     def native(self) -> Native:
         """The library, loaded when it is first needed."""
@@ -326,6 +309,3 @@ class MAGMA(Library):
             if self._native is None or self._native[0] != path:
                 self._native = path, Native(path)
             return self._native[1]
-
-    def details(self) -> dict[str, Any]:
-        return details("magma")

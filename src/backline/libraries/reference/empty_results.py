@@ -1,4 +1,4 @@
-"""Results of linear algebra where there is nothing to compute: no routine is called for them."""
+"""Results of linear algebra where there is nothing to compute, over an array namespace: no routine is called for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ....problems.linalg_problem import LinalgProblem
+from ...problems.linalg_problem import LinalgProblem
 
 __all__ = ["empty"]
 
@@ -37,7 +37,7 @@ def empty(p: LinalgProblem, arrays: dict[str, Any], xp: Any) -> tuple[Any, ...]:
         return zeros(*sides), *info
     if op == "qr":
         if mode == "r":
-            return xp.empty((0,), p.dtype), zeros(least, n)
+            return xp.zeros((0,), p.dtype), zeros(least, n)
         return (identity(m), zeros(m, n)) if mode == "complete" else (zeros(m, least), zeros(least, n))
     if op in ("eigh", "eigvalsh", "svdvals"):
         return zeros(least, dtype=real), *((zeros(n, n),) if op == "eigh" else ())
@@ -49,8 +49,8 @@ def empty(p: LinalgProblem, arrays: dict[str, Any], xp: Any) -> tuple[Any, ...]:
         u, vh = (identity(m), identity(n)) if full else (zeros(m, least), zeros(least, n))
         return u, zeros(least, dtype=real), vh
     vector = p.parameter("vector", False)
-    residuals = xp.empty((0,), real)
+    residuals = xp.zeros((0,), real)
     if m > n:
         b = xp.abs(arrays["b"]) ** 2
         residuals = xp.broadcast_to(b.sum(axis=-1)[..., None] if vector else b.sum(axis=-2), (*p.batch, k)).astype(real)
-    return zeros(*((n,) if vector else (n, k))), residuals, xp.empty((0,), np.int64), xp.empty((0,), real)
+    return zeros(*((n,) if vector else (n, k))), residuals, xp.zeros((0,), np.int64), xp.zeros((0,), real)
