@@ -18,7 +18,7 @@ struct Operation {
     PyObject *dict;      // __doc__, __signature__, __module__ and what Python tools hang on functions
     PyObject *name;
     PyObject *parameters;  // tuple of names, in the order of the signature
-    PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised
+    PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised; None leaves such calls to `general`
     PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
     PyObject *weakrefs;
     PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
@@ -140,6 +140,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     }
     uint64_t hash = s.hash();
     if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) {
+        if (plan.get() == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
         if (tracer) return traced(self, tracer.get(), plan.get(), s, args, nargsf, kwnames);
         return run_plan(plan.get(), s, args, nargsf, kwnames, self->bound);
     }
@@ -165,6 +166,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
             else memo_put(s, hash, made.get(), raw, now.get(), s.foreign ? age : memo_age());
         }
     }
+    if (made.get() == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
     if (tracer) return traced(self, tracer.get(), made.get(), s, args, nargsf, kwnames);
     return run_plan(made.get(), s, args, nargsf, kwnames, self->bound);
 }

@@ -54,7 +54,7 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
     name = name.removeprefix("backline.")
     if name not in operations:
         import_operations()
-    if name in composites:
+    if name in composites and name not in operations:
         parts = " and ".join(composites[name])
         raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"explain {parts}, or trace() a run of it")
     if name not in operations:

@@ -20,6 +20,7 @@ __all__ = [
     "dtype_given",
     "enough_memory",
     "flag",
+    "is_matrix",
     "matrices",
     "matrix",
     "no_check",
@@ -174,3 +175,10 @@ def matrices(where: str, A: Any, *, square: bool = False) -> Array:
     if square and array.shape[-1] != array.shape[-2]:
         raise not_square(where, "A", tuple(array.shape))
     return array
+
+
+def is_matrix(value: Any, *, square: bool = False) -> bool:
+    """Tells if a value is a NumPy array of matrices with elements, of numbers that linear algebra takes."""
+    if not isinstance(value, np.ndarray) or value.dtype.name not in FLOATS or value.ndim < 2 or not value.size:
+        return False
+    return not square or value.shape[-1] == value.shape[-2]

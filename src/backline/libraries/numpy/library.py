@@ -24,6 +24,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.neural_problem import NeuralProblem
+from ...problems.norm_problem import NormProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.result_tuples import (
     QR,
@@ -42,6 +43,7 @@ from ...problems.result_tuples import (
 from ...problems.rnn_problem import RnnProblem
 from ...problems.sparse_problem import SparseProblem
 from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
+from ..kernels.norm_loops import norm_algorithms, prepare_norm
 from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..reference import (
     numpy_threads,
@@ -82,6 +84,8 @@ def _linalg_algorithms(problem: LinalgProblem, threads: int) -> Listed:
     driver = problem.parameter("driver")
     if problem.dtype.name not in FLOATS:
         yield Refusal("numpy", "linalg", f"NumPy has no linear algebra of {problem.dtype.name}")
+    elif _reference(problem) is None:
+        yield Refusal("numpy", "linalg", f"NumPy's {problem.op} is made of other operations")
     elif driver not in (None, "gesdd", "gelsd"):
         yield Refusal("numpy", "linalg", f"the call asks for driver={driver!r}; NumPy has gesdd and gelsd")
     else:
@@ -190,9 +194,17 @@ def _convolution(p: ConvProblem, name: str) -> Callable[..., Any]:
     return run
 
 
-def _linalg(p: LinalgProblem, algorithm: str) -> Callable[..., Any]:
+def _reference(p: LinalgProblem) -> Callable[..., Any] | None:
     name = p.op.rpartition(".")[2]
-    solve = getattr(reference_indefinite if name in reference_indefinite.__all__ else reference_linalg, name)
+    found: Callable[..., Any] | None = getattr(
+        reference_indefinite if name in reference_indefinite.__all__ else reference_linalg, name, None
+    )
+    return found
+
+
+def _linalg(p: LinalgProblem, algorithm: str) -> Callable[..., Any]:
+    solve = _reference(p)
+    assert solve is not None
     index = {o.role: i for i, o in enumerate(p.operands)}
     outs = sorted(r for r in index if r.startswith("out"))
     keywords = {k: v for k, v in p.parameters if k not in ("vector",)}
@@ -267,6 +279,7 @@ class NumPy(Library):
         ),
         MultiHeadProblem: _handler(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
         NeuralProblem: _handler(reference_neural.algorithms, reference_neural.prepare),
+        NormProblem: _handler(norm_algorithms, prepare_norm),
         EinsumProblem: _handler(
             lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
         ),
