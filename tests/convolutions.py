@@ -70,15 +70,15 @@ class Exact:
     def relu(self) -> Exact:
         return Exact(np.maximum(self.value, 0), self.size, self.terms)
 
-    def bound(self) -> Array:
+    def bound(self, dtype: str = "float32") -> Array:
         """Of rounding errors, for each element."""
-        n, u = self.terms + 4, roundoff(np.dtype(np.float32))
-        return 1.01 * n * u / (1 - n * u) * self.size + n * smallest(np.dtype(np.float32)) * 4
+        n, u = self.terms + 4, roundoff(np.dtype(dtype))
+        return 1.01 * n * u / (1 - n * u) * self.size + n * smallest(np.dtype(dtype)) * 4
 
-    def check(self, result: Array, what: str, *, of_largest: float = 0.0) -> None:
+    def check(self, result: Array, what: str, *, of_largest: float = 0.0, dtype: str = "float32") -> None:
         """Within the bound, or within a part of the largest result there could be."""
-        assert result.dtype == np.float32, what
-        bound = self.bound() + (of_largest * self.size.max() if self.size.size else 0)
+        assert result.dtype == np.dtype(dtype), what
+        bound = self.bound(dtype) + (of_largest * self.size.max() if self.size.size else 0)
         assert_close(result, self.value, bound, what)
 
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import backline
 from backline.errors import BadType, BadValue
-from backline.libraries import capability
 from backline.libraries.blas import im2col
 from backline.libraries.reference import reference_conv
 from backline.ops import convolution as ops
@@ -294,8 +293,7 @@ def test_sizes_that_threads_share(library: str, case: str, dtype: str, rng: np.r
             exact.check(result, x.dtype, f"{name}, {images} images, {weights} weights")
         if library != "numpy":
             listed = algorithms(library, problem_of("nn.functional.conv2d", a, b, **kwargs))
-            name = "depthwise" if "depthwise" in case else "im2col"
-            assert [(alg.name, alg.threads) for alg in listed] == [(name, 2), (name, 1)]
+            assert [(alg.name, alg.threads) for alg in listed] == [("im2col", 2), ("im2col", 1)]
 
 
 @pytest.mark.parametrize("library", BLAS)
@@ -319,25 +317,6 @@ def test_blocks_of_any_size(library: str, rng: np.random.Generator, monkeypatch:
                 laid = tuple(layout(a) if isinstance(a, np.ndarray) else a for a in args)
                 for name, result in run_each(library, name_of(op), *laid, **kwargs):
                     exact.check(result, x.dtype, f"{op.__name__}, {name}, blocks of {size} bytes")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.cpu_kernel
-@pytest.mark.parametrize("word", ["default", "avx2", "avx512"])
-def test_depthwise_kernels_for_every_processor(word: str, dtype: str, rng: np.random.Generator) -> None:
-    """Channels past, at and below whole vectors; the cap decides which kernel runs, and all are right."""
-    if not capability.allows(word):
-        pytest.skip(f"this processor has no {word}")
-    for channels in (3, 16, 37, 70):
-        x, w = (random_array(rng, shape, dtype_of(dtype)) for shape in ((2, channels, 6, 7), (channels, 1, 3, 3)))
-        for kwargs in ({"padding": 1}, {"stride": 2, "padding": (2, 1)}, {"dilation": (1, 2)}):
-            exact = exact_conv(x, w, groups=channels, **kwargs)
-            for layout in (np.copy, channels_last):
-                with backline.backends.cpu.flags(capability=word):
-                    results = list(run_each("openblas", "nn.functional.conv2d", layout(x), w, groups=channels, **kwargs))
-                assert any("depthwise" in name for name, _ in results)
-                for name, result in results:
-                    exact.check(result, x.dtype, f"{name}, {word}")
 
 
 def test_the_reference_in_pieces(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_composites_say_what_they_are_made_of(op: object, part: str) -> None:
 ])  # fmt: skip
 def test_what_one_library_computes_whole(op: object, algorithms: set[str]) -> None:
     need("openblas")
-    with backline.backends.flags(only=("openblas", "numpy")):
+    with backline.backends.flags(only=("openblas", "kernels")):
         assert backline.explain(op, A).algorithm in algorithms
 
 

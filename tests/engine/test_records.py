@@ -260,6 +260,90 @@ def test_an_import_with_one_bad_line_takes_nothing(tmp_path: Path) -> None:
     assert record_store.every() == []
 
 
+# Records of earlier versions --------------------------------------------------------------------------------------------------
+
+
+def of_before(**changes: Any) -> TuningRecord:
+    """A record with keys of algorithms that have other names now; no version is known of the library that they are of now."""
+    old = {"numpy.compiled@n": 4e-6, "numpy.compiled@1": 5e-6, "numpy.loops@1": 9e-6}
+    base = made(
+        key="relu_grad f32 256x1024 256x1024", medians=old, minima={k: s / 2 for k, s in old.items()}, runs=dict.fromkeys(old, 50),
+        errors=dict.fromkeys(old, 0.0), winner="numpy.compiled@n", covered=tuple(sorted(old)),
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def test_a_record_of_before_is_read_under_the_names_of_now(file: Path) -> None:
+    old = of_before(rejected={"numpy.compiled@1": "it failed"})
+    found = parse(old.line())
+    assert dict(found.medians) == {"kernels.compiled@n": 4e-6, "kernels.compiled@1": 5e-6, "numpy.loops@1": 9e-6}
+    assert dict(found.minima) == {k: s / 2 for k, s in found.medians.items()} and {*found.runs} == {*found.errors} == {*found.medians}
+    assert (found.winner, found.rejected) == ("kernels.compiled@n", {"kernels.compiled@1": "it failed"})
+    assert found.covered == ("kernels.compiled@1", "kernels.compiled@n", "numpy.loops@1")
+    assert found.versions == old.versions and parse(found.line()) == found
+
+
+DEPTHWISE = "conv f32 8x32x112x112 32x1x3x3 padding=1x1 groups=32"
+
+
+def test_of_several_names_that_are_one_now_the_shortest_time_stays() -> None:
+    """The loop of depthwise convolutions was in the lists of three libraries."""
+    medians = {"mkl.depthwise@n": 3e-3, "openblas.depthwise@n": 2e-3, "blis.depthwise@n": 4e-3, "onednn.nhwc@n": 5e-3, "blis.depthwise@1": 6e-3}
+    old = made(
+        key=DEPTHWISE, medians=medians, minima={k: s / 2 for k, s in medians.items()}, runs={k: i + 1 for i, k in enumerate(medians)},
+        errors={"mkl.depthwise@n": 1e-7, "openblas.depthwise@n": 3e-7, "blis.depthwise@n": float("inf")}, left={"mkl": "0.1 s to load"},
+        rejected={"mkl.depthwise@1": "it failed"}, covered=tuple(sorted({*medians, "mkl.depthwise@1"})), winner="mkl.depthwise@n",
+        versions={"mkl": "1", "openblas": "1", "blis": "1", "onednn": "1"},
+    )  # fmt: skip
+    found = parse(old.line())
+    assert found == replace(
+        old, medians={"kernels.depthwise@n": 2e-3, "kernels.depthwise@1": 6e-3, "onednn.nhwc@n": 5e-3},
+        minima={"kernels.depthwise@n": 1e-3, "kernels.depthwise@1": 3e-3, "onednn.nhwc@n": 2.5e-3},
+        runs={"kernels.depthwise@n": 2, "kernels.depthwise@1": 5, "onednn.nhwc@n": 4}, errors={"kernels.depthwise@n": float("inf")},
+        rejected={"kernels.depthwise@1": "it failed"}, winner="kernels.depthwise@n",
+        covered=("kernels.depthwise@1", "kernels.depthwise@n", "onednn.nhwc@n"),
+    )  # fmt: skip
+
+
+def test_a_tuning_file_of_before_decides_on_a_loop_that_was_in_several_lists(file: Path) -> None:
+    """Also where none of the libraries that listed it is of the version of then."""
+    x, w = np.ones((8, 32, 112, 112), np.float32), np.ones((32, 1, 3, 3), np.float32)
+    medians = {"mkl.depthwise@n": 2e-6, "openblas.depthwise@n": 3e-6, "mkl.depthwise@1": 4e-6, "onednn.nhwc@n": 1e-6}
+    old = made(
+        key=DEPTHWISE, medians=medians, minima=medians, runs={}, errors={}, covered=tuple(sorted(medians)), winner="mkl.depthwise@n",
+        versions=dict.fromkeys(("mkl", "openblas", "onednn"), "0"),
+    )  # fmt: skip
+    database.write(str(file), [old])
+    record_store.reload()
+    with backline.num_threads(2):
+        choice = backline.explain("nn.functional.conv2d", x, w, padding=1, groups=32)
+    assert (choice.library, choice.algorithm, choice.threads) == ("kernels", "depthwise", 2)
+    assert choice.candidates[0].seconds == 2e-6 and choice.basis.startswith("tuning record of 2026-11-21")
+
+
+@pytest.mark.parametrize("release", [np.__version__, "0.9"])
+def test_a_tuning_file_of_before_decides(file: Path, release: str) -> None:
+    """Also what was measured beside another NumPy: the loops are not its own any more."""
+    x = np.ones((256, 1024), np.float32)
+    database.write(str(file), [of_before(winner="numpy.compiled@1", versions={"numpy": release})])
+    record_store.reload()
+    with backline.num_threads(2):
+        choice = backline.explain("nn.grad.relu_input", x, x)
+    assert (choice.library, choice.algorithm, choice.threads) == ("kernels", "compiled", 2) and choice.chosen is not None
+    assert not choice.chosen.scaled and choice.candidates[0].seconds == 5e-6
+    assert choice.basis.startswith(f"tuning record of 2026-11-21, {3 if release == np.__version__ else 2} algorithms")
+    assert ("measured with numpy 0.9" in str(record_store.report()["dropped"])) == (release == "0.9")
+
+
+def test_what_was_exported_before_is_imported(tmp_path: Path) -> None:
+    exchange = tmp_path / "records.json"
+    exchange.write_text(of_before().line() + "\n")
+    assert record_store.import_from(str(exchange)) == (1, 1)
+    assert record_store.every()[0].winner == "kernels.compiled@n"
+    record_store.export(str(exchange))
+    assert "numpy.compiled" not in exchange.read_text()
+
+
 # Files that are not what they should be ---------------------------------------------------------------------------------------
 
 

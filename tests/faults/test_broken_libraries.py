@@ -6,14 +6,17 @@ import json
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import backline
 from backline import libraries
 from backline.libraries.probing import probe_cache, probe_process
+from backline.native.machine import cpu_info
 from broken_libraries import CONSTRUCTORS, FILES, compiled, variable
 from support import need, python
 
@@ -139,6 +142,25 @@ def test_what_a_child_said_is_kept_for_the_same_file(cache: Path, direct: None, 
     assert "status 51" in prove(sound(tmp_path, 51)).reason  # another file of the same name
     assert len(asked) == 2
     assert "status 51" in prove(path).reason and len(asked) == 2
+
+
+def test_what_an_earlier_version_kept_is_used(cache: Path, direct: None, asked: list[str], tmp_path: Path) -> None:
+    """The file of the cache has kept its layout: a key of name, path, which file it is, its folder's time and all settings."""
+    path = sound(tmp_path)
+    which = path.stat()
+    identity = (which.st_size, which.st_mtime_ns, which.st_ino, which.st_dev, zlib.crc32(path.read_bytes()[:4096]))
+    settings = zlib.crc32("\0".join(settings_of(json.dumps({"path": str(path)}))).encode("utf-8", "surrogateescape"))
+    key = f"nnpack {path} {' '.join(map(str, identity))} {tmp_path.stat().st_mtime_ns} {settings:08x}"
+    cache.parent.mkdir(parents=True)
+    cache.write_text(json.dumps({key: {"reason": "has been seen by an earlier version"}}, indent=0))
+    assert prove(path).reason == f"{path} has been seen by an earlier version" and not asked
+
+
+def settings_of(subject: str) -> tuple[str, ...]:
+    """What a kept answer depends on beside the file."""
+    environment = probe_process.environment()
+    variables = [f"{k}={v}" for k, v in sorted(environment.items()) if k.startswith(probe_cache.PREFIXES)]
+    return backline.__version__, sys.version, sys.executable, os.uname().release, cpu_info().model, subject, *variables
 
 
 @pytest.mark.parametrize("kind", ["crash", "_exit"])

@@ -190,6 +190,7 @@ ROWS: dict[str, Row] = {
     "mkldnn.enabled": disabled(functional.conv2d, IMAGES, KERNELS), "nnpack.enabled": disabled(functional.conv2d, IMAGES, KERNELS),
     "xnnpack.enabled": disabled(functional.conv2d, IMAGES, KERNELS),
     "fftw.enabled": disabled(fft.fft, np.ones(96)), "scipy.enabled": disabled(fft.fft, np.ones(96)),
+    "kernels.enabled": disabled(functional.log_softmax, A, -1),
     "fftw.planning": Row("measure", planned, {"only": ("fftw",)}, "fftw"),
     "fftw.plan_time_limit": Row(0.25, fftw_limits, {"only": ("fftw",), "fftw.planning": "measure"}, "fftw"),
     "mkldnn.deterministic": Row(True, asked_of_onednn, needs="onednn"),

@@ -1,4 +1,4 @@
-// Norms of vectors along axes: sums, counts and extremes of absolute values, and roots of sums of powers. Sums are kept in float64:
+// Norms of vectors along axes: sums, counts and extremes of absolute values, and roots of sums of powers; and sums. They are kept in float64:
 // squares of float32 neither overflow nor vanish there, and where those of float64 might, the elements are scaled by the largest.
 // Lanes, blocks and parts are the same on every processor and for any number of threads, and so are the bits of a result.
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace backline {
 namespace {
 
-enum Kind : int64_t { kCount, kSum, kSquares, kLargest, kSmallest, kPowers };
+// Cubes and fourth powers are those of float32, which stay within the range of float64. The total is a sum of the elements themselves.
+enum Kind : int64_t { kCount, kSum, kSquares, kLargest, kSmallest, kPowers, kCubes, kFourths, kTotal };
 
 constexpr int kAxes = 3;
 constexpr int kLanes = 16;
@@ -48,6 +49,24 @@ double size_of(Number<float> x) {
 }
 double size_of(Number<double> x) { return std::hypot(x.real, x.imaginary); }
 
+// The bits of an absolute value as an integer: in the order of the values, with NaN beyond infinity.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+
+template <class T>
+BACKLINE_INLINE Bits<T> bits_of(T x) {
+    Bits<T> bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits & std::numeric_limits<Bits<T>>::max();
+}
+
+template <class T>
+BACKLINE_INLINE double value_of(Bits<T> bits) {
+    T x;
+    std::memcpy(&x, &bits, sizeof x);
+    return double(x);
+}
+
 // What a lane, and then a result, begins with; how a size is taken in; and how two of them become one.
 template <Kind K>
 constexpr double kStart = K == kLargest ? 0.0 : K == kSmallest ? std::numeric_limits<double>::infinity() : 0.0;
@@ -55,7 +74,9 @@ constexpr double kStart = K == kLargest ? 0.0 : K == kSmallest ? std::numeric_li
 template <Kind K, class T>
 BACKLINE_INLINE T taken(T sum, T size) {
     if constexpr (K == kCount) return sum + (size != 0 ? T(1) : T(0));
-    else if constexpr (K == kSum) return sum + size;
+    else if constexpr (K == kSum || K == kTotal) return sum + size;
+    else if constexpr (K == kCubes) return sum + size * size * size;
+    else if constexpr (K == kFourths) return sum + (size * size) * (size * size);
     else if constexpr (K == kSquares) return sum + size * size;
     else if constexpr (K == kLargest) return size > sum ? size : sum;  // NaN is looked for beside
     else return size < sum ? size : sum;
@@ -70,29 +91,53 @@ BACKLINE_INLINE double joined(double one, double other) {
 // Elements without gaps, at most kBlock of them.
 template <Kind K, class T>
 BACKLINE_INLINE double block(const T *x, int64_t n) {
-    // Extremes and NaN stay in the elements' own type; counts and sums do not.
-    using Lane = std::conditional_t<K == kLargest || K == kSmallest, T, double>;
-    Lane lanes[kLanes], nans[kLanes] = {};
-    for (int j = 0; j < kLanes; ++j) lanes[j] = Lane(kStart<K>);
     const int64_t whole = n / kLanes * kLanes;
-    auto take = [&](int j, T value) __attribute__((always_inline)) {
-        Lane size = K == kSquares ? Lane(value) : std::fabs(Lane(value));
-        lanes[j] = taken<K>(lanes[j], size);
-        if constexpr (K == kLargest || K == kSmallest) nans[j] = size != size ? size : nans[j];
-    };
-    for (int64_t i = 0; i < whole; i += kLanes)
-        for (int j = 0; j < kLanes; ++j) take(j, x[i + j]);
-    for (int64_t i = whole; i < n; ++i) take(int(i - whole), x[i]);
-    double sums[kLanes];
-    for (int j = 0; j < kLanes; ++j) sums[j] = nans[j] != nans[j] ? double(nans[j]) : double(lanes[j]);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-        for (int j = 0; j < width; ++j) sums[j] = joined<K>(sums[j], sums[j + width]);
-    return sums[0];
+    if constexpr (K == kLargest || K == kSmallest) {
+        Bits<T> most[kLanes] = {}, least[kLanes];
+        for (int j = 0; j < kLanes; ++j) least[j] = std::numeric_limits<Bits<T>>::max();
+        auto take = [&](int j, T value) __attribute__((always_inline)) {
+            const Bits<T> bits = bits_of(value);
+            most[j] = bits > most[j] ? bits : most[j];
+            if constexpr (K == kSmallest) least[j] = bits < least[j] ? bits : least[j];
+        };
+        for (int64_t i = 0; i < whole; i += kLanes)
+            for (int j = 0; j < kLanes; ++j) take(j, x[i + j]);
+        for (int64_t i = whole; i < n; ++i) take(int(i - whole), x[i]);
+        const Bits<T> largest = *std::max_element(most, most + kLanes);
+        if (K == kLargest || std::isnan(value_of<T>(largest))) return value_of<T>(largest);
+        return value_of<T>(*std::min_element(least, least + kLanes));
+    } else {
+        double sums[kLanes] = {};
+        auto take = [&](int j, T value) __attribute__((always_inline)) {
+            sums[j] = taken<K>(sums[j], K == kSquares || K == kTotal ? double(value) : std::fabs(double(value)));
+        };
+        for (int64_t i = 0; i < whole; i += kLanes)
+            for (int j = 0; j < kLanes; ++j) take(j, x[i + j]);
+        for (int64_t i = whole; i < n; ++i) take(int(i - whole), x[i]);
+        for (int width = kLanes / 2; width > 0; width /= 2)
+            for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+        return sums[0];
+    }
+}
+
+// Few elements without gaps, one after the other.
+template <Kind K, class T>
+BACKLINE_INLINE double few(const T *x, int64_t n) {
+    if constexpr (K == kLargest || K == kSmallest) {
+        Bits<T> most = 0, least = std::numeric_limits<Bits<T>>::max();
+        for (int64_t i = 0; i < n; ++i) most = std::max(most, bits_of(x[i])), least = std::min(least, bits_of(x[i]));
+        return value_of<T>(K == kLargest || std::isnan(value_of<T>(most)) ? most : least);
+    } else {
+        double sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum = taken<K>(sum, K == kSquares || K == kTotal ? double(x[i]) : std::fabs(double(x[i])));
+        return sum;
+    }
 }
 
 // Any number of elements without gaps: blocks are added in pairs, and such pairs in pairs.
 template <Kind K, class T>
 BACKLINE_INLINE double run_of(const T *x, int64_t n) {
+    if (n < kLanes) return few<K>(x, n);
     if (n <= kBlock) return block<K>(x, n);
     double sums[64];
     int filled = 0;
@@ -109,7 +154,7 @@ BACKLINE_INLINE double run_of(const T *x, int64_t n) {
 }
 
 // Calls take(size) for every element of a result.
-template <class E, class Take>
+template <class E, bool Signed = false, class Take>
 BACKLINE_INLINE void each(const Norm &p, const char *from, Take take) {
     for (int64_t i = 0; i < p.reduced[0].size; ++i)
         for (int64_t j = 0; j < p.reduced[1].size; ++j) {
@@ -117,7 +162,8 @@ BACKLINE_INLINE void each(const Norm &p, const char *from, Take take) {
             for (int64_t k = 0; k < p.reduced[2].size; ++k, at += p.reduced[2].stride) {
                 E value;
                 std::memcpy(&value, at, sizeof value);
-                take(size_of(value));
+                if constexpr (Signed) take(double(value));
+                else take(size_of(value));
             }
         }
 }
@@ -144,6 +190,13 @@ double scaled(const Norm &p, const char *from) {
         each<E>(p, from, [&](double size) { add((size / scale) * (size / scale)); });
         return scale * std::sqrt(sum + lost);
     }
+    if (order == 3 || order == 4) {
+        each<E>(p, from, [&](double size) {
+            const double x = size / scale;
+            add(order == 3 ? x * x * x : (x * x) * (x * x));
+        });
+        return scale * (order == 3 ? std::cbrt(sum + lost) : std::sqrt(std::sqrt(sum + lost)));
+    }
     if (std::fabs(order) >= 1) {
         each<E>(p, from, [&](double size) { add(std::pow(size / scale, order)); });
         return scale * std::pow(sum + lost, 1 / order);
@@ -159,6 +212,8 @@ double scaled(const Norm &p, const char *from) {
 // The norm whose sum this is.
 template <class E>
 double finished(const Norm &p, double sum, const char *from) {
+    if (p.kind == kCubes) return std::cbrt(sum);
+    if (p.kind == kFourths) return std::sqrt(std::sqrt(sum));
     if (p.kind != kSquares) return sum;
     const bool single = sizeof(E) == (p.complex ? 8 : 4);
     if (single ? !std::isnan(sum) : sum > double(p.count()) * kLeast && sum < std::numeric_limits<double>::infinity())
@@ -170,6 +225,8 @@ template <Kind K, class T, class E>
 BACKLINE_INLINE double row(const Norm &p, const char *from) {
     constexpr bool parts = K == kSquares && sizeof(E) > sizeof(T);  // the squares of a complex number are those of its parts
     double total = kStart<K>;
+    if (p.reduced[2].stride == int64_t(sizeof(E)) && (parts || sizeof(E) == sizeof(T)) && p.reduced[0].size * p.reduced[1].size == 1)
+        return finished<E>(p, run_of<K>(reinterpret_cast<const T *>(from), p.reduced[2].size * (parts ? 2 : 1)), from);
     if (p.reduced[2].stride == int64_t(sizeof(E)) && (parts || sizeof(E) == sizeof(T))) {
         for (int64_t i = 0; i < p.reduced[0].size; ++i)
             for (int64_t j = 0; j < p.reduced[1].size; ++j) {
@@ -178,12 +235,12 @@ BACKLINE_INLINE double row(const Norm &p, const char *from) {
             }
     } else {
         double nan = 0, lost = 0;  // what rounding takes away from the sum
-        each<E>(p, from, [&](double size) {
+        each<E, K == kTotal>(p, from, [&](double size) {
             if (std::isnan(size)) nan = size;
             const double next = taken<K>(total, size);
-            if constexpr (K == kSum || K == kSquares) {
-                const double term = K == kSum ? size : size * size;
-                lost += total >= term ? (total - next) + term : (term - next) + total;
+            if constexpr (K == kSum || K == kSquares || K == kTotal) {
+                const double term = K == kSquares ? size * size : size;
+                lost += std::fabs(total) >= std::fabs(term) ? (total - next) + term : (term - next) + total;
             }
             total = next;
         });
@@ -210,29 +267,39 @@ BACKLINE_INLINE void columns(const Norm &p, int64_t item, const char *from, T *t
     const int64_t width = p.kept[2].size, blocks = (width + kColumns - 1) / kColumns;
     const int64_t first = item % blocks * kColumns, n = std::min(kColumns, width - first), outer = item / blocks;
     from += first * int64_t(sizeof(T)) + outer % p.kept[1].size * p.kept[1].stride + outer / p.kept[1].size * p.kept[0].stride;
-    double sums[kColumns], nans[kColumns] = {};
-    for (int64_t c = 0; c < n; ++c) sums[c] = kStart<K>;
+    using Lane = std::conditional_t<K == kLargest || K == kSmallest, Bits<T>, double>;
+    Lane sums[kColumns] = {}, least[kColumns];
+    for (int64_t c = 0; c < n; ++c) least[c] = std::numeric_limits<Lane>::max();
     for (int64_t i = 0; i < p.reduced[0].size; ++i)
         for (int64_t j = 0; j < p.reduced[1].size; ++j)
             for (int64_t k = 0; k < p.reduced[2].size; ++k) {
                 const T *x = reinterpret_cast<const T *>(from + i * p.reduced[0].stride + j * p.reduced[1].stride + k * p.reduced[2].stride);
                 for (int64_t c = 0; c < n; ++c) {
-                    const double size = std::fabs(double(x[c]));
-                    sums[c] = taken<K>(sums[c], size);
-                    if constexpr (K == kLargest || K == kSmallest) nans[c] = size != size ? size : nans[c];
+                    if constexpr (K == kLargest || K == kSmallest) {
+                        const Lane bits = bits_of(x[c]);
+                        sums[c] = bits > sums[c] ? bits : sums[c];
+                        if constexpr (K == kSmallest) least[c] = bits < least[c] ? bits : least[c];
+                    } else {
+                        sums[c] = taken<K>(sums[c], std::fabs(double(x[c])));
+                    }
                 }
             }
     to += outer * width + first;
     for (int64_t c = 0; c < n; ++c) {
-        const double sum = nans[c] != nans[c] ? nans[c] : sums[c];
-        to[c] = T(finished<T>(p, sum, from + c * int64_t(sizeof(T))));
+        if constexpr (K == kLargest || K == kSmallest) {
+            const bool nan = std::isnan(value_of<T>(sums[c]));
+            to[c] = T(value_of<T>(K == kLargest || nan ? sums[c] : least[c]));
+        } else {
+            to[c] = T(finished<T>(p, sums[c], from + c * int64_t(sizeof(T))));
+        }
     }
 }
 
 template <Kind K, class T>
 BACKLINE_INLINE void results_of(const Norm &p, int64_t item, const char *from, char *to) {
     T *target = reinterpret_cast<T *>(to);
-    if (p.complex) rows<K, T, Number<T>>(p, item, from, target);
+    if constexpr (K == kTotal) rows<K, T, T>(p, item, from, target);
+    else if (p.complex) rows<K, T, Number<T>>(p, item, from, target);
     else if constexpr (K == kPowers) rows<K, T, T>(p, item, from, target);
     else if (p.columns) columns<K>(p, item, from, target);
     else rows<K, T, T>(p, item, from, target);
@@ -254,6 +321,9 @@ BACKLINE_INLINE void item_of(const Norm &p, int64_t item, const char *from, char
         case kLargest: return results_of<kLargest, T>(p, item, from, to);
         case kSmallest: return results_of<kSmallest, T>(p, item, from, to);
         case kPowers: return results_of<kPowers, T>(p, item, from, to);
+        case kCubes: return results_of<kCubes, T>(p, item, from, to);
+        case kFourths: return results_of<kFourths, T>(p, item, from, to);
+        case kTotal: return results_of<kTotal, T>(p, item, from, to);
     }
 }
 
@@ -264,6 +334,9 @@ BACKLINE_INLINE double part_item(const Norm &p, int64_t item, const char *from) 
         case kSum: return part_of<kSum, T>(p, item, from);
         case kSquares: return part_of<kSquares, T>(p, item, from);
         case kLargest: return part_of<kLargest, T>(p, item, from);
+        case kCubes: return part_of<kCubes, T>(p, item, from);
+        case kFourths: return part_of<kFourths, T>(p, item, from);
+        case kTotal: return part_of<kTotal, T>(p, item, from);
         default: return part_of<kSmallest, T>(p, item, from);
     }
 }

@@ -172,6 +172,16 @@ class Handler:
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
     prepare: Callable[[Any, Any, Algorithm], Any]
 
+    @classmethod
+    def plain(
+        cls, algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], prepare: Callable[[Any, Algorithm], Any]
+    ) -> Handler:
+        """Returns the Handler of two functions that take no context."""
+        return cls(
+            lambda context, problem, threads: algorithms(problem, threads),
+            lambda context, problem, algorithm: prepare(problem, algorithm),
+        )
+
 
 class Library(Availability):
     """Base of the libraries. A subclass has `reason`, `version` and `handlers`, or `algorithms` and `prepare` of its own.

@@ -258,6 +258,12 @@ ROWS: tuple[LibraryInfo, ...] = (
         "The module is not SciPy; it only holds what a user may set about it.",
     ),
     LibraryInfo(
+        "kernels", "Backline's compiled kernels", "backline.libraries.kernels.library:Kernels",
+        families=("conv", "neural", "linalg"), caches=("plan_cache",),
+        about="Backline's own compiled loops, for what no vendor library has: always there.\n\n"
+        "Turning it off leaves these operations to the other libraries, NumPy among them.",
+    ),
+    LibraryInfo(
         "numpy", "NumPy", "backline.libraries.numpy.library:NumPy", kernels=("math",),
         engines=("reference", "fbgemm", "qnnpack"), caches=("plan_cache", "fft_plan_cache"),
         about="NumPy's own routines: the library that is always there, and the reference for the others.\n\n"

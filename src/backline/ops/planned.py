@@ -26,8 +26,8 @@ R = TypeVar("R")
 
 
 def planned(
-    build: Callable[..., Problem | None], *parts: str, module: str = "backline.linalg", flops: Flops | None = None,
-    sample: Sample | None = None,
+    build: Callable[..., Problem | None], *parts: str, module: str = "backline.linalg", family: str = "linalg",
+    flops: Flops | None = None, sample: Sample | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:  # fmt: skip
     """Decorator: the function becomes a compiled Operation, which runs Plans where libraries have one for the call.
 
@@ -43,6 +43,8 @@ def planned(
         The operations that the function is composed of.
     module
         Public module of the operation.
+    family
+        Family of its Problems.
     flops, sample
         Fields of its row, `Op`.
     """
@@ -79,9 +81,13 @@ def planned(
             if snapshot["fallback"] != "allow" and policy.preferred(problem, snapshot)[0]:
                 return None  # a preference holds for each of the parts
             try:
-                return promote.plan_of(problem)
+                plan = promote.plan_of(problem)
             except (NoKernel, FallbackRefused, NotDeterministic):
                 return None
+            # A plan in Python takes the arrays themselves, which may not have the shapes of the Problem's operands.
+            shapes = [a.shape for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)]
+            same = [o.shape for o in problem.operands] == shapes
+            return plan if same or isinstance(plan, _core.PreparedCall) else None
 
         def problem(*args: Any, **kwargs: Any) -> Problem:
             found = described(args, {key: value for key, value in kwargs.items() if key != "out"})
@@ -105,7 +111,7 @@ def planned(
         op.__wrapped__ = function
         row: dict[str, Any] = {} if flops is None else {"flops": flops}
         operations[full] = Op(
-            name=full, build=problem, family="linalg", signature=signature, check=deviation, sample=sample, **row
+            name=full, build=problem, family=family, signature=signature, check=deviation, sample=sample, **row
         )
         return op  # type: ignore[no-any-return]  # it has the function's signature
 

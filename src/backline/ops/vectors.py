@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..problems import Problem
+from ..problems.op_registry import operations
 from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
-from .composite import composed_of, on_its_device
+from .composite import on_its_device
 from .linalg_checks import FLOATS, enough_memory, whole
 from .matrix_products import vdot
+from .planned import planned
 
 __all__ = [
-    "HALVES", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
+    "HALVES", "are_vectors", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander",
+    "vecdot",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +51,21 @@ def broadcast(where: str, names: tuple[str, str], one: tuple[int, ...], other: t
         ) from None
 
 
-@composed_of("vdot")
+def _vecdot_problem(x: Any, y: Any, *, dim: Any = -1) -> Problem | None:
+    if not are_vectors(x, y) or type(dim) is not int or dim not in (-1, 0):
+        return None
+    product: Problem = operations["vdot"].build(x, y)
+    return product
+
+
+def are_vectors(x: Any, y: Any) -> bool:
+    """Tells if both are NumPy arrays of one dimension, dtype and length, of numbers that every BLAS takes."""
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype != y.dtype or x.dtype.name not in FLOATS:
+        return False
+    return x.ndim == 1 and x.shape == y.shape
+
+
+@planned(_vecdot_problem, "vdot", family="matmul")
 @on_its_device
 def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Array:
     """Sums of products along one axis of two arrays that broadcast, the first array conjugated.

@@ -17,6 +17,7 @@ class NormProblem(Problem):
 
     Parameters are those of the call: ``ord``, a number, or "fro" for matrices; ``dim``, the axes, which are not negative; and
     ``keepdim``. With ``linalg.matrix_norm`` and 1, -1, inf or -inf for ``ord`` they are norms of matrices, else of vectors.
+    ``trace`` is the sum of a diagonal, which is a vector here.
 
     Parameters
     ----------

@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-__all__ = ["SCHEMA", "TuningRecord", "parse"]
+__all__ = ["RENAMED", "SCHEMA", "TuningRecord", "current_key", "parse"]
 
 SCHEMA = 1
+# Keys of algorithms in records and rankings of earlier versions, without the thread count -> their keys now. Records of before
+# name no version of the new library: what they say of it holds until another measurement.
+RENAMED = {
+    "numpy.compiled": "kernels.compiled",
+    **dict.fromkeys(("mkl.depthwise", "openblas.depthwise", "blis.depthwise"), "kernels.depthwise"),
+}
 MAX_TEXT = 1 << 16
 MAX_ALGORITHMS = 256
 
@@ -116,6 +122,28 @@ class TuningRecord:
         covered = tuple(key for key in self.covered if key.partition(".")[0] not in gone)
         return replace(self, **parts, winner=winner, covered=covered)
 
+    def renamed(self) -> TuningRecord:
+        """The record under the keys that algorithms have now.
+
+        Where several old keys are one now, the shortest times stay, the largest error, and any reason to reject it.
+        """
+        named = {*self.medians, *self.minima, *self.runs, *self.errors, *self.rejected, *self.covered, self.winner}
+        if all(current_key(key) == key for key in named):
+            return self
+
+        def merged(table: Mapping[str, Any], order: Callable[[str], float] | None = None) -> dict[str, Any]:
+            keys = table if order is None else sorted(table, key=order)
+            return {current_key(key): table[key] for key in keys}  # of several the last one stays
+
+        def slowest_first(key: str) -> float:
+            return -self.medians.get(key, math.inf)
+
+        parts: dict[str, Any] = {name: merged(getattr(self, name), slowest_first) for name in ("medians", "minima", "runs")}
+        return replace(
+            self, **parts, errors=merged(self.errors, self.errors.__getitem__), rejected=merged(self.rejected),
+            covered=tuple(dict.fromkeys(map(current_key, self.covered))), winner=current_key(self.winner),
+        )  # fmt: skip
+
     def line(self) -> str:
         """The record as one line of JSON with sorted keys."""
         import json
@@ -123,6 +151,19 @@ class TuningRecord:
         content = {f.name: getattr(self, f.name) for f in fields(self)}
         content["errors"] = {k: v if math.isfinite(v) else None for k, v in self.errors.items()}
         return json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
+
+
+# Keys of earlier versions ---------------------------------------------------------------------------------------------
+
+
+def current_key(key: str) -> str:
+    """Returns the key that an algorithm has now.
+
+    >>> current_key("numpy.compiled@n"), current_key("mkl.gemm@1"), current_key("default")
+    ('kernels.compiled@n', 'mkl.gemm@1', 'default')
+    """
+    name, at, threads = key.partition("@")
+    return RENAMED.get(name, name) + at + threads
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
@@ -216,7 +257,7 @@ def parse(text: object) -> TuningRecord:
         raise ValueError(f"{_short(unknown[0])} is not known here")
     errors = {k: math.inf if v is None else float(v) for k, v in content["errors"].items()}
     covered = tuple(content.get("covered", sorted({*content["medians"], *content["rejected"]})))
-    return TuningRecord(**{**content, "errors": errors, "covered": covered})
+    return TuningRecord(**{**content, "errors": errors, "covered": covered}).renamed()
 
 
 def _short(value: object) -> str:

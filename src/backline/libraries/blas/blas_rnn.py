@@ -16,8 +16,8 @@ from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...problems.rnn_problem import RnnProblem
-from .. import capability
 from ..base import Algorithm, Refusal
+from ..kernels.vector_level import vector_level
 from ..rnn_layers import by_layer, layer_problem
 from .cblas import LETTER, PLAIN, ROW, SLAB_BYTES, THREAD_FLOPS, TRANSPOSED, BlasTraits
 
@@ -147,13 +147,7 @@ class _Layer:
         few = -(-p.batch // parts) <= FEW_ROWS and weights > SLAB_BYTES
         slab = max(SLAB_BYTES // (p.hidden * self.item), 1) if few and (self.divided or self.threads == 1) else 0
         return struct.pack(
-            "<16q", native.cblas(letter + "gemm"), native.cblas(letter + "gemv"), self.item, _level(), CELLS[p.mode], p.steps,
-            p.batch, p.hidden, p.directions, parts, step * self.width, row * self.width, p.steps * p.batch * self.width,
+            "<16q", native.cblas(letter + "gemm"), native.cblas(letter + "gemv"), self.item, vector_level(), CELLS[p.mode],
+            p.steps, p.batch, p.hidden, p.directions, parts, step * self.width, row * self.width, p.steps * p.batch * self.width,
             step * wide, row * wide, slab,
         )  # fmt: skip
-
-
-def _level() -> int:
-    """Returns the highest level of vector instructions that are available and allowed: 2 for AVX-512, 1 for AVX2, else 0."""
-    allowed = [level for level, word in enumerate(("avx2", "avx512"), 1) if capability.allows(word)]
-    return min(max(allowed, default=0), _kernels.instruction_level)

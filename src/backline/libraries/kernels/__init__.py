@@ -1,1 +1,1 @@
-"""Loops of the compiled module `_kernels`, as algorithms."""
+"""The loops of the compiled module `_kernels`: numeric code that no vendor library has."""

@@ -1,8 +1,8 @@
-"""Relu, softmax, and gradients of relu and of pooling by loops compiled in the core.
+"""Relu, softmax, and gradients of relu and of pooling by compiled loops.
 
-No vendor library has these as they are wanted here: NaN stays one, and nothing has to be looked for before or after. They list
-beside NumPy's own loops, as "compiled": an item is a share of an array, some rows, or a few channels of an image, computed by one
-thread in one order. Those of pooling take sums in float64 and round once; softmax is computed in the dtype.
+No vendor library has these as they are wanted here: NaN stays one, and nothing has to be looked for before or after. An item is a
+share of an array, some rows, or a few channels of an image, computed by one thread in one order. Those of pooling take sums in
+float64 and round once; softmax is computed in the dtype.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from math import prod
 from typing import Any
 
 from ... import _kernels
+from ...native import thread_team
 from ...native.plan_builder import Builder
 from ...problems import Operand
 from ...problems.neural_problem import NeuralProblem
-from ..base import Algorithm
+from ..base import Algorithm, Refusal
 from .vector_level import vector_level
 
 __all__ = ["COMPILED", "compiled_algorithms", "prepare_compiled"]
@@ -37,24 +38,38 @@ CACHE_LINE = 64
 MOST_LANES, WORK_BYTES = 64, 256 << 10  # channels of an item where they are neighbours in memory, and what its sums may take
 
 
-def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm]:
-    """The compiled loop for a Problem, if there is one."""
-    if p.dtype.name not in DTYPES or not all(o.aligned for o in p.operands) or p.empty or not p.result:
-        return
-    if p.op in RELU:
-        if _merged(p) is None:
-            return
-    elif p.op in SOFTMAX:
-        if not _rows(p) and _columns(p) is None:
-            return
-    elif p.op not in POOLS or not _indexed(p):
+def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Yields the compiled loop for a Problem, on all threads and on one, or the reason why there is none."""
+    reason = _refusal(p)
+    if reason:
+        yield Refusal("kernels", COMPILED, reason)
         return
     size, note = max(prod(o.shape) for o in p.operands), "a loop compiled for this"
     if threads > 1 and size >= (RELU_THREADED if p.op in RELU else THREADED):
         yield Algorithm(
-            library="numpy", name=COMPILED, threads=threads, scaled=True, level="threads", basis="construction", note=note
-        )
-    yield Algorithm(library="numpy", name=COMPILED, level="threads", basis="construction", note=note)
+            library="kernels", name=COMPILED, threads=threads, scaled=True, level="threads", basis="construction",
+            pool=thread_team.name(), note=note,
+        )  # fmt: skip
+    yield Algorithm(library="kernels", name=COMPILED, level="threads", basis="construction", note=note)
+
+
+def _refusal(p: NeuralProblem) -> str:
+    """Returns the reason why there is no loop for a Problem, or an empty string."""
+    if p.op not in (*RELU, *SOFTMAX, *POOLS):
+        return f"there is no compiled loop for {p.op}"
+    if p.dtype.name not in DTYPES:
+        return f"its loops are for {' and '.join(DTYPES)}, not {p.dtype.name}"
+    if p.empty or not p.result:
+        return "an array without elements, or without axes, needs no loop"
+    if not all(o.aligned for o in p.operands):
+        return "an array is not aligned"
+    if p.op in RELU and _merged(p) is None:
+        return f"the layout needs more than {AXES} axes, or too many items"
+    if p.op in SOFTMAX and not _rows(p) and _columns(p) is None:
+        return "the axis is not the innermost in memory, or there are gaps between elements"
+    if p.op in POOLS and not _indexed(p):
+        return f"an image has more than {MOST_POINTS} points, or there are more than {MOST_ITEMS} images"
+    return ""
 
 
 def prepare_compiled(p: NeuralProblem, algorithm: Algorithm) -> Any:

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from ... import _kernels
+from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer, shift
 from ...problems.memory_layout import contiguous_strides
 from ...problems.norm_problem import NormProblem
 from ..base import Algorithm, Refusal
+from .compiled_loops import COMPILED
 from .vector_level import vector_level
 
 __all__ = ["norm_algorithms", "prepare_norm"]
@@ -31,7 +33,7 @@ SHARE = 1 << 12  # elements of an item of several results
 THREADED, SMALL_ELEMENTS = 1 << 17, 1 << 14
 POWERS = 1 << 10  # elements from which NumPy's powers, in vectors, are faster than the loop's
 COLUMNS, BLOCK = 4, 64  # results side by side that are worth computing at once, and those of an item
-COUNT, SUM, SQUARES, LARGEST, SMALLEST, OTHER = range(6)
+COUNT, SUM, SQUARES, LARGEST, SMALLEST, OTHER, CUBES, FOURTHS, TOTAL = range(9)  # in the order of norms.cpp
 KINDS = {0.0: COUNT, 1.0: SUM, 2.0: SQUARES, math.inf: LARGEST, -math.inf: SMALLEST}
 
 Ints = tuple[int, ...]
@@ -51,17 +53,18 @@ def norm_algorithms(p: NormProblem, threads: int) -> Iterator[Algorithm | Refusa
         why = "the array has gaps"
     elif any(_axes(*stage) is None for stage in _stages(p)):
         why = f"the array has more than {AXES} axes on one side that lie apart in memory"
-    elif _kind(p) == OTHER and prod(x.shape) >= POWERS:
+    elif _kind(p) == OTHER and prod(x.shape) >= POWERS and p.parameter("ord") not in (3, 4):
         why = "powers of many elements are NumPy's, which has them in vectors"
     if why:
-        yield Refusal("numpy", "compiled", why)
+        yield Refusal("kernels", COMPILED, why)
         return
     note = "a loop compiled for this"
     if threads > 1 and prod(x.shape) >= THREADED:
         yield Algorithm(
-            library="numpy", name="compiled", threads=threads, scaled=True, level="threads", basis="construction", note=note
-        )
-    yield Algorithm(library="numpy", name="compiled", level="threads", basis="construction", note=note)
+            library="kernels", name=COMPILED, threads=threads, scaled=True, level="threads", basis="construction",
+            pool=thread_team.name(), note=note,
+        )  # fmt: skip
+    yield Algorithm(library="kernels", name=COMPILED, level="threads", basis="construction", note=note)
 
 
 def prepare_norm(p: NormProblem, algorithm: Algorithm) -> Any:
@@ -79,7 +82,7 @@ def prepare_norm(p: NormProblem, algorithm: Algorithm) -> Any:
     count = prod(p.result)
     target = b.work(4 * count, shared=True) if x.dtype.name in HALVES else out
     stages = _stages(p)
-    order = float(2 if p.parameter("ord") == "fro" else p.parameter("ord"))
+    order = float(2 if p.parameter("ord") in ("fro", None) else p.parameter("ord"))
     for i, stage in enumerate(stages):
         last = i == len(stages) - 1
         kind = _kind(p) if len(stages) == 1 else SUM if not last else LARGEST if order > 0 else SMALLEST
@@ -95,6 +98,10 @@ def prepare_norm(p: NormProblem, algorithm: Algorithm) -> Any:
 
 def _kind(p: NormProblem) -> int:
     order = p.parameter("ord")
+    if p.op == "trace":
+        return TOTAL
+    if order in (3, 4) and p.dtype.name not in ("float64", "complex128"):
+        return CUBES if order == 3 else FOURTHS
     return KINDS.get(2.0 if order == "fro" else float(order), OTHER)
 
 

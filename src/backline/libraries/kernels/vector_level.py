@@ -5,12 +5,16 @@ from __future__ import annotations
 from ... import _kernels
 from .. import capability
 
-__all__ = ["vector_level"]
+__all__ = ["vector_level", "vector_levels"]
 
 LEVELS = ("avx2", "avx512")
 
 
+def vector_levels() -> tuple[str, ...]:
+    """Returns the vector instructions that the processor has and the cap allows, the lowest first."""
+    return tuple(word for word in LEVELS[: _kernels.instruction_level] if capability.allows(word))
+
+
 def vector_level() -> int:
-    """Returns the highest level of vector instructions that the processor has and the cap allows."""
-    allowed = [level for level, word in enumerate(LEVELS, 1) if capability.allows(word)]
-    return min(max(allowed, default=0), _kernels.instruction_level)
+    """Returns the highest level of vector instructions that is available and allowed: 2 for AVX-512, 1 for AVX2, else 0."""
+    return len(vector_levels())

@@ -24,7 +24,6 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.neural_problem import NeuralProblem
-from ...problems.norm_problem import NormProblem
 from ...problems.quantized_problem import QuantizedProblem
 from ...problems.result_tuples import (
     QR,
@@ -43,7 +42,6 @@ from ...problems.result_tuples import (
 from ...problems.rnn_problem import RnnProblem
 from ...problems.sparse_problem import SparseProblem
 from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
-from ..kernels.norm_loops import norm_algorithms, prepare_norm
 from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..reference import (
     numpy_threads,
@@ -96,16 +94,6 @@ def _linalg_algorithms(problem: LinalgProblem, threads: int) -> Listed:
         )  # fmt: skip
 
 
-def _handler(
-    algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], prepare: Callable[[Any, Algorithm], Any]
-) -> Handler:
-    """Returns the Handler of two functions that take no context."""
-    return Handler(
-        lambda library, problem, threads: algorithms(problem, threads),
-        lambda library, problem, algorithm: prepare(problem, algorithm),
-    )
-
-
 def _on_blas(
     algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], function: Callable[[Any, str], Callable[..., Any]]
 ) -> Handler:
@@ -122,7 +110,7 @@ def _on_blas(
         run = function(problem, algorithm.name)
         return PythonPlan(numpy_threads.limited(run) if numpy_threads.BORROWED in algorithm.traits else run)
 
-    return _handler(marked, prepare)
+    return Handler.plain(marked, prepare)
 
 
 def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str, ...] = ()) -> None:
@@ -277,14 +265,15 @@ class NumPy(Library):
             partial(reference_attention.algorithms, "numpy"),
             lambda p, name: reference_attention.plan(p, half=name == reference_attention.HALF),
         ),
-        MultiHeadProblem: _handler(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
-        NeuralProblem: _handler(reference_neural.algorithms, reference_neural.prepare),
-        NormProblem: _handler(norm_algorithms, prepare_norm),
-        EinsumProblem: _handler(
+        MultiHeadProblem: Handler.plain(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
+        NeuralProblem: Handler.plain(
+            lambda p, threads: reference_neural.algorithms(p), lambda p, algorithm: PythonPlan(reference_neural.plan(p))
+        ),
+        EinsumProblem: Handler.plain(
             lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
         ),
-        FftProblem: _handler(lambda p, threads: reference_fft.algorithms(p), lambda p, algorithm: reference_fft.plan(p)),
-        SparseProblem: _handler(
+        FftProblem: Handler.plain(lambda p, threads: reference_fft.algorithms(p), lambda p, algorithm: reference_fft.plan(p)),
+        SparseProblem: Handler.plain(
             lambda p, threads: reference_sparse.algorithms(p), lambda p, algorithm: PythonPlan(reference_sparse.plan(p))
         ),
     }

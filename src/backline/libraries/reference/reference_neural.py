@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from ...problems.neural_problem import NeuralProblem
-from ..base import Algorithm, PythonPlan, Refusal
-from ..kernels.compiled_loops import COMPILED, compiled_algorithms, prepare_compiled
+from ..base import Algorithm, Refusal
 from . import activation_formulas, formulas, reference_pooling
 from .array_namespaces import NUMPY
 
-__all__ = ["DTYPES", "activate", "algorithms", "blocks", "plan", "prepare"]
+__all__ = ["DTYPES", "activate", "algorithms", "blocks", "plan"]
 
 Array = Any
 
@@ -28,14 +27,13 @@ INTEGERS = ("relu", "max_pool", "max_pool_indices")  # have these as well
 BLOCK = 1 << 15  # elements at a time
 
 
-def algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    """Compiled loops where there are some, and NumPy's own, on one thread and in one order."""
+def algorithms(p: NeuralProblem) -> Iterator[Algorithm | Refusal]:
+    """NumPy's loops, on one thread and in one order."""
     if p.dtype.name not in DTYPES and not (p.op in INTEGERS and p.dtype.kind in "iu"):
         yield Refusal("numpy", p.op, f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}")
     elif p.op not in OPERATIONS:
         yield Refusal("numpy", p.op, f"NumPy has no {p.op}")
     else:
-        yield from compiled_algorithms(p, threads)
         note = "computed in float64 and rounded" if p.dtype == np.float32 and not p.op.startswith(("relu", "max_pool")) else ""
         yield Algorithm(library="numpy", name="loops", level="threads", basis="construction", note=note)
 
@@ -50,11 +48,6 @@ def plan(p: NeuralProblem) -> Callable[..., Any]:
             return compute(p, **dict(zip(roles, arrays, strict=True)))
 
     return run
-
-
-def prepare(p: NeuralProblem, algorithm: Algorithm) -> Any:
-    """The plan of what `algorithms` listed."""
-    return prepare_compiled(p, algorithm) if algorithm.name == COMPILED else PythonPlan(plan(p))
 
 
 def reference_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

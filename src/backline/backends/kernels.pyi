@@ -1,0 +1,5 @@
+# Made by `backline.cli.docs.write_stubs` from the row of the library. Do not edit.
+from ..switches.switch_module import PlanCache
+from ._library_module import *  # noqa: F403
+
+plan_cache: PlanCache

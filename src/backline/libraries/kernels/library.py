@@ -1,0 +1,44 @@
+"""The loops of the compiled module `_kernels`, as a library: what they compute, they compute without any other library.
+
+Where a loop of `_kernels` prepares or finishes what another library computes, such as the columns that a product is made of, the
+algorithm is that library's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ... import _kernels
+from ..._version import __version__
+from ...problems.conv_problem import ConvProblem
+from ...problems.neural_problem import NeuralProblem
+from ...problems.norm_problem import NormProblem
+from ..base import Handler, Library
+from .compiled_loops import compiled_algorithms, prepare_compiled
+from .depthwise_conv import depthwise_algorithms, prepare_depthwise
+from .norm_loops import norm_algorithms, prepare_norm
+from .vector_level import vector_levels
+
+__all__ = ["Kernels"]
+
+
+class Kernels(Library):
+    """A part of Backline, and always there."""
+
+    handlers: ClassVar = {
+        ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
+        NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
+        NormProblem: Handler.plain(norm_algorithms, prepare_norm),
+    }
+
+    def reason(self) -> str:
+        return ""
+
+    def version(self) -> str | None:
+        return __version__
+
+    def instruction_sets(self) -> tuple[str, ...] | None:
+        return vector_levels()
+
+    def details(self) -> dict[str, Any]:
+        return {"path": _kernels.__file__}
