@@ -10,18 +10,43 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..problems import Problem
+from ..problems.chain_order import cheapest_order
+from ..problems.op_registry import operations
 from ..switches.switch import show
 from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
 from .axes import axes_of
 from .composite import composed_of, natively, on_its_device
+from .linalg_checks import FLOATS, is_matrix, problem
 from .matrix_products import matmul, mm
+from .planned import planned
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
 
 Array = np.ndarray[Any, Any]
 
 
-@composed_of("matmul")
+CHAIN_SIZE, CHAIN = 64, 6  # matrices so small, and so many of them at most, are multiplied in one plan
+
+
+def _chain_problem(tensors: Any) -> Problem | None:
+    if type(tensors) not in (tuple, list) or not 3 <= len(tensors) <= CHAIN:
+        return None
+    first = tensors[0]
+    for a in tensors:
+        if not is_matrix(a) or a.ndim != 2 or a.dtype != first.dtype or max(a.shape) > CHAIN_SIZE:
+            return None
+    if any(a.shape[1] != b.shape[0] for a, b in itertools.pairwise(tensors)):
+        return None
+    operands = {"a" if i == 0 else f"a{i}": a for i, a in enumerate(tensors)}
+    return problem("linalg.multi_dot", operands, (), (first.shape[0], tensors[-1].shape[1], first.shape[1]), {})
+
+
+def _chain_flops(m: int, n: int, k: int) -> float:
+    return 4.0 * m * n * k
+
+
+@planned(_chain_problem, "matmul", lists=("tensors",), flops=_chain_flops)
 @on_its_device
 def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     """Product of two or more matrices in the order that takes the fewest operations.
@@ -41,10 +66,6 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     ------
     BadValue
         Fewer than two arrays, or shapes that do not fit.
-
-    Notes
-    -----
-    The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, section 15.2).
 
     Examples
     --------
@@ -84,32 +105,15 @@ def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     sizes = [1 if arrays[0].ndim == 1 else arrays[0].shape[0]]
     sizes += [a.shape[0] for a in arrays[1:]]
     sizes.append(1 if arrays[-1].ndim == 1 else arrays[-1].shape[1])
-    split = _best_splits(sizes)
 
-    def product(i: int, j: int, out: Array | None = None) -> Array:
-        if i == j:
-            return arrays[i]
-        s = split[i, j]
-        left, right = product(i, s), product(s + 1, j)
+    def product(order: Any, out: Array | None = None) -> Array:
+        if isinstance(order, int):
+            return arrays[order]
+        left, right = map(product, order)
         result: Array = matmul(left, right) if out is None else matmul(left, right, out=out)
         return result
 
-    return product(0, len(arrays) - 1, out)
-
-
-def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
-    n = len(sizes) - 1
-    cost = {(i, i): 0 for i in range(n)}
-    split: dict[tuple[int, int], int] = {}
-    for length in range(1, n):
-        for i in range(n - length):
-            j = i + length
-            costs = {
-                s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)
-            }
-            split[i, j] = min(costs, key=lambda s: costs[s])
-            cost[i, j] = costs[split[i, j]]
-    return split
+    return product(cheapest_order(sizes), out)
 
 
 @composed_of("matmul", module="backline")
@@ -177,7 +181,17 @@ def _total(array: Array, axes: list[int]) -> Array:
         return total
 
 
-@composed_of("matmul", module="backline")
+def _tensordot_problem(a: Any, b: Any, dims: Any = 2, *, axes: Any = None) -> Problem | None:
+    dims = dims if axes is None else axes if type(dims) is int and dims == 2 else None
+    both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype == b.dtype and a.dtype.name in FLOATS
+    # Of matrices: what has more axes has to be looked at for whether it can be reshaped without a copy.
+    if not both or type(dims) is not int or dims != 1 or a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        return None
+    product: Problem = operations["mm"].build(a, b)
+    return product
+
+
+@planned(_tensordot_problem, "matmul", module="backline", family="matmul")
 @on_its_device
 def tensordot(
     a: Array,

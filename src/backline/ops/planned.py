@@ -13,7 +13,7 @@ from ..engine import policy
 from ..errors import BadValue, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
-from ..problems.op_registry import Flops, Op, Sample, operations
+from ..problems.op_registry import Flops, Op, operations
 from . import promote
 from .array_arguments import into
 from .composite import composed_of
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 def planned(
     build: Callable[..., Problem | None], *parts: str, module: str = "backline.linalg", family: str = "linalg",
-    flops: Flops | None = None, sample: Sample | None = None,
+    lists: tuple[str, ...] = (), flops: Flops | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:  # fmt: skip
     """Decorator: the function becomes a compiled Operation, which runs Plans where libraries have one for the call.
 
@@ -45,8 +45,10 @@ def planned(
         Public module of the operation.
     family
         Family of its Problems.
-    flops, sample
-        Fields of its row, `Op`.
+    lists
+        Parameters whose lists of arrays may be tuples as well, which the Memo can have in a key.
+    flops
+        Field of its row, `Op`; results are compared with those of the function in float64.
     """
 
     def make(function: Callable[P, R]) -> Callable[P, R]:
@@ -65,6 +67,8 @@ def planned(
                 return None
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            if lists and args and type(args[0]) is list:
+                return op(tuple(args[0]), *args[1:], **kwargs)
             out = kwargs.get("out")
             without = {key: value for key, value in kwargs.items() if key != "out"}
             if out is None or described(args, without) is None:
@@ -102,7 +106,8 @@ def planned(
 
         def deviation(p: Problem, arrays: list[Any], results: tuple[Any, ...]) -> float:
             wide = [a.astype(np.complex128 if a.dtype.kind == "c" else np.float64) for a in arrays]
-            wanted: Any = function(*wide, **dict(p.parameters))
+            given = {name: value for name, value in p.parameters if name in signature.parameters}
+            wanted: Any = function(*((wide,) if lists else wide), **given)
             pairs = zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True)
             return max(_deviation(np.asarray(got), np.asarray(want)) for got, want in pairs)
 
@@ -111,7 +116,7 @@ def planned(
         op.__wrapped__ = function
         row: dict[str, Any] = {} if flops is None else {"flops": flops}
         operations[full] = Op(
-            name=full, build=problem, family=family, signature=signature, check=deviation, sample=sample, **row
+            name=full, build=problem, family=family, signature=signature, check=deviation, **row
         )
         return op  # type: ignore[no-any-return]  # it has the function's signature
 
@@ -119,6 +124,6 @@ def planned(
 
 
 def _deviation(got: Any, want: Any) -> float:
-    """The largest difference, relative to the largest element."""
+    """Returns the largest difference, relative to the largest element."""
     largest = float(np.max(np.abs(want), initial=0.0))
     return float(np.max(np.abs(got - want), initial=0.0)) / (largest or 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
-from ..problems import Operand, Problem
+from ..problems import Problem, operand
 from ..problems.norm_problem import NormProblem
 from ..problems.op_registry import operations
 from .array_arguments import cast, dtype_of, functions, given, into, native, plain
@@ -226,8 +226,7 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
 def _trace_problem(input: Any = None) -> Problem | None:
     if not isinstance(input, np.ndarray) or input.dtype.name not in ("float32", "float64") or input.ndim != 2 or not input.size:
         return None
-    diagonal = Operand("x", input.dtype, (min(input.shape),), (sum(input.strides),), input.flags.aligned)
-    return NormProblem("trace", (diagonal,), (("dim", (0,)),), "linalg")
+    return NormProblem("trace", (operand("x", input),), (), "linalg")
 
 
 @overload

@@ -17,7 +17,7 @@ class NormProblem(Problem):
 
     Parameters are those of the call: ``ord``, a number, or "fro" for matrices; ``dim``, the axes, which are not negative; and
     ``keepdim``. With ``linalg.matrix_norm`` and 1, -1, inf or -inf for ``ord`` they are norms of matrices, else of vectors.
-    ``trace`` is the sum of a diagonal, which is a vector here.
+    ``trace``, which has none, is the sum of a matrix' diagonal.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class NormProblem(Problem):
     @cached_property
     def axes(self) -> tuple[int, ...]:
         """The axes that have no part in the result."""
-        found: tuple[int, ...] = self.parameter("dim")
+        found: tuple[int, ...] = self.parameter("dim", (0,))
         return found
 
     @cached_property

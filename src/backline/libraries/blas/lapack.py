@@ -52,6 +52,7 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
     "linalg.solve_triangular": {"trsm": ()},
     **{f"linalg.{name}": {"getrf": ("{t}getrf",)} for name in ("det", "slogdet", "lu")},
     "linalg.matrix_power": {"gemm": ()},
+    "linalg.multi_dot": {"gemm": ()},
 }
 OF_SPECTRA = tuple(f"linalg.{name}" for name in ("matrix_rank", "cond", "matrix_norm", "pinv"))
 ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))

@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import _kernels
 from ...native.plan_builder import Pointer
+from ...problems.chain_order import cheapest_order
 from ...problems.result_tuples import LU, Slogdet
 from .cblas import LETTER
 from .lapack_spectra import Spectra
@@ -129,4 +130,25 @@ class Results(Spectra):
             target = out if left == 1 and product is None else next(w for w in spare if w not in (product, square))
             self.gemm(sizes, (square, n), (square, n), target)
             square = target
+        return [out], None
+
+    def multi_dot(self) -> tuple[list[Pointer], Any]:
+        out = self.result((self.p.m, self.p.n))
+
+        def product(order: Any, target: Pointer | None = None) -> tuple[Pointer, tuple[int, int]]:
+            if isinstance(order, int):
+                role = f"a{order}" if order else "a"
+                o = self.p.get(role)
+                assert o is not None
+                rows, columns = o.shape
+                packed = self.b.work(rows * columns * self.size)
+                self.load(role, (rows, columns), "C", packed)
+                return packed, (rows, columns)
+            (left, (m, k)), (right, (_, n)) = product(order[0]), product(order[1])
+            target = target or self.b.work(m * n * self.size)
+            self.gemm((m, n, k), (left, k), (right, n), target)
+            return target, (m, n)
+
+        shapes = [o.shape for o in self.p.operands]
+        product(cheapest_order([shapes[0][0], *(columns for _, columns in shapes)]), out)
         return [out], None
