@@ -42,9 +42,10 @@ def _matrix_problem(
     axes = _whole_axes(A, dim)
     if dtype is not None or axes is None or dim is None or len(axes) != 2 or type(keepdim) is not bool or 0 in A.shape:
         return None
-    if ord == "fro" or (_is_order(ord) and abs(ord) in (1, math.inf)):
+    if _is_word(ord, "fro") or (_is_order(ord) and abs(ord) in (1, math.inf)):
         return _norm_problem("linalg.matrix_norm", A, ord, axes, keepdim)
-    if (ord == "nuc" or (_is_order(ord) and abs(ord) == 2)) and A.dtype.name in FLOATS and set(axes) == {A.ndim - 2, A.ndim - 1}:
+    last = set(axes) == {A.ndim - 2, A.ndim - 1}
+    if (_is_word(ord, "nuc") or (_is_order(ord) and abs(ord) == 2)) and A.dtype.name in FLOATS and last:
         return _spectral_problem("linalg.matrix_norm", A, {"ord": ord, "keepdim": keepdim})
     return None
 
@@ -62,9 +63,10 @@ def _norm_of_problem(A: Any, ord: Any = None, dim: Any = None, keepdim: Any = Fa
 
 
 def _condition_problem(A: Any, p: Any = None) -> Problem | None:
-    if not is_matrix(A) or not (p in (None, "nuc") or (_is_order(p) and abs(p) == 2)):
+    nuclear = _is_word(p, "nuc")
+    if not is_matrix(A) or not (p is None or nuclear or (_is_order(p) and abs(p) == 2)):
         return None
-    return None if p == "nuc" and A.shape[-1] != A.shape[-2] else _spectral_problem("linalg.cond", A, {"p": p})
+    return None if nuclear and A.shape[-1] != A.shape[-2] else _spectral_problem("linalg.cond", A, {"p": p})
 
 
 def _is_order(ord: Any) -> bool:
@@ -72,11 +74,15 @@ def _is_order(ord: Any) -> bool:
     return type(ord) in (int, float) and ord == ord and (math.isinf(ord) or abs(ord) < 2**53)
 
 
+def _is_word(ord: Any, word: str) -> bool:
+    return type(ord) is str and ord == word
+
+
 def _whole_axes(x: Any, dim: Any) -> tuple[int, ...] | None:
     """The axes that a call names, none of them negative; None where it is left to the function."""
     if not isinstance(x, np.ndarray) or x.dtype.name not in (*HALVES, *FLOATS):
         return None
-    dims = tuple(range(x.ndim)) if dim is None or dim == () else (dim,) if type(dim) is int else dim
+    dims = tuple(range(x.ndim)) if dim is None or (type(dim) is tuple and not dim) else (dim,) if type(dim) is int else dim
     if type(dims) is not tuple or not all(type(d) is int and -x.ndim <= d < x.ndim for d in dims):
         return None
     axes = tuple(d % x.ndim for d in dims)

@@ -134,9 +134,15 @@ def cross_along(where: str, a: Array, b: Array, axis: int, out: Any) -> Array:
         raise BadValue(f"{where}: inputs dimension {axis} must have length 3. Got {a.shape[axis]} and {b.shape[axis]}")
     broadcast(where, ("input", "other"), tuple(a.shape), tuple(b.shape))
     xp = functions(a)
-    x, y = (tuple(xp.moveaxis(each, (axis,), (0,))[i] for i in range(3)) for each in (a, b))
+    at = [(slice(None),) * axis + (i,) for i in range(3)]
+    x, y = ([each[place] for place in at] for each in (a, b))
     with np.errstate(all="ignore"):
         parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    if xp is np and out is None:
+        made = np.empty((*parts[0].shape[:axis], 3, *parts[0].shape[axis:]), parts[0].dtype)
+        for place, part in zip(at, parts, strict=True):
+            made[place] = part
+        return made
     result: Array = into(out, where, xp.stack(parts, axis))
     return result
 
