@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 # Functions by name; the sources say what arguments they take.
 addresses: dict[str, int]
 
@@ -18,9 +16,6 @@ def attention_workspace(description: bytes, /) -> int:
 
 def attention_exp(source: int, target: int, count: int, itemsize: int, level: int, /) -> None:
     """e^x of numbers <= 0 at an address, as attention computes it."""
-
-def sum_of_squares(array: np.ndarray[Any, Any], /) -> float | None:
-    """Sum of the squares of all elements in float64; None for dtypes and layouts that it does not take."""
 
 def quantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
     """Round float32 without NaN to uint8 or int8 into `to`, of the same order in memory."""

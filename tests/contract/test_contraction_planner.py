@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from backline.ops.contraction_planner import Path, chain_path
+from backline.problems.contraction_planner import Path, chain_path
 
 WITHOUT = """
 import sys

@@ -474,6 +474,7 @@ def test_results_outlive_everything_at_exit() -> None:
 # Operations -----------------------------------------------------------------------------------------------------------
 
 OPERATIONS = [x for module in (backline, linalg) for n in module.__all__ if isinstance(x := getattr(module, n), _core.Operation)]
+NO_ARGUMENTS = (backline.trace,)  # which is a scope then
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda op: op.__name__)
@@ -493,6 +494,8 @@ def test_operations_look_like_functions(operation: Any) -> None:
         held = operation
 
     assert Holder().held is operation, "it binds like a method"
+    if operation in NO_ARGUMENTS:
+        return
     with pytest.raises((TypeError, BadValue)):
         operation()
 

@@ -10,7 +10,7 @@ import pytest
 import backline
 from backline import linalg
 from backline.engine.choice import Candidate, Choice
-from backline.errors import BadType, BadValue
+from backline.errors import BadType, BadValue, NoKernel
 from support import clean, need
 
 pytestmark = pytest.mark.usefixtures("clean")
@@ -69,11 +69,34 @@ def test_least_squares_is_explained() -> None:
     assert backline.explain(linalg.lstsq, A, A, driver="gelsd").problem.parameter("driver") == "gelsd"
 
 
-@pytest.mark.parametrize(("op", "part"), [(linalg.det, "lu_factor"), ("linalg.det", "lu_factor"), (backline.tensordot, "matmul"),
-                                          ("tensordot", "matmul"), (linalg.multi_dot, "matmul"), (linalg.pinv, "svd"), (linalg.norm, "norm")])  # fmt: skip
+@pytest.mark.parametrize(("op", "part"), [(backline.addbmm, "addmm"), ("addbmm", "addmm"), (backline.tensordot, "matmul"),
+                                          ("tensordot", "matmul"), (linalg.multi_dot, "matmul"), (linalg.matrix_exp, "matmul")])  # fmt: skip
 def test_composites_say_what_they_are_made_of(op: object, part: str) -> None:
     with pytest.raises(BadValue, match=rf"made of other operations: .*{part}"):
         backline.explain(op, A)
+
+
+@pytest.mark.parametrize(("op", "algorithms"), [
+    (linalg.det, {"getrf"}), ("linalg.slogdet", {"getrf"}), (linalg.lu, {"getrf"}), (linalg.pinv, {"gesdd", "gesvd"}),
+    (linalg.norm, {"compiled"}), (linalg.vector_norm, {"compiled"}), (linalg.matrix_norm, {"compiled"}),
+    (linalg.cond, {"gesdd", "gesvd"}), (linalg.matrix_rank, {"gesdd", "gesvd"}),
+])  # fmt: skip
+def test_what_one_library_computes_whole(op: object, algorithms: set[str]) -> None:
+    need("openblas")
+    with backline.backends.flags(only=("openblas", "kernels")):
+        assert backline.explain(op, A).algorithm in algorithms
+
+
+def test_what_no_library_computes_whole_is_composed() -> None:
+    for call in (lambda: backline.explain(linalg.pinv, A, hermitian=True), lambda: backline.explain("linalg.cond", A, 1)):
+        with pytest.raises(BadValue, match=r"made of other operations: .*svd"):
+            call()
+    with backline.backends.flags(only=("numpy",)):
+        with pytest.raises(NoKernel, match="made of other operations"):
+            backline.explain(linalg.det, A)
+        with backline.trace() as events:
+            assert linalg.det(np.eye(3)) == 1
+    assert [(e.op, e.library) for e in events] == [("lu_factor_ex", "numpy")]
 
 
 @pytest.mark.parametrize(("op", "kind"), [("matmull", BadValue), (len, BadValue), (3, BadType), (np.matmul, BadValue)])

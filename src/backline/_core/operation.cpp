@@ -18,7 +18,7 @@ struct Operation {
     PyObject *dict;      // __doc__, __signature__, __module__ and what Python tools hang on functions
     PyObject *name;
     PyObject *parameters;  // tuple of names, in the order of the signature
-    PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised
+    PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised; None leaves such calls to `general`
     PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
     PyObject *weakrefs;
     PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
@@ -141,6 +141,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     }
     uint64_t hash = s.hash();
     auto run = [&](PyObject *plan) {
+        if (plan == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
         auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
         return tracer ? traced(tracer.get(), self->name, plan, once) : once();
     };

@@ -27,11 +27,12 @@ int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels);
 int add_attention(PyObject *module, PyObject *addresses);
 int add_gradients(PyObject *module, PyObject *addresses);
 int add_im2col(PyObject *module, PyObject *addresses);
+int add_matrix_results(PyObject *module, PyObject *addresses);
+int add_norms(PyObject *module, PyObject *addresses);
 int add_quantize(PyObject *module, PyObject *addresses);
 int add_recurrent(PyObject *module, PyObject *addresses);
 int add_requantize(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);
-int add_sum_of_squares(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);
 
 extern const Services *services;  // of the core

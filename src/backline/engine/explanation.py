@@ -52,7 +52,7 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
         return choose(op.problem(*args, **kwargs), measure=False)
     name = op if isinstance(op, str) else f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', '')}"
     name = name.removeprefix("backline.")
-    if name not in operations and name in composites:
+    if name in composites and name not in operations:
         parts = " and ".join(composites[name])
         raise BadValue(f"{name} is made of other operations: {parts}", remedy=f"explain {parts}, or trace() a run of it")
     if name not in operations:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..libraries.base import BORROWED, Algorithm
 from ..problems import Problem
+from ..problems.op_registry import composites
 from .effective_precision import FINENESS
 
 __all__ = ["LARGE", "compiles", "describe", "fineness", "may_lead", "order_of", "place", "report", "sooner", "sort"]
@@ -30,7 +31,11 @@ def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
     """Returns the keys of algorithms by their predicted times, the least first; empty where nothing like it was measured."""
     from . import predicted_times  # not needed before something is chosen
 
-    return predicted_times.order_of(problem.place(), own) if problem.device == "cpu" else ()
+    if problem.device != "cpu":
+        return ()
+    # What a library computes as a whole is ranked as the first of its parts is.
+    place = problem.place()
+    return predicted_times.order_of(place._replace(op=next(iter(composites.get(place.op, ())), place.op)), own)
 
 
 def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = (), own: bool = True) -> list[Algorithm]:

@@ -8,16 +8,84 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
+from ..problems import Problem
+from ..problems.op_registry import operations
 from ..problems.result_tuples import LU, Slogdet
 from .array_arguments import cast, dtype_of, functions, given, into, one_kind, plain
-from .composite import composed_of, natively, on_its_device
+from .composite import natively, on_its_device
 from .eigenvalues import eigh, eigvalsh, svd, svdvals
 from .factorizations import lu_factor_ex
-from .linalg_checks import Array, flag, matrices, number
+from .linalg_checks import Array, flag, is_matrix, matrices, number, problem
 from .linear_systems import inv
 from .matrix_products import matmul
+from .planned import planned
 
 __all__ = ["det", "lu", "matrix_power", "matrix_rank", "pinv", "slogdet"]
+
+
+POWER_SIZE, POWERS = 64, 1 << 10  # matrices so small have their powers in one plan, up to this one
+
+
+# The Problems of calls that libraries have a plan for ------------------------------------------------------------------
+
+
+def _problem(op: str, A: Array, parameters: dict[str, Any]) -> Problem:
+    return problem(op, {"a": A}, parameters)
+
+
+def _det_problem(A: Any) -> Problem | None:
+    return _problem("linalg.det", A, {}) if is_matrix(A, square=True) else None
+
+
+def _slogdet_problem(A: Any) -> Problem | None:
+    return _problem("linalg.slogdet", A, {}) if is_matrix(A, square=True) else None
+
+
+def _lu_problem(A: Any, *, pivot: Any = True) -> Problem | None:
+    return _problem("linalg.lu", A, {}) if is_matrix(A) and pivot is True else None
+
+
+def _rank_problem(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: Any = False) -> Problem | None:
+    return _with_tolerance("linalg.matrix_rank", A, atol, rtol, hermitian)
+
+
+def _pinv_problem(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: Any = False) -> Problem | None:
+    return _with_tolerance("linalg.pinv", A, atol, rtol, hermitian)
+
+
+def _with_tolerance(op: str, A: Any, atol: Any, rtol: Any, hermitian: Any) -> Problem | None:
+    legal = hermitian is False and all(x is None or (type(x) in (int, float) and abs(x) < 2**53) for x in (atol, rtol))
+    return _problem(op, A, {"atol": atol, "rtol": rtol}) if legal and is_matrix(A) else None
+
+
+def _power_problem(A: Any, n: Any) -> Problem | None:
+    if type(n) is not int or not is_matrix(A, square=True):
+        return None
+    if n == -1:
+        inverse: Problem = operations["linalg.inv"].build(A)
+        return inverse
+    if A.ndim > 2 or not 1 < n <= POWERS or A.shape[0] > POWER_SIZE:
+        return None
+    return _problem("linalg.matrix_power", A, {"n": n})
+
+
+def _lu_flops(m: int, n: int, k: int) -> float:
+    return m * n**2 - n**3 / 3
+
+
+def _spectrum_flops(m: int, n: int, k: int) -> float:
+    return 4 * m * n**2 - 4 * n**3 / 3
+
+
+def _vectors_flops(m: int, n: int, k: int) -> float:
+    return 14 * m * n**2 + 8 * n**3
+
+
+def _power_flops(m: int, n: int, k: int) -> float:
+    return 4.0 * n**3
+
+
+# The operations --------------------------------------------------------------------------------------------------------
 
 
 def _diagonal_and_parity(A: Array) -> tuple[Array, Array]:
@@ -29,7 +97,7 @@ def _diagonal_and_parity(A: Array) -> tuple[Array, Array]:
     return diagonal, (1 - 2 * (swaps % 2)).astype(A.dtype)
 
 
-@composed_of("linalg.lu_factor")
+@planned(_det_problem, "linalg.lu_factor", flops=_lu_flops)
 @on_its_device
 def det(A: Array, *, out: Array | None = None) -> Array:
     """Determinant.
@@ -59,7 +127,7 @@ def det(A: Array, *, out: Array | None = None) -> Array:
     return into(out, "det", plain((functions(a).prod(diagonal, axis=-1) * parity).astype(a.dtype)))
 
 
-@composed_of("linalg.lu_factor")
+@planned(_slogdet_problem, "linalg.lu_factor", flops=_lu_flops)
 @on_its_device
 def slogdet(A: Array) -> Slogdet:
     """Sign and logarithm of the absolute value of the determinant.
@@ -90,7 +158,7 @@ def slogdet(A: Array) -> Slogdet:
     return Slogdet(plain(sign), plain(xp.where(sign == 0, -np.inf, logarithm).astype(size.dtype)))
 
 
-@composed_of("linalg.lu_factor")
+@planned(_lu_problem, "linalg.lu_factor", flops=_lu_flops)
 @on_its_device
 @natively
 def lu(A: Array, *, pivot: bool = True) -> LU:
@@ -184,7 +252,7 @@ def _tolerance(where: str, a: Array, largest: Array, atol: Any, rtol: Any) -> Ar
     return limit
 
 
-@composed_of("linalg.svdvals")
+@planned(_rank_problem, "linalg.svdvals", flops=_spectrum_flops)
 @on_its_device
 def matrix_rank(
     A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None
@@ -221,7 +289,7 @@ def matrix_rank(
     return into(out, "matrix_rank", plain(cast(xp.asarray(xp.sum(values > limit[..., None], axis=-1)), np.int64)))
 
 
-@composed_of("linalg.svd", "matmul")
+@planned(_pinv_problem, "linalg.svd", "matmul", flops=_vectors_flops)
 @on_its_device
 def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, out: Array | None = None) -> Array:
     """Moore-Penrose pseudo-inverse.
@@ -267,7 +335,7 @@ def pinv(A: Array, *, atol: Any = None, rtol: Any = None, hermitian: bool = Fals
     return result
 
 
-@composed_of("matmul", "linalg.inv")
+@planned(_power_problem, "matmul", "linalg.inv", flops=_power_flops)
 @on_its_device
 def matrix_power(A: Array, n: int, *, out: Array | None = None) -> Array:
     """A multiplied by itself n times; its inverse for negative n.

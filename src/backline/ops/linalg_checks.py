@@ -15,8 +15,8 @@ from . import device_dispatch
 from .array_arguments import check_array, check_out, dtype_of, given
 
 __all__ = [
-    "FLOATS", "Array", "dtype_given", "enough_memory", "flag", "matrices", "matrix", "no_check", "not_square", "number",
-    "problem", "same_dtype", "whole", "word",
+    "FLOATS", "Array", "dtype_given", "enough_memory", "flag", "is_matrix", "matrices", "matrix", "no_check", "not_square",
+    "number", "problem", "same_dtype", "whole", "word",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -153,3 +153,10 @@ def no_check(where: str, check_errors: Any) -> bool:
             f"{where}: check_errors=True", cause="info would always be 0", remedy=f"{where.removesuffix('_ex')}, which raises"
         )
     return False
+
+
+def is_matrix(value: Any, *, square: bool = False) -> bool:
+    """Tells if a value is a NumPy array of matrices with elements, of numbers that linear algebra takes."""
+    if not isinstance(value, np.ndarray) or value.dtype.name not in FLOATS or value.ndim < 2 or not value.size:
+        return False
+    return not square or value.shape[-1] == value.shape[-2]

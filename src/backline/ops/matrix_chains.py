@@ -10,19 +10,45 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..problems import Problem, operand
+from ..problems.contraction_planner import chain_path
+from ..problems.linalg_problem import LinalgProblem
+from ..problems.op_registry import operations
 from ..switches.switch import show
 from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
 from .axes import axes_of
 from .composite import composed_of, natively, on_its_device
-from .contraction_planner import chain_path
+from .linalg_checks import FLOATS, is_matrix
 from .matrix_products import matmul, mm
+from .planned import planned
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
 
 Array = np.ndarray[Any, Any]
 
 
-@composed_of("matmul")
+CHAIN_SIZE, CHAIN = 64, 6  # matrices so small, and so many of them at most, are multiplied in one plan
+
+
+def _chain_problem(tensors: Any) -> Problem | None:
+    if type(tensors) not in (tuple, list) or not 3 <= len(tensors) <= CHAIN:
+        return None
+    first = tensors[0]
+    for a in tensors:
+        if not is_matrix(a) or a.ndim != 2 or a.dtype != first.dtype or max(a.shape) > CHAIN_SIZE:
+            return None
+    if any(a.shape[1] != b.shape[0] for a, b in itertools.pairwise(tensors)):
+        return None
+    operands = tuple(operand("a" if i == 0 else f"a{i}", a) for i, a in enumerate(tensors))
+    m, n, k = first.shape[0], tensors[-1].shape[1], first.shape[1]
+    return LinalgProblem("linalg.multi_dot", operands, (), "linalg", m=m, n=n, k=k, batch=())
+
+
+def _chain_flops(m: int, n: int, k: int) -> float:
+    return 4.0 * m * n * k
+
+
+@planned(_chain_problem, "matmul", lists=("tensors",), flops=_chain_flops)
 @on_its_device
 def multi_dot(tensors: Sequence[Array], *, out: Array | None = None) -> Array:
     """Product of two or more matrices in the order that takes the fewest operations.
@@ -149,7 +175,17 @@ def _total(array: Array, axes: list[int]) -> Array:
         return cast(functions(array).sum(wide, axis=tuple(axes), keepdims=True), kind)
 
 
-@composed_of("matmul", module="backline")
+def _tensordot_problem(a: Any, b: Any, dims: Any = 2, *, axes: Any = None) -> Problem | None:
+    dims = dims if axes is None else axes if type(dims) is int and dims == 2 else None
+    both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype == b.dtype and a.dtype.name in FLOATS
+    # Of matrices: what has more axes has to be looked at for whether it can be reshaped without a copy.
+    if not both or type(dims) is not int or dims != 1 or a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        return None
+    product: Problem = operations["mm"].build(a, b)
+    return product
+
+
+@planned(_tensordot_problem, "matmul", module="backline", family="matmul")
 @on_its_device
 def tensordot(
     a: Array, b: Array, dims: int | tuple[Sequence[int], Sequence[int]] = 2, out: Array | None = None, *,

@@ -9,20 +9,29 @@ import numpy as np
 
 from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
+from ..problems import Problem, operand
 from ..problems.dtypes import compute_dtype
+from ..problems.norm_problem import NormProblem
+from ..problems.op_registry import operations
 from .array_arguments import cast, dtype_of, functions, given, into, native, plain
 from .axes import axis_of
 from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
-from .vectors import cross_along, diagonal_of, pair, powers_of
+from .planned import planned
+from .vectors import are_vectors, cross_along, diagonal_of, pair, powers_of
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]
 
 Array = np.ndarray[Any, Any]
 
 
-@composed_of("matmul", module="backline")
+def _inner_problem(input: Any, other: Any) -> Problem | None:
+    product: Problem | None = operations["dot"].build(input, other) if are_vectors(input, other) else None
+    return product
+
+
+@planned(_inner_problem, "matmul", module="backline", family="matmul")
 @on_its_device
 def inner(input: Array, other: Array, *, out: Array | None = None) -> Array:
     """Sums of products along the last axes of two arrays; where one is a scalar, the product.
@@ -196,10 +205,17 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
     return diagonal_of("diagonal", "input", given(input, "diagonal: input"), offset, (dim1, dim2))
 
 
+def _trace_problem(input: Any = None) -> Problem | None:
+    if not isinstance(input, np.ndarray) or input.dtype.name not in ("float32", "float64") or input.ndim != 2 or not input.size:
+        return None
+    return NormProblem("trace", (operand("x", input),), (), "linalg")
+
+
 @overload
 def trace() -> events.Trace: ...
 @overload
 def trace(input: Array) -> Array: ...
+@planned(_trace_problem, module="backline")
 @on_its_device
 def trace(input: Any = None) -> Any:
     """Sum of a matrix's main diagonal; without a matrix, a scope that collects an Event for every operation run inside it.

@@ -6,13 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import BadType, BadValue
+from ..problems import Problem
+from ..problems.op_registry import operations
 from ..switches.switch import show
 from .array_arguments import dtype_of, functions, given, into
 from .axes import axes_of
-from .composite import composed_of, on_its_device
-from .linalg_checks import FLOATS, Array, whole
+from .composite import on_its_device
+from .linalg_checks import FLOATS, Array, is_matrix, whole
 from .linear_systems import inv, solve
+from .planned import planned
 from .vectors import pair
 
 __all__ = ["tensorinv", "tensorsolve"]
@@ -33,7 +38,23 @@ def _square(where: str, a: Any, axes: str, shape: tuple[int, ...], split: int) -
     return rows
 
 
-@composed_of("linalg.inv")
+def _inverse_problem(A: Any, ind: Any = 2) -> Problem | None:
+    if type(ind) is not int or ind != 1 or not is_matrix(A, square=True) or A.ndim != 2:
+        return None
+    found: Problem = operations["linalg.inv"].build(A)
+    return found
+
+
+def _solution_problem(A: Any, B: Any, dims: Any = None) -> Problem | None:
+    if dims is not None or not is_matrix(A, square=True) or A.ndim != 2 or not isinstance(B, np.ndarray):
+        return None
+    if B.shape != A.shape[:1] or B.dtype != A.dtype:
+        return None
+    found: Problem = operations["linalg.solve"].build(A, B)
+    return found
+
+
+@planned(_inverse_problem, "linalg.inv")
 @on_its_device
 def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
     """Inverse of `tensordot` with an array: ``tensordot(tensorinv(A, ind), A, ind)`` is an identity.
@@ -68,7 +89,7 @@ def tensorinv(A: Array, ind: int = 2, *, out: Array | None = None) -> Array:
     return into(out, "tensorinv", inv(a.reshape(size, size)).reshape(shape[first:] + shape[:first]))
 
 
-@composed_of("linalg.solve")
+@planned(_solution_problem, "linalg.solve")
 @on_its_device
 def tensorsolve(A: Array, B: Array, dims: Sequence[int] | None = None, *, out: Array | None = None) -> Array:
     """Solution X of ``tensordot(A, X, X.ndim) == B``.

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..problems import Problem
 from ..problems.dtypes import HALVES
+from ..problems.op_registry import operations
 from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
-from .composite import composed_of, on_its_device
+from .composite import on_its_device
 from .linalg_checks import FLOATS, enough_memory, whole
 from .matrix_products import vdot
+from .planned import planned
 
 __all__ = [
-    "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
+    "are_vectors", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +50,21 @@ def broadcast(where: str, names: tuple[str, str], one: tuple[int, ...], other: t
         ) from None
 
 
-@composed_of("vdot")
+def _vecdot_problem(x: Any, y: Any, *, dim: Any = -1) -> Problem | None:
+    if not are_vectors(x, y) or type(dim) is not int or dim not in (-1, 0):
+        return None
+    product: Problem = operations["vdot"].build(x, y)
+    return product
+
+
+def are_vectors(x: Any, y: Any) -> bool:
+    """Tells if both are NumPy arrays of one dimension, dtype and length, of numbers that every BLAS takes."""
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype != y.dtype or x.dtype.name not in FLOATS:
+        return False
+    return x.ndim == 1 and x.shape == y.shape
+
+
+@planned(_vecdot_problem, "vdot", family="matmul")
 @on_its_device
 def vecdot(x: Array, y: Array, *, dim: int = -1, out: Array | None = None) -> Array:
     """Sums of products along one axis of two arrays that broadcast, the first array conjugated.
@@ -114,9 +131,15 @@ def cross_along(where: str, a: Array, b: Array, axis: int, out: Any) -> Array:
         raise BadValue(f"{where}: inputs dimension {axis} must have length 3. Got {a.shape[axis]} and {b.shape[axis]}")
     broadcast(where, ("input", "other"), tuple(a.shape), tuple(b.shape))
     xp = functions(a)
-    x, y = (tuple(xp.moveaxis(each, (axis,), (0,))[i] for i in range(3)) for each in (a, b))
+    at = [(slice(None),) * axis + (i,) for i in range(3)]
+    x, y = ([each[place] for place in at] for each in (a, b))
     with np.errstate(all="ignore"):
         parts = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    if xp is np and out is None:
+        made = np.empty((*parts[0].shape[:axis], 3, *parts[0].shape[axis:]), parts[0].dtype)
+        for place, part in zip(at, parts, strict=True):
+            made[place] = part
+        return made
     return into(out, where, xp.stack(parts, axis))
 
 

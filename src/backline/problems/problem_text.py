@@ -88,7 +88,7 @@ def _words(text: str) -> list[str]:
 
 def _operation(given: str, words: list[str]) -> str:
     """The operation's name in full."""
-    if given in composites:
+    if given in composites and given not in operations:
         parts = " and ".join(composites[given])
         raise BadValue(f"{given} is made of other operations: {parts}", remedy=f"ask for {parts}")
     name = layer_text.operation_name(given, words, operations)

@@ -1,7 +1,7 @@
 """Dense linear algebra through LAPACK's Fortran interface, for every library that has it: what there is, and what its infos mean.
 
 Results come in the order that costs nothing: strides say which. The steps are in
-`lapack_solving`, `lapack_indefinite` and `lapack_spectra`.
+`lapack_solving`, `lapack_indefinite`, `lapack_spectra` and `lapack_results`.
 
 References: LAPACK Users' Guide, third edition; the argument lists are those of the reference implementation.
 """
@@ -22,7 +22,7 @@ from ...problems.names import name_of
 from ..base import Algorithm, Refusal
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
-from .lapack_spectra import Spectra
+from .lapack_results import Results
 from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, routine_name
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
@@ -51,13 +51,18 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
     "cholesky_solve": {"potrs": ("{t}potrs",)},
     "cholesky_inverse": {"potri": ("{t}potri",)},
     "linalg.solve_triangular": {"trsm": ()},
+    **{f"linalg.{name}": {"getrf": ("{t}getrf",)} for name in ("det", "slogdet", "lu")},
+    "linalg.matrix_power": {"gemm": ()},
+    "linalg.multi_dot": {"gemm": ()},
 }
+OF_SPECTRA = tuple(f"linalg.{name}" for name in ("matrix_rank", "cond", "matrix_norm", "pinv"))
+ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))
 
 
-LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
+LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
 
 
-class _Writer(Indefinite, Spectra):
+class _Writer(Indefinite, Results):
     """Every operation."""
 
 
@@ -146,7 +151,7 @@ MEANING = {
     "linalg.eig": "the eigenvalues did not converge (the last {i} are missing)",
     "linalg.eigvals": "the eigenvalues did not converge (the last {i} are missing)",
     "linalg.svd": "the singular values did not converge",
-    "linalg.svdvals": "the singular values did not converge",
+    **dict.fromkeys(("linalg.svdvals", *OF_SPECTRA), "the singular values did not converge"),
     "linalg.lstsq": "the matrix has no full rank (element {i} of the triangular factor is zero), or the SVD did not converge",
 }
 BAD_PIVOTS = "a pivot is not one of the rows, which are counted from 1"

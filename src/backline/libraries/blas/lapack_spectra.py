@@ -6,11 +6,14 @@ and the transposed problem is solved (SVD, symmetric eigenproblems); QR and gene
 
 from __future__ import annotations
 
+import struct
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ... import _kernels
 from ...native.plan_builder import Pointer
 from ...problems.result_tuples import QR, SVD, Eig, Eigh
 from .lapack_steps import Writer
@@ -93,16 +96,12 @@ class Spectra(Writer):
         a = self.b.work(n * n * self.size)
         self.load("a", (n, n), "F", a)
         self.finite(n * n, a)
-        batch = (*self.p.batch, n)
-        values = [self.b.result(self.dtype, batch, "C", n * self.size) for _ in range(1 if self.complex else 2)]
-        pointers = list(values)
+        exact = np.result_type(self.dtype, np.complex64)
+        results = [self.result((n,), dtype=exact)] + ([self.result((n, n), "F", exact)] if vectors else [])
+        # A real matrix has them in real numbers, pairs packed.
+        values = results[:1] if self.complex else [self.b.work(n * self.size) for _ in range(2)]
         spare = self.b.work(self.size)
-        v = spare
-        if vectors:
-            step = n * n * self.size
-            # Rows of this C-ordered array are LAPACK's columns; what wraps it transposes the view.
-            v = self.b.result(self.dtype, (*batch, n), "C", step)
-            pointers.append(v)
+        v = spare if not vectors else results[1] if self.complex else self.b.work(n * n * self.size)
         job = "V" if vectors else "N"
         none: list[Any] = [None] if self.complex else []
         lwork, _ = self.workspace(
@@ -112,7 +111,10 @@ class Spectra(Writer):
         self.lapack(
             "{t}geev", "N", job, n, a, n, *values, spare, 1, v, n, self.b.work(lwork * self.size), lwork, *rwork, self.info()
         )
-        return pointers, partial(_eigen, self.complex, vectors)
+        if not self.complex:
+            fields = struct.pack("<8q2d", self.size, 0, n, n, 0, 0, 0, vectors, 0.0, 0.0)
+            self.b.call(_kernels.addresses["eigen_pairs"], [self.b.constant(fields), *values, v, *results])
+        return results, Eig if vectors else None
 
     def eig(self) -> tuple[list[Pointer], Any]:
         return self.general(True)
@@ -120,28 +122,32 @@ class Spectra(Writer):
     def eigvals(self) -> tuple[list[Pointer], Any]:
         return self.general(False)
 
-    def singular(self, vectors: bool) -> tuple[list[Pointer], Any]:
+    def singular(self, vectors: bool, *, shown: bool = True, order: str = "") -> tuple[list[Pointer], Any]:
+        """Singular values and vectors, as results of the plan; else in workspace, with the fewest vectors."""
         m, n = self.p.m, self.p.n
-        order = self.own_order()
-        k, full = min(m, n), self.p.parameter("full_matrices", True)
+        order = order or self.own_order()
+        k, full = min(m, n), shown and self.p.parameter("full_matrices", True)
+
+        def result(shape: tuple[int, ...], dtype: Any) -> Pointer:
+            return self.result(shape, order, dtype) if shown else self.b.work(prod(shape) * dtype.itemsize)
+
         a = self.b.work(m * n * self.size)
         self.load("a", (m, n), order, a)
         self.finite(m * n, a)
         # Row-major memory is A^T in columns: A^T = conj(V) S U^T, so LAPACK's U is Vh and its VT is U, as they lie.
         rows, cols = (m, n) if order == "F" else (n, m)
-        s: Pointer
         left = right = self.b.work(self.size)
-        job, shown = "N", []
+        job, results = "N", []
         if vectors:
             job = "A" if full else "S"
-            u = self.result((m, m if full else k), order)
-            s = self.result((k,), dtype=self.real)
-            vh = self.result((n if full else k, n), order)
+            u = result((m, m if full else k), self.dtype)
+            s = result((k,), self.real)
+            vh = result((n if full else k, n), self.dtype)
             left, right = (u, vh) if order == "F" else (vh, u)
-            shown = [u, s, vh]
+            results = [u, s, vh]
         else:
-            s = self.result((k,), dtype=self.real)
-            shown = [s]
+            s = result((k,), self.real)
+            results = [s]
         ldvt = cols if job == "A" else k if job == "S" else 1
         largest = max(m, n)
         none: list[Any] = [None] if self.complex else []
@@ -159,7 +165,7 @@ class Spectra(Writer):
             "{t}" + self.routine, *jobs, rows, cols, a, rows, s, left, rows, right, ldvt, self.b.work(lwork * self.size), lwork,
             *rwork, *after, self.info(),
         )  # fmt: skip
-        return self.returned(*shown), SVD if vectors else None
+        return self.returned(*results), SVD if vectors else None
 
     def svd(self) -> tuple[list[Pointer], Any]:
         return self.singular(True)
@@ -173,22 +179,3 @@ class Spectra(Writer):
 
 def _only_r(dtype: Any, r: Any) -> QR:
     return QR(np.empty(0, dtype), r)
-
-
-def _eigen(is_complex: bool, vectors: bool, *parts: Any) -> Any:
-    """Eigenvalues and vectors as complex arrays, from LAPACK's packed pairs."""
-    if is_complex:
-        values = parts[0]
-        return Eig(values, parts[1].swapaxes(-1, -2)) if vectors else values
-    values = parts[0] + 1j * parts[1]
-    values = values.astype(np.result_type(parts[0].dtype, np.complex64), copy=False)
-    if not vectors:
-        return values
-    packed = parts[2]  # row j is column j of LAPACK's VR
-    rows = packed.astype(values.dtype)
-    first = parts[1] > 0  # a pair's first column is the real part, its second the imaginary part
-    second = np.roll(first, 1, axis=-1)
-    real, imaginary = packed[first], packed[second]
-    rows[first] = real + 1j * imaginary
-    rows[second] = real - 1j * imaginary
-    return Eig(values, rows.swapaxes(-1, -2))

@@ -12,9 +12,11 @@ from ... import _kernels
 from ..._version import __version__
 from ...problems.conv_problem import ConvProblem
 from ...problems.neural_problem import NeuralProblem
+from ...problems.norm_problem import NormProblem
 from ..base import Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
+from .norm_loops import norm_algorithms, prepare_norm
 from .vector_level import vector_levels
 
 __all__ = ["Kernels"]
@@ -26,6 +28,7 @@ class Kernels(Library):
     handlers: ClassVar = {
         ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
         NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
+        NormProblem: Handler.plain(norm_algorithms, prepare_norm),
     }
 
     def reason(self) -> str:

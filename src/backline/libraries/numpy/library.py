@@ -82,6 +82,8 @@ def _linalg_algorithms(problem: LinalgProblem, threads: int) -> Listed:
     driver = problem.parameter("driver")
     if problem.dtype.name not in FLOATS:
         yield Refusal("numpy", "linalg", f"NumPy has no linear algebra of {problem.dtype.name}")
+    elif _reference(problem) is None:
+        yield Refusal("numpy", "linalg", f"NumPy's {problem.op} is made of other operations")
     elif driver not in (None, "gesdd", "gelsd"):
         yield Refusal("numpy", "linalg", f"the call asks for driver={driver!r}; NumPy has gesdd and gelsd")
     else:
@@ -180,9 +182,17 @@ def _convolution(p: ConvProblem, name: str) -> Callable[..., Any]:
     return run
 
 
-def _linalg(p: LinalgProblem, algorithm: str) -> Callable[..., Any]:
+def _reference(p: LinalgProblem) -> Callable[..., Any] | None:
     name = p.op.rpartition(".")[2]
-    solve = getattr(reference_indefinite if name in reference_indefinite.__all__ else reference_linalg, name)
+    found: Callable[..., Any] | None = getattr(
+        reference_indefinite if name in reference_indefinite.__all__ else reference_linalg, name, None
+    )
+    return found
+
+
+def _linalg(p: LinalgProblem, algorithm: str) -> Callable[..., Any]:
+    solve = _reference(p)
+    assert solve is not None
     index = {o.role: i for i, o in enumerate(p.operands)}
     outs = sorted(r for r in index if r.startswith("out"))
     keywords = {k: v for k, v in p.parameters if k not in ("vector",)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...engine.choice import Candidate, Choice
 from ...libraries.base import LEVELS, Algorithm
 from ...problems import short
-from ..contraction_planner import origin
+from ...problems.contraction_planner import origin
 from .steps import Step, StepWriter
 
 __all__ = ["EinsumChoice", "choice_of"]

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...engine.choice import Choice
 from ...problems import Problem
+from ...problems.contraction_planner import Path, contraction_path
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
-from ..contraction_planner import Path, contraction_path
 from .layout import ITEM, STEP, Term, axes_in_order
 
 __all__ = ["Step", "StepWriter", "cost_later", "kept_labels", "looping"]

@@ -1,0 +1,150 @@
+"""Results made of LAPACK's factors and spectra in one plan: determinants, P L U, ranks, condition numbers, inverses, powers.
+
+Each method returns its results and what wraps them, as those of the operations it goes on from.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from ... import _kernels
+from ...native.plan_builder import Pointer
+from ...problems.contraction_planner import chain_path
+from ...problems.result_tuples import LU, Slogdet
+from .cblas import LETTER
+from .lapack_spectra import Spectra
+
+__all__ = ["Results"]
+
+# Kinds of what is read off singular values, in the order of matrix_results.cpp.
+RANK, CONDITION, INVERSE_CONDITION, NUCLEAR_CONDITION, NUCLEAR, LARGEST, SMALLEST = range(7)
+CONDITIONS = {None: CONDITION, 2: CONDITION, -2: INVERSE_CONDITION, "nuc": NUCLEAR_CONDITION}
+NORMS = {"nuc": NUCLEAR, 2: LARGEST, -2: SMALLEST}
+
+
+class Results(Spectra):
+    """One method for each operation, named as the operation is."""
+
+    def described(self, *, kind: int = 0, row: int = 0, column: int = 0) -> Pointer:
+        """The constants of a kernel in matrix_results.cpp; strides are the matrix' own unless they are given."""
+        o = self.p.operands[0]
+        steps = (row, column) if row else o.strides[-2:]
+        atol, rtol = self.p.parameter("atol"), self.p.parameter("rtol")
+        if rtol is None:  # torch's default
+            epsilon = max(self.p.m, self.p.n) * float(np.finfo(self.real).eps)
+            rtol = 0.0 if atol is not None and atol > 0 else epsilon
+        integers = (self.real.itemsize, self.complex, self.p.m, self.p.n, self.native.int_size, *steps, kind)
+        return self.b.constant(struct.pack("<8q2d", *integers, atol or 0.0, rtol))
+
+    def factors(self, order: str) -> tuple[Pointer, Pointer]:
+        """LU factors and pivots in workspace."""
+        m, n = self.p.m, self.p.n
+        lu, pivots = self.b.work(m * n * self.size), self.b.work(self.native.int_size * min(m, n))
+        self.load("a", (m, n), order, lu)
+        self.lapack("{t}getrf", m, n, lu, m, pivots, self.info())
+        return lu, pivots
+
+    def determinant(self, logarithm: bool) -> list[Pointer]:
+        # The matrix or its transpose, as it lies.
+        lu, pivots = self.factors(self.own_order())
+        results = [self.result(())] + ([self.result((), dtype=self.real)] if logarithm else [])
+        to = [*results, 0][:2]
+        source = self.source("a")[0]
+        self.b.call(_kernels.addresses["determinant"], [self.described(kind=logarithm), source, lu, pivots, self.info(), *to])
+        return results
+
+    def det(self) -> tuple[list[Pointer], Any]:
+        return self.determinant(False), None
+
+    def slogdet(self) -> tuple[list[Pointer], Any]:
+        return self.determinant(True), Slogdet
+
+    def lu(self) -> tuple[list[Pointer], Any]:
+        m, n = self.p.m, self.p.n
+        k = min(m, n)
+        lu, pivots = self.factors("F")
+        results = [self.result((m, m)), self.result((m, k)), self.result((k, n))]
+        arguments = [self.described(), self.source("a")[0], lu, pivots, self.info(), *results, self.b.work(8 * m)]
+        self.b.call(_kernels.addresses["lu_triangles"], arguments)
+        return results, LU
+
+    def summary(self, kind: int, dtype: Any, shape: tuple[int, ...] = ()) -> tuple[list[Pointer], Any]:
+        """A number for each matrix, from its singular values."""
+        (values,), _ = self.singular(False, shown=False)
+        result = self.b.result(np.dtype(dtype), (*self.p.batch, *shape), "C", np.dtype(dtype).itemsize)
+        self.b.call(_kernels.addresses["singular_summary"], [self.described(kind=kind), values, result])
+        return [result], None
+
+    def matrix_rank(self) -> tuple[list[Pointer], Any]:
+        return self.summary(RANK, np.int64)
+
+    def cond(self) -> tuple[list[Pointer], Any]:
+        return self.summary(CONDITIONS[self.p.parameter("p")], self.real)
+
+    def matrix_norm(self) -> tuple[list[Pointer], Any]:
+        return self.summary(NORMS[self.p.parameter("ord")], self.real, (1, 1) if self.p.parameter("keepdim") else ())
+
+    def pinv(self) -> tuple[list[Pointer], Any]:
+        m, n = self.p.m, self.p.n
+        k = min(m, n)
+        (u, s, vh), _ = self.singular(True, shown=False, order="C")
+        result = self.result((n, m))
+        self.b.call(_kernels.addresses["divided_rows"], [self.described(kind=n, row=n, column=1), s, vh])
+        self.gemm((n, m, k), (vh, n), (u, k), result, adjoint=True)
+        return [result], None
+
+    def gemm(
+        self, sizes: tuple[int, int, int], a: tuple[Pointer, int], b: tuple[Pointer, int], c: Pointer, *, adjoint: bool = False
+    ) -> None:
+        """The product of two matrices of rows, or with `adjoint` of their adjoints."""
+        m, n, k = sizes
+        flag = (113 if self.complex else 112) if adjoint else 111
+        one, zero = (self.b.number(v, self.dtype) if self.complex else self.dtype.type(v) for v in (1, 0))
+        function = self.native.cblas(LETTER[self.dtype.name] + "gemm")
+        self.b.call(function, [101, flag, flag, m, n, k, one, *a, *b, zero, c, n])
+
+    def matrix_power(self) -> tuple[list[Pointer], Any]:
+        n, left = self.p.n, self.p.parameter("n")
+        nbytes = n * n * self.size
+        square = self.b.work(nbytes)
+        self.load("a", (n, n), "C", square)
+        spare = [self.b.work(nbytes) for _ in range(3)]
+        out = self.result((n, n))
+        product: Pointer | None = None
+        sizes = (n, n, n)
+        while True:
+            if left & 1:
+                last = left == 1
+                if product is None:
+                    product = square
+                else:
+                    target = out if last else next(w for w in spare if w not in (product, square))
+                    self.gemm(sizes, (product, n), (square, n), target)
+                    product = target
+            left >>= 1
+            if not left:
+                break
+            target = out if left == 1 and product is None else next(w for w in spare if w not in (product, square))
+            self.gemm(sizes, (square, n), (square, n), target)
+            square = target
+        return [out], None
+
+    def multi_dot(self) -> tuple[list[Pointer], Any]:
+        out = self.result((self.p.m, self.p.n))
+        parts = []  # partial products: pointer, rows, columns
+        for o in self.p.operands:
+            rows, columns = o.shape
+            packed = self.b.work(rows * columns * self.size)
+            self.load(o.role, (rows, columns), "C", packed)
+            parts.append((packed, rows, columns))
+        path = chain_path((parts[0][1], *(columns for *_, columns in parts)))
+        for step in path:
+            left, right = (parts[i] for i in step)
+            (one, m, k), (other, _, n) = left, right
+            target = out if len(parts) == 2 else self.b.work(m * n * self.size)
+            self.gemm((m, n, k), (one, k), (other, n), target)
+            parts = [part for part in parts if part is not left and part is not right] + [(target, m, n)]
+        return [out], None
