@@ -17,13 +17,15 @@ from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
+from ..libraries import capability, errata, overrides
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem, short
 from ..switches.scope_state import process, states
-from . import effective_precision, fft_plan_caches, late_modules, plan_caches, policy, ranking
+from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals, verbose_scopes
 from .choice import Candidate, Choice
+from .tuning import coverage, record_store
 
 __all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
 
@@ -85,11 +87,10 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
     """
-    kind = late_modules.problem_class().find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
-    if not kind.ranked or problem.packed or late_modules.overrides().registered(problem.op, "CPU"):
+    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
+    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
         return None
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
-    record_store, errata = late_modules.record_store(), late_modules.errata()
     if not record_store.empty() and record_store.find(problem, threads) is not None:
         return None
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
@@ -142,11 +143,9 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
     """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
     assert choice.chosen is not None
-    record_store = late_modules.record_store()
     record = record_store.find(effective_precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
-        sooner: str = record_store.sooner(record, choice.chosen.key, waiting)
-        return sooner
+        return record_store.sooner(record, choice.chosen.key, waiting)
     reduced = effective_precision.requested(problem, snapshot) in effective_precision.FINENESS
     return ranking.sooner(problem, choice.chosen, waiting, reduced)
 
@@ -158,9 +157,6 @@ def _choose(
     """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
-    from .tuning import coverage
-
-    record_store, capability = late_modules.record_store(), late_modules.capability()
     asked = effective_precision.as_asked(problem, snapshot)
     record = record_store.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
@@ -169,12 +165,12 @@ def _choose(
     could = _accurate(could, record, snapshot, refused)
     conforming = _conforming(could, problem, level, snapshot, refused)
     if could and not conforming:
-        late_modules.refusals().not_deterministic(problem, level, snapshot, refused)
+        refusals.not_deterministic(problem, level, snapshot, refused)
         conforming = could
     if taken is not None:
         conforming = [taken, *(a for a in conforming if a.key != taken.key)]
     if not conforming:
-        raise late_modules.refusals().no_kernel(problem, refused)
+        raise refusals.no_kernel(problem, refused)
     own = level == "off"  # what was measured here may decide
     home = next((a.pool for a in ranking.sort(problem, conforming, own=own) if a.pool not in ("", "numpy")), "")
     timed, limit = policy.benchmarks(problem, snapshot)
@@ -192,7 +188,7 @@ def _choose(
         else:
             conforming = _accurate(conforming, record, snapshot, refused)
             if not conforming:
-                raise late_modules.refusals().no_kernel(problem, refused)
+                raise refusals.no_kernel(problem, refused)
             busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
             basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}{busy}"
     elif record is not None and level == "off":
@@ -211,7 +207,7 @@ def _choose(
         order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
     if taken is not None:
         order = [taken, *(a for a in order if a is not taken)]
-    chosen, kind = order[0], late_modules.problem_class().of(problem, snapshot)
+    chosen, kind = order[0], problem_class.of(problem, snapshot)
     choice = Choice(problem, chosen, [], basis, threads, level, dict(kind.told()[1]))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
     for a in order:
@@ -222,9 +218,9 @@ def _choose(
         if a.pool not in ("", home) and a is not chosen:
             c.reason = "; ".join(filter(None, [c.reason, f"a second thread pool beside {home}" if home else ""]))
         choice.candidates.append(c)
-    choice.candidates += late_modules.refusals().once(refused)
+    choice.candidates += refusals.once(refused)
     if prefer and chosen.library not in prefer:
-        late_modules.refusals().preference_not_kept(choice, prefer, prefers, snapshot)
+        refusals.preference_not_kept(choice, prefer, prefers, snapshot)
     return choice
 
 
@@ -276,7 +272,7 @@ def able(
 
     Libraries that are `waiting` are not asked.
     """
-    kind, found = late_modules.problem_class().of(problem, snapshot), []
+    kind, found = problem_class.of(problem, snapshot), []
     off = kind.told()[0] if told is None else told
     for name in kind.names:
         if name in off:
@@ -299,7 +295,7 @@ def _allowed(library: Library, threads: int, snapshot: Any) -> int:
 def _listed_by(
     library: Library, problem: Problem, threads: int, snapshot: Any, refused: list[Candidate], without: Mapping[str, str]
 ) -> list[Algorithm]:
-    errata, able = late_modules.errata(), []
+    able = []
     for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
@@ -319,7 +315,7 @@ def _listed_by(
 def _forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
     """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
     reason, switch = policy.forbids(found, snapshot)
-    if not reason and found.isa and not (capability := late_modules.capability()).allows(found.isa):
+    if not reason and found.isa and not capability.allows(found.isa):
         reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
     return reason, switch
 
@@ -372,9 +368,8 @@ def plan_for(problem: Problem) -> Any:
     """
     if thread_team.forked():
         text = "this is a forked child: libraries run on one thread here (use the spawn start method for more)"
-        late_modules.refusals().warn_once(("fork",), text)
+        refusals.warn_once(("fork",), text)
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    verbose_scopes = late_modules.verbose_scopes()
     snapshot: Any = switches.current()
     failed: dict[str, str] = {}
     while True:
@@ -382,7 +377,7 @@ def plan_for(problem: Problem) -> Any:
         algorithm = choice.chosen
         assert algorithm is not None
         if snapshot["nn.attention.WARN_FOR_UNFUSED_KERNELS"] and "math" in algorithm.traits:
-            late_modules.refusals().warn_unfused(choice)
+            refusals.warn_unfused(choice)
         library = libraries.get(algorithm.library)
 
         def make(library: Any = library, algorithm: Any = algorithm) -> Any:
@@ -397,7 +392,7 @@ def plan_for(problem: Problem) -> Any:
         except RuntimeError as error:
             if algorithm.key in failed or isinstance(error, DeviceLost):
                 raise
-            late_modules.refusals().failed(choice, error, snapshot)
+            refusals.failed(choice, error, snapshot)
             failed[algorithm.key] = str(error)
             continue
         plan.choice = choice
