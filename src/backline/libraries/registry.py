@@ -262,7 +262,7 @@ ROWS: tuple[LibraryInfo, ...] = (
         "The module is not SciPy; it only holds what a user may set about it.",
     ),
     LibraryInfo(
-        "kernels", "Backline's compiled kernels", "backline.libraries.kernels.library:Kernels",
+        "kernels", "Backline's kernel library", "backline.libraries.kernels.library:Kernels",
         families=("conv", "neural", "linalg"), caches=("plan_cache",),
         about="Backline's own compiled loops, for what no vendor library has: always there.\n\n"
         "Turning it off leaves these operations to the other libraries, NumPy among them.",
