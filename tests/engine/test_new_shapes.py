@@ -15,12 +15,11 @@ import pytest
 
 import backline
 from backline import libraries, linalg, switches
-from backline.engine import choose, plan_caches, problem_class, ranking_files
+from backline.engine import choose, plan_caches, problem_class, ranking
 from backline.kernel_check import cases
 from backline.libraries import overrides
 from backline.libraries.base import Library
 from backline.libraries.onednn.primitives import Engine
-from backline.native.processor_class import ProcessorClass
 from backline.nn import functional
 from backline.problems import Problem
 from support import clean, need
@@ -72,22 +71,21 @@ def returns(files: list[str]) -> int:
     return found
 
 
-AMD, INTEL = ProcessorClass("amd", "avx512", 2), ProcessorClass("intel", "amx", 2)  # whose rankings put other libraries first
-CALLS: dict[str, tuple[ProcessorClass, Callable[[Any], object], Any, int, int]] = {
-    # The ranking, a call of a square array, its dtype, and the most files and returns.
-    "matmul f32": (AMD, lambda a: backline.matmul(a, a), F32, 9, 12),
-    "matmul f64": (AMD, lambda a: backline.matmul(a, a), F64, 9, 12),
-    "matmul f64 by mkl": (INTEL, lambda a: backline.matmul(a, a), F64, 9, 20),  # a handler of its own before that of every BLAS
-    "cholesky": (AMD, linalg.cholesky, F32, 10, 12),
-    "softmax": (AMD, lambda a: functional.softmax(a, -1), F32, 9, 18),
+CALLS: dict[str, tuple[tuple[str, ...], Callable[[Any], object], Any, int, int]] = {
+    # What comes first, a call of a square array, its dtype, and the most files and returns.
+    "matmul f32": (("openblas.gemm@n", "openblas.gemm@1"), lambda a: backline.matmul(a, a), F32, 9, 12),
+    "matmul f64": (("openblas.gemm@n", "openblas.gemm@1"), lambda a: backline.matmul(a, a), F64, 9, 12),
+    "matmul f64 by mkl": (("mkl.gemm@n", "mkl.gemm@1"), lambda a: backline.matmul(a, a), F64, 9, 20),  # it has a handler of its own
+    "cholesky": (("openblas.potrf@1", "openblas.potrf@n"), linalg.cholesky, F32, 10, 12),
+    "softmax": (("kernels.compiled@1", "kernels.compiled@n"), lambda a: functional.softmax(a, -1), F32, 9, 18),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_problem_passes_through_few_files(name: str, loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
     need("openblas")
-    processors, call, dtype, most, back = CALLS[name]
-    monkeypatch.setattr(ranking_files, "here", lambda: processors)
+    keys, call, dtype, most, back = CALLS[name]
+    monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: keys)  # whatever is fastest on this machine
     for n in (80, 200):
         for known in (n, n + 1):
             call(np.eye(known, dtype=dtype))  # what holds for all shapes is known now
