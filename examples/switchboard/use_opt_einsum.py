@@ -1,7 +1,7 @@
 """opt_einsum: in which order a contraction of several operands is done. The order decides how much work it is."""
 
 import backline as torch
-from backline.ops.contraction_planner import contraction_path
+from backline.problems.contraction_planner import contraction_path
 
 opt_einsum = torch.backends.opt_einsum
 EQUATION = "ij,jk,kl,lm->im"

@@ -14,7 +14,7 @@ import backline
 from backline import _core, backends, einsum, libraries, switches
 from backline.errors import BadType, BadValue, NoKernel
 from backline.ops.einsum import steps as einsum_steps
-from backline.ops.einsum.explain import EinsumChoice
+from backline.ops.einsum.contraction_choice import EinsumChoice
 from backline.problems import contraction_planner
 from backline.problems.einsum_problem import parse
 from backline.problems.op_registry import operations

@@ -29,7 +29,7 @@ bool register_array_type(PyObject *type, PyObject *how) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(how); ++i) usable = usable && is_path(PyTuple_GET_ITEM(how, i));
     }
     if (!PyType_Check(type) || !usable)
-        throw python_error(PyExc_TypeError, "arrays are described by their type and a tuple of paths of attributes, or a function");
+        throw python_error(PyExc_TypeError, "arrays are described by their type and a tuple of paths of attributes, or by a function");
     StateGuard guard(lock);
     for (const Known &k : known)
         if (k.type == as<PyTypeObject>(type)) return false;

@@ -17,17 +17,15 @@ HALVES = ("f16", "bf16")
 
 def _operations(incomplete: str) -> list[str]:
     """The operations with sizes of their own or run by default, whose names begin so."""
-    from ..problems.op_registry import import_operations, operations
+    from ..problems.op_registry import operations
 
-    import_operations()
     return [name for name, row in operations.items() if (row.bench or row.sizes) and name.startswith(incomplete)]
 
 
 def _default() -> list[str]:
     """The operations that are run where none is named; the cheapest first, since a limit of time leaves out the last."""
-    from ..problems.op_registry import import_operations, operations
+    from ..problems.op_registry import operations
 
-    import_operations()
     names = [name for name, row in operations.items() if row.bench]
     return sorted(names, key=lambda name: operations[name].flops(1, 1, 1))
 

@@ -29,7 +29,7 @@ def calibrate(
     Run it where nothing else runs. It goes on where it ended, so that a second minute measures more and larger shapes.
     """
     from .. import switches
-    from ..engine import calibrate as engine
+    from ..engine import calibration as engine
     from ..engine.tuning import record_store
 
     progress = Progress()

@@ -80,7 +80,6 @@ def families() -> dict[str, list[str]]:
     >>> "matmul" in families()["matmul"], "linalg.svd" in families()["linalg"]
     (True, True)
     """
-    import_operations()
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for op, row in operations.items():
         found.setdefault(row.family, []).append(op)

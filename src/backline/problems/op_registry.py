@@ -92,7 +92,7 @@ _MODULES = (
 
 
 class _Operations(dict[str, Op]):
-    """The rows by name. Modules are imported until one brings the operation that is asked for; views list what is there."""
+    """The rows by name. Modules are imported until one brings the operation that is asked for; iterating imports all of them."""
 
     def __missing__(self, name: str) -> Op:
         if name not in self:
@@ -108,6 +108,26 @@ class _Operations(dict[str, Op]):
             return self[name]
         except KeyError:
             return default
+
+    def __iter__(self) -> Iterator[str]:
+        import_operations()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        import_operations()
+        return super().__len__()
+
+    def keys(self) -> Any:
+        import_operations()
+        return super().keys()
+
+    def items(self) -> Any:
+        import_operations()
+        return super().items()
+
+    def values(self) -> Any:
+        import_operations()
+        return super().values()
 
 
 def _imported() -> Iterator[ModuleType]:

@@ -20,7 +20,7 @@ from ...problems.einsum_problem import EinsumProblem
 from ...problems.memory_layout import contiguous_strides
 from ...problems.op_registry import operations
 from ..array_arguments import cast, functions, into
-from .explain import choice_of
+from .contraction_choice import choice_of
 from .layout import Term
 from .steps import StepWriter
 

@@ -20,7 +20,7 @@ from ..array_arguments import check_array, check_out, given
 from ..linalg_checks import whole
 from ..operation import published
 from . import device
-from .explain import EinsumChoice, choice_of
+from .contraction_choice import EinsumChoice, choice_of
 from .plan import Contraction
 
 __all__ = ["einsum"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline.engine import calibrate, ranking
+from backline.engine import calibration, ranking
 from backline.engine.choose import eligible
 from backline.engine.predicted_times import corrected
 from backline.engine.ranking import order_of
@@ -39,24 +39,24 @@ def record_of(problem: Problem, times: dict[str, float], **fields: Any) -> Tunin
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Three small products are all that is to be measured."""
     sizes = [48, 8, 24]
-    monkeypatch.setattr(calibrate, "SHARES", {"products": 2})
+    monkeypatch.setattr(calibration, "SHARES", {"products": 2})
     monkeypatch.setattr(designed_problems, "problems", lambda part: (product(n) for n in sizes))
     yield sizes
 
 
 def test_small_ones_first_and_the_parts_in_turn() -> None:
-    found = list(calibrate._in_turn(1e7))
-    assert {part for part, _ in found} == set(calibrate.SHARES) == set(designed_problems.PARTS)
-    for part in calibrate.SHARES:
+    found = list(calibration._in_turn(1e7))
+    assert {part for part, _ in found} == set(calibration.SHARES) == set(designed_problems.PARTS)
+    for part in calibration.SHARES:
         work = [p.flops for its, p in found if its == part]
         assert work == sorted(work) and work[-1] <= 1e7
-    assert {part for part, _ in found[: sum(calibrate.SHARES.values())]} == set(calibrate.SHARES)
+    assert {part for part, _ in found[: sum(calibration.SHARES.values())]} == set(calibration.SHARES)
     assert len({p.key for _, p in found}) == len(found)
 
 
 def test_what_was_measured_is_kept_and_not_measured_again(few: list[int]) -> None:
     seen: list[str] = []
-    done = calibrate.calibrate(60.0, progress=lambda number, total, text: seen.append(f"{number}/{total} {text}"))
+    done = calibration.calibrate(60.0, progress=lambda number, total, text: seen.append(f"{number}/{total} {text}"))
     assert done.measured == 3 and done.known == done.left == 0 and len(done.gains["products"]) == 3
     assert seen[0].startswith("0/3 matmul f32 8x8") and seen[2].startswith("2/3 matmul f32 48x48")
     for record in done.records["products"].values():
@@ -64,13 +64,13 @@ def test_what_was_measured_is_kept_and_not_measured_again(few: list[int]) -> Non
         assert found is not None and found.medians and found.place.startswith("matmul|f32|square|")
         assert parse(found.line()) == found
     quiet = 3 - len(done.disturbed)
-    more = calibrate.calibrate(60.0)
+    more = calibration.calibrate(60.0)
     assert more.known >= quiet and more.measured == 3 - more.known
-    assert calibrate.calibrate(60.0, again=True).measured == 3
+    assert calibration.calibrate(60.0, again=True).measured == 3
 
 
 def test_without_time_nothing_is_measured_and_all_is_left(few: list[int]) -> None:
-    done = calibrate.calibrate(1e-2)
+    done = calibration.calibrate(1e-2)
     assert done.measured + done.left <= 3 and done.measured <= 1
 
 
@@ -80,7 +80,7 @@ def test_an_interrupted_run_keeps_what_it_measured(few: list[int]) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        calibrate.calibrate(60.0, progress=stop)
+        calibration.calibrate(60.0, progress=stop)
     kept = [record_store.find(product(n), backline.get_num_threads()) for n in (8, 24, 48)]
     assert kept[0] is not None and kept[1] is not None and kept[2] is None
 
@@ -126,12 +126,12 @@ def test_an_algorithm_is_corrected_by_its_own_times_others_by_what_is_usual() ->
 def test_incredible_times_are_told() -> None:
     large, small = product(200), product(20)
     sound = record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-4})
-    assert not calibrate.incredible(large, sound, [sound])
-    assert calibrate.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-3}), [])
-    assert calibrate.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4}, disturbed="busy"), [])
-    assert calibrate.incredible(small, record_of(small, {"mkl.gemm@1": 4e-3}), [sound])
-    assert not calibrate.incredible(small, record_of(small, {"mkl.gemm@1": 4e-5, "mkl.gemm@n": 4e-3}), [])
-    assert not calibrate.incredible(small, record_of(small, {"openblas.gemm@1": 4e-3}), [sound])
+    assert not calibration.incredible(large, sound, [sound])
+    assert calibration.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-3}), [])
+    assert calibration.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4}, disturbed="busy"), [])
+    assert calibration.incredible(small, record_of(small, {"mkl.gemm@1": 4e-3}), [sound])
+    assert not calibration.incredible(small, record_of(small, {"mkl.gemm@1": 4e-5, "mkl.gemm@n": 4e-3}), [])
+    assert not calibration.incredible(small, record_of(small, {"openblas.gemm@1": 4e-3}), [sound])
 
 
 def test_of_two_measurements_the_lesser_times_stay() -> None:
@@ -139,6 +139,6 @@ def test_of_two_measurements_the_lesser_times_stay() -> None:
     able = eligible(problem, 2)
     one = record_of(problem, {"mkl.gemm@1": 4e-4, "openblas.gemm@1": 9e-4})
     two = record_of(problem, {"mkl.gemm@1": 5e-4, "openblas.gemm@1": 3e-4})
-    assert dict(calibrate._least(two, one, able).medians) == {"mkl.gemm@1": 4e-4, "openblas.gemm@1": 3e-4}
+    assert dict(calibration._least(two, one, able).medians) == {"mkl.gemm@1": 4e-4, "openblas.gemm@1": 3e-4}
     busy = record_of(problem, {"mkl.gemm@1": 1e-9}, disturbed="busy")
-    assert calibrate._least(busy, one, able) is one and calibrate._least(two, busy, able) is two
+    assert calibration._least(busy, one, able) is one and calibration._least(two, busy, able) is two
