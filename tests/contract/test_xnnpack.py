@@ -440,6 +440,8 @@ def test_a_forked_child_computes_on_one_thread(library: XNNPACK) -> None:
         """
         import os, signal, numpy as np, backline
         from backline.nn import functional as F
+        from backline.engine import ranking
+        ranking.order_of = lambda problem, own=True: ()  # all threads first, whatever is faster on this machine
         backline.backends.num_threads = 2
         x, w = np.ones((1, 32, 40, 40), np.float32), np.ones((32, 32, 3, 3), np.float32)
         with backline.use("xnnpack", only=True):

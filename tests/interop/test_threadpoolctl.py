@@ -12,6 +12,7 @@ import threadpoolctl
 
 import backline
 from backline import switches
+from backline.engine import ranking
 from backline.interop import threadpoolctl as bridge
 from backline.switches import store
 from support import clean, need
@@ -130,9 +131,10 @@ print(len(said), "cannot limit Backline" in str(said[0].message))
     assert done.stdout == "1 True\n", done.stdout + done.stderr
 
 
-def test_a_count_that_it_left_in_a_library_is_set_again() -> None:
+def test_a_count_that_it_left_in_a_library_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """threadpoolctl restores the count that it found in OpenBLAS, past the guard that remembers another one."""
     library = need("openblas")
+    monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: ("openblas.gemm@n", "openblas.gemm@1"))
     native, guard = library.traits.native, library.traits.thread_guard
     count = native.address(f"{library.control}get_num_threads{native.suffix}")
     a = np.ones((200, 200))

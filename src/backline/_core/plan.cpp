@@ -100,6 +100,15 @@ void run_groups(const PreparedCall *plan, const std::vector<Group> &groups, cons
     }
 }
 
+// OpenBLAS allocates the table of its jobs, half a megabyte, at each call on several threads, and ends the process where it cannot. What
+// was free a moment before is free then, too: allocating it here raises the size below which the C library keeps blocks in its heap.
+bool has_room() {
+    constexpr size_t kJobs = size_t(1) << 20;
+    void *volatile block = std::malloc(kJobs);  // volatile: the pair of calls would be left out as without effect
+    std::free(block);
+    return block != nullptr;
+}
+
 // What only the first call does. False if it failed: infos say how, and the next call tries again.
 bool run_first(PreparedCall *plan, const Run &run) {
     if (plan->first.empty() || plan->ready.load(std::memory_order_acquire)) return true;
@@ -266,6 +275,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
                 next += buffers[i].bytes * (buffers[i].shared ? 1 : copies);
             }
     }
+    if (plan->thread_guard && plan->thread_guard->kind == GuardKind::process && plan->threads > 1 && !has_room()) return PyErr_NoMemory();
     auto execute = [&] {
         auto turn = plan->turn.hold();
         int former = plan->thread_guard ? plan->thread_guard->enter(plan->threads) : 0;

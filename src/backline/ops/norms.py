@@ -51,6 +51,8 @@ def _matrix_problem(
 
 
 def _norm_of_problem(A: Any, ord: Any = None, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Problem | None:
+    if type(dim) is tuple and len(dim) not in (1, 2):
+        return None
     if ord is None:
         return _vector_problem(A, 2, dim, keepdim, dtype=dtype)
     if dim is None and isinstance(A, np.ndarray) and A.ndim == 2:

@@ -152,7 +152,7 @@ class _Layer:
         p, engine = self.p, self.engine
         state, memory = self.dense(self.states, self.inner), self.dense(self.states, F32)
         memories = [memory] if p.mode == "lstm" else []
-        gates = p.gates + (p.mode == "gru")  # GRU's new thread_guard has a bias for the input and one for the state
+        gates = p.gates + (p.mode == "gru")  # GRU's new gate has a bias for the input and one for the state
         weights = [engine.desc((1, 1, n, p.gates, p.hidden), self.inner) for n in (self.features, p.hidden)]
         args: list[Any] = [
             abi.Direction.REVERSE if d else abi.Direction.FORWARD,
@@ -208,19 +208,19 @@ class _Layer:
         """Weights of the input (0) or of the state (1) as they are given; those of GRU with their gates in oneDNN's order."""
         p, columns = self.p, (self.features, self.p.hidden)[which]
         pointer = self.w.argument(("w_ih", "w_hh")[which] + str(d))
-        thread_guard, size = p.hidden * columns, p.dtype.itemsize
+        gate, size = p.hidden * columns, p.dtype.itemsize
         if p.mode == "gru":
-            turned = self.w.space(p.gates * thread_guard * size)
+            turned = self.w.space(p.gates * gate * size)
             row = columns * size
             for to, at in enumerate(GRU):
-                source, target = shift(pointer, at * thread_guard * size), shift(turned, to * thread_guard * size)
+                source, target = shift(pointer, at * gate * size), shift(turned, to * gate * size)
                 self.w.b.copy((p.hidden, columns), source, (row, size), target, (row, size), size)
             pointer = turned
-        strides = (p.gates * thread_guard, p.gates * thread_guard, 1, thread_guard, columns)
+        strides = (p.gates * gate, p.gates * gate, 1, gate, columns)
         return Place(self.engine.desc((1, 1, columns, p.gates, p.hidden), p.dtype, strides), pointer)
 
     def _bias(self, d: int) -> Place:
-        """The sum of both biases; of GRU's new thread_guard one and then the other."""
+        """The sum of both biases; of GRU's new gate one and then the other."""
         p, n = self.p, self.p.hidden
         gates = p.gates + (p.mode == "gru")
         desc = self.dense((1, 1, gates, n), F32)
