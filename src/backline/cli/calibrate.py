@@ -32,17 +32,8 @@ def calibrate(
     from ..engine import calibration as engine
     from ..engine.tuning import record_store
 
-    progress = Progress()
-    wanted = {} if threads is None else {"num_threads": threads}
-    try:
-        with switches.scope(wanted):
-            done = engine.calibrate(seconds, again=again, progress=progress.measured)
-    except KeyboardInterrupt:
-        progress.end()
-        output.error(f"stopped; what was measured is kept ({progress.done} of {progress.total} problems)")
-        raise typer.Exit(130) from None
-    finally:
-        progress.end()
+    with Progress() as progress, switches.scope({} if threads is None else {"num_threads": threads}):
+        done = engine.calibrate(seconds, again=again, progress=progress.measured)
     content = _content(done, record_store.path())
     if json:
         output.as_json(content)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import typer
+
 from ..printable import printable
 from . import output, text_layout
 
@@ -15,12 +17,21 @@ FIXED = 52  # columns of all but the text at the end
 
 
 class Progress:
-    """Says what is going on."""
+    """Says what is going on. As a context it ends with the block, and Ctrl-C ends the command with what was measured kept."""
 
     def __init__(self) -> None:
         self.bar: Any = None
         self.task: Any = None
         self.done = self.total = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.end()
+        if kind is KeyboardInterrupt:
+            output.error(f"stopped; what was measured is kept ({self.done} of {self.total} problems)")
+            raise typer.Exit(130) from None
 
     def step(self, text: str) -> None:
         """Say that something begins."""

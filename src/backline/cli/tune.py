@@ -64,18 +64,11 @@ def _script(
 ) -> None:  # fmt: skip
     from ..engine.tune_script import tune_script
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         report = tune_script(
             script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, again=again,
             verbose=verbose, step=progress.step, progress=progress.measured,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        progress.end()
-        output.error(f"stopped; what was measured is kept ({progress.done} of {progress.total} problems)")
-        raise typer.Exit(130) from None
-    finally:
-        progress.end()
     if json:
         output.as_json(report.as_dict())
     else:

@@ -10,13 +10,13 @@ import numpy as np
 
 from . import Operand
 from .dtypes import HALVES
-from .matmul_problem import MatmulProblem, MatrixProblem, product_class
+from .matmul_problem import MatmulProblem, ProductProblem
 
 __all__ = ["LinearProblem"]
 
 
 @dataclass(frozen=True)
-class LinearProblem(MatrixProblem):
+class LinearProblem(ProductProblem):
     """``activation(A @ B + bias + residual)``; A is the input, B the transposed weights.
 
     Roles: ``a``, ``b``, ``bias``, ``residual``, ``out``, each as matrices or a batch of them, as in `MatmulProblem`; bias is
@@ -54,13 +54,6 @@ class LinearProblem(MatrixProblem):
     @property
     def halves(self) -> bool:
         return self.dtype.name in HALVES
-
-    @cached_property
-    def summands(self) -> int:
-        return max(self.k, 1)
-
-    def shape_class(self) -> str:
-        return product_class(self.m, self.n, self.k, self.items)
 
     @cached_property
     def flops(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 from . import Problem
 from .memory_layout import batch_offsets, matrix_layout
 
-__all__ = ["MatmulProblem", "MatrixProblem", "View"]
+__all__ = ["MatmulProblem", "MatrixProblem", "ProductProblem", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,19 @@ class MatrixProblem(Problem):
         return prod(self.batch)
 
 
+class ProductProblem(MatrixProblem):
+    """A product of matrices, whatever follows it."""
+
+    @cached_property
+    def summands(self) -> int:
+        return max(self.k, 1)
+
+    def shape_class(self) -> str:
+        return product_class(self.m, self.n, self.k, self.items)
+
+
 @dataclass(frozen=True)
-class MatmulProblem(MatrixProblem):
+class MatmulProblem(ProductProblem):
     """``beta * C + alpha * A @ B``.
 
     ``m``, ``n``, ``k`` are the sizes, ``batch`` the broadcast batch shape, ``result`` the shape of the result. Operands
@@ -73,13 +84,6 @@ class MatmulProblem(MatrixProblem):
     """
 
     result: tuple[int, ...] = ()
-
-    @cached_property
-    def summands(self) -> int:
-        return max(self.k, 1)
-
-    def shape_class(self) -> str:
-        return product_class(self.m, self.n, self.k, self.items)
 
     @cached_property
     def flops(self) -> float:

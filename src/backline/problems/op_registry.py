@@ -7,7 +7,7 @@ that they cannot name its class: where a field is about a Problem, its type is A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from importlib import import_module
 from inspect import Signature
 from types import ModuleType
@@ -91,43 +91,30 @@ _MODULES = (
 )  # fmt: skip
 
 
-class _Operations(dict[str, Op]):
+class _Operations(MutableMapping[str, Op]):
     """The rows by name. Modules are imported until one brings the operation that is asked for; iterating imports all of them."""
 
-    def __missing__(self, name: str) -> Op:
-        if name not in self:
-            raise KeyError(name)
-        return super().__getitem__(name)
+    def __init__(self) -> None:
+        self._rows: dict[str, Op] = {}
 
-    def __contains__(self, name: object) -> bool:
-        known = super().__contains__
-        return known(name) or any(known(name) for _ in _imported())
+    def __getitem__(self, name: str) -> Op:
+        if name not in self._rows:
+            next((True for _ in _imported() if name in self._rows), False)
+        return self._rows[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
+    def __setitem__(self, name: str, row: Op) -> None:
+        self._rows[name] = row
+
+    def __delitem__(self, name: str) -> None:
+        del self._rows[name]
 
     def __iter__(self) -> Iterator[str]:
         import_operations()
-        return super().__iter__()
+        return iter(self._rows)
 
     def __len__(self) -> int:
         import_operations()
-        return super().__len__()
-
-    def keys(self) -> Any:
-        import_operations()
-        return super().keys()
-
-    def items(self) -> Any:
-        import_operations()
-        return super().items()
-
-    def values(self) -> Any:
-        import_operations()
-        return super().values()
+        return len(self._rows)
 
 
 def _imported() -> Iterator[ModuleType]:
@@ -136,7 +123,7 @@ def _imported() -> Iterator[ModuleType]:
         yield import_module(f"backline.{module}")
 
 
-operations: dict[str, Op] = _Operations()
+operations: MutableMapping[str, Op] = _Operations()
 # Names of operations composed of others, and of those that they call.
 composites: dict[str, tuple[str, ...]] = {}
 
