@@ -33,7 +33,7 @@ UNTOLD = 64 * EPS  # error of a reference from which on results are not compared
 
 @dataclass(frozen=True)
 class Form:
-    """What judges the results of one operation. Each function is given the LinalgReference first where it is a method.
+    """The judgement of the results of one operation. Each function is given the LinalgReference first where it is a method.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ class LinalgReference(ProblemReference):
 
     @property
     def _matched(self) -> bool:
-        """Whether the values are those of a general matrix."""
+        """Tells if the values are those of a general matrix."""
         return self.problem.op in ("linalg.eigvals", "linalg.eig")
 
     def _spectrum(self, got: Array) -> float:

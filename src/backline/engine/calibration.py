@@ -37,7 +37,7 @@ THREADED = 1e6  # floating-point operations that are worth several threads
 
 @dataclass(slots=True)
 class Calibration:
-    """What a run of `calibrate` measured.
+    """The measurements of a run of `calibrate`.
 
     Attributes
     ----------

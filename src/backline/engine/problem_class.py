@@ -1,4 +1,4 @@
-"""What holds alike for every Problem of one operation, dtype and device under one Snapshot.
+"""Facts that hold alike for every Problem of one operation, dtype and device under one Snapshot.
 
 A program whose shapes change makes a Problem for each; what does not depend on the shape is found once for all of them: libraries
 that a switch refuses, the precision that is permitted, the switches that mattered, and the order in which libraries are asked.

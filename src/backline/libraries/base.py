@@ -255,7 +255,7 @@ class Library(Availability):
         )
 
     def loaded(self) -> bool:
-        """Whether asking it anything costs no more than the answer: there is no file to load, or it was tried."""
+        """Tells if asking it anything costs no more than the answer: there is no file to load, or it was tried."""
         return True
 
     def version(self) -> str | None:

@@ -21,7 +21,7 @@ from .reference.reference_neural import DTYPES, activate, blocks
 __all__ = ["SUFFIX", "linear_algorithms", "prepare_linear"]
 
 SUFFIX = "_pointwise"
-"""What the name of an algorithm of this kind ends in, after that of the product's."""
+"""The end of the name of an algorithm of this kind, after that of the product's."""
 
 
 def linear_algorithms(library: Library, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -85,7 +85,7 @@ class _Linear:
             return arrays[out]
 
     def refuse_overlaps(self, arrays: tuple[Any, ...], out: int) -> None:
-        """What the product does not see: it looks after the rest, unless it works on copies."""
+        """Checks what the product does not see: it looks after the rest, unless it works on copies."""
         for role, i in self.index.items():
             seen = i in self.order and not self.problem.halves
             same = role == self.problem.added and _same(arrays[i], arrays[out])

@@ -94,7 +94,7 @@ class _Unusable(Library):
 
 
 class _Guarded(Library):
-    """What comes before the class of a plug-in: its errors become reasons, and what it yields is checked."""
+    """Base that comes before the class of a plug-in: its errors become reasons, and what it yields is checked."""
 
     plugin: Plugin
 

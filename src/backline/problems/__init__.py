@@ -77,7 +77,7 @@ def operand(role: str, array: np.ndarray[Any, Any]) -> Operand:
 
 
 class Place(NamedTuple):
-    """What times are predicted by: those of the Problems of one operation, dtype and shape class by their work alone.
+    """The facts that times are predicted by: those of the Problems of one operation, dtype and shape class by their work alone.
 
     Attributes
     ----------

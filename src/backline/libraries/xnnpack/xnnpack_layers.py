@@ -93,7 +93,7 @@ class _Call:
         return Operator(self.xnn, kind, numbers, _address(weight), 0 if bias is None else _address(bias), flags)
 
     def finish(self, y: Any, exact: Callable[[], Any], residual: Any) -> None:
-        """What is not finite is taken from NumPy's result; then the residual, if any, and the activation."""
+        """Takes what is not finite from NumPy's result; then applies the residual, if any, and the activation."""
         activation = self.p.parameter("activation")
         with np.errstate(all="ignore"):  # as compiled libraries: what is not finite shows in the result
             if not _finite(y):

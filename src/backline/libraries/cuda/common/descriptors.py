@@ -1,4 +1,4 @@
-"""What a binding makes for a Plan and the Plan has to give back: descriptors, layouts, plans."""
+"""Descriptors, layouts and plans that a binding makes for a Plan, and that the Plan has to give back."""
 
 from __future__ import annotations
 
