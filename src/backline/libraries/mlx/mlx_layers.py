@@ -68,7 +68,7 @@ def activate(name: str, x: Array, mx: Any) -> Array:
 
 
 def finished(x: Array, added: list[Array], name: str | None, dtype: Any, halves: bool, mx: Any) -> Array:
-    """Applies what follows the sums of a layer: addends and an activation, of 16-bit floats in float32; then the result's dtype."""
+    """Applies what follows the sums of a layer: addends and an activation, 16-bit floats in float32; then the dtype."""
     x = x.astype(mx.float32) if halves else x
     for each in added:
         x = x + each
