@@ -21,9 +21,11 @@ __all__ = ["order_of", "predicted"]
 Points = list[tuple[float, float]]  # log2 of the work, log2 of the microseconds; in order of work
 SHIPPED_ONLY = -1  # in the place of a generation of records
 
-# Time on a processor of another maker over that on one of Intel's, beside libraries that take the same kernels on both: MKL and
-# BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured; used only where a file of the same maker is missing.
+# How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
+# one that is, and the reverse: MKL and BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured; they are used
+# only where a file of the same maker is missing. Of BLIS the reverse does not hold for its small vectors, so it is not assumed.
 AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
+TO_INTEL = {"mkl": 1 / 1.8}
 
 
 def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
@@ -104,8 +106,10 @@ def _between(points: Points, size: float) -> float:
 
 def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> float:
     """Returns log2 of how much longer an algorithm takes here than where it was measured, for the maker's sake."""
-    away_from_intel = (here.maker != "intel") - (measured is not None and measured.maker != "intel")
-    return away_from_intel * math.log2(AWAY_FROM_INTEL.get(key.partition(".")[0], 1.0))
+    if measured is None or (here.maker == "intel") == (measured.maker == "intel"):
+        return 0.0
+    factors = TO_INTEL if here.maker == "intel" else AWAY_FROM_INTEL
+    return math.log2(factors.get(key.partition(".")[0], 1.0))
 
 
 def predicted(curve: Points, size: float) -> float:
