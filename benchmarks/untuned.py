@@ -2,8 +2,8 @@
 
 Parts are products, algebra, transforms, layers and contractions. All run in turn in one process, on ``--threads`` threads. The
 column `of best` is our time over the least of the others. ``--tuning FILE`` lets a tuning file decide, such as one that
-``BACKLINE_TUNING=FILE backline calibrate`` made. Each part ends with the geometric mean over PyTorch's time and over the best, and
-with the number of rows above 1.05, 1.1 and 1.3. Run it where nothing else runs.
+``BACKLINE_TUNING=FILE backline calibrate`` made. Each part ends with the geometric means over PyTorch's time and over the best,
+and the number of rows above 1.05, 1.1 and 1.3. Run it where nothing else runs.
 """
 
 from __future__ import annotations
