@@ -110,11 +110,11 @@ def test_times_are_interpolated_not_taken_from_the_nearest(rankings: Path, as_on
         assert order_of(product(n))[0] == f"{first}.gemm@1"
 
 
-def test_beyond_the_entries_times_grow_at_most_with_the_work() -> None:
+def test_beyond_the_entries_times_grow_at_most_with_the_work_and_do_not_fall() -> None:
     assert predicted([(10.0, 0.0), (12.0, 6.0)], 14.0) == 8.0
     assert predicted([(10.0, 3.0), (12.0, 2.0)], 14.0) == 2.0
-    assert predicted([(10.0, 3.0), (12.0, 7.0)], 8.0) == 1.0
-    assert predicted([(10.0, 3.0)], 7.0) == 1.0
+    assert predicted([(10.0, 3.0), (12.0, 7.0)], 8.0) == 3.0
+    assert predicted([(10.0, 3.0)], 7.0) == 3.0 and predicted([(10.0, 3.0)], 13.0) == 5.0
 
 
 def test_entries_of_one_size_are_averaged(rankings: Path, as_on: Here) -> None:
@@ -180,3 +180,11 @@ def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(rankings: P
     (entry,) = ranking_files.shipped().entries
     assert entry["order"] == ["kernels.compiled@1", "kernels.depthwise@n", "onednn.nhwc@n", "kernels.depthwise@1"]
     assert entry["microseconds"] == [1.0, 2.0, 3.0, 5.0]
+
+
+def test_what_was_measured_on_large_problems_alone_does_not_lead_on_small_ones(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    small, large = {"openblas.gemm@1": 0.2}, {"openblas.gemm@n": 4.0, "openblas.gemm@1": 6.0}
+    write(rankings, "intel-amx-2c", ("f32", 10, small), ("f32", 19, large), ("f32", 22, {"openblas.gemm@n": 30.0, "openblas.gemm@1": 50.0}))
+    assert order_of(product(8)) == ("openblas.gemm@1", "openblas.gemm@n")
+    assert order_of(product(64)) == ("openblas.gemm@n", "openblas.gemm@1")

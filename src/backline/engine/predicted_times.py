@@ -115,20 +115,20 @@ def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> fl
 def predicted(curve: Points, size: float) -> float:
     """Returns log2 of the microseconds at a size: interpolated between points, extrapolated beyond them.
 
-    Beyond its points a curve goes on as between the last two, but never falls and never grows faster than the work.
-    A single point is taken to grow with two thirds of the work, as small problems do.
+    Above its points a curve goes on as between the last two, but never falls and never grows faster than the work; a single
+    point grows with two thirds of the work, as small problems do. Below them it stays: a call has its overhead, and an algorithm
+    that was not measured on small problems may not even be there for them.
 
     Examples
     --------
-    >>> predicted([(10.0, 0.0), (20.0, 5.0)], 14.0), predicted([(10.0, 0.0), (20.0, 5.0)], 30.0), predicted([(10.0, 0.0)], 13.0)
-    (2.0, 10.0, 2.0)
+    >>> predicted([(10.0, 0.0), (20.0, 5.0)], 14.0), predicted([(10.0, 0.0), (20.0, 5.0)], 30.0), predicted([(10.0, 1.0)], 5.0)
+    (2.0, 10.0, 1.0)
     """
+    if size <= curve[0][0]:
+        return curve[0][1]
     if len(curve) == 1:
         return curve[0][1] + (size - curve[0][0]) * 2 / 3
-    after = next((i for i, point in enumerate(curve) if point[0] >= size), len(curve))
-    i = min(max(after, 1), len(curve) - 1)
+    i = next((i for i, point in enumerate(curve) if point[0] >= size), len(curve) - 1)
     (x0, y0), (x1, y1) = curve[i - 1], curve[i]
     slope = (y1 - y0) / (x1 - x0)
-    if not x0 <= size <= x1:
-        slope = min(max(slope, 0.0), 1.0)
-    return y0 + slope * (size - x0) if size <= x1 else y1 + slope * (size - x1)
+    return y0 + slope * (size - x0) if size <= x1 else y1 + min(max(slope, 0.0), 1.0) * (size - x1)
