@@ -1,4 +1,4 @@
-"""Makes the shipped ranking of this machine's class of processors: the times of all algorithms. About 25 minutes.
+"""Makes the shipped ranking of this machine's class of processors: the times of all algorithms. About half an hour.
 
 ``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does,
 every algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
@@ -62,11 +62,11 @@ def main() -> None:
     if set(wanted) - set(designed_problems.PARTS):
         sys.exit(f"parts are {', '.join(designed_problems.PARTS)}")
     path = ranking_files.file_name(ranking_files.here())
-    old = []
+    old = {"entries": []}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
-            old = json.load(stream)["entries"]
-    entries = [e for e in old if part_of(e) not in wanted]
+            old = json.load(stream)
+    entries = [e for e in old["entries"] if part_of(e) not in wanted]
     begin = time.perf_counter()
     for part in wanted:
         for problem in designed_problems.problems(part):
@@ -92,6 +92,9 @@ def main() -> None:
         "command": "python " + " ".join(sys.argv),
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
+    if entries and "provenance" in old and set(wanted) != set(designed_problems.PARTS):  # a part of it is older
+        provenance["cpu"] = old["provenance"]["cpu"]
+        provenance["command"] = f"{old['provenance']['command']} ({old['provenance']['date']}); {provenance['command']}"
     lines = ",\n  ".join(json.dumps(e) for e in entries)
     with open(path, "w", encoding="utf-8") as stream:
         stream.write('{"provenance": ' + json.dumps(provenance) + ',\n "entries": [\n  ' + lines + "\n ]}\n")
