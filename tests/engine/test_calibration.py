@@ -117,10 +117,10 @@ def test_times_of_a_busy_machine_and_of_fewer_threads_do_not_count() -> None:
 
 
 def test_an_algorithm_is_corrected_by_its_own_times_others_by_what_is_usual() -> None:
-    shipped = {"a": [(10.0, 1.0), (20.0, 5.0)], "b": [(10.0, 2.0), (20.0, 3.0)]}
-    found = corrected(shipped, {"a": [(10.0, 2.0), (20.0, 8.0)], "new": [(10.0, 0.0)]})
-    assert found["a"] == [(10.0, 2.0), (20.0, 8.0)] and found["new"] == [(10.0, 0.0)]
-    assert found["b"] == [(10.0, 5.0), (20.0, 6.0)]  # of the differences 1 and 3, the upper one in the middle
+    shipped = {"a": [(10.0, 1.0)], "b": [(10.0, 2.0)], "c": [(10.0, 4.0)]}
+    found = corrected(shipped, {"a": [(10.0, 2.0), (13.0, 6.0)], "new": [(10.0, 0.0)]})
+    assert found["a"] == [(10.0, 2.0), (13.0, 6.0)] and found["new"] == [(10.0, 0.0)]
+    assert found["b"] == [(10.0, 5.0)] and found["c"] == [(10.0, 7.0)]  # of the differences 1 and 3, the upper one in the middle
 
 
 def test_incredible_times_are_told() -> None:

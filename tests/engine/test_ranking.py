@@ -101,20 +101,18 @@ def test_the_choice_says_whose_ranking_it_is() -> None:
     assert f"shipped ranking {ranking_files.shipped().processors}" in text
 
 
-def test_times_are_interpolated_not_taken_from_the_nearest(rankings: Path, as_on: Here) -> None:
+def test_nearer_measurements_count_more(rankings: Path, as_on: Here) -> None:
     as_on("amd", "avx2", 2)
-    small, large = {"openblas.gemm@1": 1.0, "mkl.gemm@1": 8.0}, {"mkl.gemm@1": 16.0, "openblas.gemm@1": 1024.0}
+    small, large = {"openblas.gemm@1": 1.0, "mkl.gemm@1": 8.0}, {"mkl.gemm@1": 100.0, "openblas.gemm@1": 800.0}
     write(rankings, "amd-avx2-2c", ("f32", 10, small), ("f32", 20, large))
-    # log2 of the times: from 0 to 10, and from 3 to 4: they cross a third of the way, before the middle of the two entries.
-    for n, first in ((8, "openblas"), (9, "openblas"), (20, "mkl"), (64, "mkl")):
+    for n, first in ((8, "openblas"), (16, "openblas"), (40, "mkl"), (64, "mkl"), (300, "mkl")):
         assert order_of(product(n))[0] == f"{first}.gemm@1"
 
 
-def test_beyond_the_entries_times_grow_at_most_with_the_work_and_do_not_fall() -> None:
-    assert predicted([(10.0, 0.0), (12.0, 6.0)], 14.0) == 8.0
-    assert predicted([(10.0, 3.0), (12.0, 2.0)], 14.0) == 2.0
-    assert predicted([(10.0, 3.0), (12.0, 7.0)], 8.0) == 3.0
-    assert predicted([(10.0, 3.0)], 7.0) == 3.0 and predicted([(10.0, 3.0)], 13.0) == 5.0
+def test_a_time_grows_with_two_thirds_of_the_work_and_on_all_threads_does_not_fall_below() -> None:
+    assert predicted([(10.0, 3.0)], 13.0) == 5.0 == predicted([(10.0, 3.0)], 13.0, threaded=True)
+    assert predicted([(10.0, 3.0)], 7.0) == 1.0 and predicted([(10.0, 3.0)], 7.0, threaded=True) == 3.0
+    assert 4.9 < predicted([(10.0, 3.0), (30.0, 90.0)], 13.0) < 5.1  # what is far away tells next to nothing
 
 
 def test_entries_of_one_size_are_averaged(rankings: Path, as_on: Here) -> None:

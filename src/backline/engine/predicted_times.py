@@ -1,8 +1,8 @@
 """Predicted times of algorithms for a Problem, from measured times of other shapes.
 
-Times are interpolated for each algorithm among the measured Problems of the same operation, dtype and shape class, on logarithmic
-scales of work and time. The shipped rankings have the measurements; what was measured on this machine corrects them: an algorithm
-by its own times, one that was not measured here by what the others of its class differ in the middle.
+They are predicted for each algorithm from the measured Problems of the same operation, dtype and shape class, the nearer in size
+the more, on logarithmic scales of work and time. The shipped rankings have the measurements; what was measured on this machine
+corrects them: an algorithm by its own times, one that was not measured here by what the others of its class differ in the middle.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ SHIPPED_ONLY = -1  # in the place of a generation of records
 # only where a file of the same maker is missing. Of BLIS the reverse does not hold for its small vectors, so it is not assumed.
 AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
 TO_INTEL = {"mkl": 1 / 1.8}
+WIDTH = 2.0  # doublings of the work within which a measurement counts
+GROWTH = 2 / 3  # of the logarithm of a time with that of the work
 
 
 def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
@@ -45,7 +47,7 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2048)
 def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
-    times = {key: predicted(curve, place.work) for key, curve in _curves(here, *place[:3], generation).items()}
+    times = {key: predicted(curve, place.work, key.endswith("@n")) for key, curve in _curves(here, *place[:3], generation).items()}
     return tuple(sorted(times, key=times.__getitem__))
 
 
@@ -77,12 +79,12 @@ def averaged(points: Points) -> Points:
 
 
 def corrected(curves: Mapping[str, Points], own: Mapping[str, Points]) -> dict[str, Points]:
-    """Returns the curves of a ranking, corrected by points that were measured on this machine.
+    """Returns the points of a ranking, corrected by points that were measured on this machine, which join them.
 
     Examples
     --------
-    >>> corrected({"a": [(10.0, 1.0), (20.0, 5.0)], "b": [(10.0, 2.0), (20.0, 3.0)]}, {"a": [(15.0, 4.0)]})
-    {'a': [(10.0, 2.0), (15.0, 4.0), (20.0, 6.0)], 'b': [(10.0, 3.0), (20.0, 4.0)]}
+    >>> corrected({"a": [(10.0, 1.0)], "b": [(10.0, 2.0)]}, {"a": [(13.0, 5.0)]})
+    {'a': [(10.0, 3.0), (13.0, 5.0)], 'b': [(10.0, 4.0)]}
     """
     offsets = {
         key: [(size, log - predicted(curves[key], size)) for size, log in points] for key, points in own.items() if key in curves
@@ -93,15 +95,14 @@ def corrected(curves: Mapping[str, Points], own: Mapping[str, Points]) -> dict[s
     for key, curve in curves.items():
         mine = dict(own.get(key, ()))
         by = offsets.get(key) or [(0.0, usual)]
-        shifted = [(size, log + _between(by, size)) for size, log in curve if size not in mine]
+        shifted = [(size, log + _nearest(by, size)) for size, log in curve if size not in mine]
         result[key] = sorted([*shifted, *mine.items()])
     return result
 
 
-def _between(points: Points, size: float) -> float:
-    """Returns the value at a size: interpolated between points, that of the last one beyond them."""
-    size = min(max(size, points[0][0]), points[-1][0])
-    return predicted(points, size) if len(points) > 1 else points[0][1]
+def _nearest(points: Points, size: float) -> float:
+    """Returns the value of the point that is nearest to a size."""
+    return min(points, key=lambda point: abs(point[0] - size))[1]
 
 
 def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> float:
@@ -112,23 +113,34 @@ def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> fl
     return math.log2(factors.get(key.partition(".")[0], 1.0))
 
 
-def predicted(curve: Points, size: float) -> float:
-    """Returns log2 of the microseconds at a size: interpolated between points, extrapolated beyond them.
+def predicted(points: Points, size: float, threaded: bool = False) -> float:
+    """Returns log2 of the microseconds at a size: the mean of what each point tells, the nearer ones counting more.
 
-    Above its points a curve goes on as between the last two, but never falls and never grows faster than the work; a single
-    point grows with two thirds of the work, as small problems do. Below them it stays: a call has its overhead, and an algorithm
-    that was not measured on small problems may not even be there for them.
+    A point tells its own time, grown with two thirds of the work: small problems grow more slowly than the work, and what matters
+    is the order of algorithms, which all grow alike. Of interpolation between points, the nearest point and this mean, the mean had
+    the least regret on shapes that were not measured (benchmarks/ranking_regret.py).
+
+    Parameters
+    ----------
+    points
+        Of one algorithm, in order of size.
+    size
+        log2 of the work.
+    threaded
+        Whether it runs on all threads: below its points its time stays, for threads have their cost, and an algorithm that was
+        not measured on small problems may not even be there for them.
 
     Examples
     --------
-    >>> predicted([(10.0, 0.0), (20.0, 5.0)], 14.0), predicted([(10.0, 0.0), (20.0, 5.0)], 30.0), predicted([(10.0, 1.0)], 5.0)
-    (2.0, 10.0, 1.0)
+    >>> predicted([(10.0, 0.0)], 13.0), predicted([(10.0, 0.0)], 7.0), predicted([(10.0, 0.0)], 7.0, threaded=True)
+    (2.0, -2.0, 0.0)
+    >>> round(predicted([(10.0, 0.0), (20.0, 5.0)], 15.0), 6)
+    2.5
     """
-    if size <= curve[0][0]:
-        return curve[0][1]
-    if len(curve) == 1:
-        return curve[0][1] + (size - curve[0][0]) * 2 / 3
-    i = next((i for i, point in enumerate(curve) if point[0] >= size), len(curve) - 1)
-    (x0, y0), (x1, y1) = curve[i - 1], curve[i]
-    slope = (y1 - y0) / (x1 - x0)
-    return y0 + slope * (size - x0) if size <= x1 else y1 + min(max(slope, 0.0), 1.0) * (size - x1)
+    total = weights = 0.0
+    for at, log in points:
+        weight = math.exp(-abs(at - size) / WIDTH)
+        total += weight * (log + GROWTH * (size - at))
+        weights += weight
+    least = points[0][1] if threaded and size < points[0][0] else -math.inf
+    return max(total / weights, least)

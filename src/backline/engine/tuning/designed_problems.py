@@ -27,6 +27,7 @@ LINALG = (
 
 def products(dtype: Any) -> Iterator[Call]:
     sizes = [(n, n, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]
+    sizes += [(200, 8, 11), (80, 130, 5), (16, 256, 16), (500, 320, 16), (900, 60, 60)]
     sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
     sizes += [(n, n, 1) for n in (64, 512, 2048)] + [(1, n, n) for n in (64, 512, 2048)]
     for m, k, n in sizes:
@@ -122,8 +123,10 @@ def layers(dtype: Any) -> Iterator[Call]:
 def transforms(dtype: Any) -> Iterator[Call]:
     wide = np.dtype(np.complex64 if dtype == np.float32 else np.complex128)
     shapes: list[tuple[tuple[int, ...], tuple[int, ...] | None]]
-    shapes = [((n,), None) for n in (64, 1024, 1009, 15015, 1 << 16, 1000003, 1 << 20)]
-    shapes += [((64, n), (1,)) for n in (64, 1024, 1009, 16384)] + [((1024, 1024), (1,)), ((64, 64), None), ((512, 512), None)]
+    lengths = (64, 342, 1024, 1009, 8500, 15015, 33936, 1 << 16, 124744, 1000003, 1 << 20)
+    shapes = [((n,), None) for n in lengths]
+    shapes += [((64, n), (1,)) for n in (34, 64, 314, 1024, 1009, 16384, 17010)] + [((1024, 1024), (1,))]
+    shapes += [((64, 64), None), ((512, 512), None)]
     shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((128, 128, 128), None), ((16, 256, 256), (1, 2))]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
