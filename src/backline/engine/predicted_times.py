@@ -47,7 +47,8 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2048)
 def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
-    times = {key: predicted(curve, place.work, key.endswith("@n")) for key, curve in _curves(here, *place[:3], generation).items()}
+    curves = _curves(here, *place[:3], generation)
+    times = {key: predicted(curve, place.work, key.endswith("@n")) for key, curve in curves.items()}
     return tuple(sorted(times, key=times.__getitem__))
 
 
@@ -117,8 +118,8 @@ def predicted(points: Points, size: float, threaded: bool = False) -> float:
     """Returns log2 of the microseconds at a size: the mean of what each point tells, the nearer ones counting more.
 
     A point tells its own time, grown with two thirds of the work: small problems grow more slowly than the work, and what matters
-    is the order of algorithms, which all grow alike. Of interpolation between points, the nearest point and this mean, the mean had
-    the least regret on shapes that were not measured (benchmarks/ranking_regret.py).
+    is the order of algorithms, which all grow alike. Of interpolation, the nearest point and this mean, the mean had the
+    least regret on shapes that were not measured (benchmarks/ranking_regret.py).
 
     Parameters
     ----------
