@@ -44,7 +44,8 @@ SLOWER = 2.0  # a candidate so many times slower than the best is dropped after 
 HOPELESS = 5.0  # and after its check run already,
 LONG = 0.25  # if that took so many seconds
 SAMPLE = 20e-6  # calls are timed in batches of this length, so that the clock's own cost does not show
-SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning
+SPIN = 0.030  # seconds after which the waiting threads of a pool have stopped spinning,
+NUMPY_SPIN = 0.150  # and those of the OpenBLAS inside NumPy, which wait for 2^28 cycles: 0.11 s at 2.4 GHz
 THREADED = 1e6  # floating-point operations below which no library uses threads
 MAX_FLUSH = 32 << 20  # bytes written to empty the caches: twice the last one, but memory has a bound too
 MAX_POOL = 32 << 20  # bytes of freed blocks kept for the next run, beside as many as the operands have
@@ -201,7 +202,7 @@ class _Run:
         """Before another pool gets to work, let the threads of the last one stop waiting for it."""
         if pool != self.last_pool:
             if self.last_pool:
-                time.sleep(SPIN)
+                time.sleep(NUMPY_SPIN if self.last_pool == "numpy" else SPIN)
             self.last_pool = pool
 
     # checking -----------------------------------------------------------------------------------------------------------
