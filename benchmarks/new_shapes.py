@@ -1,4 +1,4 @@
-"""What a call costs whose shape was never seen before, beside NumPy: ``python benchmarks/new_shapes.py [--shapes 10000]``.
+"""Cost of a call whose shape was never seen before, beside NumPy's: ``python benchmarks/new_shapes.py [--shapes 10000]``.
 
 A program whose shapes change with every call, such as one that works on sentences or sparse blocks, has a plan made for each of
 them. Every shape is called once by each contestant, in turn and in random order; the figure is the median over the shapes. Beside

@@ -123,15 +123,15 @@ def test_an_algorithm_is_corrected_by_its_own_times_others_by_what_is_usual() ->
     assert found["b"] == [(10.0, 5.0)] and found["c"] == [(10.0, 7.0)]  # of the differences 1 and 3, the upper one in the middle
 
 
-def test_incredible_times_are_told() -> None:
+def test_implausible_times_are_told() -> None:
     large, small = product(200), product(20)
     sound = record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-4})
-    assert not calibration.incredible(large, sound, [sound])
-    assert calibration.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-3}), [])
-    assert calibration.incredible(large, record_of(large, {"mkl.gemm@1": 4e-4}, disturbed="busy"), [])
-    assert calibration.incredible(small, record_of(small, {"mkl.gemm@1": 4e-3}), [sound])
-    assert not calibration.incredible(small, record_of(small, {"mkl.gemm@1": 4e-5, "mkl.gemm@n": 4e-3}), [])
-    assert not calibration.incredible(small, record_of(small, {"openblas.gemm@1": 4e-3}), [sound])
+    assert not calibration.implausible(large, sound, [sound])
+    assert calibration.implausible(large, record_of(large, {"mkl.gemm@1": 4e-4, "mkl.gemm@n": 2e-3}), [])
+    assert calibration.implausible(large, record_of(large, {"mkl.gemm@1": 4e-4}, disturbed="busy"), [])
+    assert calibration.implausible(small, record_of(small, {"mkl.gemm@1": 4e-3}), [sound])
+    assert not calibration.implausible(small, record_of(small, {"mkl.gemm@1": 4e-5, "mkl.gemm@n": 4e-3}), [])
+    assert not calibration.implausible(small, record_of(small, {"openblas.gemm@1": 4e-3}), [sound])
 
 
 def test_of_two_measurements_the_lesser_times_stay() -> None:

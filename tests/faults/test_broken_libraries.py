@@ -157,7 +157,7 @@ def test_what_an_earlier_version_kept_is_used(cache: Path, direct: None, asked: 
 
 
 def settings_of(subject: str) -> tuple[str, ...]:
-    """What a kept answer depends on beside the file."""
+    """The facts that a kept answer depends on, beside the file."""
     environment = probe_process.environment()
     variables = [f"{k}={v}" for k, v in sorted(environment.items()) if k.startswith(probe_cache.PREFIXES)]
     return backline.__version__, sys.version, sys.executable, os.uname().release, cpu_info().model, subject, *variables

@@ -44,7 +44,7 @@ def calibrate(
 def _content(done: Any, path: str) -> dict[str, Any]:
     parts = []
     for part, records in done.records.items():
-        gains = done.gains.get(part, [])
+        gains = list(done.gains.get(part, {}).values())
         parts.append(
             {
                 "part": part,

@@ -1,7 +1,7 @@
 """Calibration: this machine's times of the problems that stand for many others, measured in bounded time.
 
 What was measured is kept as ordinary tuning records, from which the times of other shapes are predicted. A run goes on where the
-last one ended: from small problems to large ones, all parts in turn. Two things make a time incredible: other programs at work
+last one ended: from small problems to large ones, all parts in turn. Two things make a time implausible: other programs at work
 meanwhile, and what was measured of the same algorithm beside it. Both are measured again.
 """
 
@@ -22,7 +22,7 @@ from .tuning import designed_problems, record_store
 from .tuning.measure import measure_problem
 from .tuning.record import TuningRecord
 
-__all__ = ["Calibration", "calibrate", "incredible"]
+__all__ = ["Calibration", "calibrate", "implausible"]
 
 CANDIDATES = 8  # at most; those that come after these have little chance
 BUDGET = 0.03  # seconds of timing for a problem, beside its three rounds
@@ -48,9 +48,9 @@ class Calibration:
     left : int
         Problems for which there was no time.
     repeated : int
-        Problems that were measured again, for their times were incredible.
+        Problems that were measured again, for their times were implausible.
     gains : dict
-        Part -> for each problem, the time of what the shipped ranking puts first over the least.
+        Part -> by key of the problem, the time of what the shipped ranking puts first over the least.
     spent : float
         Seconds.
     """
@@ -59,7 +59,7 @@ class Calibration:
     known: int = 0
     left: int = 0
     repeated: int = 0
-    gains: dict[str, list[float]] = field(default_factory=dict)
+    gains: dict[str, dict[str, float]] = field(default_factory=dict)
     spent: float = 0.0
 
     @property
@@ -120,7 +120,7 @@ def calibrate(
             if time.perf_counter() >= end:
                 break
             record = done.records.get(part, {}).get(problem.key)
-            if record is not None and incredible(problem, record, done.records[part].values()):
+            if record is not None and implausible(problem, record, done.records[part].values()):
                 done.repeated += 1
                 run.measure(part, problem, least_with=record)
     finally:
@@ -150,7 +150,7 @@ class _Run:
         self.done.records.setdefault(part, {})[problem.key] = record
         shipped = ranking.sort(problem, candidates, own=False)[0].key
         if record.medians and shipped in record.medians:
-            self.done.gains.setdefault(part, []).append(record.medians[shipped] / min(record.medians.values()))
+            self.done.gains.setdefault(part, {})[problem.key] = record.medians[shipped] / min(record.medians.values())
         self.waiting.append(record)
         if time.perf_counter() - self.kept > KEEP:
             self.keep()
@@ -177,7 +177,7 @@ def _in_turn(most: float) -> Iterator[tuple[str, Problem]]:
                 yield part, waiting[part].pop()
 
 
-def incredible(problem: Problem, record: TuningRecord, others: Iterable[TuningRecord]) -> bool:
+def implausible(problem: Problem, record: TuningRecord, others: Iterable[TuningRecord]) -> bool:
     """Tells whether a time makes no sense: on a busy machine, slower on all threads than on one, or than four times the work.
 
     Parameters

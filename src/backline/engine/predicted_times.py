@@ -2,7 +2,7 @@
 
 They are predicted for each algorithm from the measured Problems of the same operation, dtype and shape class, the nearer in size
 the more, on logarithmic scales of work and time. The shipped rankings have the measurements; what was measured on this machine
-corrects them: an algorithm by its own times, one that was not measured here by what the others of its class differ in the middle.
+corrects them: an algorithm by its own times, one that was not measured here by the median difference of the others of its class.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _nearest(points: Points, size: float) -> float:
 
 
 def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> float:
-    """Returns log2 of how much longer an algorithm takes here than where it was measured, for the maker's sake."""
+    """Returns log2 of the expected ratio of an algorithm's time here to that where it was measured, by the processors' makers."""
     if measured is None or (here.maker == "intel") == (measured.maker == "intel"):
         return 0.0
     factors = TO_INTEL if here.maker == "intel" else AWAY_FROM_INTEL

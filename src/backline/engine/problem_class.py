@@ -109,6 +109,8 @@ class ProblemClass:
         """
         known = self._orders.get((id(keys), compiles))
         if known is None or known[0] is not keys or known[1] is not ranking.LIBRARIES:
+            if len(self._orders) >= MOST:  # every measurement that is kept makes new orders
+                self._orders.clear()
             too_coarse = {*self._too_coarse, *(key for key in keys if ranking.fineness(key) < self._floor)}
             bounds = [
                 ((False, *ranking.may_lead(name, keys, too_coarse, compiles), i), name)
