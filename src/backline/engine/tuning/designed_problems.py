@@ -29,7 +29,8 @@ def products(dtype: Any) -> Iterator[Call]:
     sizes = [(n, n, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]
     sizes += [(200, 8, 11), (80, 130, 5), (16, 256, 16), (500, 320, 16), (900, 60, 60)]
     sizes += [(20000, 64, 64), (4096, 64, 64), (4, 1024, 4096), (16, 1024, 1024), (1024, 16, 1024), (1024, 1024, 16)]
-    sizes += [(n, n, 1) for n in (64, 512, 2048)] + [(1, n, n) for n in (64, 512, 2048)]
+    sizes += [(n, n, 1) for n in (64, 256, 512, 900, 1400, 2048)] + [(1, n, n) for n in (64, 256, 512, 900, 1400, 2048)]
+    sizes += [(30, 4, 500), (300, 30, 3), (3, 300, 30), (3, 30, 300), (4, 250, 250), (50000, 12, 12), (40, 3000, 40)]
     for m, k, n in sizes:
         if dtype.kind != "c" or m * k * n <= 512**3:
             yield "matmul", (np.empty((m, k), dtype), np.empty((k, n), dtype)), {}
@@ -38,6 +39,8 @@ def products(dtype: Any) -> Iterator[Call]:
         yield "dot", (np.empty(n, dtype), np.empty(n, dtype)), {}
     for items, n in ((1000, 4), (1000, 8), (1000, 16), (512, 32), (64, 64), (32, 128)):
         yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
+    for items, m, k, n in ((2000, 3, 3, 1), (64, 128, 64, 128), (24, 20, 200, 20)):
+        yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
 
 
 def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple[Any, ...]:
@@ -56,7 +59,8 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
         keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
         for n in (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024):
             yield op, arguments(op, n, dtype), keywords
-        yield op, arguments(op, 32, dtype, (100,)), keywords
+        for items, n in ((1000, 6), (100, 32)):
+            yield op, arguments(op, n, dtype, (items,)), keywords
 
 
 def images(batch: int, channels: int, size: tuple[int, ...], dtype: Any, last: bool = False) -> Any:
@@ -127,7 +131,7 @@ def transforms(dtype: Any) -> Iterator[Call]:
     shapes = [((n,), None) for n in lengths]
     shapes += [((64, n), (1,)) for n in (34, 64, 314, 1024, 1009, 16384, 17010)] + [((1024, 1024), (1,))]
     shapes += [((64, 64), None), ((512, 512), None)]
-    shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((128, 128, 128), None), ((16, 256, 256), (1, 2))]
+    shapes += [((2048, 2048), None), ((127, 129), None), ((32, 32, 32), None), ((32, 48, 40), None), ((128, 128, 128), None), ((16, 256, 256), (1, 2))]
     for shape, axes in shapes:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}

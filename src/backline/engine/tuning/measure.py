@@ -160,8 +160,9 @@ def measure_problem(
 
 @lru_cache(maxsize=1)
 def _caches() -> tuple[int, int]:
+    """Bytes of the second caches of all cores together, and of the last one."""
     here = machine.machine()
-    return here.l2 or (1 << 20), here.l3 or here.l2 or (8 << 20)
+    return (here.l2 or (1 << 20)) * max(here.physical_cores, 1), here.l3 or here.l2 or (8 << 20)
 
 
 class _Run:
