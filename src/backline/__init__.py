@@ -32,7 +32,10 @@ from .settings import (
 
 if TYPE_CHECKING:
     from . import cuda, fft, linalg, nn, quantized, sparse, utils
+    from . import numpy as numpy
     from .engine.explanation import explain
+    from .interop.frameworks import apply_to, read_from
+    from .interop.workers import carry, worker_initializer
     from .ops.distances import cdist
     from .ops.einsum.einsum_operation import einsum
     from .ops.exponential import matrix_exp
@@ -45,19 +48,24 @@ if TYPE_CHECKING:
     from .ops.symmetric_indefinite import orgqr
 
 __all__ = [
-    "addbmm", "addmm", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "cdist", "chain_matmul",
-    "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "dot", "einsum", "empty", "errors", "explain", "fft",
-    "get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads", "get_num_threads", "inner",
-    "interop", "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "manual_seed", "matmul", "matrix_exp", "mm",
-    "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "set_deterministic_debug_mode",
-    "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads", "set_num_threads", "sparse", "tensordot",
-    "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
+    "addbmm", "addmm", "apply_to", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "carry", "cdist",
+    "chain_matmul", "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "dot", "einsum", "empty", "errors",
+    "explain", "fft", "get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads",
+    "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "manual_seed",
+    "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "read_from",
+    "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
+    "set_num_threads", "sparse", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
+    "worker_initializer",
 ]  # fmt: skip
 
+# `numpy` is no part of that: a star import must not replace NumPy.
+
 # The switchboard is imported with the package; operations when one of their names is first asked for.
-_LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "quantized", "sparse", "utils"), "")
+_LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "numpy", "quantized", "sparse", "utils"), "")
 for _module, _names in {
     "engine.explanation": "explain",
+    "interop.frameworks": "apply_to read_from",
+    "interop.workers": "carry worker_initializer",
     "ops.distances": "cdist",
     "ops.einsum.einsum_operation": "einsum",
     "ops.exponential": "matrix_exp",
@@ -84,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"__config__", "__version__", *__all__})
+    return sorted({"__config__", "__version__", "numpy", *__all__})

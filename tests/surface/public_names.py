@@ -15,7 +15,7 @@ from typing import Any
 
 MODULES = (
     "backline", "backline.backends", "backline.cuda", "backline.errors", "backline.fft", "backline.interop", "backline.linalg", "backline.nn",
-    "backline.nn.attention", "backline.nn.functional", "backline.nn.grad", "backline.quantized", "backline.sparse", "backline.utils",
+    "backline.nn.attention", "backline.nn.functional", "backline.nn.grad", "backline.numpy.fft", "backline.numpy.linalg", "backline.quantized", "backline.sparse", "backline.utils",
     "backline.utils.deterministic", "backline.libraries",
 )  # fmt: skip
 

@@ -9,13 +9,33 @@ from typing import Annotated, Any
 
 import typer
 
-from . import output
+from . import other_process, output
 
 __all__ = ["info"]
 
 
-def info(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def info(
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
+    process: Annotated[
+        str,
+        typer.Option(
+            help="The maths libraries of another process: its number, or a script to run.", metavar="PID|SCRIPT"
+        ),
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Show the machine, the libraries with version and path or why not, thread runtimes, conflicts, the tuning file."""
+    if process:
+        content = other_process.gather(process, arguments or [])
+        if json:
+            output.as_json(content)
+            return
+        output.line(f"{content['what']}, {content['executable']}", "bold")
+        _mapped(content["mapped"])
+        _conflicts(content["conflicts"])
+        return
+    if arguments:
+        raise typer.BadParameter(f"{' '.join(arguments)}: there is no script to run with it; --process SCRIPT names one")
     content = gather()
     if json:
         output.as_json(content)
@@ -40,7 +60,7 @@ def gather() -> dict[str, Any]:
     from .. import libraries
     from ..engine import ranking
     from ..engine.tuning import record_store
-    from ..libraries import conflicts, errata, in_process, plugins, presence
+    from ..libraries import errata, in_process, plugins, presence
     from ..native.machine import fingerprint, machine
 
     here = machine()
@@ -59,13 +79,7 @@ def gather() -> dict[str, Any]:
         "libraries": reports,
         "plug-ins": [text.removeprefix("backline: ") for text in plugins.faults()],
         "mapped": [asdict(library) for library in mapped],
-        "conflicts": [
-            {
-                "kind": c.kind, "severity": c.severity, "meaning": c.meaning, "remedy": c.remedy,
-                "files": [library.path for library in c.libraries],
-            }
-            for c in conflicts.conflicts(mapped)
-        ],
+        "conflicts": other_process.conflicts_of(mapped),
         "ranking": ranking.report(),
         "tuning": record_store.report(),
     }  # fmt: skip

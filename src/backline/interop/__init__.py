@@ -10,9 +10,9 @@ from .on_import import when_imported
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from . import scipy_fft, threadpoolctl
+    from . import frameworks, scipy_fft, threadpoolctl, workers
 
-__all__ = ["scipy_fft", "threadpoolctl"]
+__all__ = ["frameworks", "scipy_fft", "threadpoolctl", "workers"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,9 +28,7 @@ class _Finder:  # without the abstract classes of importlib, which are much to i
     def __init__(self, name: str, run: Callable[[ModuleType], object]) -> None:
         self._name, self._run = name, run
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         finders = cast("list[Any]", sys.meta_path)
         if fullname != self._name or self not in finders:
             return None

@@ -22,11 +22,11 @@ from functools import lru_cache
 from typing import Any
 
 from ..native import thread_team
-from ..native.process_map import MappedFile, mapped_files
+from ..native.process_map import MappedFile, mapped_files, parse_maps, read_maps
 from .recognition import Match, classify, families, owner
 from .registry import LibraryInfo
 
-__all__ = ["LoadedLibrary", "copies", "describe", "loaded"]
+__all__ = ["LoadedLibrary", "copies", "describe", "loaded", "loaded_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,21 @@ def loaded() -> tuple[LoadedLibrary, ...]:
             library = replace(library, serves_openmp=True)
         result.append(library)
     return tuple(sorted(result, key=lambda library: (library.kind, library.family, library.path)))
+
+
+def loaded_in(process: int) -> tuple[LoadedLibrary, ...]:
+    """Returns the numerical libraries mapped into another process, by its number.
+
+    Only files tell about them: their versions, integers and threads are known where the names say so.
+
+    Raises
+    ------
+    OSError
+        There is no such process, or it may not be read.
+    """
+    files = tuple(file for file in parse_maps(read_maps(process)) if ".so" in file.name)
+    found = (library for library, _, _ in _identify(files, families()))
+    return tuple(sorted(found, key=lambda library: (library.kind, library.family, library.path)))
 
 
 def copies(libraries: Iterable[LoadedLibrary]) -> dict[str, int]:

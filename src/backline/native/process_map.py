@@ -43,12 +43,17 @@ class MappedFile:
         return self.path.rpartition("/")[2]
 
 
-def read_maps() -> str:
-    """The kernel's list for this process, or "" where there is none."""
+def read_maps(process: int | None = None) -> str:
+    """The kernel's list for this process, or "" where there is none.
+
+    Of another `process`, by its number, an error says why there is none.
+    """
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        with open(f"/proc/{process or 'self'}/maps", encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     except OSError:
+        if process is not None:
+            raise
         return ""
 
 
