@@ -170,10 +170,15 @@ def test_pytorch_has_every_setting_and_takes_it() -> None:
 def test_precision_has_its_effect_in_pytorch() -> None:
     """Where oneDNN has bf16 kernels, products of float32 lose bits; elsewhere the setting holds without effect."""
     torch = pytest.importorskip("torch")
-    a = torch.rand(256, 256)
-    exact = (a.double() @ a.double()).float()
+    a = torch.rand(512, 512)
+    exact = a.double() @ a.double()
+
+    def error() -> float:
+        return float(((a @ a).double() - exact).abs().max() / exact.abs().max())
+
+    full = error()
     with backends.flags(fp32_precision="bf16"), backline.apply_to("torch"):
-        reduced = (a @ a - exact).abs().max() / exact.abs().max()
         assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
-    full = (a @ a - exact).abs().max() / exact.abs().max()
-    assert full < 1e-5 and (reduced > 1e-5 or not torch.backends.mkldnn.is_available() or not torch.cpu._is_amx_tile_supported())
+        reduced = error()
+    assert full < 1e-5 and error() == full
+    assert (reduced > 1e-5) == bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

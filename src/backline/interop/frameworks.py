@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -54,7 +56,7 @@ class Applied:
 
     def __init__(self) -> None:
         self.rows: list[AppliedSetting] = []
-        self._back: list[tuple[Any, Any, Any]] = []
+        self._back: list[Callable[[], None]] = []  # in the order of writing: a node of a tree before those that inherit from it
 
     def __iter__(self) -> Any:
         return iter(self.rows)
@@ -63,10 +65,9 @@ class Applied:
         return len(self.rows)
 
     def undo(self) -> None:
-        """Puts back what held before, in reverse order; a second call changes nothing."""
+        """Puts back what held before; a second call changes nothing."""
         while self._back:
-            write, target, value = self._back.pop()
-            write(target, value)
+            self._back.pop(0)()
 
     def __enter__(self) -> Applied:
         return self
@@ -151,12 +152,12 @@ def apply_to(*frameworks: str, everything: bool = False) -> Applied:
     values = switches.current()
     try:
         for framework, module in found:
-            for setting in framework.settings:
-                if everything or _was_set(setting.switch):
-                    # Precision as it was written: the framework has the same tree.
-                    node = setting.switch.endswith("fp32_precision")
-                    value = values[setting.switch] if node else values.resolved(setting.switch)
-                    done.rows.append(_apply(done, framework.name, setting, module, value))
+            wanted = [setting for setting in framework.settings if everything or _was_set(setting.switch)]
+            held = [setting.read(module) for setting in wanted]  # all of them first: a write shows in settings that inherit
+            for setting, before in zip(wanted, held, strict=True):
+                # Precision as it was written: the framework has the same tree.
+                value = values[setting.switch] if _is_node(setting) else values.resolved(setting.switch)
+                done.rows.append(_apply(done, framework.name, setting, module, value, before))
             for switch, reason in framework.without.items():
                 if everything or _was_set(switch):
                     done.rows.append(AppliedSetting(framework.name, switch, "", values[switch], None, None, reason))
@@ -166,9 +167,12 @@ def apply_to(*frameworks: str, everything: bool = False) -> Applied:
     return done
 
 
-def _apply(done: Applied, name: str, setting: Setting, module: Any, value: Any) -> AppliedSetting:
+def _is_node(setting: Setting) -> bool:
+    return setting.switch.endswith("fp32_precision") and setting.words is None
+
+
+def _apply(done: Applied, name: str, setting: Setting, module: Any, value: Any, before: Any) -> AppliedSetting:
     wanted = value
-    before = setting.read(module)
     if setting.words is not None:
         if value not in setting.words:
             return AppliedSetting(name, setting.switch, setting.theirs, value, before, before, f"{name} has no such value")
@@ -176,13 +180,19 @@ def _apply(done: Applied, name: str, setting: Setting, module: Any, value: Any) 
     try:
         setting.write(module, wanted)
     except Exception as error:  # whatever a framework raises about a value that it does not take
-        return AppliedSetting(
-            name, setting.switch, setting.theirs, value, before, setting.read(module), f"{name} refused it: {error}"
-        )
-    done._back.append((setting.write, module, before))
+        reason = f"{name} refused it: {error}"
+        return AppliedSetting(name, setting.switch, setting.theirs, value, before, setting.read(module), reason)
+    done._back.append(lambda: _write_back(setting, module, before))
     effective = setting.read(module)
     reason = "" if effective == wanted else f"{name} reads {effective!r} after it was set"
     return AppliedSetting(name, setting.switch, setting.theirs, value, before, effective, reason)
+
+
+def _write_back(setting: Setting, module: Any, before: Any) -> None:
+    if _is_node(setting):  # what it read may have been that of a node above it
+        setting.write(module, "none")
+    if setting.read(module) != before:
+        setting.write(module, before)
 
 
 def read_from(framework: str) -> Applied:
@@ -225,11 +235,7 @@ def read_from(framework: str) -> Applied:
         except BacklineError as error:
             done.rows.append(AppliedSetting(framework, setting.switch, setting.theirs, back, before, before, str(error.message)))
             continue
-        done._back.append((_put_back, setting.switch, stored))
+        done._back.append(functools.partial(switches.assign, setting.switch, stored, depth=2))
         effective = switches.get(setting.switch)
         done.rows.append(AppliedSetting(framework, setting.switch, setting.theirs, back, before, effective, ""))
     return done
-
-
-def _put_back(switch: str, value: Any) -> None:
-    switches.assign(switch, value, depth=2)
