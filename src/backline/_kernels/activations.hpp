@@ -48,21 +48,12 @@ struct Activated {
             of(x);
             exponential<T, Bytes>(x);
         } else {
-            constexpr int half = Bytes / 2;
-            using Few = typename Lanes<float, half>::Vector;
-            using Wide = typename Lanes<double, Bytes>::Vector;
-            V low;
-            for (int i = 0; i < Bytes; i += half) {
-                Few few;
-                std::memcpy(&few, reinterpret_cast<const char *>(&x) + i, half);
-                Wide wide = __builtin_convertvector(few, Wide);
-                of(wide);
-                few = __builtin_convertvector(wide, Few);
-                std::memcpy(reinterpret_cast<char *>(&x) + i, &few, half);
-                wide = wide - __builtin_convertvector(few, Wide);
-                few = __builtin_convertvector(wide, Few);
-                std::memcpy(reinterpret_cast<char *>(&low) + i, &few, half);
-            }
+            using Wide = typename Lanes<double, 2 * Bytes>::Vector;
+            Wide wide = __builtin_convertvector(x, Wide);
+            of(wide);
+            x = __builtin_convertvector(wide, V);
+            wide = wide - __builtin_convertvector(x, Wide);
+            V low = __builtin_convertvector(wide, V);
             exponential<T, Bytes>(x, low);
         }
     }
@@ -84,9 +75,22 @@ struct Activated {
     // e^(-x^2 / 2), and the share of the normal distribution below x.
     static BACKLINE_INLINE void normal(V &density, V &below, const V &x) {
         using N = NormalTail<T>;
-        density = x;
-        exponential_of(density, [](auto &w) __attribute__((always_inline)) { w = w * w * -0.5; });
-        V s = x < T(0) ? -x : x, p;
+        V s, p;
+        typename L::Bits bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        bits = bits & (~typename L::Integer(0) >> 1);
+        std::memcpy(&s, &bits, sizeof bits);
+        if constexpr (sizeof(T) == 8) {
+            density = x * x * T(-0.5);
+            exponential<T, Bytes>(density);
+        } else {  // the square in two parts: that of the upper 12 bits is exact
+            bits = bits & 0xfffff000u;
+            V upper;
+            std::memcpy(&upper, &bits, sizeof bits);
+            V low = (upper - s) * (upper + s) * T(0.5);
+            density = upper * upper * T(-0.5);
+            exponential<T, Bytes>(density, low);
+        }
         s = T(N::scale) / (s + T(N::scale));
         V w = s - T(0.5);
         L::fill(p, T(N::terms[0]));

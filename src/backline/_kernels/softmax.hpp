@@ -48,13 +48,12 @@ BACKLINE_INLINE void exponential(typename Lanes<T, Bytes>::Vector &x, const Low 
     L::fill(p, E::terms[0]);
     for (size_t i = 1; i < sizeof(E::terms) / sizeof(T); ++i) p = p * r + E::terms[i];
     p = (r * r) * p + r;
-    p = p + T(1);
     V power = n + (E::shifter + T(E::bias));
     typename L::Bits bits;
     std::memcpy(&bits, &power, sizeof bits);
     bits = bits << E::mantissa;  // what the shifter left above falls out
     std::memcpy(&power, &bits, sizeof bits);
-    V result = p * power, zero = V{};
+    V result = p * power + power, zero = V{};
     x = x < E::lowest ? zero : result;
 }
 
