@@ -1,7 +1,8 @@
 """The first answer of a machine that nobody tuned, beside NumPy, SciPy and PyTorch: ``python benchmarks/untuned.py [PART ...]``.
 
-Parts are products, algebra, transforms, layers, halves (layers and products of 16-bit floats) and contractions. All run in turn in one process, on ``--threads`` threads. The
-column `of best` is our time over the least of the others. ``--tuning FILE`` lets a tuning file decide, such as one that
+Parts are products, algebra, transforms, layers, halves (products and layers of 16-bit floats) and contractions. All run in turn
+in one process, on ``--threads`` threads. The column `of best` is our time over the least of the others. ``--tuning FILE`` lets a
+tuning file decide, such as one that
 ``BACKLINE_TUNING=FILE backline calibrate`` made. Each part ends with the geometric means over PyTorch's time and over the best,
 and the number of rows above 1.05, 1.1 and 1.3. Run it where nothing else runs.
 """
@@ -158,21 +159,17 @@ def layers() -> Iterator[Row]:
         ((8, 64, 40, 40), (32, 64, 1, 1)),
     ):  # fmt: skip
         x, w = numbers(images, np.float32), numbers(weights, np.float32)
-        pad = {"padding": weights[2] // 2}
-        yield beside("conv2d", lambda x, w: F.conv2d(x, w, **pad), lambda x, w: f.conv2d(x, w, **pad), x, w)
+        yield beside("conv2d", partial(F.conv2d, padding=weights[2] // 2), partial(f.conv2d, padding=weights[2] // 2), x, w)
     for images, side in (((1, 32, 40, 40), 3), ((4, 96, 28, 28), 5)):
         x, w = numbers(images, np.float32), numbers((images[1], 1, side, side), np.float32)
         more = {"padding": side // 2, "groups": images[1]}
-        yield beside("depthwise", lambda x, w: F.conv2d(x, w, **more), lambda x, w: f.conv2d(x, w, **more), x, w)
+        yield beside("depthwise", partial(F.conv2d, **more), partial(f.conv2d, **more), x, w)
     for images in ((16, 64, 56, 56), (1, 24, 30, 30), (6, 300, 13, 13)):
         x = numbers(images, np.float32)
         mean, var = numbers(images[1:2], np.float32), np.ones(images[1], np.float32)
         yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
         training = {"training": True}
-        yield beside(
-            "batch_norm training", lambda x, m, v: F.batch_norm(x, m, v, **training), lambda x, m, v: f.batch_norm(x, m, v, **training),
-            x, mean, var,
-        )  # fmt: skip
+        yield beside("batch_norm training", partial(F.batch_norm, **training), partial(f.batch_norm, **training), x, mean, var)
     x = numbers((16, 64, 56, 56), np.float32)
     yield beside("max_pool2d", lambda x: F.max_pool2d(x, 2), lambda x: f.max_pool2d(x, 2), x)
     q = numbers((2, 8, 200, 64), np.float32)
@@ -233,7 +230,8 @@ def contractions() -> Iterator[Row]:
 
 
 PARTS = {
-    "products": products, "algebra": algebra, "transforms": transforms, "layers": layers, "halves": halves, "contractions": contractions,
+    "products": products, "algebra": algebra, "transforms": transforms, "layers": layers, "halves": halves,
+    "contractions": contractions,
 }  # fmt: skip
 
 

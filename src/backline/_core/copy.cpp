@@ -277,6 +277,7 @@ bool all_finite(const Finite &f, const char *data, T exponent) {
 bool Finite::run(const char *data) const {
     switch (itemsize) {
         case 2: return all_finite<uint16_t>(*this, data, 0x7f80u);  // bfloat16
+        case kFloat16: return all_finite<uint16_t>(*this, data, 0x7c00u);
         case 4: return all_finite<uint32_t>(*this, data, 0x7f800000u);
         default: return all_finite<uint64_t>(*this, data, 0x7ff0000000000000u);
     }

@@ -56,6 +56,10 @@ def prepare_product(library: BlasLibrary, problem: MatmulProblem, algorithm: Alg
     )
 
 
+def _prepare_linear(library: BlasLibrary, problem: LinearProblem, algorithm: Algorithm) -> Any:
+    return prepare_fused_linear(library, library.blas, library.product_kind(algorithm.name), problem, algorithm)
+
+
 def _linalg_algorithms(library: BlasLibrary, problem: LinalgProblem, threads: int) -> Listed:
     if not library.has_lapack and problem.op != "linalg.solve_triangular":  # which every BLAS has
         return (Refusal(library.name, "", f"{library.title} has no {problem.op}"),)
@@ -101,7 +105,7 @@ class BlasLibrary(FileLibrary):
         MatmulProblem: Handler(product_algorithms, prepare_product),
         LinalgProblem: Handler(_linalg_algorithms, _prepare_linalg),
         ConvProblem: _of_traits(conv_algorithms, prepare_conv),
-        LinearProblem: Handler(fused_linear_algorithms, prepare_fused_linear),
+        LinearProblem: Handler(fused_linear_algorithms, _prepare_linear),
         RnnProblem: _of_traits(rnn_algorithms, prepare_rnn),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import _kernels
 from ...native.plan_builder import Builder, Pointer
@@ -12,14 +12,12 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import batch_offsets
-from ..base import Algorithm, Refusal
+from ..base import Algorithm, Library, Refusal
 from ..kernels.pointwise_loops import pointwise_fields
 from ..kernels.shares import Share, even_share, in_shares, vector
 from ..linear_epilogue import SUFFIX, linear_algorithms, prepare_linear
-from .cblas import guard_of, product_threads, write_product
-
-if TYPE_CHECKING:
-    from .blas_library import BlasLibrary
+from .blas_product import BlasProduct
+from .cblas import BlasTraits, guard_of, product_threads, write_product
 
 __all__ = ["fused_linear_algorithms", "prepare_fused_linear"]
 
@@ -29,7 +27,7 @@ SHARE = 1 << 13  # elements of the result that an item finishes
 THREADED = 1 << 14
 
 
-def fused_linear_algorithms(library: BlasLibrary, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+def fused_linear_algorithms(library: Library, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Lists the ways of a library for the product inside, each followed by the rest."""
     product = _product(problem) if problem.halves else problem.product
     inside = (
@@ -53,12 +51,14 @@ def _row(p: LinearProblem) -> Any:
     return None if o is None else replace(o, shape=o.shape[-1:], strides=o.strides[-1:])
 
 
-def prepare_fused_linear(library: BlasLibrary, p: LinearProblem, algorithm: Algorithm) -> Any:
-    """Returns the Plan of an Algorithm that `fused_linear_algorithms` listed."""
+def prepare_fused_linear(
+    library: Library, blas: BlasTraits, kind: type[BlasProduct], p: LinearProblem, algorithm: Algorithm
+) -> Any:  # fmt: skip
+    """Returns the Plan of an Algorithm that `fused_linear_algorithms` listed; `kind` writes the steps of the product."""
     if not _is_fused(p, algorithm):
         return prepare_linear(library, p, algorithm)
     inside = replace(algorithm, name=algorithm.name.removesuffix(SUFFIX))
-    blas, product = library.blas, _product(p)
+    product = _product(p)
     b = Builder(product, blas.native.int_size)
     wide, halves, out = compute_dtype(p.dtype), p.dtype.name in HALVES, p.get("out")
     one = p.m * p.n
@@ -71,7 +71,6 @@ def prepare_fused_linear(library: BlasLibrary, p: LinearProblem, algorithm: Algo
         result if direct and not halves else shifted(b.work(p.items * one * wide.itemsize, shared=True), one * wide.itemsize)
     )
     team = product_threads(blas, inside)
-    kind = library.product_kind(inside.name)
     count, threads = write_product(kind(blas, product, b, team, computed), inside)
     b.each(count, threads)
     bias = vector(b, _row(p), "bias", p.dtype, computed)

@@ -145,7 +145,7 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm, kin
 
 
 def product_threads(blas: BlasTraits, algorithm: Algorithm) -> int:
-    """Returns the threads of the team that may convert and copy for a product: those of its library, where they are the team's."""
+    """Returns the threads of the team that may copy for a product: those of its library, where they are the team's."""
     return algorithm.threads if blas.pool and blas.pool == thread_team.name() else 1
 
 

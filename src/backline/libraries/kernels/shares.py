@@ -1,7 +1,7 @@
 """Dense arrays in shares: what the threads of a loop take in turn, and the conversions of 16-bit floats around it.
 
-Loops compute in float32 and float64. 16-bit floats are widened share by share into workspace that stays in cache, and rounded once
-on the way back.
+Loops compute in float32 and float64. 16-bit floats are widened share by share into workspace that stays in cache, and rounded
+once on the way back.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Share:
 
 
 def even_share(units: int, length: int, most: int, multiple: int = 1) -> int:
-    """Returns how many units of an array an item takes: as many as the others, and `most` elements at most where a unit is no longer.
+    """Returns how many units of an array an item takes: `most` elements at most, unless one unit is longer.
 
     Parameters
     ----------

@@ -32,6 +32,8 @@ def mixed_algorithms(blas: BlasTraits, p: MatmulProblem, threads: int) -> Iterat
         yield Refusal("mkl", MIXED, f"this MKL exports no cblas_{routine}")
         return
     note = f"{routine}, then rounded"
+    if name_of(p.dtype) == "bfloat16":
+        note += "; subnormal numbers may count as 0"
     if threads > 1 and p.flops >= THREAD_FLOPS:
         yield Algorithm(
             library="mkl", name=MIXED, threads=threads, scaled=True, precision="f32 accumulation", pool=blas.pool, note=note
