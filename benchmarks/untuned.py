@@ -1,7 +1,8 @@
 """The first answer of a machine that nobody tuned, beside NumPy, SciPy and PyTorch: ``python benchmarks/untuned.py [PART ...]``.
 
-Parts are products, algebra, transforms, layers and contractions. All run in turn in one process, on ``--threads`` threads. The
-column `of best` is our time over the least of the others. ``--tuning FILE`` lets a tuning file decide, such as one that
+Parts are products, algebra, transforms, layers, halves (products and layers of 16-bit floats) and contractions. All run in turn
+in one process, on ``--threads`` threads. The column `of best` is our time over the least of the others. ``--tuning FILE`` lets a
+tuning file decide, such as one that
 ``BACKLINE_TUNING=FILE backline calibrate`` made. Each part ends with the geometric means over PyTorch's time and over the best,
 and the number of rows above 1.05, 1.1 and 1.3. Run it where nothing else runs.
 """
@@ -27,6 +28,7 @@ import backline
 from backline import linalg
 from backline.engine import ranking_files
 from backline.nn import functional as F
+from backline.nn import grad
 
 rng = np.random.default_rng(1)
 threads = threads_asked()
@@ -135,31 +137,81 @@ def layers() -> Iterator[Row]:
         return
     f = torch.nn.functional
     for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
-        for shape in ((64, 100), (3000, 700)):
+        for shape in ((64, 100), (300, 250), (3000, 700)):
             yield beside(name, getattr(F, name), getattr(f, name), numbers(shape, np.float32))
-    for shape in ((64, 100), (3000, 700)):
+    x = numbers((5000, 800), np.float32)
+    yield beside("gelu tanh", lambda x: F.gelu(x, "tanh"), lambda x: f.gelu(x, approximate="tanh"), x)
+    yield beside("gelu gradient", lambda x, g: grad.gelu_input(x, g), lambda x, g: torch.ops.aten.gelu_backward(g, x), x, x)
+    yield beside("silu gradient", lambda x, g: grad.silu_input(x, g), lambda x, g: torch.ops.aten.silu_backward(g, x), x, x)
+    for shape in ((64, 100), (3000, 700), (20, 30000), (50000, 24)):
         x = numbers(shape, np.float32)
         yield beside("softmax", lambda x: F.softmax(x, -1), lambda x: f.softmax(x, -1), x)
+        yield beside("log_softmax", lambda x: F.log_softmax(x, -1), lambda x: f.log_softmax(x, -1), x)
         yield beside("layer_norm", lambda x: F.layer_norm(x, x.shape[1:]), lambda x: f.layer_norm(x, x.shape[1:]), x)
+    yield beside("softmax of columns", lambda x: F.softmax(x, 0), lambda x: f.softmax(x, 0), numbers((700, 900), np.float32))
+    for shape in ((64, 100), (3000, 700)):
+        x = numbers(shape, np.float32)
         w = numbers((90, shape[1]), np.float32)
         yield beside("linear", lambda x, w: F.linear(x, w), lambda x, w: f.linear(x, w), x, w)
     for images, weights in (
         ((1, 3, 60, 60), (16, 3, 3, 3)), ((4, 32, 30, 30), (48, 32, 3, 3)), ((1, 100, 14, 14), (200, 100, 1, 1)),
-        ((8, 64, 50, 50), (64, 64, 3, 3)),
+        ((8, 64, 50, 50), (64, 64, 3, 3)), ((2, 120, 9, 9), (60, 120, 1, 1)), ((1, 300, 7, 7), (900, 300, 1, 1)),
+        ((8, 64, 40, 40), (32, 64, 1, 1)),
     ):  # fmt: skip
         x, w = numbers(images, np.float32), numbers(weights, np.float32)
-        yield beside("conv2d", lambda x, w: F.conv2d(x, w, padding=1), lambda x, w: f.conv2d(x, w, padding=1), x, w)
+        yield beside("conv2d", partial(F.conv2d, padding=weights[2] // 2), partial(f.conv2d, padding=weights[2] // 2), x, w)
+    for images, side in (((1, 32, 40, 40), 3), ((4, 96, 28, 28), 5)):
+        x, w = numbers(images, np.float32), numbers((images[1], 1, side, side), np.float32)
+        more = {"padding": side // 2, "groups": images[1]}
+        yield beside("depthwise", partial(F.conv2d, **more), partial(f.conv2d, **more), x, w)
+    for images in ((16, 64, 56, 56), (1, 24, 30, 30), (6, 300, 13, 13)):
+        x = numbers(images, np.float32)
+        mean, var = numbers(images[1:2], np.float32), np.ones(images[1], np.float32)
+        yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
+        training = {"training": True}
+        yield beside("batch_norm training", partial(F.batch_norm, **training), partial(f.batch_norm, **training), x, mean, var)
     x = numbers((16, 64, 56, 56), np.float32)
-    mean, var = numbers((64,), np.float32), np.ones(64, np.float32)
-    yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
     yield beside("max_pool2d", lambda x: F.max_pool2d(x, 2), lambda x: f.max_pool2d(x, 2), x)
     q = numbers((2, 8, 200, 64), np.float32)
     yield beside("attention", F.scaled_dot_product_attention, f.scaled_dot_product_attention, q, q, q)
 
 
+def halves() -> Iterator[Row]:
+    if torch is None:
+        return
+    import ml_dtypes
+
+    f = torch.nn.functional
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        for rows, k, n in ((1, 700, 900), (20, 1000, 1200), (300, 900, 700), (2000, 128, 500)):
+            x, w, b = numbers((rows, k), dtype), numbers((n, k), dtype), numbers((n,), dtype)
+            yield beside("linear", F.linear, f.linear, x, w, b)
+            yield beside("linear relu", lambda *a: F.linear(*a, activation="relu"), lambda *a: f.relu(f.linear(*a)), x, w, b)
+            yield beside("linear gelu", lambda *a: F.linear(*a, activation="gelu"), lambda *a: f.gelu(f.linear(*a)), x, w, b)
+        for sa, sb in (
+            ((400, 400), (400, 400)),
+            ((1500, 1500), (1500, 1500)),
+            ((30, 90, 90), (30, 90, 90)),
+            ((900, 40), (40, 1100)),
+        ):
+            yield product(dtype, sa, sb)
+        for shape in ((300, 250), (3000, 700)):
+            x = numbers(shape, dtype)
+            for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
+                yield beside(name, getattr(F, name), getattr(f, name), x)
+            yield beside("softmax", lambda x: F.softmax(x, -1), lambda x: f.softmax(x, -1), x)
+            yield beside("layer_norm", lambda x: F.layer_norm(x, x.shape[1:]), lambda x: f.layer_norm(x, x.shape[1:]), x)
+        x = numbers((4, 60, 30, 30), dtype)
+        mean, var = numbers((60,), dtype), np.ones(60, dtype)
+        yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
+        x, w = numbers((4, 60, 30, 30), dtype), numbers((50, 60, 3, 3), dtype)
+        yield beside("conv2d", lambda x, w: F.conv2d(x, w, padding=1), lambda x, w: f.conv2d(x, w, padding=1), x, w)
+
+
 def beside(name: str, ours: Any, torchs: Any, *arrays: Any) -> Row:
     there = [given(x) for x in arrays]
-    title = f"{name} {' '.join(str(x.shape) for x in arrays)}"
+    kind = "" if arrays[0].dtype == np.float32 else f" {arrays[0].dtype.name}"
+    title = f"{name}{kind} {' '.join(str(x.shape) for x in arrays)}"
     return title, lambda: ours(*arrays), {"torch": lambda: torchs(*there)}
 
 
@@ -177,7 +229,10 @@ def contractions() -> Iterator[Row]:
         yield f"{equation} {' '.join(map(str, shapes))}", partial(backline.einsum, equation, *arrays), others
 
 
-PARTS = {"products": products, "algebra": algebra, "transforms": transforms, "layers": layers, "contractions": contractions}
+PARTS = {
+    "products": products, "algebra": algebra, "transforms": transforms, "layers": layers, "halves": halves,
+    "contractions": contractions,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -202,7 +202,7 @@ def test_products_keep_what_is_not_finite(value: float, rng: np.random.Generator
 
 def test_a_product_of_nothing_and_other_dtypes_are_refused() -> None:
     assert "empty" in reasons("matmul", np.ones((0, 3), np.float32), np.ones((3, 4), np.float32))
-    for dtype in ("float64", "float16", "complex64", "int32"):
+    for dtype in ("float64", "complex64", "int32"):
         assert f"no product of {dtype}" in reasons("matmul", np.ones((3, 3), dtype), np.ones((3, 3), dtype))
 
 

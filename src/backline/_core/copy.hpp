@@ -30,10 +30,12 @@ struct Triangle {
     void run(char *data) const;
 };
 
+constexpr int kFloat16 = -2;  // in the place of an item size: 2 is bfloat16
+
 // Whether every element of a real matrix is finite (complex ones have twice the columns).
 struct Finite {
     int64_t rows, cols, stride0, stride1;  // strides in bytes
-    int itemsize;                          // 4 or 8
+    int itemsize;                          // 2, kFloat16, 4 or 8
     int64_t info;                          // reported in the place of LAPACK's info where one is not
     bool run(const char *data) const;
 };

@@ -166,7 +166,7 @@ Step parse_step(PreparedCall *plan, PyObject *o) {
             if (v[0] < 0 || v[0] >= int64_t(TriangleMode::count)) fail("an unknown triangle mode");
             s.triangle = {TriangleMode(v[0]), v[1], v[2], v[3], v[4], int(v[5]), v[6] != 0};
         } else if (s.kind == StepKind::finite) {
-            if (v[4] != 2 && v[4] != 4 && v[4] != 8) fail("finite looks at bfloat16 and at 4- or 8-byte floats");
+            if (v[4] != 2 && v[4] != kFloat16 && v[4] != 4 && v[4] != 8) fail("finite looks at 2-, 4- or 8-byte floats");
             s.finite = {v[0], v[1], v[2], v[3], int(v[4]), v[5]};
         } else {
             s.range = {v[0], v[1], v[2], v[3], v[4]};

@@ -19,6 +19,20 @@ struct Lanes {
     static BACKLINE_INLINE void load(Vector &v, const T *from) { std::memcpy(&v, from, sizeof(Vector)); }
     static BACKLINE_INLINE void store(const Vector &v, T *to) { std::memcpy(to, &v, sizeof(Vector)); }
     static BACKLINE_INLINE void fill(Vector &v, T value) { v = Vector{} + value; }
+
+    // Of the end of an array: n elements, or a whole vector where there are as many. The rest is 0.
+    static BACKLINE_INLINE void load_some(Vector &v, const T *from, int64_t n) {
+        if (n >= count) return load(v, from);
+        T some[count] = {};
+        for (int64_t i = 0; i < n; ++i) some[i] = from[i];
+        load(v, some);
+    }
+    static BACKLINE_INLINE void store_some(const Vector &v, T *to, int64_t n) {
+        if (n >= count) return store(v, to);
+        T some[count];
+        store(v, some);
+        for (int64_t i = 0; i < n; ++i) to[i] = some[i];
+    }
 };
 
 }  // namespace backline

@@ -1,8 +1,8 @@
 // Recurrent networks: all steps of some sequences of a layer in one direction, with the products of a BLAS for the state.
 // A plain function over plain memory, which plans call by address as they call a vendor's.
+#include "activations.hpp"
 #include "cblas.hpp"
 #include "kernels.hpp"
-#include "softmax.hpp"
 
 #include <algorithm>
 
@@ -23,53 +23,15 @@ struct Layer {
 };
 
 template <class T, int Bytes>
-struct Math {
+struct Math : Activated<T, Bytes> {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
 
-    static BACKLINE_INLINE void get(V &v, const T *from, int64_t n) {
-        if (n >= L::count) return L::load(v, from);
-        T some[L::count] = {};
-        for (int64_t i = 0; i < n; ++i) some[i] = from[i];
-        L::load(v, some);
-    }
-    static BACKLINE_INLINE void put(const V &v, T *to, int64_t n) {
-        if (n >= L::count) return L::store(v, to);
-        T some[L::count];
-        L::store(v, some);
-        for (int64_t i = 0; i < n; ++i) to[i] = some[i];
-    }
     static BACKLINE_INLINE void sum(V &v, const T *a, const T *b, int64_t n) {
         V other;
-        get(v, a, n);
-        get(other, b, n);
+        L::load_some(v, a, n);
+        L::load_some(other, b, n);
         v += other;
-    }
-    static BACKLINE_INLINE void sigmoid(V &x) {
-        V e = x < T(0) ? x : -x, one;
-        L::fill(one, T(1));
-        exponential<T, Bytes>(e);
-        V above = x >= T(0) ? one : e;
-        x = above / (one + e);
-    }
-    // S. L. Moshier, Cephes: tanhf and tanh. Near 0 a polynomial, where the quotient would cancel.
-    static BACKLINE_INLINE void tanh(V &x) {
-        V size = x < T(0) ? -x : x, e = size * T(-2), z = x * x, near;
-        exponential<T, Bytes>(e);
-        V far = (T(1) - e) / (T(1) + e);
-        far = x < T(0) ? -far : far;
-        if constexpr (sizeof(T) == 4) {
-            near = z * T(-5.70498872745e-3) + T(2.06390887954e-2);
-            near = near * z + T(-5.37397155531e-2);
-            near = near * z + T(1.33314422036e-1);
-            near = near * z + T(-3.33332819422e-1);
-        } else {
-            V below = ((z + T(1.12811678491632931402e2)) * z + T(2.23548839060100448583e3)) * z + T(4.84406305325125486048e3);
-            near = (z * T(-9.64399179425052238628e-1) + T(-9.92877231001918586564e1)) * z + T(-1.61468768441708447952e3);
-            near = near / below;
-        }
-        near = near * z * x + x;
-        x = size < T(0.625) ? near : far;
     }
 };
 
@@ -86,17 +48,17 @@ BACKLINE_INLINE void lstm_row(const T *gates, const T *bias, T *h, T *c, T *out,
         M::sum(f, gates + n + j, bias + n + j, some);
         M::sum(g, gates + 2 * n + j, bias + 2 * n + j, some);
         M::sum(o, gates + 3 * n + j, bias + 3 * n + j, some);
-        M::get(memory, c + j, some);
+        M::L::load_some(memory, c + j, some);
         M::sigmoid(i);
         M::sigmoid(f);
         M::tanh(g);
         M::sigmoid(o);
         memory = f * memory + i * g;
-        M::put(memory, c + j, some);
+        M::L::store_some(memory, c + j, some);
         M::tanh(memory);
         o *= memory;
-        M::put(o, h + j, some);
-        M::put(o, out + j, some);
+        M::L::store_some(o, h + j, some);
+        M::L::store_some(o, out + j, some);
     }
 }
 
@@ -108,10 +70,10 @@ BACKLINE_INLINE void gru_row(const T *gates, const T *state, const T *bias, T *h
         int64_t some = n - j;
         V r, z, fresh, s, before;
         M::sum(s, state + j, bias + j, some);
-        M::get(r, gates + j, some);
+        M::L::load_some(r, gates + j, some);
         r += s;
         M::sum(s, state + n + j, bias + n + j, some);
-        M::get(z, gates + n + j, some);
+        M::L::load_some(z, gates + n + j, some);
         z += s;
         M::sigmoid(r);
         M::sigmoid(z);
@@ -119,10 +81,10 @@ BACKLINE_INLINE void gru_row(const T *gates, const T *state, const T *bias, T *h
         M::sum(fresh, gates + 2 * n + j, bias + 2 * n + j, some);
         fresh += r * s;
         M::tanh(fresh);
-        M::get(before, h + j, some);
+        M::L::load_some(before, h + j, some);
         fresh = (T(1) - z) * fresh + z * before;
-        M::put(fresh, h + j, some);
-        M::put(fresh, out + j, some);
+        M::L::store_some(fresh, h + j, some);
+        M::L::store_some(fresh, out + j, some);
     }
 }
 
@@ -136,8 +98,8 @@ BACKLINE_INLINE void plain_row(bool relu, const T *gates, const T *bias, T *h, T
         M::sum(x, gates + j, bias + j, n - j);
         if (relu) x = x < zero ? zero : x;  // NaN stays NaN
         else M::tanh(x);
-        M::put(x, h + j, n - j);
-        M::put(x, out + j, n - j);
+        M::L::store_some(x, h + j, n - j);
+        M::L::store_some(x, out + j, n - j);
     }
 }
 

@@ -33,26 +33,27 @@ struct Exp<double> {
                                        4.1666666666666667e-2,  1.6666666666666667e-1, 0.5};
 };
 
-// e^x for x <= 0, which here is all there is, -infinity included; NaN stays NaN. The error is below 1.5 units in the last place.
-template <class T, int Bytes>
-BACKLINE_INLINE void exponential(typename Lanes<T, Bytes>::Vector &x) {
+// e^(x + low) for x <= 0, which here is all there is, -infinity included; NaN stays NaN. `low`, which may be left out, is below a
+// unit in the last place of x. The error is below 1.5 units in the last place.
+template <class T, int Bytes, class... Low>
+BACKLINE_INLINE void exponential(typename Lanes<T, Bytes>::Vector &x, const Low &...low) {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
     using E = Exp<T>;
     V n = (x * E::log2e + E::shifter) - E::shifter;  // the nearest integer
     V r = x - n * E::ln2_high;                       // exact: ln2_high has trailing zeros enough
     r = r - n * E::ln2_low;
+    r = (r + ... + low);
     V p;
     L::fill(p, E::terms[0]);
     for (size_t i = 1; i < sizeof(E::terms) / sizeof(T); ++i) p = p * r + E::terms[i];
     p = (r * r) * p + r;
-    p = p + T(1);
     V power = n + (E::shifter + T(E::bias));
     typename L::Bits bits;
     std::memcpy(&bits, &power, sizeof bits);
     bits = bits << E::mantissa;  // what the shifter left above falls out
     std::memcpy(&power, &bits, sizeof bits);
-    V result = p * power, zero = V{};
+    V result = p * power + power, zero = V{};
     x = x < E::lowest ? zero : result;
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import refuse_overlap
 from ..problems import Operand
 from ..problems.linear_problem import LinearProblem
+from ..problems.matmul_problem import MatmulProblem
 from . import errata
 from .base import Algorithm, Library, PythonPlan, Refusal
 from .reference.reference_neural import DTYPES, activate, blocks
@@ -24,18 +25,31 @@ SUFFIX = "_pointwise"
 """The end of the name of an algorithm of this kind, after that of the product's."""
 
 
-def linear_algorithms(library: Library, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    """The library's ways for the product inside, each followed by bias, residual and activation."""
+def linear_algorithms(
+    library: Library, problem: LinearProblem, threads: int, product: MatmulProblem | None = None, finish: str = "NumPy"
+) -> Iterator[Algorithm | Refusal]:  # fmt: skip
+    """Lists the library's ways for the product inside, each followed by bias, residual and activation.
+
+    Parameters
+    ----------
+    library, problem, threads
+        As for `Library.algorithms`.
+    product
+        The product inside, where the library takes another one than that of the Problem.
+    finish
+        What computes the rest, in words.
+    """
     if problem.dtype.name not in DTYPES:
         yield Refusal(library.name, "linear", f"residual and activation are for {', '.join(DTYPES)}, not {problem.dtype.name}")
         return
-    for found in library.algorithms(problem.product, threads):
+    product = problem.product if product is None else product
+    for found in library.algorithms(product, threads):
         if isinstance(found, Algorithm):
-            wrong = errata.refusal(library, problem.product, found)  # a row for products holds for the product inside, too
+            wrong = errata.refusal(library, product, found)  # a row for products holds for the product inside, too
             if wrong:
                 yield Refusal(library.name, found.name + SUFFIX, wrong)
                 continue
-            note = "; ".join(filter(None, [found.note, "then the rest, by NumPy, in the same plan"]))
+            note = "; ".join(filter(None, [found.note, f"then the rest, by {finish}, in the same plan"]))
             precision = found.precision or ("f32 accumulation" if problem.halves else "")
             found = replace(found, name=found.name + SUFFIX, note=note, precision=precision)
         yield found

@@ -34,6 +34,7 @@ ELEMENT = {
     ("float16", "float32"): 6, ("bfloat16", "float32"): 7, ("float32", "float16"): 8, ("float32", "bfloat16"): 9,
     ("int64", "int32"): 10, ("int32", "int64"): 11,
 }  # fmt: skip
+FLOAT16 = -2  # in the place of an item size where exponents are looked at: 2 is bfloat16
 TRIANGLE = {"zero_upper": 0, "zero_lower": 1, "unit_diagonal": 2, "mirror_lower": 3, "mirror_upper": 4}
 
 
@@ -156,7 +157,7 @@ class Builder:
     ) -> None:
         """End the item's steps with `value` as its info if the matrix holds a NaN or an infinity."""
         rows, cols = shape
-        item = dtype.itemsize
+        item = FLOAT16 if dtype == np.float16 else dtype.itemsize
         if dtype.kind == "c":
             item //= 2
             if strides[1] == 2 * item:

@@ -63,6 +63,12 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
             yield op, arguments(op, n, dtype, (items,)), keywords
 
 
+def batch_norms(x: Any) -> Iterator[Call]:
+    statistics = np.empty(x.shape[1], x.dtype), np.empty(x.shape[1], x.dtype)
+    for training in (False, True):
+        yield "nn.functional.batch_norm", (x, *statistics), {"training": training}
+
+
 def images(batch: int, channels: int, size: tuple[int, ...], dtype: Any, last: bool = False) -> Any:
     made = np.empty((batch, *size, channels) if last else (batch, channels, *size), dtype)
     return np.moveaxis(made, -1, 1) if last else made
@@ -76,6 +82,8 @@ def layers(dtype: Any) -> Iterator[Call]:
         (3, 64, (224, 224), 7, 2, 3, 1), (64, 64, (56, 56), 5, 1, 2, 1),
         (16, 16, (28, 28), 5, 1, 2, 1), (256, 1024, (14, 14), 1, 1, 0, 1),
         (64, 64, (56, 56), 1, 1, 0, 1), (32, 32, (112, 112), 3, 1, 1, 32), (128, 128, (28, 28), 3, 1, 1, 32),
+        (100, 200, (14, 14), 1, 1, 0, 1), (512, 256, (7, 7), 1, 1, 0, 1), (96, 96, (28, 28), 5, 1, 2, 96),
+        (144, 144, (28, 28), 3, 2, 1, 144),
         (64, 64, (4096,), 9, 1, 4, 1), (16, 32, (8, 28, 28), 3, 1, 1, 1),
     ]  # fmt: skip
     for channels, features, size, kernel, stride, padding, groups in convolutions:
@@ -100,14 +108,14 @@ def layers(dtype: Any) -> Iterator[Call]:
         for name in ("softmax", "log_softmax"):
             yield f + name, (x,), {"dim": -1}
         yield f"{f}layer_norm", (x, shape[1:]), {}
-    for batch, channels, size in ((1, 16, (16, 16)), (8, 64, (56, 56))):
+    for batch, channels, size in ((1, 16, (16, 16)), (2, 64, (28, 28)), (8, 64, (56, 56)), (16, 64, (112, 112))):
         x = images(batch, channels, size, dtype)
         half = images(batch, channels, tuple(n // 2 for n in size), dtype)
         yield f"{f}max_pool2d", (x, 2), {}
         yield f"{f}avg_pool2d", (x, 2), {}
         yield "nn.grad.max_pool2d_input", (x, half, 2), {}
         yield "nn.grad.avg_pool2d_input", (x.shape, half, 2), {}
-        yield f"{f}batch_norm", (x, np.empty(channels, dtype), np.empty(channels, dtype)), {}
+        yield from batch_norms(x)
     for batch, heads, length, dim in ((1, 4, 32, 32), (1, 8, 128, 64), (2, 8, 512, 64), (1, 8, 2048, 64)):
         q = np.empty((batch, heads, length, dim), dtype)
         for causal in (False, True):
@@ -149,13 +157,22 @@ def halves(dtype: Any) -> Iterator[Call]:
         yield "matmul", (np.empty((1, n), dtype), np.empty((n, n), dtype)), {}
     for items, n in ((1000, 8), (512, 32), (64, 64), (32, 128)):
         yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
-    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64)):
+    for rows, inner, columns in ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (64, 64, 64), (2048, 128, 512)):
         x, weight, bias = np.empty((rows, inner), dtype), np.empty((columns, inner), dtype), np.empty(columns, dtype)
         yield "nn.functional.linear", (x, weight, bias), {"activation": "relu"}
     for channels, features, size, kernel in ((32, 32, 12, 3), (64, 64, 56, 3), (256, 256, 14, 3), (256, 1024, 14, 1)):
         weight = np.empty((features, channels, kernel, kernel), dtype)
         for batch in (1, 8):
             yield "nn.functional.conv2d", (images(batch, channels, (size, size), dtype), weight), {"padding": kernel // 2}
+    for shape in ((16, 64), (128, 1000), (8192, 1024)):
+        x = np.empty(shape, dtype)
+        for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
+            yield f"nn.functional.{name}", (x,), {}
+        for name in ("softmax", "log_softmax"):
+            yield f"nn.functional.{name}", (x,), {"dim": -1}
+        yield "nn.functional.layer_norm", (x, shape[1:]), {}
+    for batch, channels, size in ((1, 16, 16), (8, 64, 56)):
+        yield from batch_norms(images(batch, channels, (size, size), dtype))
 
 
 # Part -> its Problems, and the dtypes they are measured for. Complex transforms are among the real ones.

@@ -17,12 +17,13 @@ from ...problems.matmul_problem import MatmulProblem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, FileLibrary, Handler, Refusal
-from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..numpy.library import reference_plan
 from ..probing.in_process_probe import probe
 from ..probing.probe_cache import Proof, prove
 from .blas_attention import attention_algorithms, prepare_attention
+from .blas_linear import fused_linear_algorithms, prepare_fused_linear
 from .blas_multi_head import fused_algorithms, prepare_fused
+from .blas_product import BlasProduct
 from .blas_rnn import prepare_rnn, rnn_algorithms
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .im2col import conv_algorithms, prepare_conv
@@ -48,7 +49,15 @@ def product_algorithms(library: BlasLibrary, problem: MatmulProblem, threads: in
 
 def prepare_product(library: BlasLibrary, problem: MatmulProblem, algorithm: Algorithm) -> Any:
     """Returns the Plan of an Algorithm that `product_algorithms` listed."""
-    return reference_plan(problem) if algorithm.name == "empty" else prepare_matmul(library.blas, problem, algorithm)
+    return (
+        reference_plan(problem)
+        if algorithm.name == "empty"
+        else prepare_matmul(library.blas, problem, algorithm, library.product_kind(algorithm.name))
+    )
+
+
+def _prepare_linear(library: BlasLibrary, problem: LinearProblem, algorithm: Algorithm) -> Any:
+    return prepare_fused_linear(library, library.blas, library.product_kind(algorithm.name), problem, algorithm)
 
 
 def _linalg_algorithms(library: BlasLibrary, problem: LinalgProblem, threads: int) -> Listed:
@@ -96,7 +105,7 @@ class BlasLibrary(FileLibrary):
         MatmulProblem: Handler(product_algorithms, prepare_product),
         LinalgProblem: Handler(_linalg_algorithms, _prepare_linalg),
         ConvProblem: _of_traits(conv_algorithms, prepare_conv),
-        LinearProblem: Handler(linear_algorithms, prepare_linear),
+        LinearProblem: Handler(fused_linear_algorithms, _prepare_linear),
         RnnProblem: _of_traits(rnn_algorithms, prepare_rnn),
     }
 
@@ -109,6 +118,10 @@ class BlasLibrary(FileLibrary):
         """The loaded library."""
         assert self.traits is not None
         return self.traits
+
+    def product_kind(self, name: str) -> type[BlasProduct]:
+        """Returns what writes the steps of a product by an algorithm of this name."""
+        return BlasProduct
 
     def open(self, path: str) -> BlasTraits:
         """Loads the file and returns its traits."""

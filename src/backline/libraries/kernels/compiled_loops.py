@@ -1,23 +1,27 @@
-"""Relu, softmax, and gradients of relu and of pooling by compiled loops.
+"""Layers by compiled loops: relu and its gradient, softmax, and gradients of pooling; others in modules of their own.
 
 No vendor library has these as they are wanted here: NaN stays one, and nothing has to be looked for before or after. An item is a
 share of an array, some rows, or a few channels of an image, computed by one thread in one order. Those of pooling take sums in
-float64 and round once; softmax is computed in the dtype.
+float64 and round once; softmax is computed in the dtype, of 16-bit floats in float32.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
 from ... import _kernels
 from ...native import thread_team
-from ...native.plan_builder import Builder
-from ...problems import Operand
+from ...native.plan_builder import Builder, Pointer
+from ...problems.dtypes import HALVES, compute_dtype
+from ...problems.memory_layout import contiguous_strides
 from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
+from .normalization_loops import NORMALIZATIONS, normalization_refusal, write_normalization
+from .pointwise_loops import ACTIVATIONS, GRADIENTS, pointwise_refusal, write_pointwise
+from .shares import DTYPES, Share, even_share, in_shares, memory_order, placed
 from .vector_level import vector_level
 
 __all__ = ["COMPILED", "compiled_algorithms", "prepare_compiled"]
@@ -26,13 +30,13 @@ COMPILED = "compiled"
 RELU = ("relu", "relu_grad")
 SOFTMAX = ("softmax", "log_softmax")
 POOLS = ("max_pool_grad", "avg_pool_grad", "avg_pool_divided_grad")
-DTYPES = ("float32", "float64")
+PLAIN = ("float32", "float64")
 MOST_ITEMS = 1 << 20
 ROW_ELEMENTS = 1 << 13  # of softmax, in an item
 AXES = 4  # that the loop over a relu has
 SHARES = 16  # into which a large array is divided, whatever the number of threads
 # Below so many elements, threads and the release of the GIL cost more than they bring.
-RELU_THREADED, THREADED, SMALL_ELEMENTS = 1 << 18, 1 << 16, 1 << 13
+RELU_THREADED, THREADED, SMALL_ELEMENTS = 1 << 18, 1 << 15, 1 << 13
 MOST_POINTS = 1 << 30  # of an image: places in it are int32 beside float32
 CACHE_LINE = 64
 MOST_LANES, WORK_BYTES = 64, 256 << 10  # channels of an item where they are neighbours in memory, and what its sums may take
@@ -55,14 +59,20 @@ def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | 
 
 def _refusal(p: NeuralProblem) -> str:
     """Returns the reason why there is no loop for a Problem, or an empty string."""
-    if p.op not in (*RELU, *SOFTMAX, *POOLS):
+    if p.op not in LOOPS:
         return f"there is no compiled loop for {p.op}"
-    if p.dtype.name not in DTYPES:
-        return f"its loops are for {' and '.join(DTYPES)}, not {p.dtype.name}"
     if p.empty or not p.result:
         return "an array without elements, or without axes, needs no loop"
     if not all(o.aligned for o in p.operands):
         return "an array is not aligned"
+    return _loop(p)[0](p)
+
+
+def _own_refusal(p: NeuralProblem) -> str:
+    """Returns the reason why a loop of this module cannot compute a Problem, or an empty string."""
+    names = DTYPES if p.op in SOFTMAX else PLAIN
+    if p.dtype.name not in names:
+        return f"its loops are for {', '.join(names)}, not {p.dtype.name}"
     if p.op in RELU and _merged(p) is None:
         return f"the layout needs more than {AXES} axes, or too many items"
     if p.op in SOFTMAX and not _rows(p) and _columns(p) is None:
@@ -74,25 +84,35 @@ def _refusal(p: NeuralProblem) -> str:
 
 def prepare_compiled(p: NeuralProblem, algorithm: Algorithm) -> Any:
     """The PreparedCall of what `compiled_algorithms` listed."""
-    like = p.operands[0]
-    order = _order(like)
-    steps, strides = p.dtype.itemsize, [0] * len(p.result)
-    for axis in reversed(order):
-        strides[axis] = steps
-        steps *= max(p.result[axis], 1)
     b = Builder(p)
-    out = b.result(p.dtype, p.result, strides)
-    if p.op in SOFTMAX:
-        count = _softmax(b, p, out) if _rows(p) else _softmax_columns(b, p, out, algorithm.threads)
-    else:
-        count = _relu(b, p, out) if p.op in RELU else _pooling(b, p, tuple(strides), out)
+    results, count = _loop(p)[1](b, p, algorithm.threads)
     big = prod(p.result) >= SMALL_ELEMENTS
-    return b.plan(out, count=count, threads=algorithm.threads, release_gil=big)
+    return b.plan(*results, count=count, threads=algorithm.threads, release_gil=big)
 
 
-def _order(o: Operand) -> tuple[int, ...]:
-    """Axes of an operand from the outermost in memory to the innermost, those of one element first."""
-    return tuple(sorted(range(len(o.shape)), key=lambda i: (o.shape[i] != 1, -abs(o.strides[i]))))
+def _write_own(b: Builder, p: NeuralProblem, threads: int) -> tuple[tuple[Pointer, ...], int]:
+    """Writes a loop of this module down; returns the result, and the number of items of the last group."""
+    like = p.operands[0]
+    out = placed(b, p, like)
+    if p.op in SOFTMAX:
+        return (out,), (_softmax if _rows(p) else _softmax_columns)(b, p, out, threads)
+    strides = contiguous_strides(p.result, p.dtype.itemsize, memory_order(like))
+    return (out,), _relu(b, p, out) if p.op in RELU else _pooling(b, p, strides, out)
+
+
+Loop = tuple[Callable[[NeuralProblem], str], Callable[[Builder, NeuralProblem, int], tuple[tuple[Pointer, ...], int]]]
+POINTWISE: Loop = (pointwise_refusal, write_pointwise)
+# Operation -> why there is no loop for a Problem, and what writes it down.
+LOOPS: dict[str, Loop] = {
+    **dict.fromkeys((*ACTIVATIONS, *GRADIENTS), POINTWISE),
+    **dict.fromkeys(NORMALIZATIONS, (normalization_refusal, write_normalization)),
+    **dict.fromkeys((*RELU, *SOFTMAX, *POOLS), (_own_refusal, _write_own)),
+}
+
+
+def _loop(p: NeuralProblem) -> Loop:
+    """Returns the loop of an operation that has one; relu of 16-bit floats is one of those that are widened first."""
+    return POINTWISE if p.op in RELU and p.dtype.name in HALVES else LOOPS[p.op]
 
 
 def _merged(p: NeuralProblem) -> list[list[int]] | None:
@@ -100,7 +120,7 @@ def _merged(p: NeuralProblem) -> list[list[int]] | None:
     # Relu is its own gradient where that comes in as the input.
     inputs = [next(o for o in p.operands if o.role == role) for role in ("input", "grad" if p.get("grad") else "input")]
     axes: list[list[int]] = []
-    for axis in _order(inputs[0]):
+    for axis in memory_order(inputs[0]):
         here = [p.result[axis], *(o.strides[axis] for o in inputs)]
         if here[0] == 1:
             continue
@@ -121,7 +141,7 @@ def _indexed(p: NeuralProblem) -> bool:
 def _rows(p: NeuralProblem) -> bool:
     """Tells whether the axis is the innermost in memory, has more than one element, and there are no gaps."""
     o, step = p.operands[0], p.dtype.itemsize
-    order = _order(o)
+    order = memory_order(o)
     axis = p.parameter("axis")
     if o.shape[axis] > 1 and order[-1] != axis:
         return False
@@ -135,12 +155,12 @@ def _rows(p: NeuralProblem) -> bool:
 def _columns(p: NeuralProblem) -> tuple[int, int, int] | None:
     """Size before the axis, along it and after it in memory, where the axis is not the innermost and there are no gaps.
 
-    Only for logarithms: oneDNN has a softmax that needs no copies, but its logarithms may be positive.
+    Only for logarithms and 16-bit floats: oneDNN has a softmax that needs no copies, but its logarithms may be positive.
     """
     o, axis = p.operands[0], p.parameter("axis")
-    if p.op != "log_softmax" or o.shape[axis] < 2:
+    if (p.op != "log_softmax" and p.dtype.name not in HALVES) or o.shape[axis] < 2:
         return None
-    order, step = _order(o), p.dtype.itemsize
+    order, step = memory_order(o), p.dtype.itemsize
     for i in reversed(order):
         if o.shape[i] > 1 and o.strides[i] != step:
             return None
@@ -155,8 +175,10 @@ def _softmax_columns(b: Builder, p: NeuralProblem, out: Any, threads: int) -> in
     sizes, item = _columns(p), p.dtype.itemsize
     assert sizes is not None
     before, width, after = sizes
-    share = min(after, max(WORK_BYTES // (width * item), CACHE_LINE // item))
-    given, work = b.argument("input"), b.work(share * width * item)
+    wide, name = compute_dtype(p.dtype).itemsize, p.dtype.name
+    there, back = ((name, "float32"), ("float32", name)) if name in HALVES else (item, item)
+    share = min(after, max(WORK_BYTES // (width * wide), CACHE_LINE // item))
+    given, work = b.argument("input"), b.work(share * width * wide)
     count = before
     for columns, starts in ((share, range(0, after - share + 1, share)), (after % share, (after - after % share,))):
         if not columns:
@@ -164,25 +186,34 @@ def _softmax_columns(b: Builder, p: NeuralProblem, out: Any, threads: int) -> in
         b.each(count, threads)  # what the round before has written down
         at = tuple((i * width * after + start) * item for i in range(before) for start in starts)
         source, target = (given[0], given[1], at), (out[0], out[1], at)
-        fields = [item, vector_level(), True, columns, width, columns]
-        description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
-        b.copy((columns, width), source, (item, after * item), work, (width * item, item), item)
-        b.call(_kernels.addresses["softmax_rows"], [description, 0, work, work])
-        b.copy((columns, width), work, (width * item, item), target, (item, after * item), item)
+        b.copy((columns, width), source, (item, after * item), work, (width * wide, wide), there)
+        _rows_of_softmax(b, p, columns, width, work, work)
+        b.copy((columns, width), work, (width * wide, wide), target, (item, after * item), back)
         count = len(at)
     return count
 
 
-def _softmax(b: Builder, p: NeuralProblem, out: Any) -> int:
-    """Write the loop down; returns the number of its items."""
+def _softmax(b: Builder, p: NeuralProblem, out: Pointer, threads: int) -> int:
+    """Write the loop down; returns the number of items of the last group."""
     width: int = p.operands[0].shape[p.parameter("axis")]
     rows = prod(p.result) // width
-    share = max(ROW_ELEMENTS // width, 1)
-    fields = [p.dtype.itemsize, vector_level(), p.op == "log_softmax", rows, width, share]
+    share = even_share(rows, width, ROW_ELEMENTS)
+    halves, given = p.dtype.name in HALVES, b.argument("input")
+    work = b.work(4 * share * width) if halves else out
+
+    def write(at: Share) -> None:
+        source = at.load(given, p.dtype, width, work)
+        _rows_of_softmax(b, p, at.units, width, source, work if halves else at.place(out, width * p.dtype.itemsize))
+        at.store(work, out, p.dtype, width)
+
+    return in_shares(b, rows, share, threads, write)
+
+
+def _rows_of_softmax(b: Builder, p: NeuralProblem, rows: int, width: int, source: Pointer, target: Pointer) -> None:
+    """Write the loop over some rows down."""
+    fields = [compute_dtype(p.dtype).itemsize, vector_level(), p.op == "log_softmax", rows, width, rows]
     description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
-    count = -(-rows // share)
-    b.call(_kernels.addresses["softmax_rows"], [description, list(range(count)), b.argument("input"), out])
-    return count
+    b.call(_kernels.addresses["softmax_rows"], [description, 0, source, target])
 
 
 def _relu(b: Builder, p: NeuralProblem, out: Any) -> int:

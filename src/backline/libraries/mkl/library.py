@@ -23,7 +23,9 @@ from ...problems.matmul_problem import MatmulProblem
 from .. import capability
 from ..base import NULL_PLANNER, Algorithm, Handler, Planner, Refusal
 from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
+from ..blas.blas_product import BlasProduct
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
+from .mixed_products import MIXED, MixedProduct, mixed_algorithms
 from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
 
 __all__ = ["MKL"]
@@ -44,6 +46,7 @@ def _product_algorithms(mkl: MKL, problem: MatmulProblem, threads: int) -> Itera
         note = "a kernel compiled for this shape"
         yield Algorithm(library="mkl", name="jit", level="threads", basis="construction", note=note)
     yield from product_algorithms(mkl, problem, threads)
+    yield from mixed_algorithms(mkl.blas, problem, threads)
 
 
 def _prepare_product(mkl: MKL, problem: MatmulProblem, algorithm: Algorithm) -> Any:
@@ -68,6 +71,9 @@ class MKL(BlasLibrary):
         FftProblem: Handler(_fft_algorithms, _prepare_fft),
     }
     reproducible = True
+
+    def product_kind(self, name: str) -> type[BlasProduct]:
+        return MixedProduct if name.startswith(MIXED) else BlasProduct
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None

@@ -19,7 +19,7 @@ from ...problems.neural_problem import NeuralProblem
 from ..base import Algorithm, Refusal
 from ..reference import reference_neural
 from . import abi
-from .onednn_products import BF16, F32, is_reference
+from .onednn_products import BF16, F16, F32, is_reference
 from .plan_writer import Place, Writer, dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc, why
 
@@ -35,7 +35,7 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
 }  # fmt: skip
 LOOKED_BEFORE = ("relu", "max_pool")
 LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
-BF16_UNSAFE = ("relu", "max_pool", "softmax", "avg_pool")
+HALVES_UNSAFE = ("relu", "max_pool", "softmax", "avg_pool")
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
@@ -45,7 +45,7 @@ class Unfit(RuntimeError):
 
 def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Lists oneDNN's algorithms for one of the layers between products and convolutions."""
-    reason = _refusal(p)
+    reason = _refusal(engine, p)
     if reason:
         yield Refusal("onednn", p.op, reason)
         return
@@ -58,7 +58,7 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
     if is_reference(kernel):
         yield Refusal("onednn", p.op, f"oneDNN has only its reference code for this ({kernel})")
         return
-    precision = "f32 accumulation" if p.dtype == BF16 else ""
+    precision = "f32 accumulation" if p.dtype != F32 else ""
     # Every element of the result is one thread's work from beginning to end.
     if many > 1:
         yield Algorithm(
@@ -74,15 +74,17 @@ def prepare_neural(engine: Engine, p: NeuralProblem, algorithm: Algorithm) -> An
         return engine.described(_Layer, p, algorithm.threads).plan()
 
 
-def _refusal(p: NeuralProblem) -> str:
+def _refusal(engine: Engine, p: NeuralProblem) -> str:
     if p.op == "log_softmax":
         return "its logarithms of probabilities may be above 0, by up to 1.3e-6"
     if p.op not in OPERATIONS:
         return f"oneDNN is not asked for {p.op}"
-    if p.dtype not in (F32, BF16):
+    if p.dtype not in (F32, BF16, F16):
         return f"no {p.op} of {p.dtype.name}"
-    if p.dtype == BF16 and p.op in BF16_UNSAFE:
-        return f"its {p.op} of bfloat16 is not safe where values are not finite, or overflow"
+    if p.dtype != F32 and p.op in HALVES_UNSAFE:
+        return f"its {p.op} of {p.dtype.name} is not safe where values are not finite, or overflow"
+    if p.dtype == F16 and not engine.f16:
+        return "the processor has, or may use, no instructions for float16"
     if any(o.dtype not in (F32, p.dtype) for o in p.operands):
         return "parameters that are neither float32 nor of the input's dtype"
     if p.op == "softmax" and not p.result:

@@ -21,6 +21,7 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import batch_offsets, matrix_layout
 from ..base import Algorithm, Refusal
+from ..kernels.pointwise_loops import relu_of_halves
 from . import abi
 from .plan_writer import Place, Writer, dense_strides, fits
 from .primitives import Engine, why
@@ -31,9 +32,10 @@ __all__ = [
 
 Product = MatmulProblem | LinearProblem
 
-F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+F32, BF16, F16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 THREAD_FLOPS, SMALL_FLOPS = 1e6, 6e4
+RELU_THREADED = 1 << 18  # elements of a result
 REDUCED = "bf16"
 PACKED = "; weights packed once"
 ACTIVATIONS: dict[str, tuple[Any, ...]] = {
@@ -61,7 +63,7 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
         if is_reference(kernel):
             yield Refusal("onednn", name, f"oneDNN has only its reference code for this ({kernel})")
             continue
-        precision = REDUCED if name == REDUCED else "f32 accumulation" if p.dtype == BF16 else ""
+        precision = REDUCED if name == REDUCED else "f32 accumulation" if p.dtype != F32 else ""
         isa = "avx512" if precision else ""
         note = kernel + ("; NaN for infinity" if p.parameter("activation") == "gelu" else "") + (PACKED if p.packed else "")
         if many > 1:
@@ -74,7 +76,7 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
 
 
 def _refusal(engine: Engine, p: Product) -> str:
-    if p.dtype not in (F32, BF16):
+    if p.dtype not in (F32, BF16, F16):
         return f"no product of {p.dtype.name}"
     if any(o.dtype != p.dtype for o in p.operands):
         return "operands of several dtypes"
@@ -82,12 +84,12 @@ def _refusal(engine: Engine, p: Product) -> str:
         return "an empty product needs no library"
     if p.dtype == BF16 and not engine.bf16:
         return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
+    if p.dtype == F16 and not engine.f16:
+        return "the processor has, or may use, no instructions for float16"
     if len(p.batch) + 2 > abi.MAX_NDIMS:
         return f"more than {abi.MAX_NDIMS} dimensions"
     if isinstance(p, MatmulProblem):
         return "with alpha = 0 the operands must not matter; here they would" if p.alpha == 0 else ""
-    if p.parameter("activation") == "relu" and p.dtype == BF16:
-        return "its relu of bfloat16 would make 0 of NaN"
     return "" if p.get("bias") is None or _row(p.get("bias")) is not None else "the bias is not one row"
 
 
@@ -180,7 +182,9 @@ class _Product:
         full = (*p.batch, p.m, p.n)
         added = p.get(self.added) if self.added else None
         # Where what is added is overwritten, relu must not be in the product: its way out would need the operand again.
-        self.fused = not (self.relu and o is not None and added is not None and same_place(added, o))
+        # Relu of 16-bit floats is a compiled loop after it: that of oneDNN makes 0 of NaN.
+        overwritten = o is not None and added is not None and same_place(added, o)
+        self.fused = not (self.relu and (overwritten or p.dtype != F32))
         self.scattered = False
         if o is None:
             self.result = self.w.result(p.result, p.dtype, dense_strides(p.result))
@@ -221,8 +225,12 @@ class _Product:
         o = _row(self.p.get(self.row))
         if o is None:
             return None
-        spread = self.w.spread(self.row, o, copied=o.strides[-1] != o.dtype.itemsize)
         shape = (*[1] * (self._ndim - 1), o.shape[-1])
+        if o.dtype == F16:  # its kernels for float16 want a bias of float32
+            wide = self.w.b.work(4 * o.shape[-1], shared=True)
+            self.w.b.copy((1, o.shape[-1]), self.w.argument(self.row), (0, o.strides[-1]), wide, (0, 4), ("float16", "float32"))
+            return Place(self.engine.desc(shape, F32, dense_strides(shape)), wide)
+        spread = self.w.spread(self.row, o, copied=o.strides[-1] != o.dtype.itemsize)
         return Place(self.engine.desc(shape, o.dtype, dense_strides(shape)), spread.pointer)
 
     # what is done
@@ -270,12 +278,21 @@ class _Product:
             places[abi.post_op_arg(len(self._post()) - 1, abi.Arg.WEIGHTS)] = w.scalar(0.0, self._ndim)
         w.run(self.kernel, places)
         exact = None
-        if self.relu:
+        if self.relu and p.dtype != F32:
+            self._relu_of_halves(p.items * p.m * p.n)
+        elif self.relu:
             exact = w.guard_relu(self.dst, p.items * p.m * p.n, _plain_again(self) if self.fused else None)
         if self.scattered:
             w.scattered("out", self.dst.pointer, self.target.strides)
         same = (self.added,) if self.added else ()
         return w.plan(self.result, release_gil=p.flops >= SMALL_FLOPS, same=same, exact=exact)
+
+    def _relu_of_halves(self, size: int) -> None:
+        b, pointer = self.w.b, self.dst.pointer
+        threads = self.w.threads if size >= RELU_THREADED else 1
+        b.each()
+        count = relu_of_halves(b, self.p.dtype, pointer, pointer, size, threads)
+        b.each(count, threads)
 
 
 def _plain_again(product: _Product) -> Callable[[], Any]:

@@ -126,6 +126,8 @@ class Engine:
     ----------
     bf16
         Whether the processor multiplies bfloat16, and oneDNN may use that.
+    f16
+        The same of float16.
     """
 
     def __init__(self, native: NativeLibrary, thread_guard: Any, pool: str = "") -> None:
@@ -134,6 +136,7 @@ class Engine:
         self._described: tuple[Any, Any, dict[Any, Any]] = None, None, {}  # of which Snapshot and Problem, and what
         self.address = self.make("dnnl_engine_create", ctypes.c_int(abi.CPU), ctypes.c_size_t(0))
         self.bf16 = bool(self.isa & abi.Isa.AVX512_BF16)
+        self.f16 = bool(self.isa & abi.Isa.AVX512_FP16)
 
     # calls
 

@@ -1,0 +1,226 @@
+// Activations and their slopes, in vectors of the compiler: the formulas of libraries/reference/activation_formulas.py.
+#pragma once
+#include "softmax.hpp"
+
+#include <cmath>
+
+namespace backline {
+
+// In the order of libraries/kernels/pointwise_loops.py.
+enum class Activation : int64_t { none, relu, gelu, gelu_tanh, silu, tanh, sigmoid };
+
+// exp(u * u / 2) times the share of the normal distribution below -u, for u >= 0: s * P(s - 1/2), where s = scale / (scale + u).
+// Polynomials through Chebyshev's points, computed in 60 digits.
+template <class T>
+struct NormalTail;
+template <>
+struct NormalTail<float> {  // relative error 1e-08
+    static constexpr float scale = 4;
+    static constexpr float terms[] = {1.538360334e-02f, 1.288075074e-02f, -5.031417214e-02f, -5.641893921e-02f, 6.023400562e-02f,
+                                      2.416267549e-01f, 3.730453698e-01f, 3.871366841e-01f, 3.039483091e-01f, 1.888212846e-01f};
+};
+template <>
+struct NormalTail<double> {  // relative error 4e-17
+    static constexpr double scale = 4;
+    static constexpr double terms[] = {-1.04759287192205622e-03, 5.32307361215041389e-06, 3.66386299691357203e-03,
+                                       -1.94542175161566372e-03, -5.00348540907754984e-03, 5.06657773689959783e-03,
+                                       4.31789024226254120e-03, -8.35642441119208677e-03, -2.55996190530346406e-03,
+                                       1.21221390052434815e-02, 7.32089172528988278e-04, -1.79938380637479946e-02,
+                                       -4.88407911916766873e-04, 2.95801374911962948e-02, 8.53403198614939400e-03,
+                                       -5.21861901593788369e-02, -5.56750777888649559e-02, 6.03215117250001376e-02,
+                                       2.41586299562706608e-01, 3.73043715919386787e-01, 3.87137400742219362e-01,
+                                       3.03948320985945875e-01, 1.88821282603937879e-01};
+};
+
+constexpr double kTanhScale = 0.79788456080286535588, kTanhCubic = 0.044715;  // sqrt(2 / pi); Hendrycks and Gimpel, arXiv:1606.08415
+constexpr double kDensity = 0.39894228040143267794;                           // 1 / sqrt(2 pi)
+
+template <class T, int Bytes>
+struct Activated {
+    using L = Lanes<T, Bytes>;
+    using V = typename L::Vector;
+
+    // Writes e^of(x), where `of` computes in double a number that is not above 0: the digits that float lacks are those that an
+    // exponential of a large number shows.
+    template <class Of>
+    static BACKLINE_INLINE void exponential_of(V &x, Of of) {
+        if constexpr (sizeof(T) == 8) {
+            of(x);
+            exponential<T, Bytes>(x);
+        } else {
+            using Wide = typename Lanes<double, 2 * Bytes>::Vector;
+            Wide wide = __builtin_convertvector(x, Wide);
+            of(wide);
+            x = __builtin_convertvector(wide, V);
+            wide = wide - __builtin_convertvector(x, Wide);
+            V low = __builtin_convertvector(wide, V);
+            exponential<T, Bytes>(x, low);
+        }
+    }
+
+    // e^-|x|
+    static BACKLINE_INLINE void decay(V &e, const V &x) {
+        e = x < T(0) ? x : -x;
+        exponential<T, Bytes>(e);
+    }
+
+    // 1 / (1 + e^-u) from e^-|u| and a number that has the sign of u.
+    static BACKLINE_INLINE void logistic(V &result, const V &e, const V &sign) {
+        V one;
+        L::fill(one, T(1));
+        V above = sign < T(0) ? e : one;
+        result = above / (one + e);
+    }
+
+    // e^(-x^2 / 2), and the share of the normal distribution below x.
+    static BACKLINE_INLINE void normal(V &density, V &below, const V &x) {
+        using N = NormalTail<T>;
+        V s, p;
+        typename L::Bits bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        bits = bits & (~typename L::Integer(0) >> 1);
+        std::memcpy(&s, &bits, sizeof bits);
+        if constexpr (sizeof(T) == 8) {
+            density = x * x * T(-0.5);
+            exponential<T, Bytes>(density);
+        } else {  // the square in two parts: that of the upper 12 bits is exact
+            bits = bits & 0xfffff000u;
+            V upper;
+            std::memcpy(&upper, &bits, sizeof bits);
+            V low = (upper - s) * (upper + s) * T(0.5);
+            density = upper * upper * T(-0.5);
+            exponential<T, Bytes>(density, low);
+        }
+        s = T(N::scale) / (s + T(N::scale));
+        V w = s - T(0.5);
+        L::fill(p, T(N::terms[0]));
+        for (size_t i = 1; i < sizeof(N::terms) / sizeof(N::terms[0]); ++i) p = p * w + T(N::terms[i]);
+        s = density * (s * p);
+        below = x < T(0) ? s : T(1) - s;
+    }
+
+    // e^-|u|, where gelu_tanh is x times the sigmoid of u.
+    static BACKLINE_INLINE void tanh_decay(V &e, const V &x) {
+        e = x < T(0) ? x : -x;
+        exponential_of(e, [](auto &w) __attribute__((always_inline)) {
+            w = w * (w * w * (2 * kTanhScale * kTanhCubic) + 2 * kTanhScale);
+        });
+    }
+
+    // S. L. Moshier, Cephes: tanhf and tanh. Near 0 a polynomial, where the quotient would cancel.
+    static BACKLINE_INLINE void tanh(V &x) {
+        V size = x < T(0) ? -x : x, e = size * T(-2), z = x * x, near;
+        exponential<T, Bytes>(e);
+        V far = (T(1) - e) / (T(1) + e);
+        far = x < T(0) ? -far : far;
+        if constexpr (sizeof(T) == 4) {
+            near = z * T(-5.70498872745e-3) + T(2.06390887954e-2);
+            near = near * z + T(-5.37397155531e-2);
+            near = near * z + T(1.33314422036e-1);
+            near = near * z + T(-3.33332819422e-1);
+        } else {
+            V below = ((z + T(1.12811678491632931402e2)) * z + T(2.23548839060100448583e3)) * z + T(4.84406305325125486048e3);
+            near = (z * T(-9.64399179425052238628e-1) + T(-9.92877231001918586564e1)) * z + T(-1.61468768441708447952e3);
+            near = near / below;
+        }
+        near = near * z * x + x;
+        x = size < T(0.625) ? near : far;
+    }
+
+    static BACKLINE_INLINE void sigmoid(V &x) {
+        V e;
+        decay(e, x);
+        logistic(x, e, x);
+    }
+
+    template <Activation Kind>
+    static BACKLINE_INLINE void value(V &x) {
+        V e, s;
+        if constexpr (Kind == Activation::relu) {
+            V zero{};
+            x = x <= zero ? zero : x;
+        } else if constexpr (Kind == Activation::gelu) {
+            normal(e, s, x);
+            x = x * s;
+        } else if constexpr (Kind == Activation::gelu_tanh) {
+            tanh_decay(e, x);
+            logistic(s, e, x);
+            x = x * s;
+        } else if constexpr (Kind == Activation::silu) {
+            s = x;
+            sigmoid(s);
+            x = x * s;
+        } else if constexpr (Kind == Activation::tanh) {
+            tanh(x);
+        } else if constexpr (Kind == Activation::sigmoid) {
+            sigmoid(x);
+        }
+    }
+
+    // g becomes g times the slope at x.
+    template <Activation Kind>
+    static BACKLINE_INLINE void slope(const V &x, V &g) {
+        // Beyond `least` and `most` a slope is 0 or 1, and 0 times infinity is not meant.
+        constexpr T limit = Kind == Activation::silu ? T(1000) : T(100);
+        V least, most, e, s, near = x;
+        L::fill(least, -limit);
+        L::fill(most, limit);
+        if constexpr (Kind != Activation::tanh && Kind != Activation::sigmoid) {
+            near = near > most ? most : near;
+            near = near < least ? least : near;
+        }
+        if constexpr (Kind == Activation::relu || Kind == Activation::none) {
+            V zero{};
+            g = Kind == Activation::relu ? (x <= zero ? zero : g) : g;  // NaN lets the gradient through
+            return;
+        }
+        if constexpr (Kind == Activation::gelu) {
+            normal(e, s, near);
+            s = s + near * (e * T(kDensity));
+        } else if constexpr (Kind == Activation::gelu_tanh) {
+            tanh_decay(e, near);
+            logistic(s, e, near);
+            V d = T(1) + e, rise = near * near * T(6 * kTanhScale * kTanhCubic) + T(2 * kTanhScale);
+            s = s + near * (e / (d * d)) * rise;
+        } else if constexpr (Kind == Activation::silu) {
+            V other = -near;
+            decay(e, near);
+            logistic(s, e, near);
+            logistic(other, e, other);
+            s = s * (T(1) + near * other);
+        } else {
+            s = Kind == Activation::tanh ? x + x : x;
+            decay(e, s);
+            V d = T(1) + e;
+            s = e / (d * d);
+            if constexpr (Kind == Activation::tanh) s = s * T(4);
+        }
+        if constexpr (sizeof(T) == 4) {
+            // Where a slope is 0 in float and would not be in double, an infinite gradient stays infinite.
+            constexpr T reach = Kind == Activation::gelu ? T(38) : Kind == Activation::gelu_tanh ? T(20) : Kind == Activation::tanh ? T(350) : T(700);
+            constexpr bool falls = Kind != Activation::tanh && Kind != Activation::sigmoid;
+            constexpr T largest = std::numeric_limits<T>::max(), smallest = std::numeric_limits<T>::min();
+            V tiny, size = x < T(0) ? -x : x, infinite = g < T(0) ? -g : g;
+            L::fill(tiny, falls ? -smallest : smallest);
+            auto lost = (s == T(0)) & (infinite > largest) & (size < reach);
+            s = lost ? tiny : s;
+        }
+        g = g * s;
+    }
+};
+
+// Calls `run` with the activation as a constant.
+template <class Run>
+BACKLINE_INLINE void for_activation(Activation kind, Run run) {
+    switch (kind) {
+        case Activation::none: return run(std::integral_constant<Activation, Activation::none>{});
+        case Activation::relu: return run(std::integral_constant<Activation, Activation::relu>{});
+        case Activation::gelu: return run(std::integral_constant<Activation, Activation::gelu>{});
+        case Activation::gelu_tanh: return run(std::integral_constant<Activation, Activation::gelu_tanh>{});
+        case Activation::silu: return run(std::integral_constant<Activation, Activation::silu>{});
+        case Activation::tanh: return run(std::integral_constant<Activation, Activation::tanh>{});
+        case Activation::sigmoid: return run(std::integral_constant<Activation, Activation::sigmoid>{});
+    }
+}
+
+}  // namespace backline

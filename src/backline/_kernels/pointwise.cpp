@@ -1,0 +1,116 @@
+// Activations, their gradients, and what follows the product of a linear layer: one reading of the memory, NaN and infinity as the
+// formulas have them. One function call is one item, a share of an array or some rows; what it reads and writes may be one array.
+#include "activations.hpp"
+#include "kernels.hpp"
+
+#include <type_traits>
+
+namespace backline {
+namespace {
+
+// Written by libraries/kernels/pointwise_loops.py: eight bytes for each field, in this order.
+struct Pointwise {
+    int64_t itemsize, level, activation;
+};
+
+// Calls `some` with the place of each vector of n elements, and with its elements: the last one may be short.
+template <class T, int Bytes, class Some>
+BACKLINE_INLINE void by_vectors(int64_t n, Some some) {
+    constexpr int64_t count = Lanes<T, Bytes>::count;
+    int64_t i = 0;
+    for (; i + count <= n; i += count) some(i, count);
+    if (i < n) some(i, n - i);
+}
+
+struct Values {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Pointwise &p, int64_t n, const char *x, char *y) {
+        const T *from = reinterpret_cast<const T *>(x);
+        T *to = reinterpret_cast<T *>(y);
+        for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
+            by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
+                typename Lanes<T, Bytes>::Vector v;
+                Lanes<T, Bytes>::load_some(v, from + i, some);
+                Activated<T, Bytes>::template value<decltype(kind)::value>(v);
+                Lanes<T, Bytes>::store_some(v, to + i, some);
+            });
+        });
+    }
+};
+
+struct Slopes {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Pointwise &p, int64_t n, const char *x, const char *g, char *y) {
+        const T *from = reinterpret_cast<const T *>(x), *grad = reinterpret_cast<const T *>(g);
+        T *to = reinterpret_cast<T *>(y);
+        for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
+            by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
+                typename Lanes<T, Bytes>::Vector v, w;
+                Lanes<T, Bytes>::load_some(v, from + i, some);
+                Lanes<T, Bytes>::load_some(w, grad + i, some);
+                Activated<T, Bytes>::template slope<decltype(kind)::value>(v, w);
+                Lanes<T, Bytes>::store_some(w, to + i, some);
+            });
+        });
+    }
+};
+
+// Relu of 16-bit floats, by their bits: what is negative and no NaN becomes 0. `infinity` has the bits of that number.
+BACKLINE_INLINE void relu_bits(int64_t infinity, int64_t n, const int16_t *x, int16_t *y) {
+    const int16_t largest = int16_t(infinity);
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] < 0 && int16_t(x[i] & 0x7fff) <= largest ? int16_t(0) : x[i];
+}
+
+void relu_16(int64_t level, int64_t infinity, int64_t n, const int16_t *x, int16_t *y) {
+    Versions<&relu_bits>::table[level](infinity, n, x, y);
+}
+
+// Written by libraries/blas/blas_linear.py. Rows lie `step` bytes apart; where there is a bias it is one row.
+struct Finish {
+    int64_t itemsize, level, activation, biased, width, step;
+};
+
+struct Finished {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Finish &p, int64_t rows, char *data, const char *bias) {
+        const T *added = reinterpret_cast<const T *>(bias);
+        for_activation(Activation(p.activation), [=, &p](auto kind) __attribute__((always_inline)) {
+            for (int64_t row = 0; row < rows; ++row) {
+                T *here = reinterpret_cast<T *>(data + row * p.step);
+                by_vectors<T, Bytes>(p.width, [=, &p](int64_t i, int64_t some) __attribute__((always_inline)) {
+                    typename Lanes<T, Bytes>::Vector v, w;
+                    Lanes<T, Bytes>::load_some(v, here + i, some);
+                    if (p.biased) {
+                        Lanes<T, Bytes>::load_some(w, added + i, some);
+                        v += w;
+                    }
+                    Activated<T, Bytes>::template value<decltype(kind)::value>(v);
+                    Lanes<T, Bytes>::store_some(v, here + i, some);
+                });
+            }
+        });
+    }
+};
+
+void activation(const Pointwise *p, int64_t n, const char *x, char *y) {
+    TypedVersions<Values>::table[p->level][p->itemsize == 8](*p, n, x, y);
+}
+
+void activation_grad(const Pointwise *p, int64_t n, const char *x, const char *g, char *y) {
+    TypedVersions<Slopes>::table[p->level][p->itemsize == 8](*p, n, x, g, y);
+}
+
+void finish_rows(const Finish *p, int64_t rows, char *data, const char *bias) {
+    TypedVersions<Finished>::table[p->level][p->itemsize == 8](*p, rows, data, bias);
+}
+
+}  // namespace
+
+int add_pointwise(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("activation", activation),
+                                   kernel("activation_grad", activation_grad),
+                                   kernel("finish_rows", finish_rows),
+                                   kernel("relu_16", relu_16)});
+}
+
+}  // namespace backline

@@ -1,0 +1,67 @@
+"""What is known of a BLAS library beside its symbols, and the constants of its C interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...native.shared_library import NativeLibrary
+
+__all__ = ["COLUMN", "LETTER", "PLAIN", "ROW", "SMALL_FLOPS", "TRANSPOSED", "BlasTraits"]
+
+LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+ROW, COLUMN = 101, 102
+PLAIN, TRANSPOSED = 111, 112
+
+# Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
+SMALL_FLOPS = 6e4
+# OpenBLAS divides a dot product from 10 000 elements on and gemv from 9216: it must be told its count before that, or the
+# bits of a product would depend on what ran last.
+GUARDED_VECTOR_FLOPS = 1.5e4
+
+
+class BlasTraits:
+    """Properties of one BLAS library that the engine needs in addition to its symbols."""
+
+    def __init__(
+        self, name: str, native: NativeLibrary, thread_guard: Any, pool: str, *, run: str = "measured", threads: str = "",
+        always_guarded: bool = False,
+    ) -> None:  # fmt: skip
+        self.name, self.native, self.thread_guard, self.pool = name, native, thread_guard, pool
+        self._batches: dict[str, bool] = {}
+        self.run_basis = run
+        self.always_guarded = always_guarded  # it starts its threads for a product of any size
+        self.lu_pool = pool  # where LU runs, if not with the rest
+        self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
+
+    def batches(self, dtype: np.dtype[Any]) -> bool:
+        """Tells whether the library's gemm_batch_strided is correct, tested once for each dtype.
+
+        OpenBLAS 0.3.34 halves the strides of complex batches, so that every product but the first is wrong.
+        """
+        known = self._batches.get(dtype.name)
+        if known is None:
+            known = self._batches[dtype.name] = _batch_is_right(self.native, dtype)
+        return known
+
+    def guarded_from(self, *, vector: bool) -> float:
+        """Operations from which a call sets the library's thread count first: below, it takes one thread by itself."""
+        return 0.0 if self.always_guarded else GUARDED_VECTOR_FLOPS if vector else SMALL_FLOPS
+
+
+def _batch_is_right(native: NativeLibrary, dtype: np.dtype[Any]) -> bool:
+    import ctypes
+
+    a = np.arange(1, 13).reshape(3, 2, 2).astype(dtype)
+    b = (a[::-1] * (1j if dtype.kind == "c" else 2)).astype(dtype)
+    c = np.full(a.shape, np.nan, dtype)
+    i, p = ctypes.c_int64, ctypes.c_void_p
+    one, zero = (np.array(x, dtype) for x in (1, 0))
+    real = ctypes.c_float if dtype.itemsize == 4 else ctypes.c_double
+    alpha, beta = (p(x.ctypes.data) if dtype.kind == "c" else real(float(x)) for x in (one, zero))
+    native.call(
+        native.cblas(f"{LETTER[dtype.name]}gemm_batch_strided"), i(ROW), i(PLAIN), i(PLAIN), i(2), i(2), i(2), alpha,
+        p(a.ctypes.data), i(2), i(4), p(b.ctypes.data), i(2), i(4), beta, p(c.ctypes.data), i(2), i(4), i(3),
+    )  # fmt: skip
+    return np.array_equal(c, np.matmul(a, b))

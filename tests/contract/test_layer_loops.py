@@ -1,0 +1,204 @@
+"""Compiled loops of layers: activations to the ends of the range, normalisation of awkward numbers, and 16-bit floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from layers import FORMULAS, LAYOUTS, assert_near, by_each, draw, exact, order, wide
+
+from backline import libraries
+from backline.libraries.kernels.shares import even_share
+from backline.nn import functional as F
+from support import THREADS, algorithms, clean, dtype_of, problem_of, rng, seed
+
+Array = Any
+pytestmark = pytest.mark.usefixtures("clean")
+assert clean and rng and seed  # fixtures: imported to be found by pytest
+
+OPS = "nn.functional."
+HALVES = ("float16", "bfloat16")
+TINY = float(np.finfo(np.float32).tiny)
+
+
+def by_loops(op: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    found = {what: result for what, result in by_each(op, *args, **kwargs) if "kernels" in what}
+    assert found, f"no loop for {op}"
+    return found
+
+
+def called(name: str) -> tuple[str, dict[str, Any]]:
+    return (f"{OPS}gelu", {"approximate": "tanh"}) if name == "gelu_tanh" else (f"{OPS}{name}", {})
+
+
+@pytest.mark.parametrize("name", [name for name in FORMULAS if name != "relu"])
+def test_activations_have_their_digits_everywhere(name: str) -> None:
+    """Relative errors, in the tails too, wherever neither the result nor its exponential is subnormal."""
+    size = np.concatenate([np.linspace(0, 14, 7001), np.geomspace(1e-30, 80, 1500)]).astype(np.float32)
+    op, keywords = called(name)
+    for x in (size, -size):
+        wanted = exact(name, x)
+        normal = np.abs(wanted) > 64 * TINY
+        for what, result in by_loops(op, x, **keywords).items():
+            assert_near(result[normal], wanted[normal], "float32", what, 4)
+            assert np.abs(result[~normal] - wanted[~normal]).max(initial=0) <= 64 * TINY, what
+
+
+@pytest.mark.parametrize("name", ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid"))
+def test_activations_of_what_is_not_finite(name: str) -> None:
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 3e38, -3e38, 1e-45, -1e-45])
+    op, keywords = called(name)
+    for dtype in ("float32", "float64", *HALVES):
+        with np.errstate(all="ignore"):
+            x = np.concatenate([special, np.zeros(30)]).astype(dtype_of(dtype))
+        found = dict(by_each(op, x, **keywords))
+        wanted = found[next(what for what in found if "numpy" in what)]
+        for what, result in found.items():
+            if "kernels" in what:
+                np.testing.assert_allclose(
+                    wide(result), wide(wanted), rtol=1e-2 if dtype in HALVES else 1e-6, atol=1e-37, err_msg=what
+                )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_relu_of_halves_keeps_nan(dtype: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x = bits.view(dtype_of(dtype))
+    with np.errstate(all="ignore"):  # signalling NaN
+        wanted = np.where(np.isnan(wide(x)), np.nan, np.maximum(wide(x), 0))
+        for what, result in by_each(f"{OPS}relu", x):
+            np.testing.assert_array_equal(wide(result), wanted, err_msg=what)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("stepped", "backwards", "misaligned")])
+@pytest.mark.parametrize("dtype", ("float32", *HALVES))
+def test_layouts(layout: str, dtype: str, rng: np.random.Generator) -> None:
+    x, g = (LAYOUTS[layout](draw(rng, (3, 5, 7, 6), dtype)) for _ in range(2))
+    for name in ("gelu", "silu", "tanh", "sigmoid"):
+        for what, result in by_loops(OPS + name, x).items():
+            assert_near(result, exact(name, x), dtype, what, 4)
+            assert order(result) == order(x), what
+        found = dict(by_each(f"nn.grad.{name}_input", x, g))
+        wanted = found[next(what for what in found if "numpy" in what)]
+        for what, result in found.items():
+            assert_near(result, wide(wanted), dtype, what, 16, 1.0)
+    w, b = draw(rng, (5,), dtype), draw(rng, (5,), dtype)
+    variance = np.abs(draw(rng, (5,), dtype)) + dtype_of(dtype).type(0.5)
+    for parameters in ((None, None), (w, None), (None, b), (w, b), (np.repeat(w, 2)[::2], b)):
+        found = dict(by_each(f"{OPS}batch_norm", x, w, variance, *parameters))
+        wanted = found[next(what for what in found if "numpy" in what)]
+        assert any("kernels" in what for what in found)
+        for what, result in found.items():
+            assert_near(result, wide(wanted), dtype, what, 8, 8.0)
+            assert order(result) == order(x), what
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64", *HALVES))
+@pytest.mark.parametrize("shape", [(4, 3, 5), (2, 3, 70, 60), (1, 4, 9), (5, 1, 33), (3, 40, 2)])
+def test_batch_norm_in_training(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> None:
+    x = draw(rng, shape, dtype) + dtype_of(dtype).type(2)
+    w, b = draw(rng, shape[1:2], dtype), draw(rng, shape[1:2], dtype)
+    axes, over = (0, *range(2, len(shape))), (-1, *[1] * (len(shape) - 2))
+    centred = wide(x) - wide(x).mean(axes, keepdims=True)
+    variance = (centred * centred).mean(axes)
+    plain = centred / np.sqrt(variance.reshape(over) + 1e-3)
+    statistic = "float32" if dtype in HALVES else dtype
+    for weight, bias in ((None, None), (w, None), (None, b), (w, b)):
+        wanted = plain * (1 if weight is None else wide(w).reshape(over)) + (0 if bias is None else wide(b).reshape(over))
+        loops = 0
+        for what, (result, mean, spread) in by_each(f"{OPS}batch_norm", x, None, None, weight, bias, training=True, eps=1e-3):
+            ulps = 2 if "kernels" in what and dtype != "float64" else 128 if dtype == "float32" else 8
+            loops += "kernels" in what
+            assert_near(result, wanted, dtype, what, ulps, 8.0)
+            assert_near(mean, wide(x).mean(axes), statistic, what, max(ulps, 4), 1.0)
+            assert_near(spread, variance, statistic, what, max(ulps, 4), 1.0)
+        assert loops
+
+
+def test_normalisation_of_awkward_numbers(rng: np.random.Generator) -> None:
+    """Far from zero, so large that squares overflow, and with what is not finite in some rows: as NumPy in float64."""
+    x = rng.standard_normal((12, 3001)).astype(np.float32)
+    x[0] += np.float32(1e4)
+    x[1] *= np.float32(1e37)
+    x[2] *= np.float32(1e-42)
+    x[3] = 7
+    x[4, 2999], x[5, 0], x[6, 5] = np.nan, np.inf, -np.inf
+    x[7, :100] = np.float32(3e38)
+    found = dict(by_each(f"{OPS}layer_norm", x, (3001,), eps=0.0))
+    wanted = found[next(what for what in found if "numpy" in what)]
+    for what, result in by_loops(f"{OPS}layer_norm", x, (3001,), eps=0.0).items():
+        assert_near(result, wide(wanted), "float32", what, 2, 1e-3)
+    images = x.reshape(1, 12, 3001)
+    found = dict(by_each(f"{OPS}batch_norm", images, None, None, training=True, eps=0.0))
+    wanted = found[next(what for what in found if "numpy" in what)]
+    for what, results in found.items():
+        if "kernels" in what:
+            for result, other in zip(results, wanted, strict=True):
+                assert_near(result, wide(other), "float32", what, 2, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_softmax_of_halves(dtype: str, rng: np.random.Generator) -> None:
+    for shape, dim in (((7, 33), 1), ((7, 33), 0), ((3, 5, 70), 1), ((300, 257), -1), ((2, 40001), 1), ((40, 3, 2), 0)):
+        x = draw(rng, shape, dtype, 5)
+        x.reshape(-1)[3] = np.inf
+        for op in ("softmax", "log_softmax"):
+            found = dict(by_each(OPS + op, x, dim))
+            wanted = found[next(what for what in found if "numpy" in what)]
+            for what, result in found.items():
+                if "kernels" in what:
+                    assert_near(result, wide(wanted), dtype, what, 2, 1e-3)
+            assert any("kernels" in what for what in found)
+
+
+@pytest.mark.parametrize("dtype", ("float32", *HALVES))
+@pytest.mark.parametrize("activation", (None, "relu", "gelu"))
+def test_linear_into_any_memory(activation: str | None, dtype: str, rng: np.random.Generator) -> None:
+    """What follows the product comes where `out` is, whatever its layout; batches that are no single matrix too."""
+    x, w, b = draw(rng, (4, 50, 24), dtype, 0.5)[:, ::2], draw(rng, (40, 24), dtype, 0.5), draw(rng, (80,), dtype)[::2]
+    r = draw(rng, (4, 25, 40), dtype)
+    wanted = wide(x) @ wide(w).T + wide(b) + wide(r)
+    wanted = wanted if activation is None else exact(activation, wanted)
+    for form in (None, np.zeros_like, lambda a: np.zeros_like(a, order="F"), lambda a: np.zeros((4, 25, 80), a.dtype)[..., ::2]):
+        out = None if form is None else form(r)
+        for what, result in by_each(f"{OPS}linear", x, w, b, activation=activation, residual=r, out=out):
+            assert_near(result, wanted, dtype, what, 26 if dtype == "float32" else 2, 8.0 if dtype == "float32" else 0.25)
+            assert out is None or result is out
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_mixed_products(dtype: str, rng: np.random.Generator) -> None:
+    """Products of 16-bit floats in every layout and with every sum, added up in float32 and rounded once."""
+    a, b, c = (draw(rng, shape, dtype, 0.5) for shape in ((70, 300), (300, 90), (70, 90)))
+    forms: list[Any] = [
+        np.asfortranarray,
+        lambda x: x.copy(),
+        lambda x: np.repeat(x, 2, 1)[:, ::2],
+        lambda x: x[::-1].copy()[::-1],
+    ]
+    wanted = wide(a) @ wide(b)
+    for form in forms:
+        for other in forms:
+            for what, result in by_each("matmul", form(a), other(b)):
+                assert_near(result, wanted, dtype, what, 1.5, 0.25)
+    for alpha, beta in ((1, 1), (0.5, -2), (3, 0)):
+        for what, result in by_each("addmm", c, a, b, alpha=alpha, beta=beta):
+            assert_near(result, alpha * wanted + beta * wide(c), dtype, what, 1.5, 0.25)
+    if libraries.get("mkl").available():
+        names = {x.name for x in algorithms("mkl", problem_of("matmul", a, b), THREADS)}
+        assert "gemm_mixed" in names and "gemm_f32" in names
+    stack = draw(rng, (5, 70, 300), dtype, 0.5)
+    for what, result in by_each("matmul", stack, b):
+        assert_near(result, wide(stack) @ wide(b), dtype, what, 1.5, 0.25)
+    big, huge = draw(rng, (600, 300), dtype, 0.5), draw(rng, (300, 700), dtype, 0.5)
+    for what, result in by_each("matmul", big, huge):
+        assert_near(result, wide(big) @ wide(huge), dtype, what, 1.5, 0.25)
+
+
+def test_shares_hold_every_unit() -> None:
+    for units in (1, 2, 63, 64, 65, 4095, 4096, 16384, 16385, 100000):
+        for length in (1, 3, 700, 50000):
+            share = even_share(units, length, 1 << 13)
+            assert 1 <= share <= units and (share * length <= 1 << 13 or share == 1)
+    assert F.sigmoid(np.zeros(40000, np.float32)).sum() == 20000
