@@ -151,6 +151,19 @@ def test_a_refusal_is_listed_once() -> None:
             assert len({(library, reason) for _, library, _, _, reason in rows}) == len(rows), rows
 
 
+def test_libraries_that_do_not_have_the_operation_share_the_last_line() -> None:
+    choice = backline.explain(linalg.cholesky, A)
+    lacking = [c.library for c in choice.candidates if c.lacks]
+    assert "kernels" in lacking and all(
+        c.verdict == "refused" and "has no linalg.cholesky" in c.reason for c in choice.candidates if c.lacks
+    )
+    last = choice.rows()[-1]
+    assert last[0] == "refused" and last[4] == f"no linalg.cholesky: {', '.join(lacking)}"
+    assert not {row[1] for row in choice.rows()} & set(lacking)
+    choice.candidates = [Candidate("x", "gemm", "chosen"), Candidate("y", "", "refused", "Y has no z", lacks=True)]
+    assert [row[1] for row in choice.rows()] == ["x", "1 other"]
+
+
 def test_algorithms_that_one_reason_refuses_share_a_row() -> None:
     choice = backline.explain(backline.matmul, A, A)
     choice.candidates = [Candidate("x", name, "refused", "too old") for name in ("gemm", "gemm_split")]

@@ -22,7 +22,7 @@ from .tuning import designed_problems, record_store
 from .tuning.measure import measure_problem
 from .tuning.record import TuningRecord
 
-__all__ = ["Calibration", "calibrate", "implausible"]
+__all__ = ["Calibration", "calibrate", "implausible", "least"]
 
 CANDIDATES = 8  # at most; those that come after these have little chance
 BUDGET = 0.03  # seconds of timing for a problem, beside its three rounds
@@ -146,7 +146,7 @@ class _Run:
         except MemoryError:
             return  # the problem is too large for this machine now
         if least_with is not None:
-            record = _least(record, least_with, candidates)
+            record = least(record, least_with, candidates)
         self.done.records.setdefault(part, {})[problem.key] = record
         shipped = ranking.sort(problem, candidates, own=False)[0].key
         if record.medians and shipped in record.medians:
@@ -202,11 +202,14 @@ def implausible(problem: Problem, record: TuningRecord, others: Iterable[TuningR
     return False
 
 
-def _least(new: TuningRecord, old: TuningRecord, candidates: list[Algorithm]) -> TuningRecord:
-    """Returns the new record with the lesser of both times, where both were made on a quiet machine; else that which was."""
-    if old.disturbed or new.disturbed:
-        return new if not new.disturbed else old
-    medians = {key: min(t, old.medians.get(key, t)) for key, t in new.medians.items()}
-    minima = {key: min(t, old.minima.get(key, t)) for key, t in new.minima.items()}
+def least(new: TuningRecord, old: TuningRecord, candidates: list[Algorithm]) -> TuningRecord:
+    """Returns the new record with the lesser of both times; if one of both was made on a quiet machine, that one."""
+    if bool(old.disturbed) != bool(new.disturbed):
+        return old if new.disturbed else new
+    gone = new.rejected.keys()
+    medians, minima = (
+        {key: min(mine.get(key, t), his.get(key, t)) for key, t in {**his, **mine}.items() if key not in gone}
+        for mine, his in ((new.medians, old.medians), (new.minima, old.minima))
+    )
     made = replace(new, medians=medians, minima=minima, winner="")
     return replace(made, winner=record_store.winner(made, candidates))

@@ -30,6 +30,8 @@ class Candidate:
         Median time a valid tuning record holds for it.
     error
         Relative error the record holds for it.
+    lacks
+        Whether the library does not have the operation at all: such refusals share one line of the table.
     """
 
     library: str
@@ -39,6 +41,7 @@ class Candidate:
     switch: str = ""
     seconds: float | None = None
     error: float | None = None
+    lacks: bool = False
     detail: Algorithm | None = field(default=None, repr=False)
 
     @property
@@ -153,9 +156,16 @@ class Choice:
         return rows
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The table: verdict, library, algorithm, time, reason. Algorithms of a library that one reason refuses share a row."""
+        """The table: verdict, library, algorithm, time, reason. Algorithms of a library that one reason refuses share a row.
+
+        Libraries that do not have the operation at all share the last one.
+        """
         found: list[tuple[str, str, str, str, str]] = []
+        lacking: dict[str, None] = {}
         for c in self.candidates:
+            if c.lacks:
+                lacking[c.library] = None
+                continue
             time = "" if c.seconds is None else _time(c.seconds)
             name = c.algorithm + (f" x{c.threads}" if c.threads and c.threads > 1 else "")
             reason = c.reason + (f" [{c.switch}]" if c.switch else "")
@@ -166,6 +176,9 @@ class Choice:
                     found[-1] = (*last[:2], f"{last[2]}, {name}", *last[3:])
                     continue
             found.append(row)
+        if lacking:
+            others = f"{len(lacking)} other{'' if len(lacking) == 1 else 's'}"
+            found.append(("refused", others, "", "", f"no {self.problem.op}: {', '.join(lacking)}"))
         return found
 
     def __repr__(self) -> str:

@@ -284,7 +284,7 @@ def able(
         elif library.concerns(type(problem), problem.op, problem.device):
             found += _listed_by(library, problem, _allowed(library, threads, snapshot), snapshot, refused, without)
         elif library.handlers:
-            refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}"))
+            refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}", lacks=True))
     return found
 
 
@@ -298,7 +298,7 @@ def _listed_by(
     able = []
     for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
-            refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
+            refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch, lacks=found.lacks))
             continue
         reason, switch = _forbids(found, snapshot)
         if not reason:
