@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import backline
-from backline import linalg
+from backline import libraries, linalg
+from backline.engine import ranking_files
 from backline.engine.choice import Candidate, Choice
 from backline.errors import BadType, BadValue, NoKernel
 from support import clean, need
@@ -162,6 +163,17 @@ def test_libraries_that_do_not_have_the_operation_share_the_last_line() -> None:
     assert not {row[1] for row in choice.rows()} & set(lacking)
     choice.candidates = [Candidate("x", "gemm", "chosen"), Candidate("y", "", "refused", "Y has no z", lacks=True)]
     assert [row[1] for row in choice.rows()] == ["x", "1 other"]
+
+
+def test_the_release_that_runs_is_told_and_another_one_that_was_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("openblas")
+    monkeypatch.setattr(ranking_files, "shipped", lambda: ranking_files.Ranking(ranking_files.here(), {"libraries": {"openblas": "0.1"}}, []))
+    big = np.ones((97, 97), np.float32)
+    with backline.use("openblas"):
+        choice = backline.explain(backline.matmul, big, big)
+    here = libraries.get("openblas").version()
+    assert choice.version == here and ("version", here) in choice.lines()
+    assert choice.basis.endswith(f"; made with openblas 0.1, and {here} is here")
 
 
 def test_algorithms_that_one_reason_refuses_share_a_row() -> None:

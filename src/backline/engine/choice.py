@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .. import libraries
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
 
@@ -116,6 +117,12 @@ class Choice:
         return self.chosen.name if self.chosen else None
 
     @property
+    def version(self) -> str:
+        """The version of the library that is taken, as it is loaded now; empty where it does not tell."""
+        name = self.library
+        return libraries.get(name).version() or "" if name in libraries.names() else ""
+
+    @property
     def requested_precision(self) -> str:
         """The precision that the switches ask for, where they govern it; else the dtype."""
         return self.requested if self.requested in ("tf32", "bf16") else short(self.problem.dtype)
@@ -140,6 +147,8 @@ class Choice:
         else:
             head = f"{taken.library} {taken.name}, {taken.threads} thread{'s' if taken.threads > 1 else ''}"
         rows = [("problem", self.problem.key), ("runs on", head), ("because", self.basis)]
+        if self.version:
+            rows.append(("version", self.version))
         precision = self.effective_precision
         if precision.removesuffix(" (emulated)") != self.requested_precision:
             precision = f"{precision} (requested {self.requested_precision})"

@@ -208,6 +208,8 @@ def _choose(
     if taken is not None:
         order = [taken, *(a for a in order if a is not taken)]
     chosen, kind = order[0], problem_class.of(problem, snapshot)
+    if record is None:
+        basis += ranking.made_with(chosen.library)
     choice = Choice(problem, chosen, [], basis, threads, level, dict(kind.told()[1]))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
     for a in order:

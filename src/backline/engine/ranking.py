@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from .. import libraries
 from ..libraries.base import BORROWED, Algorithm
 from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import fineness
 
-__all__ = ["LARGE", "compiles", "describe", "fineness", "may_lead", "order_of", "place", "report", "sooner", "sort"]
+__all__ = ["LARGE", "compiles", "describe", "fineness", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
@@ -137,6 +138,14 @@ def describe(problem: Problem, own: bool = True) -> str:
     if mine:
         return f"{here}; for the rest the {text}"
     return text if processors == machine else f"{text}; none was made for {machine}, this machine"
+
+
+def made_with(library: str) -> str:
+    """Returns words that say with which release of a library the ranking was made; empty if with the one that is here."""
+    from . import ranking_files
+
+    here, measured = libraries.get(library).version(), ranking_files.shipped().provenance.get("libraries", {}).get(library)
+    return f"; made with {library} {measured}, and {here} is here" if here and measured and here != measured else ""
 
 
 def report() -> dict[str, Any]:
