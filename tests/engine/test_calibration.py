@@ -43,21 +43,24 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield sizes
 
 
-def test_small_ones_first_and_the_parts_in_turn() -> None:
+def test_coarse_first_and_the_parts_in_turn() -> None:
     found = list(calibration._in_turn(1e7))
     assert {part for part, _ in found} == set(calibration.SHARES) == set(designed_problems.PARTS)
-    for part in calibration.SHARES:
-        work = [p.flops for its, p in found if its == part]
-        assert work == sorted(work) and work[-1] <= 1e7
+    assert all(p.flops <= 1e7 for _, p in found) and len({p.key for _, p in found}) == len(found)
     assert {part for part, _ in found[: sum(calibration.SHARES.values())]} == set(calibration.SHARES)
-    assert len({p.key for _, p in found}) == len(found)
+    for part in calibration.SHARES:
+        problems = [p for its, p in found if its == part]
+        first = problems[: len({p.place()[:2] for p in problems})]
+        assert len({p.place()[:2] for p in first}) >= 0.5 * len(first), "other operations and dtypes come before other sizes"
+    order = calibration._coarse_first([product(n) for n in (8, 16, 24, 32, 48, 64, 96)])
+    assert [p.m for p in order] == [32, 16, 64, 8, 24, 48, 96]
 
 
 def test_what_was_measured_is_kept_and_not_measured_again(few: list[int]) -> None:
     seen: list[str] = []
     done = calibration.calibrate(60.0, progress=lambda number, total, text: seen.append(f"{number}/{total} {text}"))
     assert done.measured == 3 and done.known == done.left == 0 and len(done.gains["products"]) == 3
-    assert seen[0].startswith("0/3 matmul f32 8x8") and seen[2].startswith("2/3 matmul f32 48x48")
+    assert seen[0].startswith("0/3 matmul f32 24x24") and seen[2].startswith("2/3 matmul f32 48x48")
     for record in done.records["products"].values():
         found = record_store.find_key(record.key, record.threads)
         assert found is not None and found.medians and found.place.startswith("matmul|f32|square|")
@@ -80,7 +83,7 @@ def test_an_interrupted_run_keeps_what_it_measured(few: list[int]) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         calibration.calibrate(60.0, progress=stop)
-    kept = [record_store.find(product(n), backline.get_num_threads()) for n in (8, 24, 48)]
+    kept = [record_store.find(product(n), backline.get_num_threads()) for n in (24, 8, 48)]
     assert kept[0] is not None and kept[1] is not None and kept[2] is None
 
 
