@@ -26,7 +26,7 @@ def calibrate(
 ) -> None:
     """Measure this machine's libraries on shapes of all kinds, in a minute, and keep the times for every later program.
 
-    Run it where nothing else runs. It goes on where it ended: a second minute measures more shapes, and more --seconds larger ones.
+    Run it where nothing else runs. It goes on where it ended: a second minute measures more shapes, more --seconds larger ones.
     """
     from .. import switches
     from ..engine import calibration as engine
