@@ -18,6 +18,7 @@ os.environ["BACKLINE_CONFIG"] = os.environ["BACKLINE_TUNING"] = ""
 import backline
 from backline import libraries
 from backline.engine import ranking_files
+from backline.engine.calibration import implausible, least
 from backline.engine.tuning import designed_problems
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
@@ -37,23 +38,15 @@ def part_of(entry):
     return "algebra" if op.startswith(("linalg.", "cholesky_")) else "layers"
 
 
-def measured(problem, able, threads):
-    """Times of the algorithms, each the least of the runs that it took: a run beside another program is done again."""
-    times = {}
+def measured(problem, able, threads, others):
+    """The record of a problem: made again, and the lesser times kept, while it makes no sense beside itself and the others."""
+    record = None
     for _ in range(TRIES):
-        record = measure_problem(problem, able, threads, budget=0.25, limit=4.0, seed=1)
-        for a in able:
-            if (seconds := record.seconds(a.key)) is not None:
-                times[a.key] = min(seconds, times.get(a.key, seconds))
-        if not record.disturbed and not implausible(times, problem.flops):
+        made = measure_problem(problem, able, threads, budget=0.25, limit=4.0, seed=1)
+        record = made if record is None else least(made, record, able)
+        if not implausible(problem, record, others):
             break
-    return times
-
-
-def implausible(times, flops):
-    """Tells whether work that is worth two threads took much longer on all threads than on one."""
-    alone = {key[:-2]: t for key, t in times.items() if key.endswith("@1")}
-    return flops >= 1e6 and any(t > 2.5 * alone.get(key[:-2], t) for key, t in times.items() if key.endswith("@n"))
+    return record
 
 
 def main() -> None:
@@ -69,6 +62,7 @@ def main() -> None:
     entries = [e for e in old["entries"] if part_of(e) not in wanted]
     begin = time.perf_counter()
     for part in wanted:
+        others = []
         for problem in designed_problems.problems(part):
             able = [
                 a
@@ -77,7 +71,9 @@ def main() -> None:
                 for a in library.algorithms(problem, threads)
                 if isinstance(a, Algorithm)
             ]
-            timed = sorted((seconds, key) for key, seconds in measured(problem, able, threads).items())
+            record = measured(problem, able, threads, others)
+            others.append(record)
+            timed = sorted((seconds, key) for key, seconds in record.medians.items())
             place = problem.place()
             entries.append({
                 "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2),

@@ -1,9 +1,12 @@
 """How good the predicted choice is on shapes that nobody measured: the time of what is chosen over that of the best.
 
-``python benchmarks/ranking_regret.py [COUNT] [SEED]`` draws COUNT problems of each kind (default 12) whose sizes are uniform on a
-logarithmic scale, measures every algorithm on them, and compares what four rules would choose: the nearest entry of the shipped
-ranking, times interpolated among its entries, the same with this machine's class left out, and, where the tuning file of the user
-has a calibration, corrected by it. Run it where nothing else runs. Reduced precision takes no part.
+``python benchmarks/ranking_regret.py measure [COUNT] [SEED]`` draws COUNT problems of each kind (default 12) whose sizes are
+uniform on a logarithmic scale, measures every algorithm on them, and keeps the times in ``results/regret_shapes_CLASS.json``. Run
+it where nothing else runs. Reduced precision takes no part.
+
+``python benchmarks/ranking_regret.py`` compares on those times what several rules would choose: the nearest entry of the shipped
+ranking, the predicted times, those with this machine's class left out, those with all but every fourth entry of its file left
+out, and, where the tuning file of the user has a calibration, corrected by it. Nothing is run for it.
 """
 
 from __future__ import annotations
@@ -13,19 +16,28 @@ import math
 import random
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 import backline
 from backline.engine import predicted_times, ranking, ranking_files
+from backline.engine.calibration import least
 from backline.engine.choose import eligible, planner
 from backline.engine.tuning import record_store
 from backline.engine.tuning.measure import measure_problem
+from backline.libraries.base import Algorithm
 from backline.native.machine import machine
+from backline.problems import Problem
 from backline.problems.op_registry import import_operations, operations
 
 SMALLEST, LARGEST = 4, 1500
+ROUNDS = 3  # times that a problem is measured, of which the least times count
+RESULTS = Path(__file__).parent / "results"
 
 
 def drawn(kind: str, rng: random.Random):
@@ -72,64 +84,112 @@ KINDS = (
 )  # fmt: skip
 
 
-def nearest_entry(problem):
+def shapes_file() -> Path:
+    return RESULTS / f"regret_shapes_{ranking_files.here()}.json"
+
+
+def measure(count: int, seed: int) -> None:
+    """Measures drawn problems; each several times, far apart, for the machine may be busy for a while."""
+    import_operations()
+    threads, rng = backline.get_num_threads(), random.Random(seed)
+    problems = []
+    for kind in KINDS:
+        for _ in range(count):
+            op, arguments, keywords = drawn(kind, rng)
+            problem = operations[op].build(*arguments, **keywords)
+            problems.append((kind, problem, eligible(problem, threads)))
+    records = {}
+    for turn in range(ROUNDS):
+        for _, problem, able in problems:
+            made = measure_problem(problem, able, threads, budget=0.1, limit=5.0, seed=1 + turn, tries=2, planner=planner)
+            records[problem.key] = least(made, records[problem.key], able) if problem.key in records else made
+        print(f"round {turn + 1} of {ROUNDS}", flush=True)
+    rows = [
+        {"kind": kind, "problem": problem.key, "busy": record.disturbed,
+         "microseconds": {key: round(s * 1e6, 2) for key, s in sorted(record.medians.items(), key=lambda item: item[1])}}
+        for kind, problem, _ in problems if len((record := records[problem.key]).medians) > 1
+    ]  # fmt: skip
+    content = {"machine": machine().cpu.model, "threads": threads, "count": count, "seed": seed}
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    shapes_file().write_text(json.dumps(content)[:-1] + ',\n "rows": [\n  ' + lines + "\n ]}\n", encoding="utf-8")
+
+
+def nearest_entry(problem: Problem) -> tuple[str, ...]:
     """The order of the entry that is nearest in size."""
     place = problem.place()
     _, entries = ranking_files.entries(ranking_files.here(), *place[:3])
     return min(entries, key=lambda e: abs(e["size"] - place.work))["order"] if entries else ()
 
 
-def left_out(problem):
-    """Interpolated times of the other classes."""
-    here, place = ranking_files.here(), problem.place()
-    others = tuple(c for c in ranking_files._nearest(here) if c != here)
-    real = ranking_files._nearest
-    ranking_files._nearest = lambda _: others
-    try:
-        curves = predicted_times._curves.__wrapped__(here, *place[:3], predicted_times.SHIPPED_ONLY)
-    finally:
-        ranking_files._nearest = real
-    return sorted(curves, key=lambda key: predicted_times.predicted(curves[key], place.work))
+def forget() -> None:
+    for cache in (ranking_files._nearest, ranking_files._read, predicted_times._curves, predicted_times._ordered):
+        cache.cache_clear()
 
 
-RULES = {
-    "nearest entry": nearest_entry,
-    "interpolated": partial(ranking.order_of, own=False),
-    "class left out": left_out,
-    "calibrated": ranking.order_of,
+@contextmanager
+def without_this_class() -> Iterator[None]:
+    """The shipped rankings as they would be if nobody had measured this class."""
+    others = tuple(c for c in ranking_files._classes() if c != ranking_files.here())
+    forget()
+    with mock.patch.object(ranking_files, "_classes", lambda: others):
+        yield
+    forget()
+
+
+@contextmanager
+def with_a_quarter() -> Iterator[None]:
+    """The shipped rankings with every fourth entry of this class."""
+    read, here = ranking_files._read.__wrapped__, ranking_files.here()
+
+    def sparse(processors):
+        found = read(processors)
+        return found._replace(entries=found.entries[::4]) if processors == here else found
+
+    forget()
+    with mock.patch.object(ranking_files, "_read", sparse):
+        yield
+    forget()
+
+
+@contextmanager
+def as_they_are() -> Iterator[None]:
+    yield
+
+
+Rule = tuple[Callable[[Problem], tuple[str, ...]], Callable[[], object]]
+RULES: dict[str, Rule] = {
+    "nearest entry": (nearest_entry, as_they_are),
+    "predicted": (partial(ranking.order_of, own=False), as_they_are),
+    "class left out": (partial(ranking.order_of, own=False), without_this_class),
+    "a quarter of it": (partial(ranking.order_of, own=False), with_a_quarter),
+    "calibrated": (ranking.order_of, as_they_are),
 }
 
 
-def chosen(problem, able, order):
+def chosen(problem: Problem, keys, order) -> str:
     """The first of the candidates by an order, by the rules that hold beside it."""
+    able = [Algorithm(library=k.partition(".")[0], name=k.partition(".")[2][:-2], scaled=k.endswith("@n")) for k in keys]
     return min(able, key=lambda a: ranking.place(a, order, problem.flops >= ranking.LARGE)).key
 
 
-def main() -> None:
-    count, seed = (int(n) for n in [*sys.argv[1:], *("12", "1")[len(sys.argv) - 1 :]])
-    import_operations()
-    threads, rng = backline.get_num_threads(), random.Random(seed)
-    here = ranking_files.here()
+def compare() -> None:
+    content = json.loads(shapes_file().read_text(encoding="utf-8"))
     known = sum(bool(r.place) for r in record_store.every())
     rules = {name: rule for name, rule in RULES.items() if name != "calibrated" or known}
+    if ranking_files.here() not in ranking_files._classes():
+        print("no ranking of this class is shipped: every rule uses those of others")
+    problems = [(row, Problem.parse(row["problem"])) for row in content["rows"]]
     found = defaultdict(lambda: defaultdict(list))
     worst = defaultdict(list)
-    for kind in KINDS:
-        for _ in range(count):
-            op, arguments, keywords = drawn(kind, rng)
-            problem = operations[op].build(*arguments, **keywords)
-            able = eligible(problem, threads)
-            record = measure_problem(problem, able, threads, budget=0.1, limit=5.0, seed=1, tries=4, planner=planner)
-            timed = [a for a in able if a.key in record.medians]
-            if len(timed) < 2:
-                continue
-            best = min(record.medians.values())
-            for name, rule in rules.items():
-                key = chosen(problem, timed, rule(problem))
-                regret = record.medians[key] / best
-                found[name][kind].append(regret)
-                worst[name].append((round(regret, 2), problem.key, key, min(record.medians, key=record.medians.get)))
-    print(f"{here}: the time of what is chosen over the best; geometric mean, largest, part over 1.1")
+    for name, (rule, context) in rules.items():
+        with context():
+            for row, problem in problems:
+                times = row["microseconds"]
+                key = chosen(problem, times, rule(problem))
+                regret = times[key] / min(times.values())
+                found[name][row["kind"]].append(regret)
+                worst[name].append((round(regret, 2), problem.key, key, min(times, key=times.get)))
+    print(f"{ranking_files.here()}: the time of what is chosen over the best; geometric mean, largest, part over 1.1")
     print(f"{'':<22}" + "".join(f"{name:>21}" for name in rules))
     for kind in (*KINDS, "all"):
         cells = []
@@ -142,12 +202,18 @@ def main() -> None:
         print(f"worst, {name}:")
         for regret, key, taken, best in sorted(worst[name])[:-6:-1]:
             print(f"  {regret:6.2f}  {key}: {taken}, best {best}")
-    content = {
-        "machine": machine().cpu.model, "class": str(here), "count": count, "seed": seed, "records": known,
-        "regret": {name: {kind: [round(v, 3) for v in values] for kind, values in by.items()} for name, by in found.items()},
-    }  # fmt: skip
-    with open(f"benchmarks/results/ranking_regret_{here}.json", "w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=1)
+    kept = {name: content[name] for name in ("machine", "threads", "count", "seed")}
+    kept |= {
+        "records": known,
+        "regret": {name: {k: [round(v, 3) for v in vs] for k, vs in by.items()} for name, by in found.items()},
+    }
+    (RESULTS / f"ranking_regret_{ranking_files.here()}.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["measure"]:
+        measure(*(int(n) for n in [*sys.argv[2:4], *("12", "1")[len(sys.argv[2:4]) :]]))
+    compare()
 
 
 if __name__ == "__main__":

@@ -1,39 +1,51 @@
 """The first answer of a machine that nobody tuned, beside NumPy, SciPy and PyTorch: ``python benchmarks/untuned.py [PART ...]``.
 
-Parts are products, algebra, transforms, layers, halves (products and layers of 16-bit floats) and contractions. All run in turn
-in one process, on ``--threads`` threads. The column `of best` is our time over the least of the others. ``--tuning FILE`` lets a
-tuning file decide, such as one that
-``BACKLINE_TUNING=FILE backline calibrate`` made. Each part ends with the geometric means over PyTorch's time and over the best,
-and the number of rows above 1.05, 1.1 and 1.3. Run it where nothing else runs.
+Parts are products, algebra, transforms, layers, halves (products and layers of 16-bit floats) and contractions. All run in
+turn in one process, on ``--threads`` threads. A ratio is our time over the least of the others; each part ends with geometric means, and the number of rows above 1.05, 1.1 and
+1.3. Run it where nothing else runs.
+
+``--calibrated`` calibrates into a new tuning file first (``--seconds``, default 60), ``--calibrated=FILE`` takes a file that
+``BACKLINE_TUNING=FILE backline calibrate`` made; ``--tuned`` measures each row's problems before it is timed. What either chooses
+then takes its turn beside the untuned choice. ``--seed N`` draws other sizes: each between 0.6 and 1.6 times that of the table.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import random
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from timeit import Timer
 from typing import Any
 
 import numpy as np
 import scipy.fft
 import scipy.linalg as sl
 
-from side_by_side import Table, compare, geometric_mean, threads_asked, torch_or_none
-
-if "--tuning" in sys.argv:  # side_by_side has turned it off
-    os.environ["BACKLINE_TUNING"] = os.path.abspath(sys.argv[sys.argv.index("--tuning") + 1])
-
 import backline
 from backline import linalg
 from backline.engine import ranking_files
+from backline.engine.tuning import record_store
 from backline.nn import functional as F
 from backline.nn import grad
+from side_by_side import Table, compare, geometric_mean, threads_asked, torch_or_none
 
+SEED = int(sys.argv[sys.argv.index("--seed") + 1]) if "--seed" in sys.argv else None
+SPREAD = 0.7  # of the drawn sizes, in doublings to either side
 rng = np.random.default_rng(1)
+sizes = random.Random(SEED)
 threads = threads_asked()
 torch = torch_or_none(threads)
 Row = tuple[str, Callable[[], Any], dict[str, Callable[[], Any]]]
+
+
+def near(n: int) -> int:
+    """A size of the table; with --seed, another one near it."""
+    return n if SEED is None or n == 1 else max(round(n * 2 ** sizes.uniform(-SPREAD, SPREAD)), 2)
 
 
 def numbers(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -51,22 +63,28 @@ def given(x: Any) -> Any:
 def products() -> Iterator[Row]:
     import ml_dtypes
 
-    squares = [((n, n), (n, n)) for n in (8, 24, 50, 100, 200, 300, 500, 700, 1000, 1500)]
-    others = [((7, 900), (900, 300)), ((3000, 50), (50, 40)), ((4, 1024), (1024, 4096)), ((900, 900), (900, 1)),
-              ((1, 700), (700, 1300)), ((900, 12, 12), (900, 12, 12)), ((300, 32, 32), (300, 32, 32)),
-              ((40, 100, 100), (40, 100, 100))]  # fmt: skip
+    squares = [(1, n, n, n) for n in (8, 24, 50, 100, 200, 300, 500, 700, 1000, 1500)]
+    others = [(1, 7, 900, 300), (1, 3000, 50, 40), (1, 4, 1024, 4096), (1, 900, 900, 1), (1, 1, 700, 1300), (900, 12, 12, 12),
+              (300, 32, 32, 32), (40, 100, 100, 100)]  # fmt: skip
     for dtype in (np.float32, np.float64):
-        for sa, sb in squares[:: 1 if dtype == np.float32 else 2] + others[:: 1 if dtype == np.float32 else 2]:
-            yield product(dtype, sa, sb)
+        for shape in squares[:: 1 if dtype == np.float32 else 2] + others[:: 1 if dtype == np.float32 else 2]:
+            yield product(dtype, *shape)
     for dtype in (np.float16, ml_dtypes.bfloat16):
         for n in (100, 300, 1000):
-            yield product(dtype, (n, n), (n, n))
+            yield product(dtype, 1, n, n, n)
     for dtype in (np.complex64, np.complex128):
         for n in (50, 400):
-            yield product(dtype, (n, n), (n, n))
+            yield product(dtype, 1, n, n, n)
 
 
-def product(dtype: Any, sa: tuple[int, ...], sb: tuple[int, ...]) -> Row:
+def product(dtype: Any, items: int, m: int, k: int, n: int) -> Row:
+    if m == k == n:
+        items, m = near(items), near(m)
+        k = n = m
+    else:
+        items, m, k, n = map(near, (items, m, k, n))
+    batch = (items,) if items > 1 else ()
+    sa, sb = (*batch, m, k), (*batch, k, n)
     a, b = numbers(sa, dtype), numbers(sb, dtype)
     others: dict[str, Callable[[], Any]] = {"numpy": lambda: np.matmul(a, b)}
     if torch:
@@ -90,17 +108,19 @@ def algebra() -> Iterator[Row]:
         "matrix_rank": (linalg.matrix_rank, np.linalg.matrix_rank, t and t.matrix_rank),
         "lu_factor": (linalg.lu_factor, sl.lu_factor, t and t.lu_factor),
     }  # fmt: skip
-    shapes = ((6, 6), (30, 30), (150, 150), (400, 400))
+    lengths = (6, 30, 150, 400)
     for name, (ours, theirs, torchs) in calls.items():
         for dtype in (np.float32, np.float64):
             largest = 3 if name in ("eig", "pinv", "matrix_rank", "svd") else 4
-            for shape in shapes[:largest] if dtype == np.float64 else shapes[1:3]:
-                yield one(f"{name} {np.dtype(dtype).name} {shape}", ours, theirs, torchs, definite(shape, dtype))
+            for n in map(near, lengths[:largest] if dtype == np.float64 else lengths[1:3]):
+                yield one(f"{name} {np.dtype(dtype).name} {(n, n)}", ours, theirs, torchs, definite((n, n), dtype))
     for name in ("inv", "det", "cholesky", "eigh", "svd"):
         ours, theirs, torchs = calls[name]
-        yield one(f"{name} float64 (1000, 6, 6)", ours, theirs, torchs, definite((1000, 6, 6), np.float64))
+        items, n = near(1000), near(6)
+        yield one(f"{name} float64 {(items, n, n)}", ours, theirs, torchs, definite((items, n, n), np.float64))
     for n, dtype in ((6, np.float64), (30, np.float32), (150, np.float64), (400, np.float32)):
-        a, b = definite((n, n), dtype), numbers((n, 9), dtype)
+        n, columns = near(n), near(9)
+        a, b = definite((n, n), dtype), numbers((n, columns), dtype)
         others = {"numpy": partial(np.linalg.solve, a, b)}
         if torch:
             others["torch"] = partial(torch.linalg.solve, given(a), given(b))
@@ -122,10 +142,11 @@ def one(title: str, ours: Any, theirs: Any, torchs: Any, a: Any) -> Row:
 
 def transforms() -> Iterator[Row]:
     for dtype in (np.float32, np.float64, np.complex64, np.complex128):
-        for shape in ((100,), (1000,), (4099,), (30000,), (1 << 18,), (60, 500), (200, 300), (32, 48, 40)):
+        for number, listed in enumerate(((100,), (1000,), (4099,), (30000,), (1 << 18,), (60, 500), (200, 300), (32, 48, 40))):
+            shape = tuple(map(near, listed))
             x = numbers(shape, dtype)
             name = "rfft" if x.dtype.kind == "f" else "fft"
-            kind = name if len(shape) < 3 and shape != (200, 300) else f"{name}n"
+            kind = name if number < 6 else f"{name}n"
             others = {"numpy": partial(getattr(np.fft, kind), x), "scipy": partial(getattr(scipy.fft, kind), x)}
             if torch:
                 others["torch"] = partial(getattr(torch.fft, kind), given(x))
@@ -138,33 +159,36 @@ def layers() -> Iterator[Row]:
     f = torch.nn.functional
     for name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
         for shape in ((64, 100), (300, 250), (3000, 700)):
-            yield beside(name, getattr(F, name), getattr(f, name), numbers(shape, np.float32))
-    x = numbers((5000, 800), np.float32)
+            yield beside(name, getattr(F, name), getattr(f, name), numbers(tuple(map(near, shape)), np.float32))
+    x = numbers((near(5000), near(800)), np.float32)
     yield beside("gelu tanh", lambda x: F.gelu(x, "tanh"), lambda x: f.gelu(x, approximate="tanh"), x)
     yield beside("gelu gradient", lambda x, g: grad.gelu_input(x, g), lambda x, g: torch.ops.aten.gelu_backward(g, x), x, x)
     yield beside("silu gradient", lambda x, g: grad.silu_input(x, g), lambda x, g: torch.ops.aten.silu_backward(g, x), x, x)
     for shape in ((64, 100), (3000, 700), (20, 30000), (50000, 24)):
-        x = numbers(shape, np.float32)
+        x = numbers(tuple(map(near, shape)), np.float32)
         yield beside("softmax", lambda x: F.softmax(x, -1), lambda x: f.softmax(x, -1), x)
         yield beside("log_softmax", lambda x: F.log_softmax(x, -1), lambda x: f.log_softmax(x, -1), x)
         yield beside("layer_norm", lambda x: F.layer_norm(x, x.shape[1:]), lambda x: f.layer_norm(x, x.shape[1:]), x)
-    yield beside("softmax of columns", lambda x: F.softmax(x, 0), lambda x: f.softmax(x, 0), numbers((700, 900), np.float32))
+    yield beside("softmax of columns", lambda x: F.softmax(x, 0), lambda x: f.softmax(x, 0), numbers((near(700), near(900)), np.float32))
     for shape in ((64, 100), (3000, 700)):
-        x = numbers(shape, np.float32)
-        w = numbers((90, shape[1]), np.float32)
+        x = numbers(tuple(map(near, shape)), np.float32)
+        w = numbers((near(90), x.shape[1]), np.float32)
         yield beside("linear", lambda x, w: F.linear(x, w), lambda x, w: f.linear(x, w), x, w)
     for images, weights in (
         ((1, 3, 60, 60), (16, 3, 3, 3)), ((4, 32, 30, 30), (48, 32, 3, 3)), ((1, 100, 14, 14), (200, 100, 1, 1)),
         ((8, 64, 50, 50), (64, 64, 3, 3)), ((2, 120, 9, 9), (60, 120, 1, 1)), ((1, 300, 7, 7), (900, 300, 1, 1)),
         ((8, 64, 40, 40), (32, 64, 1, 1)),
     ):  # fmt: skip
-        x, w = numbers(images, np.float32), numbers(weights, np.float32)
+        batch, channels, height, width = map(near, images)
+        x, w = numbers((batch, channels, height, width), np.float32), numbers((near(weights[0]), channels, *weights[2:]), np.float32)
         yield beside("conv2d", partial(F.conv2d, padding=weights[2] // 2), partial(f.conv2d, padding=weights[2] // 2), x, w)
     for images, side in (((1, 32, 40, 40), 3), ((4, 96, 28, 28), 5)):
+        images = tuple(map(near, images))
         x, w = numbers(images, np.float32), numbers((images[1], 1, side, side), np.float32)
         more = {"padding": side // 2, "groups": images[1]}
         yield beside("depthwise", partial(F.conv2d, **more), partial(f.conv2d, **more), x, w)
     for images in ((16, 64, 56, 56), (1, 24, 30, 30), (6, 300, 13, 13)):
+        images = tuple(map(near, images))
         x = numbers(images, np.float32)
         mean, var = numbers(images[1:2], np.float32), np.ones(images[1], np.float32)
         yield beside("batch_norm", F.batch_norm, f.batch_norm, x, mean, var)
@@ -172,7 +196,7 @@ def layers() -> Iterator[Row]:
         yield beside("batch_norm training", partial(F.batch_norm, **training), partial(f.batch_norm, **training), x, mean, var)
     x = numbers((16, 64, 56, 56), np.float32)
     yield beside("max_pool2d", lambda x: F.max_pool2d(x, 2), lambda x: f.max_pool2d(x, 2), x)
-    q = numbers((2, 8, 200, 64), np.float32)
+    q = numbers((2, 8, near(200), 64), np.float32)
     yield beside("attention", F.scaled_dot_product_attention, f.scaled_dot_product_attention, q, q, q)
 
 
@@ -222,11 +246,15 @@ def contractions() -> Iterator[Row]:
         ("ij,jk,kl->il", (60, 50), (50, 70), (70, 40)),
         ("ijkl,kl->ij", (12, 13, 14, 15), (14, 15)), ("ii->i", (400, 400)), ("ij->j", (700, 600)), ("i,j->ij", (600,), (500,)),
     ):  # fmt: skip
-        arrays = [numbers(shape, np.float32) for shape in shapes]
+        letters = {}
+        for operand, shape in zip(equation.partition("->")[0].split(","), shapes, strict=True):
+            for letter, n in zip(operand, shape, strict=True):
+                letters[letter] = letters.get(letter) or near(n)
+        arrays = [numbers(tuple(letters[x] for x in o), np.float32) for o in equation.partition("->")[0].split(",")]
         others = {"numpy": partial(np.einsum, equation, *arrays, optimize=True)}
         if torch:
             others["torch"] = partial(torch.einsum, equation, *map(given, arrays))
-        yield f"{equation} {' '.join(map(str, shapes))}", partial(backline.einsum, equation, *arrays), others
+        yield f"{equation} {' '.join(str(a.shape) for a in arrays)}", partial(backline.einsum, equation, *arrays), others
 
 
 PARTS = {
@@ -235,23 +263,79 @@ PARTS = {
 }  # fmt: skip
 
 
+class Mode:
+    """A way of choosing: by which tuning file, and whether a row's problems are measured before it is timed."""
+
+    current = ""
+
+    def __init__(self, name: str, file: str, measures: bool = False) -> None:
+        self.name, self.file, self.measures = name, file, measures
+
+    def begin(self) -> None:
+        """Lets its file decide from now on."""
+        if Mode.current != self.name:
+            os.environ["BACKLINE_TUNING"] = self.file
+            record_store.reload()
+            Mode.current = self.name
+
+    def prepare(self, ours: Callable[[], Any]) -> str:
+        """Runs a row once, and measures its problems if that is wanted; returns what the row runs on."""
+        self.begin()
+        if self.measures:
+            with backline.backends.flags(benchmark=True):
+                ours()
+        ours()
+        choice = backline.explain()
+        return f"{choice.library} {choice.algorithm}" if hasattr(choice, "algorithm") else ""
+
+
+def modes() -> list[Mode]:
+    """The modes that the command line asks for, calibrated if need be."""
+    found = [Mode("untuned", "")]
+    folder = tempfile.mkdtemp()
+    for word in sys.argv[1:]:
+        option, _, file = word.partition("=")
+        if option == "--calibrated":
+            file = os.path.abspath(file) if file else os.path.join(folder, "calibrated.sqlite")
+            if not os.path.exists(file):
+                seconds = sys.argv[sys.argv.index("--seconds") + 1] if "--seconds" in sys.argv else "60"
+                command = [sys.executable, "-m", "backline", "calibrate", "--seconds", seconds, "--threads", str(threads)]
+                subprocess.run(command, env=os.environ | {"BACKLINE_TUNING": file}, check=True)
+            found.append(Mode("calibrated", file))
+        if option == "--tuned":
+            found.append(Mode("tuned", os.path.join(folder, "tuned.sqlite"), measures=True))
+    return found
+
+
+def summary(part: str, mode: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a mode in a part, which it prints as well."""
+    to_best = [row["of_best"][mode] for row in rows]
+    over = {f"over {limit}": sum(ratio > limit for ratio in to_best) for limit in (1.05, 1.1, 1.3)}
+    facts = {"rows": len(to_best), "of the best": round(geometric_mean(to_best), 3), **over, "worst": round(max(to_best), 2)}
+    if torch:
+        times = [row["seconds"] for row in rows]
+        facts["of PyTorch"] = round(math.exp(sum(math.log(t[mode] / t["torch"]) for t in times) / len(times)), 3)
+    print(f"{part}, {mode}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+    return facts
+
+
 def main() -> None:
     wanted = [name for name in PARTS if name in sys.argv[1:]] or list(PARTS)
-    tuned = "calibrated" if "--tuning" in sys.argv else "untuned"
+    asked = modes()
+    names = [mode.name for mode in asked]
+    totals: dict[str, list[dict[str, Any]]] = {}
     for part in wanted:
-        table = Table(f"{tuned}_{part}_{ranking_files.here()}", ["numpy", "scipy", "torch"])
+        drawn = "" if SEED is None else f"_seed{SEED}"
+        table = Table(f"{'_'.join(names)}_{part}{drawn}_{ranking_files.here()}", ["numpy", "scipy", "torch"], names)
         for title, ours, others in PARTS[part]():
-            times = compare({"backline": ours, **others}, seconds=0.01, rounds=7)
-            ours()
-            choice = backline.explain()
-            table.add(title, times, f"{choice.library} {choice.algorithm}" if hasattr(choice, "algorithm") else "")
-        to_best = [row["of_best_peer"] for row in table.rows]
-        over = {f"over {limit}": sum(ratio > limit for ratio in to_best) for limit in (1.05, 1.1, 1.3)}
-        facts = {"rows": len(to_best), "of the best": round(geometric_mean(to_best), 3), **over, "worst": round(max(to_best), 2)}
-        if torch:
-            facts["of PyTorch"] = round(1 / table.speed_over("torch"), 3)
-        print(f"{part}, {tuned}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
-        table.save(**facts)
+            ran = dict.fromkeys(mode.prepare(ours) for mode in asked)
+            timers: dict[str, Timer | Callable[[], Any]] = {m.name: Timer(ours, setup=m.begin) for m in asked}
+            table.add(title, compare({**timers, **others}, seconds=0.01, rounds=7), " / ".join(ran))
+        table.save(**{name: summary(part, name, table.rows) for name in names})
+        totals[part] = table.rows
+    if len(wanted) > 1:
+        for name in names:
+            summary("all", name, [row for rows in totals.values() for row in rows])
 
 
 if __name__ == "__main__":

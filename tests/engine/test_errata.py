@@ -21,7 +21,7 @@ from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
 from backline.libraries.erratum import Erratum
 from backline.problems import Problem
-from support import clean
+from support import clean, problem_of
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
@@ -156,11 +156,22 @@ XEON = (*ZEN4, "avx512_fp16", "amx_bf16")
 USUAL = "conv_grad_weight bf16 2x8x14x14 2x16x7x7 stride=2x2 padding=1x1 result=16x8x3x3"
 
 
+def test_a_row_with_gaps_is_one_whose_elements_lie_apart() -> None:
+    a, b = np.ones((16, 4), np.float32), np.ones((16, 33), np.float32)
+    gaps = EDGES["row-with-gaps"]
+    assert gaps(problem_of("mm", a[:, :1].T, b)) and not gaps(problem_of("mm", a[:, :2].T, b))
+    assert not gaps(problem_of("mm", a.reshape(64)[None, :16], b)) and not gaps(problem_of("mm", a[:1, :1], b[:1]))
+    (row,) = (row for row in SHIPPED if row.id == "onednn-row-with-gaps")
+    assert row.concerns_version("3.6.2") and not row.concerns_version("3.2.0") and row.covers("linear", "bf16", "matmul")
+
+
 def test_rows_hold_where_their_defects_were_seen() -> None:
     assert _of(CRASH, XEON) == {"onednn-amx-conv-crash"} and _of(CRASH, None) and not _of(CRASH, ZEN4)
     assert "onednn-bf16-weight-gradient" in _of(WEIGHT, ZEN4) and "onednn-amx-gradient-unwritten" in _of(WEIGHT, XEON)
     window = CRASH.replace("bf16", "f32")
     assert not _of(window, ZEN4) and _of(window, ZEN4, version="3.14.0") == {"onednn-conv-empty-window"}
+    transposed = [row.id for row in _matching("onednn", "conv_transpose f32 2x4x5 4x4x3 4 stride=2", "nhwc_bf16", XEON, "3.6.2")]
+    assert "onednn-amx-transpose-reduced" in transposed
     point = "conv_grad_weight f32 32x4x32x32 32x8x16x16 stride=2x2 result=8x4x1x1 last"
     assert not _of(point, ZEN4) and _of(point, ZEN4, version="3.9.1") == {"onednn-weight-gradient-1x1"}
     assert _of(INPUT, XEON) == {"onednn-amx-gradient-unwritten"} and not _of(INPUT, ZEN4)

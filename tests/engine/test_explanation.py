@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import backline
-from backline import linalg
+from backline import libraries, linalg
+from backline.engine import ranking_files
 from backline.engine.choice import Candidate, Choice
 from backline.errors import BadType, BadValue, NoKernel
 from support import clean, need
@@ -149,6 +150,30 @@ def test_a_refusal_is_listed_once() -> None:
         for op, *args in ((backline.matmul, big, big), (backline.matmul, A, A), (linalg.svd, big), (linalg.eigh, A)):
             rows = [row for row in backline.explain(op, *args).rows() if row[0] == "refused"]
             assert len({(library, reason) for _, library, _, _, reason in rows}) == len(rows), rows
+
+
+def test_libraries_that_do_not_have_the_operation_share_the_last_line() -> None:
+    choice = backline.explain(linalg.cholesky, A)
+    lacking = [c.library for c in choice.candidates if c.lacks]
+    assert "kernels" in lacking and all(
+        c.verdict == "refused" and "has no linalg.cholesky" in c.reason for c in choice.candidates if c.lacks
+    )
+    last = choice.rows()[-1]
+    assert last[0] == "refused" and last[4] == f"no linalg.cholesky: {', '.join(lacking)}"
+    assert not {row[1] for row in choice.rows()} & set(lacking)
+    choice.candidates = [Candidate("x", "gemm", "chosen"), Candidate("y", "", "refused", "Y has no z", lacks=True)]
+    assert [row[1] for row in choice.rows()] == ["x", "1 other"]
+
+
+def test_the_release_that_runs_is_told_and_another_one_that_was_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("openblas")
+    monkeypatch.setattr(ranking_files, "shipped", lambda: ranking_files.Ranking(ranking_files.here(), {"libraries": {"openblas": "0.1"}}, []))
+    big = np.ones((97, 97), np.float32)
+    with backline.use("openblas"):
+        choice = backline.explain(backline.matmul, big, big)
+    here = libraries.get("openblas").version()
+    assert choice.version == here and ("version", here) in choice.lines()
+    assert choice.basis.endswith(f"; made with openblas 0.1, and {here} is here")
 
 
 def test_algorithms_that_one_reason_refuses_share_a_row() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ import pytest
 import backline
 from backline import libraries
 from backline.engine import predicted_times, ranking, ranking_files
-from backline.engine.predicted_times import predicted
 from backline.engine.ranking import order_of
 from backline.engine.tuning.record import current_key
 from backline.libraries.base import Algorithm
@@ -23,7 +23,8 @@ from support import problem_of
 FILES = sorted(Path(ranking_files.FOLDER).glob("*.json"))
 AMD, INTEL = ProcessorClass("amd", "avx512", 2), ProcessorClass("intel", "amx", 2)
 CACHES = (
-    ranking_files._classes, ranking_files._read, ranking_files._nearest, predicted_times._curves, predicted_times._ordered,
+    ranking_files._classes, ranking_files._read, ranking_files._nearest, ranking_files.measured, predicted_times._points,
+    predicted_times._ordered,
 )  # fmt: skip
 Here = Callable[[str, str, int], None]
 
@@ -52,15 +53,17 @@ def rankings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
-def write(folder: Path, name: str, *entries: tuple[str, int, dict[str, float]]) -> None:
+def write(folder: Path, name: str, *entries: tuple[Any, ...]) -> None:
+    """Writes a ranking: dtype, log2 of the work, times; and where that matters the class of shapes and the shapes."""
     content = {
         "provenance": {"cpu": f"the {name}"},
         "entries": [
             {
-                "op": "matmul", "dtype": dtype, "class": "square", "size": size, "example": f"matmul {dtype} 2^{size}",
+                "op": "matmul", "dtype": dtype, "class": kind[0] if kind else "square", "size": size,
+                "example": f"matmul {dtype} {kind[1] if kind else f'2^{size}'}",
                 "order": list(times), "microseconds": list(times.values()),
             }
-            for dtype, size, times in entries
+            for dtype, size, times, *kind in entries
         ],
     }  # fmt: skip
     (folder / f"{name}.json").write_text(json.dumps(content))
@@ -70,6 +73,15 @@ def write(folder: Path, name: str, *entries: tuple[str, int, dict[str, float]]) 
 def product(n: int, dtype: object = np.float32) -> Problem:
     x = np.ones((n, n), dtype)
     return problem_of("mm", x, x)
+
+
+def batch(items: int, n: int) -> Problem:
+    x = np.ones((items, n, n), np.float32)
+    return problem_of("matmul", x, x)
+
+
+def thin(n: int) -> Problem:
+    return problem_of("mm", np.ones((n, max(n // 64, 1)), np.float32), np.ones((max(n // 64, 1), n), np.float32))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -109,10 +121,41 @@ def test_nearer_measurements_count_more(rankings: Path, as_on: Here) -> None:
         assert order_of(product(n))[0] == f"{first}.gemm@1"
 
 
-def test_a_time_grows_with_two_thirds_of_the_work_and_on_all_threads_does_not_fall_below() -> None:
-    assert predicted([(10.0, 3.0)], 13.0) == 5.0 == predicted([(10.0, 3.0)], 13.0, threaded=True)
-    assert predicted([(10.0, 3.0)], 7.0) == 1.0 and predicted([(10.0, 3.0)], 7.0, threaded=True) == 3.0
-    assert 4.9 < predicted([(10.0, 3.0), (30.0, 90.0)], 13.0) < 5.1  # what is far away tells next to nothing
+def test_sizes_count_beside_the_work(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx2", 2)
+    many, one = {"a.x@1": 1.0, "b.x@1": 2.0}, {"b.x@1": 1.0, "a.x@1": 2.0}
+    write(rankings, "amd-avx2-2c", ("f32", 14, many, "batch", "4096x2x2 4096x2x2"), ("f32", 16, one, "batch", "8x8x8 8x8x8"))
+    assert order_of(batch(2048, 2))[0] == order_of(batch(4096, 3))[0] == "a.x@1" and order_of(batch(4, 8))[0] == "b.x@1"
+
+
+def test_another_class_of_shapes_stands_in_where_nothing_is_near(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx2", 2)
+    small, large = {"a.x@1": 1.0, "b.x@1": 4.0}, {"b.x@1": 1.0, "a.x@1": 4.0}
+    write(rankings, "amd-avx2-2c", ("f32", 10, small, "square", "8x8 8x8"), ("f32", 30, large, "thin", "4096x32 32x4096"))
+    assert order_of(thin(8))[0] == "a.x@1" and order_of(thin(2048))[0] == "b.x@1"
+
+
+def test_what_a_class_lacks_comes_from_the_next_one_scaled_by_what_both_measured(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx512", 2)
+    # There, a takes twice what b takes; here b takes four times as long, beside it, as there.
+    there = [
+        ("f32", size, {"b.x@1": 1.0, "a.x@1": 2.0}, "square", f"{n}x{n} {n}x{n}") for size, n in ((10, 8), (13, 16), (22, 128))
+    ]
+    here = [("f32", size, {"a.x@1": 2.0, "b.x@1": 4.0}, "square", f"{n}x{n} {n}x{n}") for size, n in ((10, 8), (13, 16))]
+    write(rankings, "intel-amx-2c", *there)
+    assert order_of(product(128)) == ("b.x@1", "a.x@1")
+    write(rankings, "amd-avx512-2c", *here)
+    assert order_of(product(128)) == ("a.x@1", "b.x@1") == order_of(product(8))
+    write(rankings, "amd-avx512-2c", ("f32", 10, {"a.x@1": 1.0, "b.x@1": 1.01}, "square", "8x8 8x8"))
+    assert order_of(product(128)) == ("b.x@1", "a.x@1")
+    assert "intel-amx-2c, nearest entry matmul f32 128x128" in ranking.describe(product(128))
+
+
+def test_general_libraries_come_last_where_nothing_was_measured(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx512", 2)
+    write(rankings, "amd-avx512-2c")
+    general, alone = Algorithm(library="numpy", name="matmul", scaled=True), Algorithm(library="openblas", name="gemm")
+    assert ranking.sort(product(1000), [general, alone]) == [alone, general]
 
 
 def test_entries_of_one_size_are_averaged(rankings: Path, as_on: Here) -> None:
@@ -173,7 +216,13 @@ def test_of_unknown_operations_the_libraries_order_decides(rankings: Path, as_on
 
 def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(rankings: Path, as_on: Here) -> None:
     as_on("intel", "amx", 2)
-    old = {"numpy.compiled@1": 1.0, "mkl.depthwise@n": 2.0, "onednn.nhwc@n": 3.0, "blis.depthwise@n": 4.0, "openblas.depthwise@1": 5.0}
+    old = {
+        "numpy.compiled@1": 1.0,
+        "mkl.depthwise@n": 2.0,
+        "onednn.nhwc@n": 3.0,
+        "blis.depthwise@n": 4.0,
+        "openblas.depthwise@1": 5.0,
+    }
     write(rankings, "intel-amx-2c", ("f32", 20, old))
     (entry,) = ranking_files.shipped().entries
     assert entry["order"] == ["kernels.compiled@1", "kernels.depthwise@n", "onednn.nhwc@n", "kernels.depthwise@1"]
@@ -183,6 +232,12 @@ def test_a_file_of_an_earlier_version_is_read_under_the_names_of_now(rankings: P
 def test_what_was_measured_on_large_problems_alone_does_not_lead_on_small_ones(rankings: Path, as_on: Here) -> None:
     as_on("intel", "amx", 2)
     small, large = {"openblas.gemm@1": 0.2}, {"openblas.gemm@n": 4.0, "openblas.gemm@1": 6.0}
-    write(rankings, "intel-amx-2c", ("f32", 10, small), ("f32", 19, large), ("f32", 22, {"openblas.gemm@n": 30.0, "openblas.gemm@1": 50.0}))
+    write(
+        rankings,
+        "intel-amx-2c",
+        ("f32", 10, small),
+        ("f32", 19, large),
+        ("f32", 22, {"openblas.gemm@n": 30.0, "openblas.gemm@1": 50.0}),
+    )
     assert order_of(product(8)) == ("openblas.gemm@1", "openblas.gemm@n")
     assert order_of(product(64)) == ("openblas.gemm@n", "openblas.gemm@1")

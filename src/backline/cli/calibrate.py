@@ -26,7 +26,7 @@ def calibrate(
 ) -> None:
     """Measure this machine's libraries on shapes of all kinds, in a minute, and keep the times for every later program.
 
-    Run it where nothing else runs. It goes on where it ended, so that a second minute measures more and larger shapes.
+    Run it where nothing else runs. It goes on where it ended: a second minute measures more shapes, more --seconds larger ones.
     """
     from .. import switches
     from ..engine import calibration as engine
@@ -71,6 +71,7 @@ def _print(content: dict[str, Any]) -> None:
     if content["repeated"]:
         facts.append(("repeated", f"{content['repeated']} whose times made no sense beside others"))
     if content["disturbed"]:
-        facts.append(("busy", f"{len(content['disturbed'])} timed on a busy machine, the last while {content['disturbed'][-1]}"))
+        busy = f"{len(content['disturbed'])} timed on a busy machine, the last while {content['disturbed'][-1]}"
+        facts.append(("busy", f"{busy}; they do not count, and the next run measures them again"))
     facts.append(("kept in", content["file"] or "no file: it held for this run only"))
     output.table(facts, indent=2)

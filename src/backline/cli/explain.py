@@ -38,6 +38,7 @@ def _content(choice: Any) -> dict[str, Any]:
         "problem": choice.problem.key,
         "library": choice.library,
         "algorithm": choice.algorithm,
+        "version": choice.version,
         "threads": choice.chosen.threads,
         "basis": choice.basis,
         "determinism": choice.determinism,

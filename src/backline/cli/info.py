@@ -111,6 +111,8 @@ def _ranking(found: dict[str, Any]) -> str:
     on = f"{found['measured on']}, {found['cores']} cores"
     count = found["measured here"]
     here = f"{count} problems measured here" if count else "`backline calibrate` measures this machine in a minute"
+    if found["measured on a busy machine"]:
+        here += f", {found['measured on a busy machine']} others were measured beside other programs and do not count"
     return f"choices by the ranking of {found['shipped for']}, measured on {on}{nearest}; {here}"
 
 

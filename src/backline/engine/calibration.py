@@ -1,7 +1,7 @@
 """Calibration: this machine's times of the problems that stand for many others, measured in bounded time.
 
 What was measured is kept as ordinary tuning records, from which the times of other shapes are predicted. A run goes on where the
-last one ended: from small problems to large ones, all parts in turn. Two things make a time implausible: other programs at work
+last one ended: all parts in turn, of each operation a few sizes first, then those between. Two things make a time implausible: other programs at work
 meanwhile, and what was measured of the same algorithm beside it. Both are measured again.
 """
 
@@ -22,7 +22,7 @@ from .tuning import designed_problems, record_store
 from .tuning.measure import measure_problem
 from .tuning.record import TuningRecord
 
-__all__ = ["Calibration", "calibrate", "implausible"]
+__all__ = ["Calibration", "calibrate", "implausible", "least"]
 
 CANDIDATES = 8  # at most; those that come after these have little chance
 BUDGET = 0.03  # seconds of timing for a problem, beside its three rounds
@@ -30,6 +30,7 @@ LIMIT = 1.0  # seconds after which nothing new of a problem is begun
 KEEP = 2.0  # seconds after which what was measured is written
 WORK = 5e6  # floating-point operations of the largest problem, for each second that is given
 SHARES = {"products": 3, "algebra": 2, "layers": 2, "transforms": 1, "halves": 1}  # of the problems measured in turn
+COMPLEX_LATER = 2  # turns by which complex dtypes come after real ones
 ALONE = 2.5  # times that all threads may take of what one takes, where the work is worth several
 SMALLER = 4.0  # times that a problem may take of what one of four times its work takes
 THREADED = 1e6  # floating-point operations that are worth several threads
@@ -146,7 +147,7 @@ class _Run:
         except MemoryError:
             return  # the problem is too large for this machine now
         if least_with is not None:
-            record = _least(record, least_with, candidates)
+            record = least(record, least_with, candidates)
         self.done.records.setdefault(part, {})[problem.key] = record
         shipped = ranking.sort(problem, candidates, own=False)[0].key
         if record.medians and shipped in record.medians:
@@ -166,15 +167,31 @@ def _is_known(problem: Problem, threads: int) -> bool:
 
 
 def _in_turn(most: float) -> Iterator[tuple[str, Problem]]:
-    """Yields the problems up to an amount of work: the parts in turn by their shares, each from small to large."""
-    waiting = {
-        part: sorted((p for p in designed_problems.problems(part) if p.flops <= most), key=lambda p: p.flops)[::-1]
-        for part in SHARES
-    }
+    """Yields the problems up to an amount of work: the parts in turn by their shares, each from coarse to fine."""
+    waiting = {part: _coarse_first([p for p in designed_problems.problems(part) if p.flops <= most])[::-1] for part in SHARES}
     while any(waiting.values()):
         for part, share in SHARES.items():
             for _ in range(min(share, len(waiting[part]))):
                 yield part, waiting[part].pop()
+
+
+def _coarse_first(problems: list[Problem]) -> list[Problem]:
+    """Sorts problems so that however many are measured, they are spread over all operations, dtypes and sizes.
+
+    Of each operation and dtype the middle size comes first, then the middles of both halves, and so on.
+    """
+    groups: dict[tuple[str, str], list[Problem]] = {}
+    for problem in sorted(problems, key=lambda p: p.flops):
+        groups.setdefault(problem.place()[:2], []).append(problem)
+    turn: dict[str, int] = {}
+    for group in groups.values():
+        later = COMPLEX_LATER if group[0].dtype.kind == "c" else 0
+        halves = [(0, len(group))]
+        for number, (low, high) in enumerate(halves):  # which grows meanwhile
+            middle = (low + high) // 2
+            turn[group[middle].key] = number + later
+            halves += [half for half in ((low, middle), (middle + 1, high)) if half[0] < half[1]]
+    return sorted(problems, key=lambda p: (turn[p.key], p.flops))
 
 
 def implausible(problem: Problem, record: TuningRecord, others: Iterable[TuningRecord]) -> bool:
@@ -202,11 +219,14 @@ def implausible(problem: Problem, record: TuningRecord, others: Iterable[TuningR
     return False
 
 
-def _least(new: TuningRecord, old: TuningRecord, candidates: list[Algorithm]) -> TuningRecord:
-    """Returns the new record with the lesser of both times, where both were made on a quiet machine; else that which was."""
-    if old.disturbed or new.disturbed:
-        return new if not new.disturbed else old
-    medians = {key: min(t, old.medians.get(key, t)) for key, t in new.medians.items()}
-    minima = {key: min(t, old.minima.get(key, t)) for key, t in new.minima.items()}
+def least(new: TuningRecord, old: TuningRecord, candidates: list[Algorithm]) -> TuningRecord:
+    """Returns the new record with the lesser of both times; if one of both was made on a quiet machine, that one."""
+    if bool(old.disturbed) != bool(new.disturbed):
+        return old if new.disturbed else new
+    gone = new.rejected.keys()
+    medians, minima = (
+        {key: min(mine.get(key, t), his.get(key, t)) for key, t in {**his, **mine}.items() if key not in gone}
+        for mine, his in ((new.medians, old.medians), (new.minima, old.minima))
+    )
     made = replace(new, medians=medians, minima=minima, winner="")
     return replace(made, winner=record_store.winner(made, candidates))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .. import libraries
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
 
@@ -30,6 +31,8 @@ class Candidate:
         Median time a valid tuning record holds for it.
     error
         Relative error the record holds for it.
+    lacks
+        Whether the library does not have the operation at all: such refusals share one line of the table.
     """
 
     library: str
@@ -39,6 +42,7 @@ class Candidate:
     switch: str = ""
     seconds: float | None = None
     error: float | None = None
+    lacks: bool = False
     detail: Algorithm | None = field(default=None, repr=False)
 
     @property
@@ -113,6 +117,12 @@ class Choice:
         return self.chosen.name if self.chosen else None
 
     @property
+    def version(self) -> str:
+        """The version of the library that is taken, as it is loaded now; empty where it does not tell."""
+        name = self.library
+        return libraries.get(name).version() or "" if name in libraries.names() else ""
+
+    @property
     def requested_precision(self) -> str:
         """The precision that the switches ask for, where they govern it; else the dtype."""
         return self.requested if self.requested in ("tf32", "bf16") else short(self.problem.dtype)
@@ -137,6 +147,8 @@ class Choice:
         else:
             head = f"{taken.library} {taken.name}, {taken.threads} thread{'s' if taken.threads > 1 else ''}"
         rows = [("problem", self.problem.key), ("runs on", head), ("because", self.basis)]
+        if self.version:
+            rows.append(("version", self.version))
         precision = self.effective_precision
         if precision.removesuffix(" (emulated)") != self.requested_precision:
             precision = f"{precision} (requested {self.requested_precision})"
@@ -153,9 +165,16 @@ class Choice:
         return rows
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The table: verdict, library, algorithm, time, reason. Algorithms of a library that one reason refuses share a row."""
+        """The table: verdict, library, algorithm, time, reason. Algorithms of a library that one reason refuses share a row.
+
+        Libraries that do not have the operation at all share the last one.
+        """
         found: list[tuple[str, str, str, str, str]] = []
+        lacking: dict[str, None] = {}
         for c in self.candidates:
+            if c.lacks:
+                lacking[c.library] = None
+                continue
             time = "" if c.seconds is None else _time(c.seconds)
             name = c.algorithm + (f" x{c.threads}" if c.threads and c.threads > 1 else "")
             reason = c.reason + (f" [{c.switch}]" if c.switch else "")
@@ -166,6 +185,9 @@ class Choice:
                     found[-1] = (*last[:2], f"{last[2]}, {name}", *last[3:])
                     continue
             found.append(row)
+        if lacking:
+            others = f"{len(lacking)} other{'' if len(lacking) == 1 else 's'}"
+            found.append(("refused", others, "", "", f"no {self.problem.op}: {', '.join(lacking)}"))
         return found
 
     def __repr__(self) -> str:

@@ -208,6 +208,8 @@ def _choose(
     if taken is not None:
         order = [taken, *(a for a in order if a is not taken)]
     chosen, kind = order[0], problem_class.of(problem, snapshot)
+    if record is None:
+        basis += ranking.made_with(chosen.library)
     choice = Choice(problem, chosen, [], basis, threads, level, dict(kind.told()[1]))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
     for a in order:
@@ -284,7 +286,7 @@ def able(
         elif library.concerns(type(problem), problem.op, problem.device):
             found += _listed_by(library, problem, _allowed(library, threads, snapshot), snapshot, refused, without)
         elif library.handlers:
-            refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}"))
+            refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}", lacks=True))
     return found
 
 
@@ -298,7 +300,7 @@ def _listed_by(
     able = []
     for found in algorithms_of(library, problem, threads):
         if isinstance(found, Refusal):
-            refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
+            refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch, lacks=found.lacks))
             continue
         reason, switch = _forbids(found, snapshot)
         if not reason:

@@ -14,7 +14,7 @@ from ..libraries.base import Algorithm
 from ..problems import Problem
 from .choice import Candidate
 
-__all__ = ["FINENESS", "as_asked", "node", "permitted", "requested", "spelled"]
+__all__ = ["FINENESS", "as_asked", "fineness", "node", "permitted", "requested", "spelled"]
 
 FINENESS = {"bf16": 0, "tf32": 1, "winograd": 1}  # anything else is finer
 _OP = {"matmul": "matmul", "attention": "matmul", "einsum": "matmul", "conv": "conv", "rnn": "rnn"}
@@ -83,3 +83,14 @@ def spelled(algorithm: Algorithm, governing: str) -> str:
     if algorithm.precision in FINENESS:
         return algorithm.precision + (" (emulated)" if "emulated" in algorithm.traits else "")
     return algorithm.precision or ("ieee" if governing else "")
+
+
+def fineness(key: str) -> int:
+    """Returns how finely an algorithm computes, as far as its name tells; by the scale of `FINENESS`.
+
+    Examples
+    --------
+    >>> fineness("onednn.nhwc_bf16@n"), fineness("emulated.tf32@1"), fineness("mkl.gemm@1")
+    (0, 1, 2)
+    """
+    return min(FINENESS.get(word, 2) for word in key.partition("@")[0].replace(".", "_").split("_"))

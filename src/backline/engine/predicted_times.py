@@ -1,33 +1,48 @@
 """Predicted times of algorithms for a Problem, from measured times of other shapes.
 
-They are predicted for each algorithm from the measured Problems of the same operation, dtype and shape class, the nearer in size
-the more, on logarithmic scales of work and time. The shipped rankings have the measurements; what was measured on this machine
-corrects them: an algorithm by its own times, one that was not measured here by the median difference of the others of its class.
+There are several sources: this machine, the ranking of its class of processors, those of other classes. A source is brought to
+the scale of the nearer ones by the ratios of what both measured. So a class without a ranking, one whose ranking has nothing near
+a Problem, and a machine that was calibrated for a minute are one case. What counts of a measurement is how much longer each
+algorithm took than the fastest beside it; it counts the more the nearer its sizes are. The order of algorithms is all that is
+asked for: `benchmarks/ranking_regret.py` tells how good it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..native.processor_class import ProcessorClass
 from ..problems import Place
 from . import ranking_files
+from .effective_precision import fineness
+from .ranking_files import Measured
 from .tuning import record_store
 
-__all__ = ["order_of", "predicted"]
+__all__ = ["nearest", "order_of"]
 
-Points = list[tuple[float, float]]  # log2 of the work, log2 of the microseconds; in order of work
+Times = Mapping[str, float]  # key of an algorithm -> log2 of its time over that of the fastest
 SHIPPED_ONLY = -1  # in the place of a generation of records
 
+# Distances are in doublings. Their weights had the least regret on measurements that were left out, of both shipped files.
+WIDTH = 1.5  # within which a measurement counts
+SIZES = 0.25  # the part that the sizes have in a distance, beside the work
+OTHER_LENGTH = 3.0  # what arrays of other dimensions add
+OTHER_SHAPE = 4.0  # what another class of shapes adds,
+OTHER_SOURCE = 2.0  # and a source that is not the nearest one
+NEAR = 3.0  # beyond which measurements of the next class of processors are asked for
+ABSENT = 1.0  # log2 of how much longer than the fastest an algorithm is taken to be where it was not worth measuring
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
-# one that is, and the reverse: MKL and BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured; they are used
-# only where a file of the same maker is missing. Of BLIS the reverse does not hold for its small vectors, so it is not assumed.
+# one that is, and the reverse: MKL and BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured. Of BLIS the
+# reverse does not hold for its small vectors, so it is not assumed. They count as much as so many measured ratios.
 AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
 TO_INTEL = {"mkl": 1 / 1.8}
-WIDTH = 2.0  # doublings of the work within which a measurement counts
-GROWTH = 2 / 3  # of the logarithm of a time with that of the work
+EXPECTED = 2.0
+HALVES = ("f16", "bf16")
 
 
 def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
@@ -36,112 +51,160 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     Parameters
     ----------
     place
-        Operation, dtype, shape class and work of the Problem.
+        Operation, dtype, shape class, work and sizes of the Problem.
     own
         Whether what was measured on this machine counts beside the shipped rankings.
     """
     generation = record_store.generation() if own else SHIPPED_ONLY
     # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
-    return _ordered(ranking_files.here(), place._replace(work=round(4 * place.work) / 4), generation)
+    rounded = place._replace(work=round(4 * place.work) / 4, sizes=tuple(round(2 * s) / 2 for s in place.sizes))
+    return _ordered(ranking_files.here(), rounded, generation)
 
 
 @lru_cache(maxsize=2048)
 def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
-    curves = _curves(here, *place[:3], generation)
-    times = {key: predicted(curve, place.work, key.endswith("@n")) for key, curve in curves.items()}
-    return tuple(sorted(times, key=times.__getitem__))
+    points, distances = _near(here, place, generation)
+    if points is None:
+        return ()
+    order = tuple(points.keys[i] for i in points.predicted(distances).argsort(kind="stable"))
+    return _same(order)
+
+
+@lru_cache(maxsize=1024)
+def _same(order: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the one tuple that stands for all equal ones: what is known of an order is looked up by its identity."""
+    return order
+
+
+def nearest(place: Place) -> tuple[ProcessorClass, str] | None:
+    """Returns the shipped measurement that is nearest to a Problem: whose it is, and its Problem's key; None without any."""
+    points, distances = _near(ranking_files.here(), place, SHIPPED_ONLY)
+    return None if points is None else points.origins[int(distances.argmin())]
+
+
+def _near(here: ProcessorClass, place: Place, generation: int) -> tuple[Points | None, Any]:
+    """Returns measurements and their distances: those of so many classes of processors that something near is among them."""
+    best: tuple[Points | None, Any] = None, None
+    # Other dtypes stand in where nobody measured this one, but not for 16-bit floats: few libraries have kernels for them.
+    for dtype in (place.dtype, "") if place.dtype not in HALVES else (place.dtype,):
+        for classes in range(1, len(ranking_files.nearest_classes(here)) + 1):
+            points = _points(here, place.op, dtype, generation, classes)
+            if points is not None:
+                best = points, points.distances(place)
+                if best[1].min() <= NEAR:
+                    return best
+        if best[0] is not None:
+            return best
+    return best
+
+
+class Points:
+    """Measurements of one operation and dtype, as arrays."""
+
+    def __init__(self, found: list[tuple[Measured, float, Times]], keys: tuple[str, ...], origins: list[Any]) -> None:
+        self.keys, self.origins = keys, origins
+        self.work = np.array([m.place.work for m, _, _ in found])
+        self.far = np.array([far for _, far, _ in found])
+        self.logs = np.array([[logs.get(key, ABSENT) for key in keys] for _, _, logs in found])
+        self.classes = np.array([m.place.shape_class for m, _, _ in found])
+        lengths: dict[int, list[int]] = {}
+        for i, (m, _, _) in enumerate(found):
+            lengths.setdefault(len(m.place.sizes), []).append(i)
+        self.sizes = {n: (np.array(at), np.array([found[i][0].place.sizes for i in at])) for n, at in lengths.items()}
+
+    def distances(self, place: Place) -> Any:
+        """Returns how far each measurement is from a Problem."""
+        work = np.abs(self.work - place.work)
+        apart = work + OTHER_LENGTH
+        if len(place.sizes) in self.sizes:
+            at, sizes = self.sizes[len(place.sizes)]
+            apart[at] = np.abs(sizes - place.sizes).sum(axis=1) / math.sqrt(max(len(place.sizes), 1)) if place.sizes else work[at]
+        other = np.where(self.classes == place.shape_class, 0.0, OTHER_SHAPE)
+        return self.far + other + (1 - SIZES) * work + SIZES * apart
+
+    def predicted(self, distances: Any) -> Any:
+        """Returns log2 of the time of each key over that of the fastest: the mean over all, the nearer counting more."""
+        weights = np.exp((distances.min() - distances) / WIDTH)
+        return weights @ self.logs / weights.sum()
 
 
 @lru_cache(maxsize=512)
-def _curves(here: ProcessorClass, op: str, dtype: str, kind: str, generation: int) -> Mapping[str, Points]:
-    """Returns the points of each algorithm."""
-    processors, entries = ranking_files.entries(here, op, dtype, kind)
-    points: dict[str, list[tuple[float, float]]] = {}
-    for entry in entries:
-        for key, time in zip(entry["order"], entry["microseconds"], strict=True):
-            points.setdefault(key, []).append((entry["size"], math.log2(max(time, 0.01)) + _away(key, processors, here)))
-    curves = {key: averaged(found) for key, found in points.items()}
-    own = {} if generation == SHIPPED_ONLY else record_store.points(op, dtype, kind)
-    return corrected(curves, {key: averaged(found) for key, found in own.items()}) if own else curves
+def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes: int) -> Points | None:
+    """Returns what is known of an operation: records of this machine, and the rankings of so many classes; None without any."""
+    found: list[tuple[Measured, float, Times]] = []
+    origins: list[Any] = []
+    known: dict[str, Times] = {}  # key of a Problem -> its times, from the nearer sources
+    own = [] if generation == SHIPPED_ONLY else [Measured(*m) for m in record_store.measured(op, dtype)]
+    if own:
+        shipped = _points(here, op, dtype, SHIPPED_ONLY, classes)
+        for m in own:
+            logs = _completed(_over_best(m.times), m.place, shipped)
+            found.append((m, 0.0, logs))
+            origins.append(None)
+            known[m.key] = logs
+    for processors in ranking_files.nearest_classes(here)[:classes]:
+        listed = [m for m in ranking_files.measured(processors, op) if not dtype or m.place.dtype == dtype]
+        logs_of = {m.key: _over_best(m.times) for m in listed}
+        ratio = _ratios(logs_of, known, _expected(here, processors))
+        far = OTHER_SOURCE if known else 0.0
+        for m in listed:
+            logs = {key: log + ratio(key) for key, log in logs_of[m.key].items()}
+            found.append((m, far, logs))
+            origins.append((processors, m.key))
+        known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
+    if not found:
+        return None
+    keys = tuple(sorted({key for _, _, logs in found for key in logs}))
+    return Points(found, keys, origins)
 
 
-def averaged(points: Points) -> Points:
-    """Sorts points by size; several of one size, which are other shapes of one class, become their mean.
-
-    Examples
-    --------
-    >>> averaged([(12.0, 3.0), (10.0, 1.0), (12.0, 5.0)])
-    [(10.0, 1.0), (12.0, 4.0)]
-    """
-    sizes: dict[float, list[float]] = {}
-    for size, log in points:
-        sizes.setdefault(size, []).append(log)
-    return sorted((size, sum(logs) / len(logs)) for size, logs in sizes.items())
+def _over_best(times: Times) -> dict[str, float]:
+    """Returns log2 of times over the least of those that do not reduce the precision of their inputs."""
+    least = min((t for key, t in times.items() if fineness(key) == 2), default=0.0) or min(times.values())
+    return {key: math.log2(max(t, 1e-9) / max(least, 1e-9)) for key, t in times.items()}
 
 
-def corrected(curves: Mapping[str, Points], own: Mapping[str, Points]) -> dict[str, Points]:
-    """Returns the points of a ranking, corrected by points that were measured on this machine, which join them.
-
-    Examples
-    --------
-    >>> corrected({"a": [(10.0, 1.0)], "b": [(10.0, 2.0)]}, {"a": [(13.0, 5.0)]})
-    {'a': [(10.0, 3.0), (13.0, 5.0)], 'b': [(10.0, 4.0)]}
-    """
-    offsets = {
-        key: [(size, log - predicted(curves[key], size)) for size, log in points] for key, points in own.items() if key in curves
-    }
-    every = sorted(offset for points in offsets.values() for _, offset in points)
-    usual = every[len(every) // 2] if every else 0.0
-    result = {key: points for key, points in own.items() if key not in curves}
-    for key, curve in curves.items():
-        mine = dict(own.get(key, ()))
-        by = offsets.get(key) or [(0.0, usual)]
-        shifted = [(size, log + _nearest(by, size)) for size, log in curve if size not in mine]
-        result[key] = sorted([*shifted, *mine.items()])
-    return result
+def _completed(logs: dict[str, float], place: Place, shipped: Points | None) -> Times:
+    """Returns the times of a record with those of the algorithms that it lacks, as the rankings predict them."""
+    if shipped is None:
+        return logs
+    expected = dict(zip(shipped.keys, shipped.predicted(shipped.distances(place)), strict=True))
+    shifts = sorted(log - expected[key] for key, log in logs.items() if key in expected)
+    shift = shifts[len(shifts) // 2] if shifts else 0.0
+    return {**{key: log + shift for key, log in expected.items()}, **logs}
 
 
-def _nearest(points: Points, size: float) -> float:
-    """Returns the value of the point that is nearest to a size."""
-    return min(points, key=lambda point: abs(point[0] - size))[1]
+class _Ratios(NamedTuple):
+    """log2 of the ratios by which the times of a source are to be multiplied, by library and by one thread or all."""
+
+    measured: dict[str, list[float]]
+    expected: dict[str, float]
+
+    def __call__(self, key: str) -> float:
+        ratios = self.measured.get(_group(key), ())
+        return (sum(ratios) + EXPECTED * self.expected.get(key.partition(".")[0], 0.0)) / (len(ratios) + EXPECTED)
 
 
-def _away(key: str, measured: ProcessorClass | None, here: ProcessorClass) -> float:
-    """Returns log2 of the expected ratio of an algorithm's time here to that where it was measured, by the processors' makers."""
-    if measured is None or (here.maker == "intel") == (measured.maker == "intel"):
-        return 0.0
-    factors = TO_INTEL if here.maker == "intel" else AWAY_FROM_INTEL
-    return math.log2(factors.get(key.partition(".")[0], 1.0))
+def _group(key: str) -> str:
+    return key.partition(".")[0] + key[-2:]
 
 
-def predicted(points: Points, size: float, threaded: bool = False) -> float:
-    """Returns log2 of the microseconds at a size: the mean of what each point tells, the nearer ones counting more.
+def _ratios(times: Mapping[str, Times], known: Mapping[str, Times], expected: dict[str, float]) -> _Ratios:
+    """Returns the ratios that bring times to the scale of what nearer sources have of the same Problems."""
+    if not known and not expected:
+        return _Ratios({}, {})
+    found: dict[str, list[float]] = {}
+    for problem in times.keys() & known.keys():
+        here = known[problem]
+        for key, log in times[problem].items():
+            if key in here:
+                found.setdefault(_group(key), []).append(here[key] - log)
+    return _Ratios(found, expected)
 
-    A point tells its own time, grown with two thirds of the work: small problems grow more slowly than the work, and what matters
-    is the order of algorithms, which all grow alike. Of interpolation, the nearest point and this mean, the mean had the
-    least regret on shapes that were not measured (benchmarks/ranking_regret.py).
 
-    Parameters
-    ----------
-    points
-        Of one algorithm, in order of size.
-    size
-        log2 of the work.
-    threaded
-        Whether it runs on all threads: below its points its time stays, for threads have their cost, and an algorithm that was
-        not measured on small problems may not even be there for them.
-
-    Examples
-    --------
-    >>> predicted([(10.0, 0.0)], 13.0), predicted([(10.0, 0.0)], 7.0), predicted([(10.0, 0.0)], 7.0, threaded=True)
-    (2.0, -2.0, 0.0)
-    >>> round(predicted([(10.0, 0.0), (20.0, 5.0)], 15.0), 6)
-    2.5
-    """
-    total = weights = 0.0
-    for at, log in points:
-        weight = math.exp(-abs(at - size) / WIDTH)
-        total += weight * (log + GROWTH * (size - at))
-        weights += weight
-    least = points[0][1] if threaded and size < points[0][0] else -math.inf
-    return max(total / weights, least)
+def _expected(here: ProcessorClass, measured: ProcessorClass) -> dict[str, float]:
+    """Returns log2 of the ratios of libraries' times here to those on the processor that was measured, by their makers alone."""
+    if (here.maker == "intel") == (measured.maker == "intel"):
+        return {}
+    factors: Iterable[tuple[str, float]] = (TO_INTEL if here.maker == "intel" else AWAY_FROM_INTEL).items()
+    return {library: math.log2(factor) for library, factor in factors}

@@ -25,7 +25,7 @@ MOST = 256  # classes that are kept; beyond, all are found anew
 # Families in which no switch but a preference says in which order algorithms are tried: not attention and what is made of it.
 BY_RANK = ("conv", "fft", "linalg", "matmul", "neural")
 
-Bound = tuple[bool, int, bool, int, int]
+Bound = tuple[bool, int, int, int, int]
 Told = tuple[dict[str, Candidate], dict[str, tuple[str, str]]]
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from .. import libraries
 from ..libraries.base import BORROWED, Algorithm
-from ..problems import Problem
+from ..problems import Place, Problem
 from ..problems.op_registry import composites
-from .effective_precision import FINENESS
+from .effective_precision import fineness
 
-__all__ = ["LARGE", "compiles", "describe", "fineness", "may_lead", "order_of", "place", "report", "sooner", "sort"]
+__all__ = ["LARGE", "compiles", "describe", "fineness", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
@@ -24,6 +25,7 @@ STAND_INS = {
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
+GENERAL = ("scipy", "numpy")  # come after all others there, for they run what they have on what threads they like
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 
 
@@ -33,9 +35,12 @@ def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
 
     if problem.device != "cpu":
         return ()
-    # What a library computes as a whole is ranked as the first of its parts is.
-    place = problem.place()
-    return predicted_times.order_of(place._replace(op=next(iter(composites.get(place.op, ())), place.op)), own)
+    return predicted_times.order_of(_part(problem.place()), own)
+
+
+def _part(place: Place) -> Place:
+    """Returns the place by which a Problem is ranked: what a library computes as a whole as the first of its parts is."""
+    return place._replace(op=next(iter(composites.get(place.op, ())), place.op))
 
 
 def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = (), own: bool = True) -> list[Algorithm]:
@@ -54,24 +59,24 @@ def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] 
     return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, place(a, order, large, packs)))
 
 
-def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> tuple[int, bool, int]:
+def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> tuple[int, int, int]:
     """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
     key = STAND_INS.get(a.key, a.key)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     # Kernels compiled for the shape exist on some processors only, where little comes near them: first where none was measured.
     leads = a.library == packs or "half math" in a.traits or (a.name == "jit" and key not in order)
     known = -1 if leads else order.index(key) if key in order else len(order)
-    return known, not a.scaled and large, _place(a.library)
+    return known, 2 if a.library in GENERAL else int(not a.scaled and large), _place(a.library)
 
 
-def may_lead(library: str, order: Sequence[str], left_out: Collection[str], compiles: bool) -> tuple[int, bool, int]:
+def may_lead(library: str, order: Sequence[str], left_out: Collection[str], compiles: bool) -> tuple[int, int, int]:
     """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
 
     What a library has is not known before it is asked: one that the order does not name is taken to have what comes first of all
     that is not named.
     """
     named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
-    return -1 if compiles and library == "mkl" else named, False, _place(library)
+    return -1 if compiles and library == "mkl" else named, 2 if library in GENERAL else 0, _place(library)
 
 
 def _place(library: str) -> int:
@@ -87,23 +92,12 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     left_out = () if reduced else [key for key in order if fineness(key) < 2]
     compiles_here = chosen.name != "jit" and compiles(problem, order)
 
-    def best(name: str) -> tuple[int, bool, int]:
-        return (-1, False, _place(name)) if name == packs else may_lead(name, order, left_out, compiles_here)
+    def best(name: str) -> tuple[int, int, int]:
+        return (-1, 0, _place(name)) if name == packs else may_lead(name, order, left_out, compiles_here)
 
     first = min(names, key=best)
     taken = place(chosen, order, problem.flops >= LARGE, packs)
     return first if BORROWED in chosen.traits or best(first) < taken else ""
-
-
-def fineness(key: str) -> int:
-    """Returns how finely an algorithm computes, as far as its name tells; by the scale of `effective_precision.FINENESS`.
-
-    Examples
-    --------
-    >>> fineness("onednn.nhwc_bf16@n"), fineness("emulated.tf32@1"), fineness("mkl.gemm@1")
-    (0, 1, 2)
-    """
-    return min(FINENESS.get(word, 2) for word in key.partition("@")[0].replace(".", "_").split("_"))
 
 
 def _packs(problem: Problem) -> str:
@@ -127,23 +121,31 @@ def compiles(problem: Any, order: Sequence[str]) -> bool:
 
 def describe(problem: Problem, own: bool = True) -> str:
     """Returns the origin of the order that `sort` makes, in words."""
-    from . import ranking_files
+    from . import predicted_times, ranking_files
     from .tuning import record_store
 
-    processors, entries, mine = None, list[dict[str, Any]](), 0
+    if problem.device != "cpu":
+        return "order of the libraries (the shipped ranking has no entry for this operation)"
     machine, place = ranking_files.here(), problem.place()
-    if problem.device == "cpu":
-        mine = record_store.count(*place[:3]) if own else 0
-        processors, entries = ranking_files.entries(machine, *place[:3])
+    mine = record_store.count(*place[:3]) if own else 0
     here = f"{mine} problem{'' if mine == 1 else 's'} like it measured on this machine"
-    if processors is None:
+    found = predicted_times.nearest(_part(place))
+    if found is None:
         return here if mine else "order of the libraries (the shipped ranking has no entry for this operation)"
-    nearest = min(entries, key=lambda e: abs(e["size"] - place.work))["example"]
+    processors, nearest = found
     cpu = ranking_files.provenance(processors)["cpu"]
     text = f"shipped ranking {processors}, nearest entry {nearest} (measured on another machine: {cpu})"
     if mine:
         return f"{here}; for the rest the {text}"
     return text if processors == machine else f"{text}; none was made for {machine}, this machine"
+
+
+def made_with(library: str) -> str:
+    """Returns words that say with which release of a library the ranking was made; empty if with the one that is here."""
+    from . import ranking_files
+
+    here, measured = libraries.get(library).version(), ranking_files.shipped().provenance.get("libraries", {}).get(library)
+    return f"; made with {library} {measured}, and {here} is here" if here and measured and here != measured else ""
 
 
 def report() -> dict[str, Any]:
@@ -152,8 +154,9 @@ def report() -> dict[str, Any]:
     from .tuning import record_store
 
     found = ranking_files.shipped()
+    mine = [r for r in record_store.every() if r.place]
     return {
         "class": str(ranking_files.here()), "shipped for": str(found.processors), "measured on": found.provenance["cpu"],
         "cores": found.provenance["cores"], "date": found.provenance["date"], "entries": len(found.entries),
-        "measured here": sum(bool(r.place) for r in record_store.every()),
+        "measured here": sum(not r.disturbed for r in mine), "measured on a busy machine": sum(bool(r.disturbed) for r in mine),
     }  # fmt: skip

@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..native.processor_class import ProcessorClass, nearest_first, this_class
+from ..problems import Place, sizes_in
 from .tuning.record import RENAMED, current_key
 
-__all__ = ["Ranking", "entries", "file_name", "here", "provenance", "shipped"]
+__all__ = ["Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped"]
 
 FOLDER = os.path.join(os.path.dirname(__file__), "rankings")
 
@@ -82,18 +83,41 @@ def shipped() -> Ranking:
     return _read(_nearest(here())[0])
 
 
-def entries(here: ProcessorClass, op: str, dtype: str, kind: str) -> tuple[ProcessorClass | None, list[dict[str, Any]]]:
-    """Returns the entries for an operation, dtype and shape class, and whose they are.
+class Measured(NamedTuple):
+    """The times of one Problem.
 
-    They come from the nearest class that measured the dtype; where none did, other dtypes of the nearest class stand in.
+    Attributes
+    ----------
+    key : str
+        The Problem's.
+    place : Place
+        Where it stands among others.
+    times : dict
+        Key of an algorithm -> its time, in a unit that all share.
     """
-    for processors in _nearest(here):
-        if found := [e for e in _read(processors).entries if (e["op"], e["class"], e["dtype"]) == (op, kind, dtype)]:
-            return processors, found
-    for processors in _nearest(here):
-        if found := [e for e in _read(processors).entries if (e["op"], e["class"]) == (op, kind)]:
-            return processors, found
-    return None, []
+
+    key: str
+    place: Place
+    times: dict[str, float]
+
+
+def nearest_classes(here: ProcessorClass) -> tuple[ProcessorClass, ...]:
+    """Returns the classes that there are rankings of, the nearest first."""
+    return _nearest(here)
+
+
+@lru_cache(maxsize=256)
+def measured(processors: ProcessorClass, op: str) -> tuple[Measured, ...]:
+    """Returns what a class's ranking has of an operation."""
+    return tuple(
+        Measured(
+            e["example"],
+            Place(op, e["dtype"], e["class"], e["size"], sizes_in(e["example"])),
+            dict(zip(e["order"], e["microseconds"], strict=True)),
+        )
+        for e in _read(processors).entries
+        if e["op"] == op and e["order"]
+    )
 
 
 def provenance(processors: ProcessorClass) -> dict[str, Any]:

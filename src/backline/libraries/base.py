@@ -81,12 +81,23 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason for which a library, or one of its algorithms, is not a candidate."""
+    """The reason for which a library, or one of its algorithms, is not a candidate.
+
+    Attributes
+    ----------
+    library, name, reason
+        Library, algorithm or "", and why.
+    switch
+        The switch that would change it, if one would.
+    lacks
+        Whether the library does not have the operation at all, whatever the shapes and dtypes.
+    """
 
     library: str
     name: str
     reason: str
     switch: str = ""
+    lacks: bool = False
 
 
 def failure(plan: Any, message: str, *, cause: str = "", error: type[LibraryFailed] = LibraryFailed) -> LibraryFailed:
@@ -279,7 +290,7 @@ class Library(Availability):
         if not self.available():
             return iter((Refusal(self.name, "", f"not available: {self.reason()}"),))
         if handler is None:
-            return iter((Refusal(self.name, "", f"{self.title} has no {problem.op}"),))
+            return iter((Refusal(self.name, "", f"{self.title} has no {problem.op}", lacks=True),))
         return iter(handler.algorithms(self.context(planner), problem, threads if self.threaded else 1))
 
     def prepare(self, problem: Problem, algorithm: Algorithm, planner: Planner = NULL_PLANNER) -> Any:

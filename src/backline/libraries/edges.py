@@ -13,7 +13,7 @@ from ..problems import Problem
 from ..problems.conv_problem import ConvProblem
 from ..problems.fft_problem import FftProblem, largest_factor
 from ..problems.linalg_problem import LinalgProblem
-from ..problems.matmul_problem import MatmulProblem
+from ..problems.matmul_problem import MatmulProblem, ProductProblem
 
 __all__ = ["EDGES", "edge"]
 
@@ -34,6 +34,13 @@ def edge(predicate: Callable[[_P], bool]) -> Callable[[_P], bool]:
 def terms_not_in_fours(p: MatmulProblem) -> bool:
     """The inner dimension of the product is not divisible by 4."""
     return p.k % 4 != 0
+
+
+@edge
+def row_with_gaps(p: ProductProblem) -> bool:
+    """The first operand has one row, and the elements of the row do not lie side by side."""
+    row = p.get("a")
+    return row is not None and p.m == 1 and p.k > 1 and row.strides[-1] != row.dtype.itemsize
 
 
 # Linear algebra ---------------------------------------------------------------------------------------------------------------

@@ -102,6 +102,29 @@ TABLE: tuple[Erratum, ...] = (
         "with AVX2. Release 3.2 was run on shapes of that issue on AMD Zen 4 in 2026-11 and was right.",
     ),
     Erratum(
+        id="onednn-row-with-gaps",
+        library="onednn",
+        operations=("matmul", "linear"),
+        dtypes=("f32", "bf16"),
+        since="3.3",
+        isa="avx512",
+        edge="row-with-gaps",
+        condition="product of one row whose elements do not lie side by side, such as a column of a matrix, transposed",
+        evidence="oneDNN 3.6.2 (the file in paddlepaddle 3.3.1), Intel Xeon with AMX, its kernels for AVX-512 and AMX, 2026-11: "
+        "wrong in 24 of 24 such products of float32 and bfloat16, such as float32 (1, 16) with strides of 16 and 4 bytes times "
+        "(16, 33); right with AVX2. Release 3.2 is right in all of them.",
+    ),
+    _amx(
+        id="onednn-amx-transpose-reduced",
+        operations=("conv_transpose",),
+        algorithm="nhwc_bf16",
+        since="3.3",
+        condition="transposed convolution of float32 that AMX computes in bfloat16",
+        evidence="oneDNN 3.6.2 (the file in paddlepaddle 3.3.1), Intel Xeon with AMX, 2026-11: relative errors of 0.1 to 0.4 "
+        "with a bias, such as conv_transpose1d of input (2, 4, 5), weight (4, 4, 3), bias, stride=2. Right with its kernels for "
+        "AVX-512, and in release 3.2.",
+    ),
+    Erratum(
         id="mkl-jit-reads-past-end",
         library="mkl",
         operations=("matmul",),

@@ -7,6 +7,7 @@ which library will run it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +19,10 @@ import numpy as np
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
 
-__all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short"]
+__all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short", "sizes_in"]
+
+_SHAPES = re.compile(r" (\d[\dx]*)(?=[ :]|$)")
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -77,7 +81,7 @@ def operand(role: str, array: np.ndarray[Any, Any]) -> Operand:
 
 
 class Place(NamedTuple):
-    """The facts that times are predicted by: those of the Problems of one operation, dtype and shape class by their work alone.
+    """The facts that times are predicted by.
 
     Attributes
     ----------
@@ -85,15 +89,18 @@ class Place(NamedTuple):
         Operation, short name of the dtype, class of the shape.
     work : float
         log2 of the floating-point operations; 0 for less than one.
+    sizes : tuple of float
+        log2 of the sizes of the arrays, as the key of the Problem lists them.
     """
 
     op: str
     dtype: str
     shape_class: str
     work: float
+    sizes: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        """Returns the place as tuning records hold it."""
+        """Returns the place as tuning records hold it, beside the key, which has the sizes."""
         return f"{self.op}|{self.dtype}|{self.shape_class}|{self.work:.2f}"
 
     @classmethod
@@ -107,6 +114,17 @@ class Place(NamedTuple):
         """
         op, dtype, shape_class, work = text.split("|")
         return cls(op, dtype, shape_class, float(work))
+
+
+def sizes_in(key: str) -> tuple[float, ...]:
+    """Returns log2 of the sizes of the arrays in the key of a Problem.
+
+    Examples
+    --------
+    >>> sizes_in("matmul f32 64x32 32x16:F alpha=2")
+    (6.0, 5.0, 5.0, 4.0)
+    """
+    return tuple(log2(int(n) or 1) for shape in _SHAPES.findall(key) for n in shape.split("x"))
 
 
 @dataclass(frozen=True)
@@ -211,7 +229,7 @@ class Problem:
 
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
-        return Place(self.op, short(self.dtype), self.shape_class(), log2(max(self.flops, 1.0)))
+        return Place(self.op, short(self.dtype), self.shape_class(), log2(max(self.flops, 1.0)), sizes_in(self.key))
 
     @cached_property
     def summands(self) -> int:

@@ -5,7 +5,6 @@ What is read is data and is checked; a file that is damaged or not ours is named
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -16,7 +15,7 @@ from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
 from ...native.whole_file import write_whole
-from ...problems import Place, Problem
+from ...problems import Place, Problem, sizes_in
 from ...switches.provenance import steps_out
 from .. import plan_caches
 from . import database
@@ -25,7 +24,7 @@ from .record import SCHEMA, TuningRecord, parse
 
 __all__ = [
     "SCHEMA", "TuningRecord", "arrange", "count", "empty", "every", "export", "find", "find_key", "generation", "import_from",
-    "keep", "keep_all", "path", "points", "reload", "report", "reset", "sooner", "tried", "winner",
+    "keep", "keep_all", "measured", "path", "reload", "report", "reset", "sooner", "tried", "winner",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -49,7 +48,7 @@ class _Store:
         self.other_machines = 0
         self.trimmed: dict[tuple[Key, tuple[str, ...]], TuningRecord] = {}
         self.tried: dict[Key, set[str]] = {}  # algorithms that this process has measured, or tried to
-        self.places: dict[tuple[str, str, str], list[tuple[float, TuningRecord]]] | None = None
+        self.places: dict[tuple[str, str], list[tuple[Place, TuningRecord]]] | None = None
 
 
 _store = _Store()
@@ -188,38 +187,38 @@ def winner(record: TuningRecord, algorithms: Sequence[Algorithm]) -> str:
     return arrange(timed, record, home)[0].key if timed else ""
 
 
-def _placed(op: str, dtype: str, kind: str) -> list[tuple[float, TuningRecord]]:
-    """Returns the records of a class of Problems, each with log2 of its work; not those of a busy machine."""
+def _placed(op: str, dtype: str) -> list[tuple[Place, TuningRecord]]:
+    """Returns the records of an operation and dtype, each with its place; not those of a busy machine."""
     known = _store.records if _store.records is not None else _load()
     if _store.places is None:
-        places: dict[tuple[str, str, str], list[tuple[float, TuningRecord]]] = {}
+        places: dict[tuple[str, str], list[tuple[Place, TuningRecord]]] = {}
         for record in known.values():
             current = find_key(record.key, record.threads)
             if current is not None and current.place and not current.disturbed:
                 place = Place.parse(current.place)
-                places.setdefault(place[:3], []).append((place.work, current))
+                places.setdefault(place[:2], []).append((place, current))
         _store.places = places
-    return _store.places.get((op, dtype, kind), [])
+    return _store.places.get((op, dtype), [])
 
 
 def count(op: str, dtype: str, kind: str) -> int:
-    """Returns how many Problems of a class there are records of."""
-    return len({record.key for _, record in _placed(op, dtype, kind)})
+    """Returns how many Problems of an operation, dtype and shape class there are records of."""
+    return len({record.key for place, record in _placed(op, dtype) if place.shape_class == kind})
 
 
-def points(op: str, dtype: str, kind: str) -> dict[str, list[tuple[float, float]]]:
-    """Returns what the records say of a class of Problems: for each algorithm log2 of the work and of the microseconds.
+def measured(op: str, dtype: str) -> list[tuple[str, Place, dict[str, float]]]:
+    """Returns what the records say of an operation and dtype: Problem's key, place, and microseconds of each algorithm.
 
-    Times on all threads come from the records with the most threads.
+    Times on all threads come from the records with the most threads, and so do all of a Problem that has several records.
     """
-    found = _placed(op, dtype, kind)
+    found = _placed(op, dtype)
     most = max((record.threads for _, record in found), default=0)
-    result: dict[str, list[tuple[float, float]]] = {}
-    for size, record in found:
-        for key, seconds in record.medians.items():
-            if record.threads == most or key.endswith("@1"):
-                result.setdefault(key, []).append((size, math.log2(seconds * 1e6)))
-    return result
+    result: dict[str, tuple[str, Place, dict[str, float]]] = {}
+    for place, record in sorted(found, key=lambda pair: pair[1].threads):
+        times = {k: s * 1e6 for k, s in record.medians.items() if record.threads == most or k.endswith("@1")}
+        if times:
+            result[record.key] = record.key, place._replace(sizes=sizes_in(record.key)), times
+    return list(result.values())
 
 
 def tried(problem: Problem, threads: int) -> set[str]:

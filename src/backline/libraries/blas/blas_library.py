@@ -62,7 +62,7 @@ def _prepare_linear(library: BlasLibrary, problem: LinearProblem, algorithm: Alg
 
 def _linalg_algorithms(library: BlasLibrary, problem: LinalgProblem, threads: int) -> Listed:
     if not library.has_lapack and problem.op != "linalg.solve_triangular":  # which every BLAS has
-        return (Refusal(library.name, "", f"{library.title} has no {problem.op}"),)
+        return (Refusal(library.name, "", f"{library.title} has no {problem.op}", lacks=True),)
     return _empty(library, problem) or linalg_algorithms(library.blas, problem, threads)
 
 

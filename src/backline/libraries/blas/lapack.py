@@ -69,7 +69,7 @@ class _Writer(Indefinite, Results):
 def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Every way of this LAPACK for an operation."""
     if problem.op not in ROUTINES:
-        yield Refusal(blas.name, "", f"it has no {problem.op}")
+        yield Refusal(blas.name, "", f"it has no {problem.op}", lacks=True)
         return
     if name_of(problem.dtype) not in LETTER:
         yield Refusal(blas.name, "", f"LAPACK has no {problem.dtype.name}")

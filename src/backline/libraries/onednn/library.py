@@ -36,6 +36,9 @@ from .primitives import Engine
 __all__ = ["OneDNN"]
 
 OLDEST, NEWEST = (3, 2), (3, 99)
+NO_THREADS = "which takes no thread count for one call"
+# Not just an installation: the wheel `onednn` writes its file over that of `onednn-cpu-gomp`, which pip then takes for installed.
+REINSTALL = "pip install --force-reinstall --no-deps onednn-cpu-gomp brings a build on OpenMP"
 # One product on one thread, and one that all threads take part in: a wrong OpenMP runtime gives wrong numbers in silence.
 ONES = (64, 256)
 
@@ -102,7 +105,7 @@ class OneDNN(FileLibrary):
         assert path is not None
         try:
             if finding.info is not None and any(name.startswith("libsycl") for name in finding.info.needed):
-                return f"{path} is built on SYCL; {self.how_to_get} has a build on OpenMP"
+                return f"{path} is built on SYCL, {NO_THREADS}; {REINSTALL}"
             proof = prove_by_class(self.name, path, _threads())
             if proof.reason:
                 return proof.reason
@@ -136,7 +139,7 @@ class OneDNN(FileLibrary):
         known = {int(r): r.name for r in abi.Runtime}
         if runtime not in (abi.Runtime.OPENMP, abi.Runtime.SEQUENTIAL):
             built = known.get(runtime, f"runtime {runtime}")
-            raise RuntimeError(f"{path} is oneDNN {version} built on {built}, which takes no thread count for one call")
+            raise RuntimeError(f"{path} is oneDNN {version} built on {built}, {NO_THREADS}; {REINSTALL}")
         thread_guard, pool = None, ""
         if runtime == abi.Runtime.OPENMP:
             setter = native.address("omp_set_num_threads")

@@ -32,7 +32,7 @@ def algorithms(p: NeuralProblem) -> Iterator[Algorithm | Refusal]:
     if p.dtype.name not in DTYPES and not (p.op in INTEGERS and p.dtype.kind in "iu"):
         yield Refusal("numpy", p.op, f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}")
     elif p.op not in OPERATIONS:
-        yield Refusal("numpy", p.op, f"NumPy has no {p.op}")
+        yield Refusal("numpy", p.op, f"NumPy has no {p.op}", lacks=True)
     else:
         note = "computed in float64 and rounded" if p.dtype == np.float32 and not p.op.startswith(("relu", "max_pool")) else ""
         yield Algorithm(library="numpy", name="loops", level="threads", basis="construction", note=note)

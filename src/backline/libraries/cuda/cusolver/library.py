@@ -36,7 +36,7 @@ PREFERENCE = "cuda.preferred_linalg_library"
 def listed(problem: LinalgProblem, version: Version, preference: str) -> Iterator[Algorithm | Refusal]:
     """Lists cuSOLVER's Refusals and Algorithms for a Problem: the rules' choice first, then Algorithms to compare it with."""
     if problem.op not in OPERATIONS:
-        yield Refusal("cusolver", "", f"it has no {problem.op}")
+        yield Refusal("cusolver", "", f"it has no {problem.op}", lacks=True)
         return
     for name, reason in refusals(problem, version):
         yield Refusal("cusolver", name, reason)
