@@ -18,6 +18,7 @@ from ...problems.dtypes import HALVES
 from ...problems.matmul_problem import MatmulProblem, View
 from ...problems.names import name_of
 from ..base import Algorithm, Refusal
+from .dot_in_parts import can_be_divided, dot_in_parts
 
 __all__ = ["LETTER", "BlasTraits", "matmul_algorithms", "prepare_matmul"]
 
@@ -94,6 +95,11 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     precision = "f32 accumulation" if half else ""
     vector = not half and (problem.m == 1 or problem.n == 1)
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
+        if threads > 1 and blas.pool and can_be_divided(problem):
+            yield Algorithm(
+                library=blas.name, name="dot_split", threads=threads, scaled=True, level="threads", basis="construction",
+                pool=blas.pool, note="parts of a fixed size divided among the threads, and their sums added up",
+            )  # fmt: skip
         yield Algorithm(library=blas.name, name="dot", level="threads", basis="construction")
         return
     names = ["gemv"] if vector else []
@@ -193,7 +199,7 @@ def prepare_matmul(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> 
     """The PreparedCall of an Algorithm that `matmul_algorithms` listed."""
     b = Builder(p, blas.native.int_size)
     product = _Product(blas, p, b)
-    if algorithm.name in ("gemm_split", "gemv_slabs"):
+    if algorithm.name in ("gemm_split", "gemv_slabs", "dot_split"):
         count = getattr(product, algorithm.name)(algorithm.threads)
         return b.plan(
             product.result, count=count, threads=algorithm.threads, thread_guard=blas.thread_guard, guard_threads=1,
@@ -349,6 +355,13 @@ class _Product:
         self.b.copy((1, length), source, (0, step), target, (0, self.size), self.size)
         return target, 1
 
+    def dot_split(self, threads: int) -> int:
+        dot_in_parts(self.b, self.p, self.dot_function(), self.result, threads)
+        return 1
+
+    def dot_function(self) -> int:
+        return self.function("dot" if self.compute.kind != "c" else "dotc_sub" if self.p.parameter("conj") else "dotu_sub")
+
     def dot(self) -> None:
         p = self.p
         av, bv = p.views.get("a"), p.views.get("b")
@@ -356,12 +369,9 @@ class _Product:
         a, inca = self.vector("a", av, av.stride1, p.k)
         bb, incb = self.vector("b", bv, bv.stride0, p.k)
         if self.compute.kind == "c":
-            name = "dotc_sub" if p.parameter("conj") else "dotu_sub"
-            self.b.call(self.function(name), [p.k, a, inca, bb, incb, self.result])
+            self.b.call(self.dot_function(), [p.k, a, inca, bb, incb, self.result])
         else:
-            self.b.call(
-                self.function("dot"), [p.k, a, inca, bb, incb], returns=1 if self.size == 4 else 2, to=self.result
-            )
+            self.b.call(self.dot_function(), [p.k, a, inca, bb, incb], returns=1 if self.size == 4 else 2, to=self.result)
 
     def batched(self) -> None:
         p = self.p

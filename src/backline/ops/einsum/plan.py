@@ -15,6 +15,7 @@ import numpy as np
 from ... import _core, switches
 from ...errors import NoKernel
 from ...libraries.base import PythonPlan
+from ...libraries.reference.reference_einsum import kind_of
 from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem
@@ -104,10 +105,36 @@ class Contraction(StepWriter):
 
         self.result = self._add(zeros) if self.out is None else self._add(fill, self.out)
 
+    def _in_one_loop(self, terms: list[Term]) -> bool:
+        """Take the sum as one compiled loop over the arrays of the call, if it is no product of matrices and there is such a loop."""
+        p = self.problem
+        if self.dtype != p.dtype or len(terms) > 2 or not self._elementwise(*terms):
+            return False
+        try:
+            made = self.make(replace(p, parameters=(("equation", p.parameter("equation")),)))
+        except NoKernel:
+            return False
+        if made.choice.library != "kernels":
+            return False
+        self.path = ((0, 1),) if len(terms) == 2 else ()
+        self._note(kind_of(p), made.choice, tuple(terms), self.output)
+        self.result = self._add(made, *range(len(p.operands)))
+        self.direct = made
+        return True
+
+    def _elementwise(self, x: Term, y: Term | None = None) -> bool:
+        """Tells whether nothing is added up along an axis that only one operand has, so that no product of matrices is needed."""
+        labels = set(x.labels) if y is None else {*x.labels, *y.labels}
+        if y is None:
+            return labels != set(self.output)
+        return labels <= set(self.output) or (set(x.labels) == set(y.labels) and self.dtype.kind != "c")
+
     # the order ------------------------------------------------------------------------------------------------------
 
     def _contract(self, work: list[tuple[int, Term]]) -> None:
         output = self.output
+        if self._in_one_loop([t for _, t in work]):
+            return
         if len(work) == 1:
             self._alone(*work[0], output)
             return
@@ -197,8 +224,8 @@ class Contraction(StepWriter):
 
         if self.dtype.name not in PRODUCTS:
             return loops()
-        if not summed and (set(x.labels) <= set(y.labels) or set(y.labels) <= set(x.labels)):
-            return self._either(loops, product)  # one element of each for one of the result
+        if not summed or (set(x.labels) == set(y.labels) and self.dtype.kind != "c"):
+            return self._either(loops, product)  # one element of each for one of the result, or for one term of its sums
         try:
             estimate = self._product(left, right, kept, output, later).cost
         except NoKernel:
@@ -231,7 +258,7 @@ class Contraction(StepWriter):
         operands.append(Operand("out", self.dtype, shape, tuple(steps[label] for label in output), aligned))
         problem = EinsumProblem("einsum", tuple(operands), (("equation", f"{','.join(inputs)}->{''.join(output)}"),), "einsum")
         made = self.make(problem)
-        self._note(made.choice.algorithm or "einsum", made.choice, tuple(t for _, t in now), output)
+        self._note(kind_of(problem), made.choice, tuple(t for _, t in now), output)
         sources = [slot for slot, _ in now]
         if given:
             assert self.out is not None
