@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg as sl
+from small_operations import plain, shortest
 
 import backline
 from backline import linalg
 from side_by_side import Table, threads_asked, torch_or_none
-from small_operations import plain, shortest
 
 rng = np.random.default_rng(1)
 torch: Any = torch_or_none(threads_asked())
@@ -176,6 +176,8 @@ def main() -> None:
         ours.timeit(1)
         choice = backline.explain()
         mine = times.pop("backline")
+        if mine > 1.1 * min(times.values()):
+            print(f"{label}: {mine / min(times.values()):.2f} of {min(times, key=times.__getitem__)}, {mine * 1e6:.2f} us", file=sys.stderr, flush=True)
         timed.append((label, {"backline": mine, "best": min(times.values())}, f"{min(times, key=times.__getitem__)}; {choice.library} {choice.algorithm}"))
     table = Table("algebra_sweep", ["best"])
     for label, seconds, ran in sorted(timed, key=lambda each: -each[1]["backline"] / each[1]["best"]):

@@ -70,8 +70,8 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
 def may_lead(library: str, order: Sequence[str], left_out: Collection[str], leader: str) -> tuple[int, bool, int]:
     """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
 
-    The `leader` is what `leader` returned. What a library has is not known before it is asked: one that the order does not name is
-    taken to have what comes first of all that is not named.
+    The `leader` is what `leader` returned. What a library has is not known before it is asked: one that the order does not name
+    is taken to have what comes first of all that is not named.
     """
     named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
     return -1 if library == leader else named, False, _place(library)

@@ -1,7 +1,7 @@
 """The exponential of matrices: Taylor polynomials in few products, scaling and squaring.
 
-`problems.taylor_polynomials` has the polynomials and their reference. N. J. Higham, Functions of Matrices, chapter 10, is one for scaling
-and squaring.
+`problems.taylor_polynomials` has the polynomials and their reference. Scaling and squaring: N. J. Higham, Functions of Matrices,
+chapter 10.
 """
 
 from __future__ import annotations

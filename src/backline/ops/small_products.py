@@ -19,8 +19,8 @@ from .axes import axis_of
 from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
-from .planned import planned
 from .matrix_views import product_along
+from .planned import planned
 from .vectors import are_vectors, cross_along, cross_problem, diagonal_of, pair, powers_of, same_numbers, vander_problem
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]

@@ -15,8 +15,8 @@ __all__ = ["ElementsProblem"]
 class ElementsProblem(Problem):
     """Products and sums of products that are no matrix products: ``kron``, ``linalg.vecdot``, ``cross`` and ``vander``.
 
-    Operands are those of the call, of any layout, and broadcast as the operation says. Parameters are those of the call: ``dim`` is
-    an axis of the result's rank, which is not negative, ``N`` the number of powers.
+    Operands are those of the call, of any layout, and broadcast as the operation says. Parameters are those of the call: ``dim``,
+    an axis that is counted from 0, ``N``, the number of powers, and ``increasing``.
 
     Parameters
     ----------

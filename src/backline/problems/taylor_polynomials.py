@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["DEGREES", "NORMS", "T12", "T18", "T8_INNER", "T8_OUTER", "T8_SQUARE", "X3"]
+__all__ = ["DEGREES", "NORMS", "T8_INNER", "T8_OUTER", "T8_SQUARE", "T12", "T18", "X3"]
 
 DEGREES = (1, 2, 4, 8, 12, 18)
 # The largest 1-norms, by degree: sum |h_k| x^(k-1) = unit roundoff, for the series h of log(exp(-x) T(x)).

@@ -142,7 +142,8 @@ def _loop(p: EinsumProblem | ElementsProblem) -> Loop | str:
     if isinstance(found, str):
         return found
     way, kept, inner, operands = found
-    kept, inner = _merged(sorted(kept, key=lambda a: -abs(a.out))), inner if way in (CROSS, POWERS) else _merged(_by_memory(inner))
+    kept = _merged(sorted(kept, key=lambda a: -abs(a.out)))
+    inner = inner if way in (CROSS, POWERS) else _merged(_by_memory(inner))
     if max(len(kept), len(inner)) > AXES:
         return f"the arrays have more than {AXES} axes on one side that lie apart in memory"
     if way:

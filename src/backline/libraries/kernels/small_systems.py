@@ -27,7 +27,9 @@ MOST = 16  # rows, columns and right-hand sides, as small_systems.cpp has them
 KINDS = {"linalg.det": 0, "linalg.slogdet": 1, "linalg.inv": 2, "linalg.solve": 3}
 BYTES = (16, 32, 64)  # of a vector, by level
 THREADED, SMALL = 2e5, 2e4  # operations from which threads, and the release of the GIL, bring more than they cost
-WRAP: dict[tuple[str, bool], Any] = {("linalg.inv", False): InvEx, ("linalg.solve", False): SolveEx, ("linalg.slogdet", True): Slogdet}
+WRAP: dict[tuple[str, bool], Any] = {
+    ("linalg.inv", False): InvEx, ("linalg.solve", False): SolveEx, ("linalg.slogdet", True): Slogdet,
+}  # fmt: skip
 
 
 def system_algorithms(p: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -52,7 +54,8 @@ def _refusal(p: LinalgProblem) -> str:
         return "the loop is for batches of small real matrices"
     if any(o.role.startswith("out") for o in p.operands) or p.parameter("left", True) is not True:
         return "the loop writes new arrays, of solutions on the right of the matrix"
-    if not all(o.aligned and isinstance(p.where(o.role, 1 if o.role == "b" and p.parameter("vector") else 2), int) for o in p.operands):
+    vectors = ("b",) if p.parameter("vector") else ()
+    if not all(o.aligned and isinstance(p.where(o.role, 1 if o.role in vectors else 2), int) for o in p.operands):
         return "the items of the batch are not at equal distances in memory"
     return ""
 
@@ -68,7 +71,9 @@ def prepare_systems(p: LinalgProblem, algorithm: Algorithm) -> Any:
     if sides is not None:
         vector = p.parameter("vector", False)
         right = b.argument("b")
-        steps = (p.where("b", 1 if vector else 2), sides.strides[-1 if vector else -2], 0 if vector else sides.strides[-1])  # type: ignore[assignment]
+        where, strides = p.where("b", 1 if vector else 2), sides.strides
+        assert isinstance(where, int)
+        steps = (where, strides[-1], 0) if vector else (where, strides[-2], strides[-1])
     core = () if not k else (n,) if p.parameter("vector", False) else (n, k)
     results = [b.result(p.dtype, (*p.batch, *core))]
     results += [b.result(p.dtype, p.batch)] if kind == 1 else []

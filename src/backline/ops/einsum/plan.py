@@ -20,7 +20,7 @@ from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.memory_layout import contiguous_strides
-from .execute import EinsumPlan, maker, mover, narrowed, viewer, written
+from .execute import EinsumPlan, ViewPlan, maker, mover, narrowed, viewer, written
 from .layout import Pair, Steps, Term, axes_in_order, dense, pair
 from .steps import StepWriter, cost_later, kept_labels, looping
 
@@ -106,7 +106,7 @@ class Contraction(StepWriter):
         self.result = self._add(zeros) if self.out is None else self._add(fill, self.out)
 
     def _in_one_loop(self, terms: list[Term]) -> bool:
-        """Take the sum as one compiled loop over the arrays of the call, if it is no product of matrices and there is such a loop."""
+        """Takes the sum as one compiled loop over the call's arrays, unless it needs a product of matrices; tells whether it did."""
         p = self.problem
         if self.dtype != p.dtype or len(terms) > 2 or not self._elementwise(*terms):
             return False
@@ -254,9 +254,15 @@ class Contraction(StepWriter):
             o = self.problem.operands[self.out]
             whole = self._term(self.problem.output, o)
             steps, aligned = whole.steps, o.aligned
+        equation = (("equation", f"{','.join(inputs)}->{''.join(output)}"),)
+        if not given and (shape or final):
+            alone = self._by_loop(now, EinsumProblem("einsum", tuple(operands), equation, "einsum"), output)
+            if alone is not None:
+                self.result = alone if final and self.problem.result == shape else self.result
+                return alone, Term(output, shape, tuple(steps[label] for label in output), aligned)
         # Always into an array of ours: NumPy would lie a result of its own out as the operands are.
         operands.append(Operand("out", self.dtype, shape, tuple(steps[label] for label in output), aligned))
-        problem = EinsumProblem("einsum", tuple(operands), (("equation", f"{','.join(inputs)}->{''.join(output)}"),), "einsum")
+        problem = EinsumProblem("einsum", tuple(operands), equation, "einsum")
         made = self.make(problem)
         self._note(kind_of(problem), made.choice, tuple(t for _, t in now), output)
         sources = [slot for slot, _ in now]
@@ -268,6 +274,17 @@ class Contraction(StepWriter):
             sources.append(self._add(maker(shape, self.dtype)))
         slot = self._add(made, *sources)
         return slot, Term(output, shape, tuple(steps[label] for label in output), aligned)
+
+    def _by_loop(self, now: list[tuple[int, Term]], problem: EinsumProblem, output: tuple[str, ...]) -> int | None:
+        """The slot of a step's result that a compiled loop makes; None where there is no such loop."""
+        try:
+            made = self.make(problem)
+        except NoKernel:
+            return None
+        if made.choice.library != "kernels":
+            return None
+        self._note(kind_of(problem), made.choice, tuple(t for _, t in now), output)
+        return self._add(made, *(slot for slot, _ in now))
 
     def _target(self) -> tuple[Steps, bool, bool]:
         """Strides of the output, whether it is aligned, and whether the caller gives it."""
@@ -379,4 +396,6 @@ class Contraction(StepWriter):
         """The Plan; `form` says how the arguments of a call hold its arrays."""
         if self.direct is not None and isinstance(self.direct, (_core.PreparedCall, PythonPlan)):
             return self.direct
+        if form == "plain" and self.out is None and [step.kind for step in self.steps] == ["view"]:
+            return ViewPlan(self.program[0][0])
         return EinsumPlan(self._finished(), self.result, len(self.problem.inputs), form)
