@@ -18,6 +18,7 @@ SQUARE: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (linalg.det, (), {}), (linalg.slogdet, (), {}), (linalg.cond, (), {}), (linalg.cond, (-2,), {}), (linalg.cond, ("nuc",), {}),
     (linalg.matrix_power, (-1,), {}), (linalg.matrix_power, (2,), {}), (linalg.matrix_power, (13,), {}),
     (linalg.matrix_power, (8,), {}),
+    *((linalg.cond, (order,), {}) for order in (1, -1, float("inf"), -float("inf"), "fro")),
 ]  # fmt: skip
 ANY: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (linalg.lu, (), {}), (linalg.pinv, (), {}), (linalg.pinv, (), {"rtol": 0.5}), (linalg.matrix_rank, (), {}),
@@ -116,3 +117,38 @@ def test_what_is_switched_off_does_not_run(rng: np.random.Generator) -> None:
     with backline.backends.flags(only=("numpy",)), backline.trace() as events:
         assert linalg.norm(a) == pytest.approx(want[0]) and backline.trace(a) == pytest.approx(want[1])
     assert not events
+
+
+@pytest.mark.parametrize("library", ["openblas", "mkl"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exponentials(library: str, dtype: str, rng: np.random.Generator) -> None:
+    need(library)
+    epsilon = float(np.finfo(dtype).eps)
+    with backline.backends.flags(only=(library, "kernels")):
+        for n in (2, 3, 9, 40):
+            for size in (0, 1e-20, 1e-9, 1e-5, 1e-2, 0.1, 0.4, 1, 3, 30):  # a polynomial of every degree, and squarings
+                for a in layouts(random((n, n), dtype, rng)):
+                    a = (a * (size / max(np.abs(a).sum(0).max(), 1e-30))).astype(dtype)
+                    got = linalg.matrix_exp(a)
+                    assert got.dtype == a.dtype and backline.explain().problem.op == "linalg.matrix_exp"
+                    want = exponential(a)
+                    assert np.abs(got - want).max() <= 20 * n * epsilon * (1 + size) * np.abs(want).max()
+        stack = np.stack([random((4, 4), dtype, rng) * scale for scale in (0, 1e-6, 1, 50)] + [np.full((4, 4), np.nan, dtype)])
+        got = linalg.matrix_exp(stack.astype(dtype))
+        assert np.isnan(got[4]).all() and (got[0] == np.eye(4)).all()
+        for one, each in zip(got[:4], stack.astype(dtype), strict=False):
+            np.testing.assert_allclose(one, linalg.matrix_exp(each), rtol=200 * epsilon, atol=200 * epsilon * np.abs(one).max())
+
+
+def exponential(a: Any) -> Any:
+    """By Taylor series in longdouble, after scaling to a norm below 2^-6, and squaring."""
+    x = a.astype(np.clongdouble if a.dtype.kind == "c" else np.longdouble)
+    times = max(0, int(np.ceil(np.log2(float(np.abs(x).sum(0).max()) + 1e-300))) + 6)
+    x = x / 2.0**times
+    term = result = np.eye(len(a), dtype=x.dtype)
+    for i in range(1, 25):
+        term = term @ x / i
+        result = result + term
+    for _ in range(times):
+        result = result @ result
+    return result

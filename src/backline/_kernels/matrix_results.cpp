@@ -181,6 +181,83 @@ void summary(const Matrix *p, const void *s, void *to) {
     p->itemsize == 8 ? summary_of(*p, static_cast<const double *>(s), to) : summary_of(*p, static_cast<const float *>(s), to);
 }
 
+// The condition number by the norms of a matrix and its inverse; `kind` is a Norm, and kInColumns where the inverse lies in columns.
+enum Norm : int64_t { kLargestColumn, kSmallestColumn, kLargestRow, kSmallestRow, kFrobenius, kInColumns = 8 };
+
+// Of squares that leave the range of float64, with a scale.
+template <class E>
+double frobenius(const Matrix &p, const char *a, int64_t row, int64_t column) {
+    double scale = 1;
+    auto sum = [&] {
+        double total = 0;
+        for (int64_t i = 0; i < p.n; ++i)
+            for (int64_t j = 0; j < p.n; ++j) {
+                E x;
+                std::memcpy(&x, a + i * row + j * column, sizeof x);
+                const double size = std::abs(Wide<E>(x)) / scale;
+                total += size * size;
+            }
+        return total;
+    };
+    double total = sum();
+    if (total > 1e-280 && total < std::numeric_limits<double>::infinity()) return std::sqrt(total);
+    double largest = 0;
+    for (int64_t i = 0; i < p.n; ++i)
+        for (int64_t j = 0; j < p.n; ++j) {
+            E x;
+            std::memcpy(&x, a + i * row + j * column, sizeof x);
+            const double size = std::abs(Wide<E>(x));
+            if (!std::isfinite(size)) return total;
+            largest = std::max(largest, size);
+        }
+    if (largest == 0) return 0;
+    scale = largest;
+    return largest * std::sqrt(sum());
+}
+
+template <class E>
+double norm_of(const Matrix &p, int64_t kind, const char *a, int64_t row, int64_t column) {
+    if (kind == kFrobenius) return frobenius<E>(p, a, row, column);
+    if (kind == kLargestRow || kind == kSmallestRow) std::swap(row, column);
+    const bool largest = kind == kLargestColumn || kind == kLargestRow;
+    double result = 0;
+    for (int64_t j = 0; j < p.n; ++j) {
+        double sum = 0;
+        for (int64_t i = 0; i < p.n; ++i) {
+            E x;
+            std::memcpy(&x, a + i * row + j * column, sizeof x);
+            sum += std::abs(Wide<E>(x));
+        }
+        if (std::isnan(sum)) return sum;
+        result = j == 0 || (largest ? sum > result : sum < result) ? sum : result;
+    }
+    return result;
+}
+
+template <class E, class T>
+void inverse_condition_of(const Matrix &p, const char *a, const char *inverse, void *info, T *to) {
+    const Zero zero = zero_pivot<T>(p, a, info);
+    if (zero.met) {
+        *to = zero.spoilt ? kNaN<T> : std::numeric_limits<T>::infinity();
+        return;
+    }
+    const int64_t near = sizeof(E), far = p.n * near, kind = p.kind % kInColumns;
+    const bool columns = p.kind >= kInColumns;
+    T result = T(norm_of<E>(p, kind, a, p.row, p.column)) * T(norm_of<E>(p, kind, inverse, columns ? near : far, columns ? far : near));
+    // The inverse of numbers near 0 leaves the range: infinity times 0 is no number, and the norm of such an inverse is infinite.
+    if (std::isnan(result) && finite<T>(p, a)) result = std::numeric_limits<T>::infinity();
+    *to = result;
+}
+
+void inverse_condition(const Matrix *p, const char *a, const char *inverse, void *info, void *to) {
+    auto run = [&](auto zero) {
+        using T = decltype(zero);
+        if (p->complex) inverse_condition_of<std::complex<T>>(*p, a, inverse, info, static_cast<T *>(to));
+        else inverse_condition_of<T>(*p, a, inverse, info, static_cast<T *>(to));
+    };
+    p->itemsize == 8 ? run(double(0)) : run(float(0));
+}
+
 // Divides the k rows of a matrix by singular values; those of values that count as zero become zero. Strides in elements of the type.
 template <class E, class T>
 void divided_of(const Matrix &p, const T *s, E *rows) {
@@ -209,7 +286,8 @@ void divided(const Matrix *p, const void *s, void *rows) {
 
 int add_matrix_results(PyObject *, PyObject *addresses) {
     return add_kernels(addresses, {kernel("determinant", determinant), kernel("lu_triangles", triangles), kernel("eigen_pairs", eigen),
-                                   kernel("singular_summary", summary), kernel("divided_rows", divided)});
+                                   kernel("singular_summary", summary), kernel("divided_rows", divided),
+                                   kernel("inverse_condition", inverse_condition)});
 }
 
 }  // namespace backline

@@ -11,14 +11,15 @@
 namespace backline {
 namespace {
 
-// Cubes and fourth powers are those of float32, which stay within the range of float64. The total is a sum of the elements themselves.
+// Cubes and fourth powers of float32 stay within the range of float64, those of float64 are looked at as squares are. The total is a
+// sum of the elements themselves.
 enum Kind : int64_t { kCount, kSum, kSquares, kLargest, kSmallest, kPowers, kCubes, kFourths, kTotal };
 
 constexpr int kAxes = 3;
-constexpr int kLanes = 16;
+constexpr int kLanes = 32;
 constexpr int64_t kBlock = 512;    // elements summed up in lanes, before such sums are added in pairs
 constexpr int64_t kColumns = 64;   // columns of an item
-constexpr double kLeast = 1e-290;  // for each element: squares below the normal range do not count in a sum that is larger
+constexpr double kLeast = 1e-290;  // for each element: powers below the normal range do not count in a sum that is larger
 
 struct Axis {
     int64_t size, stride;  // in bytes
@@ -212,13 +213,11 @@ double scaled(const Norm &p, const char *from) {
 // The norm whose sum this is.
 template <class E>
 double finished(const Norm &p, double sum, const char *from) {
-    if (p.kind == kCubes) return std::cbrt(sum);
-    if (p.kind == kFourths) return std::sqrt(std::sqrt(sum));
-    if (p.kind != kSquares) return sum;
+    if (p.kind != kSquares && p.kind != kCubes && p.kind != kFourths) return sum;
     const bool single = sizeof(E) == (p.complex ? 8 : 4);
-    if (single ? !std::isnan(sum) : sum > double(p.count()) * kLeast && sum < std::numeric_limits<double>::infinity())
-        return std::sqrt(sum);
-    return scaled<E>(p, from);
+    if (!(single ? !std::isnan(sum) : sum > double(p.count()) * kLeast && sum < std::numeric_limits<double>::infinity()))
+        return scaled<E>(p, from);
+    return p.kind == kCubes ? std::cbrt(sum) : p.kind == kFourths ? std::sqrt(std::sqrt(sum)) : std::sqrt(sum);
 }
 
 template <Kind K, class T, class E>

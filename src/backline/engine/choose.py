@@ -95,7 +95,7 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
         return None
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype = None, None, short(problem.dtype)
-    for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
+    for bound, name in kind.order(keys, ranking.leader(problem, keys)):
         if best is not None and best < bound:
             break
         library = libraries.get(name)

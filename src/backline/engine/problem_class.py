@@ -74,7 +74,7 @@ class ProblemClass:
         self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}
         self._told: tuple[Any, Told] | None = None
         self._too_coarse: set[str] = set()  # keys of algorithms; the precision of one is the same for all Problems of a class
-        self._orders: dict[tuple[int, bool], tuple[Any, Any, tuple[tuple[Bound, str], ...]]] = {}
+        self._orders: dict[tuple[int, str], tuple[Any, Any, tuple[tuple[Bound, str], ...]]] = {}
 
     def told(self) -> Told:
         """Returns a refusal for each library that a switch refuses, and the switches that mattered, with their origins."""
@@ -97,26 +97,26 @@ class ProblemClass:
                 matter[name] = (repr(self._snapshot[name]), str(said.origin))
         return refused, matter
 
-    def order(self, keys: tuple[str, ...], compiles: bool) -> tuple[tuple[Bound, str], ...]:
+    def order(self, keys: tuple[str, ...], leader: str) -> tuple[tuple[Bound, str], ...]:
         """Returns the libraries in the order in which they are asked, each with the least place that its algorithms may have.
 
         Parameters
         ----------
         keys
             Keys of algorithms in the order of their predicted times.
-        compiles
-            Whether MKL may compile a kernel for the shape.
+        leader
+            Library that may have an algorithm made for the shape, or an empty string.
         """
-        known = self._orders.get((id(keys), compiles))
+        known = self._orders.get((id(keys), leader))
         if known is None or known[0] is not keys or known[1] is not ranking.LIBRARIES:
             if len(self._orders) >= MOST:  # every measurement that is kept makes new orders
                 self._orders.clear()
             too_coarse = {*self._too_coarse, *(key for key in keys if ranking.fineness(key) < self._floor)}
             bounds = [
-                ((False, *ranking.may_lead(name, keys, too_coarse, compiles), i), name)
+                ((False, *ranking.may_lead(name, keys, too_coarse, leader), i), name)
                 for i, name in enumerate(self.names) if name not in self._refused
             ]  # fmt: skip
-            known = self._orders[id(keys), compiles] = keys, ranking.LIBRARIES, tuple(sorted(bounds))
+            known = self._orders[id(keys), leader] = keys, ranking.LIBRARIES, tuple(sorted(bounds))
         return known[2]
 
     def conforms(self, algorithm: Algorithm) -> bool:

@@ -14,18 +14,21 @@ from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import fineness
 
-__all__ = ["LARGE", "compiles", "describe", "fineness", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort"]
+__all__ = ["LARGE", "describe", "fineness", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms that the shipped rankings do not name -> those in whose place they stand.
 STAND_INS = {
+    # A dot product in parts is listed before the whole one, and comes before it where threads bring something.
+    **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
     "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
 GENERAL = ("scipy", "numpy")  # come after all others there, for they run what they have on what threads they like
+MADE_FOR_THE_SHAPE = ("jit", "lanes")  # names of algorithms
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
 
 
@@ -63,20 +66,20 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
     """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
     key = STAND_INS.get(a.key, a.key)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
-    # Kernels compiled for the shape exist on some processors only, where little comes near them: first where none was measured.
-    leads = a.library == packs or "half math" in a.traits or (a.name == "jit" and key not in order)
+    # What is made for the shape exists for few, where little comes near it: first where none was measured.
+    leads = a.library == packs or "half math" in a.traits or (a.name in MADE_FOR_THE_SHAPE and key not in order)
     known = -1 if leads else order.index(key) if key in order else len(order)
     return known, 2 if a.library in GENERAL else int(not a.scaled and large), _place(a.library)
 
 
-def may_lead(library: str, order: Sequence[str], left_out: Collection[str], compiles: bool) -> tuple[int, int, int]:
+def may_lead(library: str, order: Sequence[str], left_out: Collection[str], leader: str) -> tuple[int, int, int]:
     """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
 
-    What a library has is not known before it is asked: one that the order does not name is taken to have what comes first of all
-    that is not named.
+    The `leader` is what `leader` returned. What a library has is not known before it is asked: one that the order does not name
+    is taken to have what comes first of all that is not named.
     """
     named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
-    return -1 if compiles and library == "mkl" else named, 2 if library in GENERAL else 0, _place(library)
+    return -1 if library == leader else named, 2 if library in GENERAL else 0, _place(library)
 
 
 def _place(library: str) -> int:
@@ -90,10 +93,10 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     """
     order, packs = order_of(problem), _packs(problem)
     left_out = () if reduced else [key for key in order if fineness(key) < 2]
-    compiles_here = chosen.name != "jit" and compiles(problem, order)
+    ahead = "" if chosen.name in MADE_FOR_THE_SHAPE else leader(problem, order)
 
     def best(name: str) -> tuple[int, int, int]:
-        return (-1, 0, _place(name)) if name == packs else may_lead(name, order, left_out, compiles_here)
+        return (-1, 0, _place(name)) if name == packs else may_lead(name, order, left_out, ahead)
 
     first = min(names, key=best)
     taken = place(chosen, order, problem.flops >= LARGE, packs)
@@ -111,12 +114,18 @@ def _packs(problem: Problem) -> str:
     return "onednn" if problem.packed and rows > 1 and problem.dtype.name == "float32" and problem.flops >= PACKED_FLOPS else ""
 
 
-def compiles(problem: Any, order: Sequence[str]) -> bool:
-    """Tells if MKL may compile a kernel for the shape, and none was measured: the only reason to load it for small products."""
+def leader(problem: Any, order: Sequence[str]) -> str:
+    """Returns the library that may have an algorithm made for the shape, or an empty string.
+
+    It is "mkl", which compiles kernels for small products and is loaded for nothing else of them, where none was measured; and
+    "kernels" for batches of small systems.
+    """
     from .ranking_files import here
 
     small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64
-    return small and "mkl.jit@1" not in order and here().maker == "intel"
+    if small and "mkl.jit@1" not in order and here().maker == "intel":
+        return "mkl"
+    return "kernels" if getattr(problem, "many_small", False) else ""
 
 
 def describe(problem: Problem, own: bool = True) -> str:

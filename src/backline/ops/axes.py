@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import BadAxis, BadValue
 from .linalg_checks import whole
 
-__all__ = ["axes_of", "axis_of"]
+__all__ = ["axes_of", "axis_of", "whole_axes"]
 
 # The words of torch that programs look for in the error of an axis named twice.
 _UNIQUE = {
@@ -55,3 +55,16 @@ def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: s
             remedy="each once",
         )
     return axes
+
+
+def whole_axes(array: Any, values: Any) -> tuple[int, ...] | None:
+    """Returns the different axes that a tuple of ints names, counted from 0; None where it is anything else.
+
+    >>> whole_axes(np.ones((2, 3)), (0, -1)), whole_axes(np.ones((2, 3)), (1, -1))
+    ((0, 1), None)
+    """
+    rank = array.ndim
+    if type(values) is not tuple or not all(type(value) is int and -rank <= value < rank for value in values):
+        return None
+    axes = tuple(value % rank for value in values)
+    return axes if len(set(axes)) == len(axes) else None

@@ -1,8 +1,7 @@
 """The exponential of matrices: Taylor polynomials in few products, scaling and squaring.
 
-References: P. Bader, S. Blanes, F. Casas, Computing the matrix exponential with an optimized Taylor polynomial approximation,
-Mathematics 7 (2019) 1174: the polynomials, and the norms up to which each one's backward error is below rounding; N. J. Higham,
-Functions of Matrices, chapter 10: scaling and squaring.
+`problems.taylor_polynomials` has the polynomials and their reference. Scaling and squaring: N. J. Higham, Functions of Matrices,
+chapter 10.
 """
 
 from __future__ import annotations
@@ -13,50 +12,31 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
+from ..problems import Problem
 from ..problems.dtypes import HALVES
+from ..problems.taylor_polynomials import DEGREES, NORMS, T8_INNER, T8_OUTER, T8_SQUARE, T12, T18, X3
 from .array_arguments import cast, dtype_of, functions, given
-from .composite import composed_of, on_its_device
-from .linalg_checks import matrices
+from .composite import on_its_device
+from .linalg_checks import is_matrix, matrices, problem
 from .matrix_products import matmul
+from .planned import planned
 
 __all__ = ["matrix_exp"]
 
 Array = np.ndarray[Any, Any]
 
-DEGREES = (1, 2, 4, 8, 12, 18)
-# The largest 1-norms, by degree: sum |h_k| x^(k-1) = unit roundoff, for the series h of log(exp(-x) T(x)).
-NORMS = {
-    "single": (1.1920928007687877e-07, 5.978858893805233e-04, 5.116619363445086e-02, 5.800524627688768e-01, 1.461661507209034,
-               3.010066362817634),
-    "double": (2.2204460492503128e-16, 2.580956802971767e-08, 3.397168839976962e-04, 4.991228871115323e-02, 2.996158913811580e-01,
-               1.090863719290036),
-}  # fmt: skip
-S177 = math.sqrt(177)
-X3 = 2 / 3
-T8_INNER = (X3 * (1 + S177) / 88, X3 * (1 + S177) / 352)  # of A, A^2
-T8_OUTER = (
-    (-271 + 29 * S177) / (315 * X3), (-11 + 11 * S177) / (1260 * X3), (-99 + 11 * S177) / (5040 * X3),
-    (89 - S177) / (5040 * X3**2),
-)  # fmt: skip  # of I, A, A^2, A^4
-T8_SQUARE = (857 - 58 * S177) / 630
-T12 = (  # rows of I, A, A^2, A^3
-    (9.0198e-16, 0.46932117595418237389, -0.20099424927047284052, -0.04623946134063071740),
-    (5.31597895759871264183, 1.19926790417132231573, 0.01179296240992997031, 0.01108844528519167989),
-    (0.18188869982170434744, 0.05502798439925399070, 0.09351590770535414968, 0.00610700528898058230),
-    (-2.0861320e-13, -0.13181061013830184015, -0.02027855540589259079, -0.00675951846863086359),
-)
-T18 = (  # rows of I, A, A^2, A^3, A^6
-    (0.0, -1.00365581030144618291e-01, -8.02924648241156932449e-03, -8.92138498045729985177e-04, 0.0),
-    (0.0, 3.97849749499645077844e-01, 1.36783778460411720168e00, 4.98289622525382669416e-01, -6.37898194594723280150e-04),
-    (-1.09676396052962061844e01, 1.68015813878906206114e00, 5.71779846478865511061e-02, -6.98210122488052056106e-03,
-     3.34975017086070470649e-05),
-    (-9.04316832390810593223e-02, -6.76404519071381882256e-02, 6.75961301770459654925e-02, 2.95552570429315521194e-02,
-     -1.39180257516060693404e-05),
-    (0.0, 0.0, -9.23364619367118555360e-02, -1.69364939002081722752e-02, -1.40086798182036094347e-05),
-)  # fmt: skip
+
+def _problem(A: Any) -> Problem | None:
+    if not is_matrix(A, square=True) or A.shape[-1] == 1 or not A.size:
+        return None
+    return problem("linalg.matrix_exp", {"a": A}, {})
 
 
-@composed_of("matmul")
+def _flops(m: int, n: int, k: int) -> float:
+    return 10.0 * n**3  # five products
+
+
+@planned(_problem, "matmul", flops=_flops)
 @on_its_device
 def matrix_exp(A: Array) -> Array:
     """Exponential of square matrices.

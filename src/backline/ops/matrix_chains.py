@@ -13,14 +13,15 @@ from ..errors import BadType, BadValue
 from ..problems import Problem, operand
 from ..problems.contraction_planner import chain_path
 from ..problems.linalg_problem import LinalgProblem
-from ..problems.op_registry import operations
 from ..switches.switch import show
 from .array_arguments import cast, check_out, dtype_of, functions, given, into, one_kind
-from .axes import axes_of
+from .axes import axes_of, whole_axes
 from .composite import composed_of, natively, on_its_device
-from .linalg_checks import FLOATS, is_matrix
+from .linalg_checks import is_matrix
 from .matrix_products import matmul, mm
+from .matrix_views import product_along
 from .planned import planned
+from .vectors import same_numbers
 
 __all__ = ["chain_matmul", "multi_dot", "tensordot"]
 
@@ -177,12 +178,20 @@ def _total(array: Array, axes: list[int]) -> Array:
 
 def _tensordot_problem(a: Any, b: Any, dims: Any = 2, *, axes: Any = None) -> Problem | None:
     dims = dims if axes is None else axes if type(dims) is int and dims == 2 else None
-    both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype == b.dtype and a.dtype.name in FLOATS
-    # Of matrices: what has more axes has to be looked at for whether it can be reshaped without a copy.
-    if not both or type(dims) is not int or dims != 1 or a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+    if not same_numbers(a, b):
         return None
-    product: Problem = operations["mm"].build(a, b)
-    return product
+    if type(dims) is int and 0 <= dims <= min(a.ndim, b.ndim):
+        summed = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
+    elif type(dims) is tuple and len(dims) == 2:
+        found = whole_axes(a, dims[0]), whole_axes(b, dims[1])
+        if found[0] is None or found[1] is None or len(found[0]) != len(found[1]):
+            return None
+        summed = found[0], found[1]
+    else:
+        return None
+    if any(a.shape[i] != b.shape[j] for i, j in zip(*summed, strict=True)):
+        return None
+    return product_along(a, b, *summed)
 
 
 @planned(_tensordot_problem, "matmul", module="backline", family="matmul")

@@ -14,7 +14,7 @@ from ..problems.dtypes import HALVES
 from ..problems.norm_problem import NormProblem
 from ..switches.switch import show
 from .array_arguments import dtype_of, functions, given, into, plain
-from .axes import axes_of
+from .axes import axes_of, whole_axes
 from .composite import on_its_device
 from .eigenvalues import svdvals
 from .linalg_checks import FLOATS, Array, dtype_given, flag, is_matrix, matrices, number, problem
@@ -24,6 +24,7 @@ from .promote import recast
 
 __all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
 
+INVERSE_SIZE = 128  # matrices so small have condition numbers by their inverse in one plan
 
 
 # The Problems of calls that libraries have a plan for ------------------------------------------------------------------
@@ -65,10 +66,14 @@ def _norm_of_problem(A: Any, ord: Any = None, dim: Any = None, keepdim: Any = Fa
 
 
 def _condition_problem(A: Any, p: Any = None) -> Problem | None:
-    nuclear = _is_word(p, "nuc")
-    if not is_matrix(A) or not (p is None or nuclear or (_is_order(p) and abs(p) == 2)):
+    if not is_matrix(A):
         return None
-    return None if nuclear and A.shape[-1] != A.shape[-2] else _spectral_problem("linalg.cond", A, {"p": p})
+    square, spectral = A.shape[-1] == A.shape[-2], p is None or (_is_order(p) and abs(p) == 2)
+    by_inverse = _is_word(p, "fro") or (_is_order(p) and abs(p) in (1, math.inf))
+    # Of large matrices the inverse and its norms are better taken one after the other, on all threads.
+    if not spectral and not (square and (_is_word(p, "nuc") or (by_inverse and A.shape[-1] <= INVERSE_SIZE))):
+        return None
+    return _spectral_problem("linalg.cond", A, {"p": p})
 
 
 def _is_order(ord: Any) -> bool:
@@ -85,10 +90,7 @@ def _whole_axes(x: Any, dim: Any) -> tuple[int, ...] | None:
     if not isinstance(x, np.ndarray) or x.dtype.name not in (*HALVES, *FLOATS):
         return None
     dims = tuple(range(x.ndim)) if dim is None or (type(dim) is tuple and not dim) else (dim,) if type(dim) is int else dim
-    if type(dims) is not tuple or not all(type(d) is int and -x.ndim <= d < x.ndim for d in dims):
-        return None
-    axes = tuple(d % x.ndim for d in dims)
-    return axes if len(set(axes)) == len(axes) else None
+    return whole_axes(x, dims)
 
 
 def _norm_problem(op: str, x: Array, ord: Any, axes: tuple[int, ...], keepdim: bool) -> NormProblem:

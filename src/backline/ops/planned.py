@@ -69,6 +69,9 @@ def planned(
         def general(*args: Any, **kwargs: Any) -> Any:
             if lists and args and type(args[0]) is list:
                 return op(tuple(args[0]), *args[1:], **kwargs)
+            plain, named = tuple(map(_tupled, args)), {key: _tupled(value) for key, value in kwargs.items()}
+            if any(a is not b for a, b in zip((*args, *kwargs.values()), (*plain, *named.values()), strict=True)):
+                return op(*plain, **named)
             out = kwargs.get("out")
             without = {key: value for key, value in kwargs.items() if key != "out"}
             if out is None or described(args, without) is None:
@@ -121,6 +124,16 @@ def planned(
         return op  # type: ignore[no-any-return]  # it has the function's signature
 
     return make
+
+
+def _tupled(value: Any) -> Any:
+    """Returns axes that are given in lists as tuples, which the Memo can have in a key; other values as they are."""
+    if type(value) not in (list, tuple):
+        return value
+    parts = [_tupled(part) if type(part) in (list, tuple) else part for part in value]
+    legal = all(type(part) in (int, tuple) for part in parts)
+    same = type(value) is tuple and all(a is b for a, b in zip(value, parts, strict=True))
+    return value if same or not legal else tuple(parts)
 
 
 def _deviation(got: Any, want: Any) -> float:

@@ -11,6 +11,7 @@ from ..engine import events
 from ..errors import BadAxis, BadType, BadValue
 from ..problems import Problem, operand
 from ..problems.dtypes import compute_dtype
+from ..problems.elements_problem import ElementsProblem
 from ..problems.norm_problem import NormProblem
 from ..problems.op_registry import operations
 from .array_arguments import cast, dtype_of, functions, given, into, native, plain
@@ -18,8 +19,9 @@ from .axes import axis_of
 from .composite import composed_of, on_its_device
 from .linalg_checks import enough_memory, flag, whole
 from .matrix_products import addmm, mm
+from .matrix_views import product_along
 from .planned import planned
-from .vectors import are_vectors, cross_along, diagonal_of, pair, powers_of
+from .vectors import are_vectors, cross_along, cross_problem, diagonal_of, pair, powers_of, same_numbers, vander_problem
 
 __all__ = ["addbmm", "cross", "diagonal", "inner", "kron", "trace", "vander"]
 
@@ -27,8 +29,13 @@ Array = np.ndarray[Any, Any]
 
 
 def _inner_problem(input: Any, other: Any) -> Problem | None:
-    product: Problem | None = operations["dot"].build(input, other) if are_vectors(input, other) else None
-    return product
+    if are_vectors(input, other):
+        product: Problem = operations["dot"].build(input, other)
+        return product
+    if not same_numbers(input, other) or not input.ndim or not other.ndim or input.shape[-1] != other.shape[-1]:
+        return None
+    last = (input.ndim - 1,), (other.ndim - 1,)
+    return product_along(input, other, *last)
 
 
 @planned(_inner_problem, "matmul", module="backline", family="matmul")
@@ -124,8 +131,22 @@ def addbmm(
     return addmm(input, left, right, beta=beta, alpha=alpha, out=out)
 
 
+def _kron_problem(input: Any, other: Any) -> Problem | None:
+    if not same_numbers(input, other):
+        return None
+    rank = max(input.ndim, other.ndim)
+    if rank > 32:
+        return None
+    one, two = ((1,) * (rank - each.ndim) + each.shape for each in (input, other))
+    shape = tuple(n * m for n, m in zip(one, two, strict=True))
+    enough_memory("kron", shape, input.dtype)
+    return ElementsProblem("kron", (operand("input", input), operand("other", other)), (), "linalg", result=shape)
+
+
+@planned(_kron_problem, module="backline")
 @on_its_device
-def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
+def kron(
+input: Array, other: Array, *, out: Array | None = None) -> Array:
     """Kronecker product: every element of one array times the whole of the other.
 
     Parameters
@@ -158,6 +179,13 @@ def kron(input: Array, other: Array, *, out: Array | None = None) -> Array:
     return into(out, "kron", plain(product.reshape(shape)))
 
 
+def _cross_problem(input: Any, other: Any, dim: Any = None) -> Problem | None:
+    if dim is None and isinstance(input, np.ndarray) and 3 in input.shape:
+        dim = input.shape.index(3)
+    return cross_problem("cross", input, other, dim if type(dim) is int else None)
+
+
+@planned(_cross_problem, module="backline")
 @on_its_device
 def cross(input: Array, other: Array, dim: int | None = None, *, out: Array | None = None) -> Array:
     """Cross products as `linalg.cross`, by default along the first axis of three elements.
@@ -260,6 +288,12 @@ def trace(input: Any = None) -> Any:
         return plain(cast(functions(a).sum(cast(values, inside)), dtype))
 
 
+def _vander_problem(x: Any, N: Any = None, increasing: Any = False) -> Problem | None:
+    legal = isinstance(x, np.ndarray) and x.ndim == 1 and type(increasing) is bool
+    return vander_problem("vander", x, N, increasing) if legal else None
+
+
+@planned(_vander_problem, module="backline")
 @on_its_device
 def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     """Vandermonde matrix of a vector, as `linalg.vander`, by default with the highest power first.

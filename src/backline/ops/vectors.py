@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
-from ..problems import Problem
+from ..problems import Problem, operand
 from ..problems.dtypes import HALVES
+from ..problems.elements_problem import ElementsProblem
 from ..problems.op_registry import operations
 from .array_arguments import cast, dtype_of, functions, given, into, native, one_kind, plain
 from .axes import axis_of
@@ -21,7 +22,8 @@ from .matrix_products import vdot
 from .planned import planned
 
 __all__ = [
-    "are_vectors", "broadcast", "cross", "cross_along", "diagonal", "diagonal_of", "pair", "powers_of", "vander", "vecdot",
+    "are_vectors", "broadcast", "cross", "cross_along", "cross_problem", "diagonal", "diagonal_of", "pair", "powers_of",
+    "same_numbers", "vander", "vander_problem", "vecdot",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -51,17 +53,35 @@ def broadcast(where: str, names: tuple[str, str], one: tuple[int, ...], other: t
 
 
 def _vecdot_problem(x: Any, y: Any, *, dim: Any = -1) -> Problem | None:
-    if not are_vectors(x, y) or type(dim) is not int or dim not in (-1, 0):
+    if type(dim) is not int or not same_numbers(x, y):
         return None
-    product: Problem = operations["vdot"].build(x, y)
-    return product
+    if x.ndim == y.ndim == 1:
+        if not are_vectors(x, y) or dim not in (-1, 0):
+            return None
+        product: Problem = operations["vdot"].build(x, y)
+        return product
+    try:
+        shape = np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return None
+    rank = len(shape)
+    # Sums of complex products are those of a BLAS, or NumPy's.
+    if x.dtype.kind == "c" or not -rank <= dim < rank or not x.ndim or not y.ndim:
+        return None
+    axis = dim % rank
+    result = shape[:axis] + shape[axis + 1 :]
+    return ElementsProblem("linalg.vecdot", (operand("x", x), operand("y", y)), (("dim", axis),), "linalg", result=result)
+
+
+def same_numbers(x: Any, y: Any) -> bool:
+    """Tells if both are NumPy arrays of one dtype, of numbers that every BLAS takes."""
+    both = isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
+    return both and x.dtype == y.dtype and x.dtype.name in FLOATS
 
 
 def are_vectors(x: Any, y: Any) -> bool:
     """Tells if both are NumPy arrays of one dimension, dtype and length, of numbers that every BLAS takes."""
-    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype != y.dtype or x.dtype.name not in FLOATS:
-        return False
-    return x.ndim == 1 and x.shape == y.shape
+    return same_numbers(x, y) and x.ndim == 1 and x.shape == y.shape
 
 
 @planned(_vecdot_problem, "vdot", family="matmul")
@@ -143,8 +163,29 @@ def cross_along(where: str, a: Array, b: Array, axis: int, out: Any) -> Array:
     return into(out, where, xp.stack(parts, axis))
 
 
+def cross_problem(op: str, input: Any, other: Any, axis: int | None) -> Problem | None:
+    """Returns the Problem of cross products along an axis; None where it is left to the function."""
+    if axis is None or not same_numbers(input, other) or input.ndim != other.ndim or not -input.ndim <= axis < input.ndim:
+        return None
+    axis %= input.ndim
+    if input.shape[axis] != 3 or other.shape[axis] != 3:
+        return None
+    try:
+        shape = np.broadcast_shapes(input.shape, other.shape)
+    except ValueError:
+        return None
+    operands = operand("input", input), operand("other", other)
+    return ElementsProblem(op, operands, (("dim", axis),), "linalg", result=shape)
+
+
+def _cross_problem(input: Any, other: Any, *, dim: Any = -1) -> Problem | None:
+    return cross_problem("linalg.cross", input, other, dim if type(dim) is int else None)
+
+
+@planned(_cross_problem)
 @on_its_device
-def cross(input: Array, other: Array, *, dim: int = -1, out: Array | None = None) -> Array:
+def cross(
+input: Array, other: Array, *, dim: int = -1, out: Array | None = None) -> Array:
     """Cross products of vectors of three elements.
 
     Parameters
@@ -231,8 +272,27 @@ def powers_of(where: str, x: Array, count: int) -> Array:
         return xp.stack(found, -1)  # type: ignore[no-any-return]
 
 
+def vander_problem(op: str, x: Any, N: Any, increasing: bool = True) -> Problem | None:
+    """Returns the Problem of the powers of the elements of an array; None where it is left to the function."""
+    legal = N is None or type(N) is int
+    if not legal or not isinstance(x, np.ndarray) or x.dtype.name not in FLOATS or not x.ndim:
+        return None
+    count = x.shape[-1] if N is None else N
+    if count < 2:
+        return None
+    enough_memory(op, (*x.shape, count), x.dtype, f"N={count}")
+    parameters = (("N", N), ("increasing", increasing)) if op == "vander" else (("N", N),)
+    return ElementsProblem(op, (operand("x", x),), parameters, "linalg", result=(*x.shape, count))
+
+
+def _vander_problem(x: Any, *, N: Any = None) -> Problem | None:
+    return vander_problem("linalg.vander", x, N)
+
+
+@planned(_vander_problem)
 @on_its_device
-def vander(x: Array, *, N: int | None = None) -> Array:
+def vander(
+x: Array, *, N: int | None = None) -> Array:
     """Vandermonde matrices: the powers of each element, beginning with the power 0.
 
     Parameters

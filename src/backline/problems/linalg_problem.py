@@ -11,6 +11,8 @@ from .op_registry import operations
 
 __all__ = ["LinalgProblem"]
 
+SMALL, MANY = 16, 8  # rows and columns, and matrices of a batch
+
 
 @dataclass(frozen=True)
 class LinalgProblem(MatrixProblem):
@@ -32,6 +34,11 @@ class LinalgProblem(MatrixProblem):
     @cached_property
     def empty(self) -> bool:
         return 0 in (self.m, self.n, self.items) or ("b" in [o.role for o in self.operands] and self.k == 0)
+
+    @cached_property
+    def many_small(self) -> bool:
+        """Whether it is a batch of small real matrices, whose elements fill vectors better than one matrix does."""
+        return max(self.m, self.n) <= SMALL and self.items >= MANY and self.dtype.name in ("float32", "float64")
 
     def where(self, role: str, core: int = 2) -> int | tuple[int, ...]:
         """Returns where the items of an operand lie: a stride or offsets in bytes, over the broadcast batch."""

@@ -11,6 +11,7 @@ from ...problems.dtypes import HALVES
 from ...problems.matmul_problem import MatmulProblem, View
 from ...problems.names import name_of
 from .blas_traits import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
+from .dot_in_parts import dot_in_parts
 
 __all__ = ["SLAB_BYTES", "BlasProduct"]
 
@@ -182,6 +183,13 @@ class BlasProduct:
         self.b.copy((1, length), source, (0, step), target, (0, self.size), self.size)
         return target, 1
 
+    def dot_split(self, threads: int) -> int:
+        dot_in_parts(self.b, self.p, self.dot_function(), self.result, threads)
+        return 1
+
+    def dot_function(self) -> int:
+        return self.function("dot" if self.compute.kind != "c" else "dotc_sub" if self.p.parameter("conj") else "dotu_sub")
+
     def dot(self) -> None:
         p = self.p
         av, bv = p.views.get("a"), p.views.get("b")
@@ -189,10 +197,9 @@ class BlasProduct:
         a, inca = self.vector("a", av, av.stride1, p.k)
         bb, incb = self.vector("b", bv, bv.stride0, p.k)
         if self.compute.kind == "c":
-            name = "dotc_sub" if p.parameter("conj") else "dotu_sub"
-            self.b.call(self.function(name), [p.k, a, inca, bb, incb, self.result])
+            self.b.call(self.dot_function(), [p.k, a, inca, bb, incb, self.result])
         else:
-            self.b.call(self.function("dot"), [p.k, a, inca, bb, incb], returns=1 if self.size == 4 else 2, to=self.result)
+            self.b.call(self.dot_function(), [p.k, a, inca, bb, incb], returns=1 if self.size == 4 else 2, to=self.result)
 
     def batched(self) -> None:
         p = self.p

@@ -19,6 +19,7 @@ from ...problems.names import name_of
 from ..base import Algorithm, Refusal
 from .blas_product import SLAB_BYTES, BlasProduct
 from .blas_traits import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
+from .dot_in_parts import can_be_divided
 
 __all__ = [
     "COLUMN", "LETTER", "PLAIN", "ROW", "SLAB_BYTES", "THREAD_FLOPS", "TRANSPOSED", "BlasTraits", "guard_of",
@@ -28,6 +29,7 @@ __all__ = [
 THREAD_FLOPS = 1e6  # below this many operations a thread team costs more than it brings
 # A divided product needs no team inside the library, only one fork and join.
 SPLIT_FLOPS = 4e5
+IN_PARTS = ("gemm_split", "gemv_slabs", "dot_split")  # divided by us: every call of the library takes one thread
 SLAB_ROWS = 16  # of the left operand in gemv_slabs, at most
 
 
@@ -41,6 +43,11 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     precision = "f32 accumulation" if half else ""
     vector = not half and (problem.m == 1 or problem.n == 1)
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
+        if threads > 1 and blas.pool and can_be_divided(problem):
+            yield Algorithm(
+                library=blas.name, name="dot_split", threads=threads, scaled=True, level="threads", basis="construction",
+                pool=blas.pool, note="parts of a fixed size divided among the threads, and their sums added up",
+            )  # fmt: skip
         yield Algorithm(library=blas.name, name="dot", level="threads", basis="construction")
         return
     names = ["gemv"] if vector else []
@@ -151,7 +158,7 @@ def product_threads(blas: BlasTraits, algorithm: Algorithm) -> int:
 
 def write_product(product: BlasProduct, algorithm: Algorithm) -> tuple[int, int]:
     """Writes the steps of a product; returns the number of items of the last group, and its threads."""
-    if algorithm.name in ("gemm_split", "gemv_slabs"):
+    if algorithm.name in IN_PARTS:
         return getattr(product, algorithm.name)(algorithm.threads), algorithm.threads
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
@@ -166,8 +173,8 @@ def write_product(product: BlasProduct, algorithm: Algorithm) -> tuple[int, int]
 
 def guard_of(blas: BlasTraits, p: MatmulProblem, algorithm: Algorithm) -> dict[str, Any]:
     """Returns the arguments of a plan that keep the library to the threads of an Algorithm."""
-    alone = algorithm.name in ("gemm_split", "gemv_slabs") or algorithm.name.endswith("_items")
-    guarded = algorithm.name in ("gemm_split", "gemv_slabs") or p.flops >= blas.guarded_from(vector=p.m == 1 or p.n == 1)
+    alone = algorithm.name in IN_PARTS or algorithm.name.endswith("_items")
+    guarded = algorithm.name in IN_PARTS or p.flops >= blas.guarded_from(vector=p.m == 1 or p.n == 1)
     return {
         "thread_guard": blas.thread_guard if guarded else None, "guard_threads": 1 if alone else algorithm.threads,
         "release_gil": guarded,

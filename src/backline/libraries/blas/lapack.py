@@ -22,7 +22,7 @@ from ...problems.names import name_of
 from ..base import Algorithm, Refusal
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
-from .lapack_results import Results
+from .lapack_results import INVERSE_NORMS, Results
 from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, routine_name
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
@@ -54,12 +54,20 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
     **{f"linalg.{name}": {"getrf": ("{t}getrf",)} for name in ("det", "slogdet", "lu")},
     "linalg.matrix_power": {"gemm": ()},
     "linalg.multi_dot": {"gemm": ()},
+    "linalg.matrix_exp": {"gemm": ()},
 }
 OF_SPECTRA = tuple(f"linalg.{name}" for name in ("matrix_rank", "cond", "matrix_norm", "pinv"))
 ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))
 
 
 LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
+
+
+def _routines(problem: LinalgProblem) -> dict[str, tuple[str, ...]]:
+    """Returns the algorithms for a Problem: a condition number is one of singular values or of norms of the inverse."""
+    if problem.op == "linalg.cond" and problem.parameter("p") in INVERSE_NORMS:
+        return {"getri": ROUTINES["linalg.inv"]["getri"]}
+    return ROUTINES[problem.op]
 
 
 class _Writer(Indefinite, Results):
@@ -87,7 +95,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
     if driver is None and problem.op == "linalg.lstsq":
         driver = "gelsy"
     pool = blas.lu_pool if problem.op in LU_INSIDE else blas.pool
-    for name, routines in ROUTINES[problem.op].items():
+    for name, routines in _routines(problem).items():
         if problem.op.startswith("linalg.ldl") and name.startswith("he") != bool(problem.parameter("hermitian")):
             continue
         if driver is not None and name != driver:

@@ -5,6 +5,8 @@ Each method returns its results and what wraps them, as those of the operations 
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
 from typing import Any
 
@@ -14,15 +16,19 @@ from ... import _kernels
 from ...native.plan_builder import Pointer
 from ...problems.contraction_planner import chain_path
 from ...problems.result_tuples import LU, Slogdet
+from ...problems.taylor_polynomials import NORMS as TAYLOR_NORMS
+from ...problems.taylor_polynomials import T8_INNER, T8_OUTER, T8_SQUARE, T12, T18, X3
 from .cblas import LETTER
 from .lapack_spectra import Spectra
 
-__all__ = ["Results"]
+__all__ = ["INVERSE_NORMS", "Results"]
 
 # Kinds of what is read off singular values, in the order of matrix_results.cpp.
 RANK, CONDITION, INVERSE_CONDITION, NUCLEAR_CONDITION, NUCLEAR, LARGEST, SMALLEST = range(7)
 CONDITIONS = {None: CONDITION, 2: CONDITION, -2: INVERSE_CONDITION, "nuc": NUCLEAR_CONDITION}
 NORMS = {"nuc": NUCLEAR, 2: LARGEST, -2: SMALLEST}
+# Norms of a matrix and its inverse, in the order of matrix_results.cpp; and what is added where the inverse lies in columns.
+INVERSE_NORMS, IN_COLUMNS = (1, -1, math.inf, -math.inf, "fro"), 8
 
 
 class Results(Spectra):
@@ -82,7 +88,19 @@ class Results(Spectra):
         return self.summary(RANK, np.int64)
 
     def cond(self) -> tuple[list[Pointer], Any]:
-        return self.summary(CONDITIONS[self.p.parameter("p")], self.real)
+        norm = self.p.parameter("p")
+        return self.summary(CONDITIONS[norm], self.real) if norm in CONDITIONS else self.condition_of_inverse(norm)
+
+    def condition_of_inverse(self, norm: Any) -> tuple[list[Pointer], Any]:
+        n, order = self.p.n, self.own_order()
+        inverse, pivots = self.b.work(n * n * self.size), self.b.work(self.native.int_size * n)
+        self.load("a", (n, n), order, inverse)
+        self.invert(inverse, pivots)
+        result = self.result((), dtype=self.real)
+        kind = INVERSE_NORMS.index(norm) + (IN_COLUMNS if order == "F" else 0)
+        arguments = [self.described(kind=kind), self.source("a")[0], inverse, self.info(), result]
+        self.b.call(_kernels.addresses["inverse_condition"], arguments)
+        return [result], None
 
     def matrix_norm(self) -> tuple[list[Pointer], Any]:
         return self.summary(NORMS[self.p.parameter("ord")], self.real, (1, 1) if self.p.parameter("keepdim") else ())
@@ -148,3 +166,14 @@ class Results(Spectra):
             self.gemm((m, n, k), (one, k), (other, n), target)
             parts = [part for part in parts if part is not left and part is not right] + [(target, m, n)]
         return [out], None
+
+    def matrix_exp(self) -> tuple[list[Pointer], Any]:
+        n = self.p.n
+        result, strides = self.result((n, n)), self.p.operands[0].strides[-2:]
+        norms = TAYLOR_NORMS["single" if self.real.itemsize == 4 else "double"]
+        factors = (*norms, *T8_INNER, *T8_OUTER, T8_SQUARE, X3, *itertools.chain(*T12), *itertools.chain(*T18))
+        gemm = self.native.cblas(LETTER[self.dtype.name] + "gemm")
+        fields = struct.pack(f"<6q{len(factors)}d", self.real.itemsize, self.complex, n, *strides, gemm, *factors)
+        work = self.b.work(self.size * 9 * n * n + 8 * n)  # nine matrices, and the sums of columns
+        self.b.call(_kernels.addresses["matrix_exponential"], [self.b.constant(fields), self.source("a")[0], work, result])
+        return [result], None

@@ -11,12 +11,17 @@ from typing import Any, ClassVar
 from ... import _kernels
 from ..._version import __version__
 from ...problems.conv_problem import ConvProblem
+from ...problems.einsum_problem import EinsumProblem
+from ...problems.elements_problem import ElementsProblem
+from ...problems.linalg_problem import LinalgProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.norm_problem import NormProblem
 from ..base import Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
+from .element_loops import element_algorithms, prepare_elements
 from .norm_loops import norm_algorithms, prepare_norm
+from .small_systems import prepare_systems, system_algorithms
 from .vector_level import vector_levels
 
 __all__ = ["Kernels"]
@@ -29,6 +34,9 @@ class Kernels(Library):
         ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
         NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
         NormProblem: Handler.plain(norm_algorithms, prepare_norm),
+        EinsumProblem: Handler.plain(element_algorithms, prepare_elements),
+        ElementsProblem: Handler.plain(element_algorithms, prepare_elements),
+        LinalgProblem: Handler.plain(system_algorithms, prepare_systems),
     }
 
     def reason(self) -> str:

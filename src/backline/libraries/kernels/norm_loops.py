@@ -100,7 +100,7 @@ def _kind(p: NormProblem) -> int:
     order = p.parameter("ord")
     if p.op == "trace":
         return TOTAL
-    if order in (3, 4) and p.dtype.name not in ("float64", "complex128"):
+    if order in (3, 4):
         return CUBES if order == 3 else FOURTHS
     return KINDS.get(2.0 if order == "fro" else float(order), OTHER)
 

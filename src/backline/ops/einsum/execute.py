@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...native.plan_builder import ELEMENT
 from ...problems.einsum_problem import EinsumProblem
 from .layout import Steps, two_dimensions
 
-__all__ = ["EinsumPlan", "maker", "mover", "narrowed", "viewer", "written"]
+__all__ = ["EinsumPlan", "ViewPlan", "maker", "mover", "narrowed", "viewer", "written"]
 
 Array = np.ndarray[Any, Any]
 Instruction = tuple[Any, tuple[int, ...], tuple[int, ...]]
@@ -126,14 +127,46 @@ def _by_numpy(
     return run
 
 
+class ViewPlan:
+    """A Plan that returns a view of the only operand, of a call that has it after the equation."""
+
+    __slots__ = ("_view", "choice")
+
+    def __init__(self, view: Callable[[Array], Any]) -> None:
+        self.choice: Any = None
+        self._view = view
+
+    def __call__(self, equation: Any, array: Array, memory_limit: Any = None) -> Any:
+        return self._view(array)
+
+
 def viewer(p: EinsumProblem) -> Callable[[Array], Any]:
     """Returns a function that makes the result, a view, of the only operand."""
     (term,), (o,) = p.terms, p.inputs
+    if not p.output:
+        return itemgetter((0,) * len(term))
     if len(set(term)) == len(term) == len(p.output):
-        axes = tuple(map(term.index, p.output))
-        return lambda array: array.transpose(axes)[()]
+        return methodcaller("transpose", *map(term.index, p.output))
+    twice = [label for label in set(term) if term.count(label) > 1]
+    if len(twice) == 1 and term.count(twice[0]) == 2 and len(p.output) == len(term) - 1:
+        return _diagonal(term, twice[0], p.output)
     steps: Steps = {}
     for label, stride in zip(term, o.strides, strict=True):
         steps[label] = steps.get(label, 0) + stride
     shape, strides = p.result, tuple(steps[label] for label in p.output)
-    return lambda array: np.lib.stride_tricks.as_strided(array, shape, strides)[()]
+    return lambda array: np.lib.stride_tricks.as_strided(array, shape, strides)
+
+
+def _diagonal(term: str, label: str, output: str) -> Callable[[Array], Any]:
+    first, second = term.index(label), term.rindex(label)
+    left = term.replace(label, "") + label  # the axes of what NumPy returns, which cannot be written to
+    axes = tuple(map(left.index, output))
+    moves = axes != tuple(range(len(axes)))
+
+    def view(array: Array) -> Any:
+        made = array.diagonal(0, first, second)
+        if array.flags.writeable:
+            made.flags.writeable = True
+        return made.transpose(axes) if moves else made
+
+    return view

@@ -15,11 +15,12 @@ import numpy as np
 from ... import _core, switches
 from ...errors import NoKernel
 from ...libraries.base import PythonPlan
+from ...libraries.reference.reference_einsum import kind_of
 from ...problems import Operand, Problem
 from ...problems.dtypes import HALVES
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.memory_layout import contiguous_strides
-from .execute import EinsumPlan, maker, mover, narrowed, viewer, written
+from .execute import EinsumPlan, ViewPlan, maker, mover, narrowed, viewer, written
 from .layout import Pair, Steps, Term, axes_in_order, dense, pair
 from .steps import StepWriter, cost_later, kept_labels, looping
 
@@ -104,10 +105,36 @@ class Contraction(StepWriter):
 
         self.result = self._add(zeros) if self.out is None else self._add(fill, self.out)
 
+    def _in_one_loop(self, terms: list[Term]) -> bool:
+        """Takes the sum as one compiled loop over the call's arrays, unless it needs a product of matrices; tells whether it did."""
+        p = self.problem
+        if self.dtype != p.dtype or len(terms) > 2 or not self._elementwise(*terms):
+            return False
+        try:
+            made = self.make(replace(p, parameters=(("equation", p.parameter("equation")),)))
+        except NoKernel:
+            return False
+        if made.choice.library != "kernels":
+            return False
+        self.path = ((0, 1),) if len(terms) == 2 else ()
+        self._note(kind_of(p), made.choice, tuple(terms), self.output)
+        self.result = self._add(made, *range(len(p.operands)))
+        self.direct = made
+        return True
+
+    def _elementwise(self, x: Term, y: Term | None = None) -> bool:
+        """Tells whether nothing is added up along an axis that only one operand has, so that no product of matrices is needed."""
+        labels = set(x.labels) if y is None else {*x.labels, *y.labels}
+        if y is None:
+            return labels != set(self.output)
+        return labels <= set(self.output) or (set(x.labels) == set(y.labels) and self.dtype.kind != "c")
+
     # the order ------------------------------------------------------------------------------------------------------
 
     def _contract(self, work: list[tuple[int, Term]]) -> None:
         output = self.output
+        if self._in_one_loop([t for _, t in work]):
+            return
         if len(work) == 1:
             self._alone(*work[0], output)
             return
@@ -197,8 +224,8 @@ class Contraction(StepWriter):
 
         if self.dtype.name not in PRODUCTS:
             return loops()
-        if not summed and (set(x.labels) <= set(y.labels) or set(y.labels) <= set(x.labels)):
-            return self._either(loops, product)  # one element of each for one of the result
+        if not summed or (set(x.labels) == set(y.labels) and self.dtype.kind != "c"):
+            return self._either(loops, product)  # one element of each for one of the result, or for one term of its sums
         try:
             estimate = self._product(left, right, kept, output, later).cost
         except NoKernel:
@@ -227,11 +254,17 @@ class Contraction(StepWriter):
             o = self.problem.operands[self.out]
             whole = self._term(self.problem.output, o)
             steps, aligned = whole.steps, o.aligned
+        equation = (("equation", f"{','.join(inputs)}->{''.join(output)}"),)
+        if not given and (shape or final):
+            alone = self._by_loop(now, EinsumProblem("einsum", tuple(operands), equation, "einsum"), output)
+            if alone is not None:
+                self.result = alone if final and self.problem.result == shape else self.result
+                return alone, Term(output, shape, tuple(steps[label] for label in output), aligned)
         # Always into an array of ours: NumPy would lie a result of its own out as the operands are.
         operands.append(Operand("out", self.dtype, shape, tuple(steps[label] for label in output), aligned))
-        problem = EinsumProblem("einsum", tuple(operands), (("equation", f"{','.join(inputs)}->{''.join(output)}"),), "einsum")
+        problem = EinsumProblem("einsum", tuple(operands), equation, "einsum")
         made = self.make(problem)
-        self._note(made.choice.algorithm or "einsum", made.choice, tuple(t for _, t in now), output)
+        self._note(kind_of(problem), made.choice, tuple(t for _, t in now), output)
         sources = [slot for slot, _ in now]
         if given:
             assert self.out is not None
@@ -241,6 +274,17 @@ class Contraction(StepWriter):
             sources.append(self._add(maker(shape, self.dtype)))
         slot = self._add(made, *sources)
         return slot, Term(output, shape, tuple(steps[label] for label in output), aligned)
+
+    def _by_loop(self, now: list[tuple[int, Term]], problem: EinsumProblem, output: tuple[str, ...]) -> int | None:
+        """The slot of a step's result that a compiled loop makes; None where there is no such loop."""
+        try:
+            made = self.make(problem)
+        except NoKernel:
+            return None
+        if made.choice.library != "kernels":
+            return None
+        self._note(kind_of(problem), made.choice, tuple(t for _, t in now), output)
+        return self._add(made, *(slot for slot, _ in now))
 
     def _target(self) -> tuple[Steps, bool, bool]:
         """Strides of the output, whether it is aligned, and whether the caller gives it."""
@@ -352,4 +396,6 @@ class Contraction(StepWriter):
         """The Plan; `form` says how the arguments of a call hold its arrays."""
         if self.direct is not None and isinstance(self.direct, (_core.PreparedCall, PythonPlan)):
             return self.direct
+        if form == "plain" and self.out is None and [step.kind for step in self.steps] == ["view"]:
+            return ViewPlan(self.program[0][0])
         return EinsumPlan(self._finished(), self.result, len(self.problem.inputs), form)

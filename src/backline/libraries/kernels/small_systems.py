@@ -1,0 +1,107 @@
+"""Determinants, inverses and solutions of many small systems by a compiled loop: a matrix for each lane of a vector.
+
+LAPACK takes one matrix at a time, and with so few elements most of its time is the call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ... import _kernels
+from ...errors import LinAlgError
+from ...native import thread_team
+from ...native.plan_builder import Builder
+from ...problems.linalg_problem import LinalgProblem, singular
+from ...problems.result_tuples import InvEx, Slogdet, SolveEx
+from ..base import Algorithm, Refusal
+from .vector_level import vector_level
+
+__all__ = ["LANES", "prepare_systems", "system_algorithms"]
+
+LANES = "lanes"
+MOST = 16  # rows, columns and right-hand sides, as small_systems.cpp has them
+KINDS = {"linalg.det": 0, "linalg.slogdet": 1, "linalg.inv": 2, "linalg.solve": 3}
+BYTES = (16, 32, 64)  # of a vector, by level
+THREADED, SMALL = 2e5, 2e4  # operations from which threads, and the release of the GIL, bring more than they cost
+WRAP: dict[tuple[str, bool], Any] = {
+    ("linalg.inv", False): InvEx, ("linalg.solve", False): SolveEx, ("linalg.slogdet", True): Slogdet,
+}  # fmt: skip
+
+
+def system_algorithms(p: LinalgProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    """Lists the compiled loop for batches of small real matrices, on one thread and on several."""
+    why = _refusal(p)
+    if why:
+        yield Refusal("kernels", LANES, why)
+        return
+    note = "a matrix for each lane of a vector"
+    if threads > 1 and p.flops >= THREADED:
+        yield Algorithm(
+            library="kernels", name=LANES, threads=threads, scaled=True, level="threads", basis="construction",
+            pool=thread_team.name(), note=note,
+        )  # fmt: skip
+    yield Algorithm(library="kernels", name=LANES, level="threads", basis="construction", note=note)
+
+
+def _refusal(p: LinalgProblem) -> str:
+    if p.op not in KINDS:
+        return f"there is no compiled loop for {p.op}"
+    if not p.many_small or p.k > MOST:
+        return "the loop is for batches of small real matrices"
+    if any(o.role.startswith("out") for o in p.operands) or p.parameter("left", True) is not True:
+        return "the loop writes new arrays, of solutions on the right of the matrix"
+    vectors = ("b",) if p.parameter("vector") else ()
+    if not all(o.aligned and isinstance(p.where(o.role, 1 if o.role in vectors else 2), int) for o in p.operands):
+        return "the items of the batch are not at equal distances in memory"
+    return ""
+
+
+def prepare_systems(p: LinalgProblem, algorithm: Algorithm) -> Any:
+    """The PreparedCall of what `system_algorithms` listed."""
+    b, n, kind = Builder(p), p.n, KINDS[p.op]
+    sides, check = p.get("b"), bool(p.parameter("check", True))
+    k = n if kind == 2 else p.k if kind == 3 else 0
+    a, batch = b.argument("a"), p.where("a")
+    rows = p.operands[p.index("a") or 0].strides[-2:]
+    right, steps = a, (0, 0, 0)
+    if sides is not None:
+        vector = p.parameter("vector", False)
+        right = b.argument("b")
+        where, strides = p.where("b", 1 if vector else 2), sides.strides
+        assert isinstance(where, int)
+        steps = (where, strides[-1], 0) if vector else (where, strides[-2], strides[-1])
+    core = () if not k else (n,) if p.parameter("vector", False) else (n, k)
+    results = [b.result(p.dtype, (*p.batch, *core))]
+    results += [b.result(p.dtype, p.batch)] if kind == 1 else []
+    if not k:
+        infos = b.work(8)
+    elif check:
+        infos = (b.info(p.items)[0], 0, 0)
+    else:
+        infos = b.result(np.int32, p.batch)
+        results.append(infos)
+    level = vector_level()
+    fields = [p.dtype.itemsize, level, kind, p.items, n, k, batch, *rows, *steps]
+    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    count = -(-p.items // (BYTES[level] // p.dtype.itemsize))
+    logarithm = results[1] if kind == 1 else results[0]
+    b.call(_kernels.addresses["small_systems"], [description, list(range(count)), a, right, results[0], logarithm, infos])
+    return b.plan(
+        *results, count=count, threads=algorithm.threads, wrap=WRAP.get((p.op, check)), release_gil=p.flops >= SMALL,
+        on_info=_Singular(p.op) if k and check else None,
+    )  # fmt: skip
+
+
+class _Singular:
+    """The error for a zero pivot, which the first matrix that has one is named in."""
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+
+    def __call__(self, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
+        item, info = next((i, x) for i, x in enumerate(infos) if x)
+        raise LinAlgError(f"{self.op}: item {item} of the batch: {singular(self.op, info)}")
