@@ -1,9 +1,9 @@
 """Whole programs with Backline, beside plain NumPy with SciPy and beside PyTorch: ``python benchmarks/programs.py``.
 
 Each program of `program_suite` is written once over a small set of operations. Every side runs it in a process of its own, in
-turn, with pauses in between; Backline as on a machine that nobody tuned, calibrated (``backline calibrate``, once; ``--calibration``
-names the tuning file), and tuned on the program itself. The results of all sides must agree, or the run fails. The figures are
-medians of the rounds. ``--json`` keeps them in benchmarks/results. Run it where nothing else runs.
+turn, with pauses in between; Backline as on a machine that nobody tuned, calibrated (``backline calibrate``, once;
+``--calibration`` names the tuning file), and tuned on the program itself. The results of all sides must agree, or the run fails.
+The figures are medians of the rounds. ``--json`` keeps them in benchmarks/results. Run it where nothing else runs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from program_suite import Program, differences, operations, programs
+
 from side_by_side import PAUSE, Table, geometric_mean, show
 
 PEERS = ("numpy", "torch")

@@ -1,4 +1,4 @@
-"""Gaussian process regression in float64: the width of a Matern kernel is chosen by likelihood, then means and variances predicted.
+"""Gaussian process regression in float64: a kernel's width is chosen by likelihood, then means and variances are predicted.
 
 Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1.
 """
