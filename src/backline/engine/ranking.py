@@ -24,7 +24,7 @@ STAND_INS = {
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
-LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "scipy", "fftw", "numpy")
 
 
 def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
