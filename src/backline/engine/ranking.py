@@ -27,9 +27,9 @@ STAND_INS = {
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
-GENERAL = ("scipy", "numpy")  # come after all others there, for they run what they have on what threads they like
+GENERAL = ("numpy",)  # comes after all others there, for it runs what it has on what threads it likes
 MADE_FOR_THE_SHAPE = ("jit", "lanes")  # names of algorithms
-LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "scipy", "fftw", "numpy")
 
 
 def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:

@@ -96,6 +96,8 @@ def _by_product(xp: Any, a: Array, b: Array) -> Any:
     left = xp.concatenate([a * -2, squares[0], ones[0]], axis=-1)
     right = xp.concatenate([b, ones[1], squares[1]], axis=-1)
     product = matmul(left, xp.swapaxes(right, -1, -2))
+    if xp is np:
+        return np.sqrt(np.maximum(product, 0, out=product), out=product)
     return xp.sqrt(xp.maximum(product, 0))
 
 

@@ -130,11 +130,29 @@ class Solving(Writer):
 
     def cholesky_solve(self) -> tuple[list[Pointer], Any]:
         n, upper = self.p.n, self.p.parameter("upper", False)
-        factor = self.b.work(n * n * self.size)
-        self.load("a", (n, n), "F", factor)
+        factor, order, ld = self.as_it_lies()
         x, k = self.right_sides(n, "F")
-        self.lapack("{t}potrs", "U" if upper else "L", n, k, factor, n, x, n, self.info())
+        # Rows taken for columns are the transpose of the factor, which is a factor of the conjugate matrix, in the other triangle.
+        flip, packed = order == "C", (n * self.size, self.size)
+        conjugate = self.complex and flip
+        if conjugate:
+            self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
+        self.lapack("{t}potrs", "U" if upper != flip else "L", n, k, factor, ld, x, n, self.info())
+        if conjugate:
+            self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
         return self.returned(x), None
+
+    def as_it_lies(self) -> tuple[Pointer, str, int]:
+        """Returns a square matrix that is only read, its order, and its leading dimension; a copy where it has no such order."""
+        n, o = self.p.n, self.p.get("a")
+        assert o is not None
+        a, strides, layout = self.source("a")
+        ld = matrix_layout(o.shape[-2:], strides, self.size, o.aligned)[1]
+        if layout != "X":
+            return a, layout, ld
+        target = self.b.work(n * n * self.size)
+        self.b.copy((n, n), a, strides, target, self.packed((n, n), "C"), self.size)
+        return target, "C", n
 
     def cholesky_inverse(self) -> tuple[list[Pointer], Any]:
         n, upper = self.p.n, self.p.parameter("upper", False)
@@ -149,14 +167,7 @@ class Solving(Writer):
     def solve_triangular(self) -> tuple[list[Pointer], Any]:
         p, n, k = self.p, self.p.n, self.p.k
         left, upper = p.parameter("left", True), p.parameter("upper", False)
-        a, strides, layout = self.source("a")
-        o = p.get("a")
-        assert o is not None
-        ld = matrix_layout(o.shape[-2:], strides, self.size, o.aligned)[1]
-        if layout == "X":
-            target = self.b.work(n * n * self.size)
-            self.b.copy((n, n), a, strides, target, self.packed((n, n), "C"), self.size)
-            a, layout, ld = target, "C", n
+        a, layout, ld = self.as_it_lies()
         order = self.own_order("b")
         shape = (n, k) if left else (k, n)
         x = self.result(shape, order)

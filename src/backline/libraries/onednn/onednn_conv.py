@@ -80,11 +80,8 @@ def _refusal(engine: Engine, p: ConvProblem) -> str:
         return "more than three dimensions"
     if p.transposed and any(a + s <= 0 for a, s in zip(_cut(p), p.stride, strict=True)):
         return f"output_padding={p.output_padding} is more than oneDNN can express here"
-    if p.dtype == BF16:
-        if not engine.bf16:
-            return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
-        if p.parameter("activation"):
-            return "its relu of bfloat16 would make 0 of NaN"
+    if p.dtype == BF16 and not engine.bf16:
+        return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
     return ""
 
 
@@ -253,7 +250,7 @@ class _Forward(_Convolution):
             w.move(target, final)
         exact = None
         if self.relu:
-            exact = w.guard_relu(final, prod(self.output_shape), _plain_again(self) if self.fused else None)
+            exact = w.guard_relu(final, prod(self.output_shape), _plain_again(self) if self.fused else None, p.dtype)
         if scattered:
             w.scattered("out", final.pointer, dense_strides(self.output_shape))
         same = ("residual",) if residual else ()

@@ -222,7 +222,9 @@ class Writer:
         self.b.finite((1, size), (0, item), dtype, (pointer[0], pointer[1], starts), self.finite, NOT_FINITE)
         self.b.each(parts, parts)
 
-    def guard_relu(self, target: Place, elements: int, again: Callable[[], Any] | None) -> Callable[..., Any]:
+    def guard_relu(
+        self, target: Place, elements: int, again: Callable[[], Any] | None, dtype: np.dtype[Any] = _F32
+    ) -> Callable[..., Any]:
         """See to it that relu keeps NaN; returns `exact` for the plan.
 
         oneDNN's relu makes 0 of NaN. Its prelu with slope 0, a post-operation, keeps NaN and makes NaN of minus infinity: where
@@ -232,13 +234,15 @@ class Writer:
         Parameters
         ----------
         target
-            A dense float32 array.
+            A dense array.
         elements
             Its size.
         again
             Makes the plan without relu, or None.
+        dtype
+            Of the elements: float32 or bfloat16.
         """
-        self.look(target.pointer, elements, alone=again is None)
+        self.look(target.pointer, elements, dtype, alone=again is None)
         if again is None:
             relu = self.engine.primitive_desc(
                 "eltwise_forward", abi.Prop.FORWARD_INFERENCE, abi.Alg.RELU, target.desc, target.desc, 0.0, 0.0,
