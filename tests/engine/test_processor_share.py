@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,7 +182,9 @@ def test_the_thread_that_asks_is_no_other_one() -> None:
     assert clocks.running() == 0
 
 
-@pytest.mark.parametrize(("processors", "running", "threads"), [(2, 1, 1), (2, 0, MOST_THREADS), (8, 7, 1), (8, 4, 4), (8, 1, MOST_THREADS)])
+@pytest.mark.parametrize(
+    ("processors", "running", "threads"), [(2, 1, 1), (2, 0, MOST_THREADS), (8, 7, 1), (8, 4, 4), (8, 1, MOST_THREADS)]
+)
 def test_a_pool_that_spins_is_made_room_for(processors: int, running: int, threads: int) -> None:
     system = Threads(*range(100, 100 + processors))
     system.run = set(range(100, 100 + running))
@@ -195,13 +199,45 @@ def test_a_pool_that_spins_is_made_room_for(processors: int, running: int, threa
 
 def test_the_clock_of_a_thread_that_runs_and_of_one_that_has_ended() -> None:
     assert processor_share._processor_seconds(threading.get_native_id()) > 0
-    ids: list[int] = []
-    thread = threading.Thread(target=lambda: ids.append(threading.get_native_id()))
+    thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()
-    clocks = ThreadClocks(ids, processor_share._processor_seconds)
-    clocks.active = (ids[0],)
+    assert thread.native_id is not None
+    gone(thread.native_id)
+    clocks = ThreadClocks((thread.native_id,), processor_share._processor_seconds, processor_share._waits)
+    clocks.active = (thread.native_id,)
     assert clocks.running() == 0
+
+
+def gone(thread: int) -> None:
+    """Waits for the system to have ended a thread that Python has joined."""
+    end = time.monotonic() + 60
+    while Path(f"/proc/self/task/{thread}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_state_of_a_thread() -> None:
+    assert processor_share._waits(threading.get_native_id())
+    sleeping = threading.Event()
+    thread = threading.Thread(target=sleeping.wait)
+    thread.start()
+    assert thread.native_id is not None
+    end = time.monotonic() + 60
+    while processor_share._waits(thread.native_id):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    sleeping.set()
+    thread.join()
+    gone(thread.native_id)
+    assert not processor_share._waits(thread.native_id)
+
+
+def test_a_thread_that_has_just_given_up_its_processor_counts() -> None:
+    system = Threads(7)
+    clocks = ThreadClocks((7,), system.read, lambda thread: thread == 7)
+    clocks.active = (7, 8)
+    assert clocks.running() == 1
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Processors shared with what else runs: calls use fewer threads while others keep processors busy.
 
-The threads of one call wait for each other, so one of them that shares its processor with another program holds all of them up:
+The threads of one call wait for each other, so one of them that shares its processor with another program holds up all of them:
 beside a busy program, a call on all processors takes several times as long as on those that are free. The compiled core asks
-`watch` before a call on several threads, ten times a second at most, how many threads leave room for others. Where those are fewer
+`watch` before a call on several threads, ten times a second at most, how many threads leave room for others. Where they are fewer
 than the call may use, it runs under `num_threads` of that many, as if the program had opened that scope: the choice is made for
 that number of threads.
 
@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from .. import _core, switches
-from ..processors import cpu_quota, usable_cpus
+from ..processors import cpu_quota, read_text, usable_cpus
 from ..switches.snapshot import Scope, make_scope
 from ..switches.starting_values import MOST_THREADS
 from . import policy
@@ -72,11 +72,15 @@ class ThreadClocks:
         Identifiers of threads to watch, beside those of Python.
     read
         Returns the processor seconds of a thread; OSError where it has ended.
+    waits
+        Tells whether a thread that does not run waits for a processor.
     """
 
-    def __init__(self, earlier: Iterable[int], read: Callable[[int], float]) -> None:
+    def __init__(
+        self, earlier: Iterable[int], read: Callable[[int], float], waits: Callable[[int], bool] = lambda thread: False
+    ) -> None:
         self._earlier = set(earlier)
-        self._read = read
+        self._read, self._waits = read, waits
         self._used: dict[int, float] = {}
         self.active: tuple[int, ...] = ()
 
@@ -99,12 +103,12 @@ class ThreadClocks:
         return [thread for thread in self.active if thread != here]
 
     def running(self) -> int:
-        """Returns how many of the watched threads run now."""
+        """Returns how many of the watched threads run now, or would."""
         before = {thread: self._clock(thread) for thread in self.watched()}
         end = time.perf_counter() + GLANCE
         while before and time.perf_counter() < end:
             pass
-        return sum(self._clock(thread) > clock for thread, clock in before.items())
+        return sum(self._clock(thread) > clock or self._waits(thread) for thread, clock in before.items())
 
     def _clock(self, thread: int) -> float:
         try:
@@ -256,12 +260,17 @@ def _processor_seconds(thread: int) -> float:
     return time.clock_gettime(~thread << 3 | 6)
 
 
+def _waits(thread: int) -> bool:
+    # A thread that spins by giving up its processor again and again, as OpenBLAS's do, may just have done so.
+    return read_text(f"/proc/self/task/{thread}/stat").rpartition(")")[2].lstrip().startswith("R")
+
+
 def _counters() -> Reading:
     return machine_load.read()
 
 
 # Pools that exist by now belong to others, such as NumPy's BLAS. What Backline's libraries start comes later, and is not watched.
-watch = Watch(_counters, usable_cpus, cpu_quota, ThreadClocks(_threads_here(), _processor_seconds))
+watch = Watch(_counters, usable_cpus, cpu_quota, ThreadClocks(_threads_here(), _processor_seconds, _waits))
 
 
 def begin() -> None:

@@ -18,7 +18,7 @@ from . import loading
 __all__ = [
     "SPIN", "address", "bind", "forget_counts", "forked", "items_run", "items_threads", "limit_items", "name", "path",
     "thread_guard", "watch_forks",
-]
+]  # fmt: skip
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
 SPIN = 1e-3  # seconds for which a thread of the team that waits keeps its processor, before it sleeps
