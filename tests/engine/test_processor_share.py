@@ -305,7 +305,7 @@ def test_the_explanation_says_why(busy: Callable[[int], None]) -> None:
     busy(1)
     backline.matmul(squares(), squares())
     value, origin = backline.explain().switches["num_threads"]
-    assert value == "1" and "other work keeps processors busy" in origin
+    assert value == "1" and "busy with other work" in origin
 
 
 def test_what_would_run_is_told_for_this_load(busy: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:

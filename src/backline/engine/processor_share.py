@@ -201,7 +201,7 @@ class _Shared(Scope):
 
     @property
     def where(self) -> str:
-        return "other work keeps processors busy"
+        return "processors are busy with other work, or limited by a quota"
 
 
 @lru_cache(maxsize=64)
