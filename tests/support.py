@@ -207,7 +207,8 @@ def assert_close(result: Array, reference: Array, bound: Array, what: str) -> No
 def python(program: str, *, timeout: float = 200, env: dict[str, str] | None = None, check: bool = True) -> Any:
     """Run a program in a fresh interpreter; its output is in the message if it fails or hangs."""
     source = str(Path(backline.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), **(env or {})}
+    paths = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "BACKLINE_SHARE_PROCESSORS": "0", **(env or {})}
     environment = {k: v for k, v in environment.items() if v is not None}
     done = subprocess.run(
         wrapped([sys.executable, "-c", textwrap.dedent(program)]),

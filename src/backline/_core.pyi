@@ -25,6 +25,7 @@ __all__ = [
     "memo_generation",
     "memo_info",
     "memo_max_size",
+    "pause_seconds",
     "pool_info",
     "pool_limit",
     "register_array_type",
@@ -32,11 +33,14 @@ __all__ = [
     "set_base",
     "set_team_limit",
     "set_tracer",
+    "share_looks",
+    "share_processors",
     "team_bind",
     "team_bound",
     "team_check",
     "team_keep_apart",
     "team_moves",
+    "team_threads",
     "wait_for_ended_threads",
 ]
 
@@ -45,6 +49,7 @@ cxx_flags: str
 # How plans call vendors' functions: "direct", or "libffi".
 call_convention: str
 most_threads: int
+most_rolled: int
 # A capsule: what backline._kernels needs of the thread team.
 services: object
 
@@ -194,7 +199,19 @@ def team_keep_apart(on: bool, /) -> None:
 def team_moves() -> int:
     """How often the team's threads were given other processors."""
 
+def team_threads() -> list[int]:
+    """Identifiers of the threads of the team that have run for threads of this process."""
+
+def share_processors(
+    look: Callable[[], tuple[int, float]] | None,
+    fewer: Callable[[Any, Any, int, tuple[Any, ...], dict[str, Any]], Any] | None,
+    /,
+) -> None: ...
+def share_looks() -> int: ...
 def wait_for_ended_threads(running: Container[int], seconds: float, /) -> int: ...
+def pause_seconds() -> float:
+    """Seconds that a pause of the processor takes, as loops have it that wait."""
+
 def team_bound() -> bool: ...
 def flush_denormal(on: bool, threads: int, /) -> bool:
     """Take subnormal numbers for zero in this thread and so many of the team's; False where the processor cannot."""

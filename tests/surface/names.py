@@ -184,6 +184,7 @@ OWN = {
         prefer switch
         only switch
         max_error switch
+        share_processors switch
         effective_precision function ()
         GenericModule class (m, name)
     """,
@@ -328,6 +329,7 @@ SETTINGS: dict[str, Setting] = {
     "prefer": Setting(tuple, (), LIBRARIES, ((["mkl", "blis", "mkl"], ("mkl", "blis")),), (("blas",), ("mkl", "lapack"))),
     "only": Setting(tuple, (), LIBRARIES, bad=(("blas",), ("MKL",))),
     "promote": Setting(str, "error", ("error", "numpy"), bad=("numpys",)),
+    "share_processors": _ENABLED,
     "max_error": Setting(float, math.inf, (0.0, 1e-6, 3.5, math.inf), ((2, 2.0),), (-1e-9, math.nan), least=0),
     **_only_by_name("sdp_priority", tuple, (), ((), ("math",), ("cudnn_attention", "flash_attention")), bad=(("flash",),)),
     "float32_matmul_precision": Setting(

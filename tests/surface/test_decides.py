@@ -20,7 +20,7 @@ from names import SETTINGS, everything_is_there
 
 import backline
 from backline import libraries, switches
-from backline.engine import choose, cufft_plan_caches, refusals
+from backline.engine import choose, cufft_plan_caches, processor_share, refusals
 from backline.engine.tuning import benchmark, record_store
 from backline.errors import BadType, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides
@@ -310,6 +310,11 @@ def of_two_dtypes() -> str:
         return "refused"
 
 
+def shares() -> bool:
+    """Whether a call would run on fewer threads beside other work."""
+    return processor_share._shares(switches.current(), 1)
+
+
 CASES: dict[str, Case] = {
     "fp32_precision": precision("tf32", "matmul", "mps", ()),
     "fallback": choosing("error", Trial("trial", PLAIN), given={"prefer": ("mkl",)}),
@@ -324,6 +329,7 @@ CASES: dict[str, Case] = {
     "prefer": choosing(("magma",), Trial("cusolver", PLAIN), Trial("magma", PLAIN), family="fft"),
     "only": choosing(("magma",), Trial("cusolver", PLAIN), Trial("magma", PLAIN), family="fft", also=("prefer",)),
     "promote": Case("numpy", of_two_dtypes),
+    "share_processors": Case(False, shares, ("num_threads", "deterministic", "mkldnn.deterministic", "cudnn.deterministic"), {"num_threads": 4}),
     "max_error": choosing(1e-6, Trial("trial", PLAIN, {"as_": "fast"}), see=with_a_record),
     "sdp_priority": choosing(("math",), Trial("trial", *ATTENTION), family="attention", also=("cuda.flash_sdp", "cuda.math_sdp")),
     "float32_matmul_precision": precision("high", "matmul", "cuda:0", CUDA_MATMUL),

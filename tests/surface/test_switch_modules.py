@@ -31,6 +31,7 @@ OTHER = {  # each switch of the root, with a legal value that is not its default
     "only": ("numpy",),
     "promote": "numpy",
     "max_error": 0.5,
+    "share_processors": False,
 }
 ROOT = [*OTHER]
 

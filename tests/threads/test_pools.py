@@ -106,6 +106,20 @@ def test_one_count_is_not_left_for_the_next_call() -> None:
         assert native.call(count, restype=ctypes.c_int) == threads == lib.traits.thread_guard.value
 
 
+@pytest.mark.parametrize("op", ["linalg.inv", "linalg.solve", "linalg.lu_factor", "linalg.det"])
+def test_lu_of_openblas_takes_turns_of_two_pools_only_where_that_pays(op: str) -> None:
+    traits = need("openblas").traits
+
+    def threads(n: int) -> set[int]:
+        a = np.broadcast_to(np.float64(1), (n, n))
+        args = (a, a[:, :16]) if op == "linalg.solve" else (a,)
+        return {x.threads for x in algorithms("openblas", problem_of(op, *args), 2)}
+
+    beside = traits.lu_pool != traits.pool
+    assert threads(300) == threads(1000) == ({1} if beside else {1, 2})
+    assert threads(3000) == {1, 2}
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])
 def test_all_jobs_of_a_team_run_at_the_same_time(jobs: int) -> None:
     assert thread_team.bind() == _core.team_bound()

@@ -23,5 +23,6 @@ int add_array_types(PyObject *module);
 int add_pool(PyObject *module);
 int add_services(PyObject *module);
 int add_ended_threads(PyObject *module);
+int add_processor_share(PyObject *module);
 
 }  // namespace backline

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int (*kParts[])(PyObject *) = {add_boundary, add_scope_state_type, add_team, add_thread_count_guard_type,
                                          add_rwlock_type, add_plan_types, add_operation_types, add_memo,
-                                         add_array_types, add_pool, add_services, add_ended_threads};
+                                         add_array_types, add_pool, add_services, add_ended_threads, add_processor_share};
 
 // Types and tables belong to the process: a program that removes modules from sys.modules and imports them again gets the same.
 int execute(PyObject *module) {
@@ -29,6 +29,7 @@ int execute(PyObject *module) {
     for (auto add : kParts)
         if (add(module) < 0) return -1;
     if (PyModule_AddIntConstant(module, "most_threads", kMostThreads) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "most_rolled", kMostApart) < 0) return -1;
     if (PyModule_AddStringConstant(module, "cxx_flags", BACKLINE_CXX_FLAGS) < 0) return -1;
     if (PyModule_AddStringConstant(module, "call_convention", kCallConvention) < 0) return -1;
     contents = PyDict_Copy(names);

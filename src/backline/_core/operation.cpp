@@ -4,6 +4,7 @@
 #include "scope_state.hpp"
 #include "memo.hpp"
 #include "plan.hpp"
+#include "processor_share.hpp"
 
 #include <structmember.h>
 
@@ -92,6 +93,12 @@ PyObject *run_plan(PyObject *plan, const Signature &s, PyObject *const *args, si
     return PyObject_Vectorcall(plan, all.data(), size_t(n + given), kwnames);
 }
 
+// The threads that a plan may use. One written in Python does not tell, and runs where it likes what it is made of.
+int threads_of(PyObject *plan, const Signature &s) {
+    if (s.foreign) return 1;
+    return is_prepared(plan) ? reinterpret_cast<PreparedCall *>(plan)->most_threads : kMostThreads;
+}
+
 // Tells those who trace what ran. False with an error set if that failed.
 bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent) {
     Ref process_wide(Py_XNewRef(process_wide_tracer().get()));
@@ -140,10 +147,18 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         s.words[1] = reinterpret_cast<int64_t>(snapshot.get());
     }
     uint64_t hash = s.hash();
-    auto run = [&](PyObject *plan) {
+    auto run = [&](PyObject *plan, bool once_only = false) {
         if (plan == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
         auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
-        return tracer ? traced(tracer.get(), self->name, plan, once) : once();
+        Ref hold_tracer(Py_XNewRef(tracer.get()));  // looking at the load runs Python code
+        // A plan of one use is made for this call: another one would draw another seed, or warn again.
+        if (const int threads = once_only ? 1 : threads_of(plan, s); threads > 1) {
+            const int shared = shared_threads(threads);
+            if (shared < 0) return static_cast<PyObject *>(nullptr);
+            Ref result(shared < threads ? call_on_fewer(raw, plan, shared, args, nargsf, kwnames) : nullptr);
+            if (shared < threads && result.get() != Py_NotImplemented) return result.release();
+        }
+        return hold_tracer ? traced(hold_tracer.get(), self->name, plan, once) : once();
     };
     if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) return run(plan.get());
     Ref hold_snapshot(Py_NewRef(snapshot.get())), hold_tracer(Py_XNewRef(tracer.get()));
@@ -156,7 +171,8 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     Ref made(PyObject_CallFunctionObjArgs(self->resolve, positional.get(), keywords.get(), nullptr));
     if (!made) return nullptr;
     // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
-    if (PyTuple_CheckExact(made.get()) && PyTuple_GET_SIZE(made.get()) == 1) {
+    const bool once_only = PyTuple_CheckExact(made.get()) && PyTuple_GET_SIZE(made.get()) == 1;
+    if (once_only) {
         made.reset(Py_NewRef(PyTuple_GET_ITEM(made.get(), 0)));
     } else {
         // Another thread may have written a switch while the engine chose: then the plan belongs to another Snapshot. If the
@@ -168,7 +184,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
             else memo_put(s, hash, made.get(), raw, now.get(), s.foreign ? age : memo_age());
         }
     }
-    return run(made.get());
+    return run(made.get(), once_only);
 }
 
 PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {

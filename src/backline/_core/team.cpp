@@ -34,7 +34,6 @@ std::atomic<int> limit{1 << 30};
 std::atomic<bool> apart{false};
 std::atomic<uint64_t> moves{0};
 
-constexpr int kMostApart = 64;  // teams larger than this sit on machines where one thread's place matters less
 
 // A thread of libgomp's. The kernel gives its id to another thread once it has ended, so an id is used only under this lock, and
 // as long as `alive`: the thread itself clears that, under the lock, on its way out.
@@ -43,11 +42,17 @@ struct Worker {
     bool alive = true;
 };
 std::mutex &workers_lock = *new std::mutex;  // threads may end after static objects are destroyed
+std::vector<pid_t> &worker_ids = *new std::vector<pid_t>;
 struct WorkerHere {
     std::shared_ptr<Worker> worker = std::make_shared<Worker>();
+    WorkerHere() {
+        std::lock_guard<std::mutex> guard(workers_lock);
+        worker_ids.push_back(worker->id);
+    }
     ~WorkerHere() {
         std::lock_guard<std::mutex> guard(workers_lock);
         worker->alive = false;
+        worker_ids.erase(std::find(worker_ids.begin(), worker_ids.end(), worker->id));
     }
 };
 // The threads that libgomp keeps for this thread; it has a pool for each one that opens regions.
@@ -163,15 +168,17 @@ void note_worker(int index, void *raw) {
 }  // namespace
 
 void keep_apart(int threads) {
-    if (!apart || in_region || threads < 2 || threads > kMostApart || !omp_parallel || team_limit() == 1) return;
-    int here = sched_getcpu();
-    if (here == workers.processor && workers.count >= threads - 1) return;
+    if (in_region || threads < 2 || threads > kMostApart || !omp_parallel || team_limit() == 1) return;
     if (workers.count < threads - 1) {
         Roll roll{workers.each, std::this_thread::get_id()};
         Region r{threads, note_worker, &roll, false};
         omp_parallel.load()(region_body, &r, unsigned(threads), 0);
         workers.count = threads - 1;
+        workers.processor = -1;
     }
+    if (!apart) return;
+    int here = sched_getcpu();
+    if (here == workers.processor) return;
     cpu_set_t mine;
     if (here < 0 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
     CPU_CLR(here, &mine);
@@ -221,6 +228,38 @@ void team_bind(void *parallel, void *number, void *size) {
 void team_keep_apart(bool on) { apart = on; }
 
 uint64_t team_moves() { return moves.load(); }
+
+PyObject *team_threads() {
+    std::vector<pid_t> ids;
+    {  // nothing of Python's runs under the lock: a thread of the team may wait for it
+        std::lock_guard<std::mutex> guard(workers_lock);
+        ids = worker_ids;
+    }
+    Ref list(checked(PyList_New(Py_ssize_t(ids.size()))));
+    for (size_t i = 0; i < ids.size(); ++i) PyList_SET_ITEM(list.get(), Py_ssize_t(i), checked(PyLong_FromLong(ids[i])));
+    return list.release();
+}
+
+// The least of several tries: another program may have had the processor meanwhile.
+double pause_seconds() {
+    using Clock = std::chrono::steady_clock;
+    constexpr int kPauses = 500;
+    double least = 1;
+    for (int round = 0; round < 5; ++round) {
+        auto begin = Clock::now();
+        for (int i = 0; i < kPauses; ++i) {
+#if defined(__x86_64__)
+            _mm_pause();
+#elif defined(__aarch64__)
+            asm volatile("yield" ::: "memory");
+#else
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+        }
+        least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count() / kPauses);
+    }
+    return std::max(least, 1e-9);
+}
 
 bool team_bound() { return omp_parallel.load() != nullptr; }
 
@@ -297,6 +336,8 @@ PyMethodDef methods[] = {
     function<team_bind>("team_bind", "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."),
     function<team_keep_apart>("team_keep_apart", "Whether sleeping threads of the team are kept off the caller's processor."),
     function<team_moves>("team_moves", "How often the team's threads were given other processors."),
+    function<team_threads>("team_threads", "Identifiers of the threads of the team that have run for threads of this process."),
+    function<pause_seconds>("pause_seconds", "Seconds that a pause of the processor takes, as loops have it that wait."),
     function<team_bound>("team_bound", "Whether an OpenMP runtime is bound."),
     function<set_team_limit>("set_team_limit", "Upper bound of every thread count from now on (1 in a forked child)."),
     function<jobs_callback_address>(

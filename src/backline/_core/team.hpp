@@ -8,6 +8,8 @@ using Job = void (*)(int index, void *data);
 
 // No call may use more threads than this; libraries keep tables of their threads, of fixed sizes.
 constexpr int kMostThreads = 1024;
+// The threads of larger teams are not known one by one: they run on machines where the place of one matters less.
+constexpr int kMostApart = 64;
 
 // Thrown where the system does not let this process have so many threads.
 struct TooManyThreads {

@@ -37,7 +37,7 @@ _MODULES = _module_finder.Names()
 __all__ = [
     *_MODULES, "ContextProp", "GenericModule", "PropModule", "benchmark", "benchmark_limit", "determinism_level", "deterministic",
     "disable_global_flags", "effective_precision", "emulate", "fallback", "flags", "flags_frozen", "fp32_precision", "max_error",
-    "num_threads", "only", "prefer", "promote", "set_flags", "warn_only",
+    "num_threads", "only", "prefer", "promote", "set_flags", "share_processors", "warn_only",
 ]  # fmt: skip
 
 fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
@@ -53,6 +53,7 @@ prefer: tuple[str, ...]
 only: tuple[str, ...]
 promote: Literal["error", "numpy"]
 max_error: float
+share_processors: bool
 flags: _module_factory.Flags
 set_flags: _module_factory.SetFlags
 

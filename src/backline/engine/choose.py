@@ -23,7 +23,17 @@ from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem, short
 from ..switches.scope_state import process, states
-from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals, verbose_scopes
+from . import (
+    effective_precision,
+    fft_plan_caches,
+    plan_caches,
+    policy,
+    problem_class,
+    processor_share,
+    ranking,
+    refusals,
+    verbose_scopes,
+)
 from .choice import Candidate, Choice
 from .tuning import coverage, record_store
 
@@ -428,3 +438,4 @@ class _EnginePlanner:
 
 
 planner = _EnginePlanner()
+processor_share.begin()  # from here on calls on several threads make room for others

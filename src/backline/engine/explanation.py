@@ -10,6 +10,7 @@ from ..problems import Problem
 from ..problems.op_registry import composites, operations
 from .choice import Choice
 from .choose import choose
+from .processor_share import scope_here
 
 __all__ = ["explain", "of_problem"]
 
@@ -49,7 +50,8 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
         choice: Choice = plan.choice
         return choice
     if isinstance(op, _core.Operation) and hasattr(op, "problem"):  # a layer that owns its weights
-        return choose(op.problem(*args, **kwargs), measure=False)
+        with scope_here():
+            return choose(op.problem(*args, **kwargs), measure=False)
     name = op if isinstance(op, str) else f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', '')}"
     name = name.removeprefix("backline.")
     if name in composites and name not in operations:
@@ -68,7 +70,6 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
 def of_problem(problem: Problem) -> Choice:
     """Tells what would run for a Problem, and why; nothing is measured."""
     row = operations.get(problem.op)
-    if row is None or row.explain is None:
-        return choose(problem, measure=False)
-    choice: Choice = row.explain(problem)
+    with scope_here():
+        choice: Choice = choose(problem, measure=False) if row is None or row.explain is None else row.explain(problem)
     return choice

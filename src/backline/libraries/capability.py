@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import switches
 from ..errors import BadValue
+from ..native import loading
 from ..native.process_map import mapped_files
 from ..switches import cpu_capability as words
 
@@ -183,18 +184,11 @@ def cap_openblas() -> Iterator[None]:
     not at all if the user has set it.
     """
     core = _OPENBLAS_CORES.get((words.detected(), _cap()), "")
-    before = os.environ.get("OPENBLAS_CORETYPE")
-    if not core or before:
+    if not core or os.environ.get("OPENBLAS_CORETYPE"):
         yield
         return
-    os.environ["OPENBLAS_CORETYPE"] = core
-    try:
+    with loading.variable("OPENBLAS_CORETYPE", core):
         yield
-    finally:
-        if before is None:
-            del os.environ["OPENBLAS_CORETYPE"]
-        else:
-            os.environ["OPENBLAS_CORETYPE"] = before
 
 
 def loaded_openblas(core: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-__all__ = ["around_fork", "lock"]
+__all__ = ["around_fork", "lock", "variable"]
 
 FORK_SECONDS = 10.0
 """A fork waits so long for a library that another thread loads: a program that forks must not hang behind one that does."""
@@ -29,6 +29,20 @@ _handlers: list[tuple[Handler, Handler, Handler]] = []
 def lock() -> threading.RLock:
     """Returns the lock; to be asked for each time, because a forked child has another one."""
     return _lock
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Sets an environment variable for a library that reads it as it is loaded, inside of the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def around_fork(before: Handler, after_in_parent: Handler, after_in_child: Handler) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .. import _core
 from . import loading
 
 __all__ = [
-    "address", "bind", "forget_counts", "forked", "items_run", "items_threads", "limit_items", "name", "path", "thread_guard",
-    "watch_forks",
-]
+    "SPIN", "address", "bind", "forget_counts", "forked", "items_run", "items_threads", "limit_items", "name", "path",
+    "thread_guard", "watch_forks",
+]  # fmt: skip
 
 LOCAL, PROCESS, PROCESS64 = 0, 1, 2
+SPIN = 1e-3  # seconds for which a thread of the team that waits keeps its processor, before it sleeps
 
 #: Files of libraries whose threads are the team's, though they have a pool of their own too.
 driven: set[str] = set()
@@ -46,13 +48,25 @@ def _bind() -> None:
     file = _libgomp()
     if file:
         try:
-            _runtime = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            with _waiting_briefly():
+                _runtime = ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError:
             return
         _core.team_bind(*(_address(symbol) for symbol in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")))
         # Threads that the user has bound, or asked not to bind, stay where they are.
         _core.team_keep_apart(not any(os.environ.get(name) for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")))
         watch_forks()
+
+
+def _waiting_briefly() -> AbstractContextManager[None]:
+    """Has a libgomp that is loaded inside of the block let its threads spin for `SPIN` seconds, unless the user has said.
+
+    It counts the turns of a loop with a pause of the processor in it, 300,000 unless it is told otherwise. It reads the number as
+    it is loaded, from a variable, and knows no other way; a copy that is in the process already keeps to what it has read.
+    """
+    if any(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")):
+        return nullcontext()
+    return loading.variable("GOMP_SPINCOUNT", str(round(SPIN / _core.pause_seconds())))
 
 
 def _libgomp() -> str:

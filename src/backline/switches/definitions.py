@@ -89,6 +89,8 @@ _ROOT = (
            "Largest relative error measured by tuning that an algorithm may have.", FAMILIES),
     Switch("promote", str, "error", ("error", "numpy"),
            "Operands of several dtypes, or integers where floats are needed: an error, or converted as NumPy does.", _PROMOTED),
+    Switch("share_processors", bool, True, None,
+           "Use fewer threads while other programs, or other threads of this one, keep processors busy.", FAMILIES),
     _hidden("sdp_priority", tuple, (), _KERNELS, ("attention",), "Attention kernels to try first, in this order.",
             in_flags=False),
     MatmulPrecisionWord("float32_matmul_precision", str, "highest", ("highest", "high", "medium"),

@@ -16,7 +16,7 @@ from statistics import median
 
 from ...processors import read_text, usable_cpus
 
-__all__ = ["Quietness", "Reading", "between", "in_turn", "read", "spread"]
+__all__ = ["Quietness", "Reading", "between", "in_turn", "read", "spread", "used_by_others"]
 
 TAKEN = 0.1  # part of the processors asked for that other programs and the hypervisor may take
 STOLEN = 0.05  # part of the time of all processors that the hypervisor may take
@@ -42,6 +42,8 @@ class Reading:
         How often this thread had to leave its processor to another.
     load
         Load average of the last minute.
+    polite
+        The part of `busy` of programs that have made way for others by their priority (nice); 0 where this one has, too.
     """
 
     at: float
@@ -50,6 +52,7 @@ class Reading:
     stolen: float | None = None
     switches: int | None = None
     load: float | None = None
+    polite: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,11 @@ def _processors(count: int) -> str:
 def read() -> Reading:
     """Returns the counters as they are now."""
     ended = os.times()
-    busy, stolen = _of_processors(read_text("/proc/stat"), usable_cpus())
+    busy, stolen, polite = _of_processors(read_text("/proc/stat"), usable_cpus())
     load = read_text("/proc/loadavg").partition(" ")[0]
     return Reading(
         time.perf_counter(), time.process_time() + ended.children_user + ended.children_system, busy, stolen, _switches(),
-        float(load) if load else None,
+        float(load) if load else None, 0.0 if _polite() else polite,
     )  # fmt: skip
 
 
@@ -153,6 +156,21 @@ def between(before: Reading, after: Reading, threads: int, spread: float = 1.0) 
     if before.switches is not None and after.switches is not None:
         switches = max(after.switches - before.switches, 0)
     return Quietness(seconds, threads, processors, others, stolen, switches, after.load, spread)
+
+
+def used_by_others(before: Reading, after: Reading) -> float:
+    """Returns the processors that other programs of this priority used between two readings; 0 where that is not known.
+
+    Examples
+    --------
+    >>> used_by_others(Reading(0.0, 0.0, busy=10.0, polite=1.0), Reading(2.0, 1.0, busy=14.0, polite=2.0))
+    1.0
+    """
+    if before.busy is None or after.busy is None:
+        return 0.0
+    polite = (after.polite or 0.0) - (before.polite or 0.0)
+    used = after.busy - before.busy - polite - (after.own - before.own)
+    return max(used, 0.0) / max(after.at - before.at, 1e-9)
 
 
 def spread(samples: Collection[Sequence[float]]) -> float:
@@ -200,9 +218,9 @@ def _tick() -> float:
     return 1.0 / os.sysconf("SC_CLK_TCK")
 
 
-def _of_processors(text: str, usable: Collection[int]) -> tuple[float | None, float | None]:
-    """Seconds of all programs and of the hypervisor from the text of /proc/stat, over some processors."""
-    busy = stolen = None
+def _of_processors(text: str, usable: Collection[int]) -> tuple[float | None, float | None, float | None]:
+    """Seconds of all programs, of the hypervisor and of programs of lower priority from the text of /proc/stat."""
+    busy = stolen = polite = None
     for line in text.splitlines():
         name, *numbers = line.split()
         if not name.startswith("cpu"):
@@ -212,7 +230,8 @@ def _of_processors(text: str, usable: Collection[int]) -> tuple[float | None, fl
         user, nice, system, _idle, _waiting, interrupts, soft = map(int, numbers[:7])
         busy = (busy or 0.0) + (user + nice + system + interrupts + soft) * _tick()
         stolen = (stolen or 0.0) + (int(numbers[7]) if len(numbers) > 7 else 0) * _tick()
-    return busy, stolen
+        polite = (polite or 0.0) + nice * _tick()
+    return busy, stolen, polite
 
 
 def _switches() -> int | None:
@@ -221,3 +240,8 @@ def _switches() -> int | None:
     except ImportError:
         return None
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw if hasattr(resource, "RUSAGE_THREAD") else None
+
+
+def _polite() -> bool:
+    """Tells if this process has made way for others by its priority."""
+    return hasattr(os, "getpriority") and os.getpriority(os.PRIO_PROCESS, 0) > 0

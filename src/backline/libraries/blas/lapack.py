@@ -29,6 +29,10 @@ __all__ = ["linalg_algorithms", "prepare_linalg"]
 
 # Below this many operations one factorisation gains nothing by threads: its panels are too narrow to share (n of about 130).
 SHARED_FLOPS = 2e7
+# The same for LU on a pool beside the one that the rest of the library runs on: the two take turns at each block, and wait for
+# each other spinning. On two cores of AMD's and of Intel's that cost 20 to 75 ms a call, up to 70 times the time of one thread at
+# 256 x 256, and 2 to 6 times at 1024 x 1024.
+TWO_POOLS_FLOPS = 4e9
 
 # Operation -> algorithms, each with the LAPACK functions it calls ({t} the type's letter, {h} ge or he style names below).
 ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -95,6 +99,8 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
     if driver is None and problem.op == "linalg.lstsq":
         driver = "gelsy"
     pool = blas.lu_pool if problem.op in LU_INSIDE else blas.pool
+    shared = SHARED_FLOPS if pool == blas.pool else TWO_POOLS_FLOPS
+    alone = SHARED_FLOPS * problem.items <= problem.flops < shared * problem.items and threads > 1
     for name, routines in _routines(problem).items():
         if problem.op.startswith("linalg.ldl") and name.startswith("he") != bool(problem.parameter("hermitian")):
             continue
@@ -106,14 +112,15 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
             yield Refusal(blas.name, name, f"the library exports no {missing[0]}")
             continue
         if threads > 1 and problem.flops >= THREAD_FLOPS:
-            if problem.flops >= SHARED_FLOPS * problem.items:
+            if problem.flops >= shared * problem.items:
                 yield Algorithm(library=blas.name, name=name, threads=threads, scaled=True, basis=blas.run_basis, pool=pool)
             if problem.items > 1 and blas.pool:
                 yield Algorithm(
                     library=blas.name, name=f"{name}_items", threads=thread_team.items_threads(threads), scaled=True,
                     level="threads", basis="construction", pool=blas.pool, note="items of the batch divided among the threads",
                 )  # fmt: skip
-        yield Algorithm(library=blas.name, name=name, level="threads", basis=blas.run_basis)
+        note = f"LU on one thread up to {shared:.0e} operations: several wait for two pools in turn" if alone else ""
+        yield Algorithm(library=blas.name, name=name, level="threads", basis=blas.run_basis, note=note)
 
 
 def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, again: Callable[[str], Any]) -> Any:
