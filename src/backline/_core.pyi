@@ -9,6 +9,7 @@ import numpy as np
 __all__ = [
     "MemoInfo",
     "Operation",
+    "PlanTemplate",
     "PoolInfo",
     "PreparedCall",
     "ReadWriteLock",
@@ -155,6 +156,22 @@ class PreparedCall:
     def arguments(self) -> int: ...
     def __call__(self, *arrays: np.ndarray[Any, Any]) -> Any: ...
 
+@final
+class PlanTemplate:
+    """A Plan for calls that differ in sizes and strides alone: expressions of these, and the conditions under which it holds."""
+
+    def __new__(
+        cls,
+        quantities: Iterable[tuple[int, bool, int]],
+        quotients: Iterable[Any],
+        conditions: Iterable[Any],
+        sums: Iterable[Any],
+        description: tuple[Any, ...] | None,
+        options: dict[str, Any],
+        rwlock: ReadWriteLock | None,
+        describe: Callable[[tuple[int, ...]], Any] | None,
+    ) -> Self: ...
+
 class Operation:
     """The public callable of a hot operation: runs the Plan of a call whose signature was seen before, else asks for one."""
 
@@ -174,6 +191,7 @@ class Operation:
         bound: tuple[np.ndarray[Any, Any], ...] = ...,
         most: int = 8,
         foreign: bool = False,
+        templated: Callable[[tuple[Any, ...], dict[str, Any]], PlanTemplate | None] | None = None,
     ) -> Self: ...
     def own_plans(self) -> list[Any]: ...
     @property

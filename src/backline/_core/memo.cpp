@@ -1,5 +1,6 @@
 #include "boundary.hpp"
 #include "array_types.hpp"
+#include "plan_template.hpp"
 
 #include <algorithm>
 
@@ -84,6 +85,7 @@ PyObject *memo_info() {
 }
 
 void memo_max_size(int64_t most) {
+    if (!most) templates_empty();
     if (most < 0) throw python_error(PyExc_ValueError, "the Memo's size is 0 or more");
     Garbage garbage;
     StateGuard guard(lock);
@@ -110,6 +112,7 @@ void Signature::put_argument(PyObject *value, int depth) {
             memoizable = false;
             return;
         }
+        array_at[array_count] = count;
         arrays[array_count++] = value;
         int flags = PyArray_FLAGS(a) & (NPY_ARRAY_ALIGNED | NPY_ARRAY_WRITEABLE);
         words[count++] = kArray | int64_t(descr->type_num) << 8 | int64_t(nd) << 32 | int64_t(flags) << 40;
@@ -167,6 +170,7 @@ bool Signature::put_foreign(PyObject *array) {
 }
 
 void memo_empty() {
+    templates_empty();
     Garbage garbage;
     StateGuard guard(lock);
     generation.next();
@@ -175,7 +179,7 @@ void memo_empty() {
 
 uint64_t memo_age() { return generation.get(); }
 
-uint64_t Signature::hash() const {
+uint64_t hash_of(const int64_t *words, int count) {
     uint64_t h = 0x9e3779b97f4a7c15u;
     for (int i = 0; i < count; ++i) {
         h = (h ^ uint64_t(words[i])) * 0xff51afd7ed558ccdu;
@@ -183,6 +187,8 @@ uint64_t Signature::hash() const {
     }
     return h;
 }
+
+uint64_t Signature::hash() const { return hash_of(words, count); }
 
 Ref memo_find(const Signature &signature, uint64_t hash) {
     StateGuard guard(lock);

@@ -107,7 +107,9 @@ struct PreparedCall {
     int arguments;              // arrays a call has
     PyObject *wrap;             // None, or called with the tuple of results
     PyObject *on_info;          // None, or called as on_info(plan, infos, arrays, results) when an info is not 0
-    PyObject *choice;           // set by the engine: the Choice that led here
+    PyObject *choice;           // set by the engine: the Choice that led here; of a template: None until it is read
+    PyObject *origin;           // the PlanTemplate that made it, or None
+    std::vector<int64_t> sizes;  // of the arrays, as that template has them
     PyObject *keep;             // objects that must outlive the plan
     ThreadCountGuard *thread_guard;
     ObjectSlot rwlock;  // the ReadWriteLock of its library, or nullptr; the engine sets it

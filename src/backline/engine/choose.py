@@ -13,7 +13,7 @@ import contextvars
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
@@ -27,7 +27,7 @@ from . import effective_precision, fft_plan_caches, plan_caches, policy, problem
 from .choice import Candidate, Choice
 from .tuning import coverage, record_store
 
-__all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
+__all__ = ["Leader", "able", "algorithms_of", "choice_of", "choose", "eligible", "leader", "plan_for", "planner"]
 
 
 def choose(
@@ -81,8 +81,28 @@ def choose(
     return _choose(problem, snapshot, measure, without, waiting)
 
 
+class Leader(NamedTuple):
+    """The Algorithm that the ranking alone puts first, the class of its Problem, and the threads allowed."""
+
+    algorithm: Algorithm
+    kind: problem_class.ProblemClass
+    threads: int
+
+
 def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
-    """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found.
+    """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found."""
+    if not record_store.empty() and record_store.find(problem, _threads(snapshot)) is not None:
+        return None
+    found = leader(problem, snapshot)
+    return None if found is None else choice_of(problem, found, snapshot)
+
+
+def _threads(snapshot: Any) -> int:
+    return 1 if thread_team.forked() else int(snapshot["num_threads"])
+
+
+def leader(problem: Problem, snapshot: Any) -> Leader | None:
+    """The Algorithm that the shipped ranking puts first where it alone decides and there is no tuning record; else None.
 
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
@@ -90,9 +110,7 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
     if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
         return None
-    threads = 1 if thread_team.forked() else snapshot["num_threads"]
-    if not record_store.empty() and record_store.find(problem, threads) is not None:
-        return None
+    threads = _threads(snapshot)
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype = None, None, short(problem.dtype)
     for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
@@ -116,8 +134,12 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
                         break  # it has nothing that comes before
         except Exception:  # which `algorithms_of` makes a refusal of
             return None
-    if chosen is None:
-        return None
+    return None if chosen is None else Leader(chosen, kind, threads)
+
+
+def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
+    """The Choice of what `leader` found; the other candidates are found when somebody reads them."""
+    chosen, kind, threads = leader
     refused, matter = kind.told()
 
     def complete(choice: Choice) -> None:
@@ -155,7 +177,7 @@ def _choose(
     taken: Algorithm | None = None, told: Mapping[str, Candidate] | None = None,
 ) -> Choice:  # fmt: skip
     """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
-    threads = 1 if thread_team.forked() else snapshot["num_threads"]
+    threads = _threads(snapshot)
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     asked = effective_precision.as_asked(problem, snapshot)
     record = record_store.find(asked, threads) if taken is None else None

@@ -62,7 +62,7 @@ class NeuralProblem(Problem):
 
     @cached_property
     def flops(self) -> float:
-        return float(prod(self.result) * prod(self.parameter("kernel", (8,))))
+        return 1.0 * prod(self.result) * prod(self.parameter("kernel", (8,)))
 
     @cached_property
     def empty(self) -> bool:
