@@ -22,7 +22,7 @@ from backline.engine.tuning.record import TuningRecord
 from backline.native.machine import fingerprint
 from backline.nn import functional
 from support import clean, misaligned, need
-from test_memo import events_of
+
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
@@ -42,6 +42,22 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _core.memo_clear()
     yield
     _core.memo_clear()
+
+
+def events_of(call: Callable[[], object]) -> list[str]:
+    """Names of the Python functions that a call runs, beside the call itself."""
+    seen: list[str] = []
+
+    def watch(frame: Any, event: str, arg: Any) -> None:
+        if event == "call":
+            seen.append(frame.f_code.co_qualname)
+
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return [name for name in seen if "<lambda>" not in name]
 
 
 rng = np.random.default_rng(5)

@@ -125,9 +125,12 @@ def _written(problem: Problem, first: Leader) -> Description | None:
 
 def _knows_no_sizes(function: Any) -> bool:
     """Tells if a function, or None, has nothing in it that belongs to one Problem."""
+    from ..libraries.blas.cblas import BlasTraits  # known by now, if any plan needs it
+
     if isinstance(function, functools.partial):
+        bound = (*function.args, *function.keywords.values())
         return _knows_no_sizes(function.func) and all(
-            value is None or type(value) in (str, int, bool, type) for value in (*function.args, *function.keywords.values())
+            value is None or isinstance(value, (str, int, BlasTraits, type)) for value in bound
         )
     return function is None or isinstance(function, type) or getattr(function, "__closure__", "none") is None
 
