@@ -170,6 +170,7 @@ class PlanTemplate:
         options: dict[str, Any],
         rwlock: ReadWriteLock | None,
         describe: Callable[[tuple[int, ...]], Any] | None,
+        outgrown: bool,
     ) -> Self: ...
 
 class Operation:

@@ -147,9 +147,11 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
         return tracer ? traced(tracer.get(), self->name, plan, once) : once();
     };
-    if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) return run(plan.get());
+    Ref known = self->own ? self->own->find(s, hash) : memo_find(s, hash);
+    const bool outgrown = known && is_prepared(known.get()) && as<PreparedCall>(known.get())->outgrown;
+    if (known && !outgrown) return run(known.get());
     Ref hold_snapshot(Py_NewRef(snapshot.get())), hold_tracer(Py_XNewRef(tracer.get()));
-    const bool sized = self->templated != Py_None && !self->own && !s.foreign && s.array_count;
+    const bool sized = self->templated != Py_None && !outgrown && !self->own && !s.foreign && s.array_count;
     const uint64_t age = memo_age();
     FoundTemplate found;
     if (sized) found = template_find(s);

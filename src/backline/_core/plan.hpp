@@ -119,6 +119,8 @@ struct PreparedCall {
     bool release_gil;
     ForkedMutex turn;  // calls of this plan run one after the other: what it calls keeps state of its own
     std::atomic<bool> failed;  // its library reported an error: the engine makes a new plan next time
+    uint64_t lasts;  // runs after which it is outgrown: the engine is asked for another plan; 0 for none
+    std::atomic<bool> outgrown;
     Counter runs, used;  // how often it ran, and when last, on a clock that the runs of all plans move: for caches
     int simple;  // 1: one native call, no workspace, no info, no thread_guard: the short path
 };

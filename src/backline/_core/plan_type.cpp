@@ -46,7 +46,8 @@ void count_threads(PreparedCall *plan) {
 template <class Run>
 void each_member(PreparedCall *self, const Run &run) {
     run(self->buffers), run(self->groups), run(self->first), run(self->once), run(self->overlaps), run(self->tables), run(self->results),
-        run(self->turn), run(self->ready), run(self->rwlock), run(self->failed), run(self->runs), run(self->used), run(self->sizes);
+        run(self->turn), run(self->ready), run(self->rwlock), run(self->failed), run(self->runs), run(self->used), run(self->sizes),
+        run(self->outgrown);
 }
 
 void construct(PreparedCall *self) {

@@ -19,7 +19,7 @@ from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries import capability, errata, overrides
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
+from ..libraries.base import BORROWED, ONE_SHAPE, Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem, short
 from ..switches.scope_state import process, states
@@ -82,11 +82,12 @@ def choose(
 
 
 class Leader(NamedTuple):
-    """The Algorithm that the ranking alone puts first, the class of its Problem, and the threads allowed."""
+    """The Algorithm that the ranking puts first, the class of its Problem, the threads allowed, and what was passed over."""
 
     algorithm: Algorithm
     kind: problem_class.ProblemClass
     threads: int
+    passed: tuple[Algorithm, ...] = ()
 
 
 def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
@@ -101,18 +102,19 @@ def _threads(snapshot: Any) -> int:
     return 1 if thread_team.forked() else int(snapshot["num_threads"])
 
 
-def leader(problem: Problem, snapshot: Any) -> Leader | None:
+def leader(problem: Problem, snapshot: Any, changing: bool = False) -> Leader | None:
     """The Algorithm that the shipped ranking puts first where it alone decides and there is no tuning record; else None.
 
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
+    Where shapes keep `changing`, those are passed over that compile code for one.
     """
     kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
     if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
         return None
     threads = _threads(snapshot)
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
-    chosen, best, dtype = None, None, short(problem.dtype)
+    chosen, best, dtype, passed = None, None, short(problem.dtype), []
     for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
         if best is not None and best < bound:
             break
@@ -127,6 +129,9 @@ def leader(problem: Problem, snapshot: Any) -> Leader | None:
                     continue
                 if found.traits and policy.priority(found, snapshot):
                     return None
+                if changing and ONE_SHAPE in found.traits:
+                    passed.append(found)
+                    continue
                 place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
                 if best is None or place < best:
                     chosen, best = found, place
@@ -134,12 +139,12 @@ def leader(problem: Problem, snapshot: Any) -> Leader | None:
                         break  # it has nothing that comes before
         except Exception:  # which `algorithms_of` makes a refusal of
             return None
-    return None if chosen is None else Leader(chosen, kind, threads)
+    return None if chosen is None else Leader(chosen, kind, threads, tuple(passed))
 
 
 def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
     """The Choice of what `leader` found; the other candidates are found when somebody reads them."""
-    chosen, kind, threads = leader
+    chosen, kind, threads, passed = leader
     refused, matter = kind.told()
 
     def complete(choice: Choice) -> None:
@@ -148,6 +153,9 @@ def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
         context.run(states.set, _core.ScopeState((), process.base, snapshot, None))  # the switches read as they did
         whole = context.run(_choose, problem, snapshot, False, {}, _not_loaded(problem, snapshot), chosen, refused)
         choice.candidates, choice.basis = whole.candidates, whole.basis
+        for c in whole.candidates if passed else ():
+            if c.detail in passed:
+                c.reason = "compiled when a shape has been called often: shapes keep changing here"
 
     choice = Choice(problem, chosen, [], threads=threads, switches=dict(matter))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)

@@ -55,18 +55,20 @@ def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         conditions = list(_conditions(trace))
         written = _Encoder()
         if found is None:
-            return _core.PlanTemplate(trace.symbols, trace.quotients, conditions, (), None, {}, None, None)
-        parts, options, rwlock, describe = found
+            return _core.PlanTemplate(trace.symbols, trace.quotients, conditions, (), None, {}, None, None, False)
+        parts, rwlock, describe, outgrown = found
         tree = written.encode_description(parts)
-        return _core.PlanTemplate(trace.symbols, trace.quotients, conditions, written.sums, tree, options, rwlock, describe)
+        return _core.PlanTemplate(
+            trace.symbols, trace.quotients, conditions, written.sums, tree, parts.options, rwlock, describe, outgrown
+        )
     except (Untraceable, OverflowError):
         return None
 
 
 def _traced(
     trace: SizeTrace, build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Description, dict[str, Any], Any, Callable[[tuple[int, ...]], Choice]] | None:
-    """Returns the description of the Plan with symbolic sizes, its options, its lock, and what tells the Choice for given sizes."""
+) -> tuple[Description, Any, Callable[[tuple[int, ...]], Choice], bool] | None:
+    """Returns the description of the Plan with symbolic sizes, its lock, what tells the Choice, and if a better one may come."""
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
     if thread_team.forked():
@@ -81,7 +83,7 @@ def _traced(
     problem = build(*map(symbolic, args), **{name: symbolic(value) for name, value in kwargs.items()})
     if problem is None or problem.family not in FAMILIES or problem.packed or problem.converted or _recorded(problem):
         return None
-    first = leader(problem, snapshot)
+    first = leader(problem, snapshot, changing=True)
     if first is None or verbose_scopes.speaks(libraries.get(first.algorithm.library), snapshot):
         return None
     written = _written(problem, first)
@@ -96,7 +98,7 @@ def _traced(
     same, plain = concrete(values), build(*args, **kwargs)
     if plain is None or type(same) is not type(plain) or same != plain:
         return None
-    again = leader(plain, snapshot)
+    again = leader(plain, snapshot, changing=True)
     if again is None or again.algorithm != first.algorithm:
         return None
     expected = _written(plain, again)
@@ -106,7 +108,7 @@ def _traced(
     def describe(sizes: tuple[int, ...]) -> Choice:
         return choice_of(concrete(sizes), first, snapshot)
 
-    return written, written.options, libraries.get(first.algorithm.library).rwlock, describe
+    return written, libraries.get(first.algorithm.library).rwlock, describe, bool(first.passed)
 
 
 def _written(problem: Problem, first: Leader) -> Description | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "NULL_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
+    "BORROWED", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
     "planner_for",
 ]  # fmt: skip
 
@@ -28,6 +28,9 @@ LEVELS = ("off", "run", "threads")
 
 #: Trait of an algorithm that sets a thread count of the whole process while it runs.
 BORROWED = "count of the process"
+
+#: Trait of an algorithm that compiles code for one shape: worth its time where calls of the shape are many.
+ONE_SHAPE = "one shape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

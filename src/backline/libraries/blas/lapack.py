@@ -78,7 +78,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
         yield Refusal(blas.name, "", "an empty problem needs no LAPACK")
         return
     limit = blas.native.max_integer
-    if max(problem.m, problem.n, problem.k) > limit or (
+    if any(size > limit for size in (problem.m, problem.n, problem.k)) or (
         blas.native.int_size == 4 and problem.m * problem.n > 8 * limit
     ):
         yield Refusal(blas.name, "", f"sizes past {limit} need 64-bit integers, this library has 32-bit ones")
