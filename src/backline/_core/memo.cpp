@@ -1,5 +1,6 @@
 #include "boundary.hpp"
 #include "array_types.hpp"
+#include "plan.hpp"
 #include "plan_template.hpp"
 
 #include <algorithm>
@@ -73,6 +74,36 @@ void rebuild(size_t keep, Garbage &garbage) {
     }
 }
 
+// Takes an entry out, and moves those behind it that it was in the way of.
+void take_out(size_t hole, Garbage &garbage) {
+    const size_t mask = table.size() - 1;
+    release(table[hole], garbage);
+    table[hole] = Entry();
+    --entries;
+    for (size_t i = (hole + 1) & mask; table[i].plan; i = (i + 1) & mask) {
+        if (((i - table[i].hash) & mask) < ((i - hole) & mask)) continue;  // it would come before its place
+        table[hole] = std::move(table[i]);
+        table[i] = Entry();
+        hole = i;
+    }
+}
+
+void memo_forget(PyObject *plans) {
+    Ref given(checked(PySequence_Tuple(plans)));
+    PyObject **first = PySequence_Fast_ITEMS(given.get()), **last = first + PyTuple_GET_SIZE(given.get());
+    std::vector<PyObject *> sought(first, last);
+    std::sort(sought.begin(), sought.end());
+    Garbage garbage;
+    StateGuard guard(lock);
+    garbage.reserve(3 * entries);
+    auto leads_there = [&](PyObject *plan) {  // one that is written in Python may hold any other
+        return is_prepared(plan) ? std::binary_search(sought.begin(), sought.end(), plan) : plan != Py_None;
+    };
+    for (size_t i = 0; i < table.size();)
+        if (table[i].plan && leads_there(table[i].plan)) take_out(i, garbage);  // another may be in its place now
+        else ++i;
+}
+
 PyObject *memo_info() {
     size_t size, most;
     unsigned long long lookups, missed;
@@ -97,6 +128,7 @@ PyMethodDef methods[] = {
     function<memo_info>("memo_info", "Entries, bound, lookups and misses of the Memo."),
     function<memo_age>("memo_generation", "How often the Memo was emptied: what others remember of Plans is as old."),
     function<memo_empty>("memo_clear", "Forget every Plan."),
+    function<memo_forget>("memo_forget", "Forget some Plans, and those written in Python, which may lead to them."),
     function<memo_max_size>("memo_max_size", "Bound the number of entries; the least recently used go first."),
     {}};
 

@@ -25,9 +25,10 @@ from ..problems import Problem, short
 from ..switches.scope_state import process, states
 from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals, verbose_scopes
 from .choice import Candidate, Choice
+from .leader import Leader, allowed_threads, forbids, leader, threads_of
 from .tuning import coverage, record_store
 
-__all__ = ["Leader", "able", "algorithms_of", "choice_of", "choose", "eligible", "leader", "plan_for", "planner"]
+__all__ = ["able", "algorithms_of", "choice_of", "choose", "eligible", "plan_for", "planner"]
 
 
 def choose(
@@ -81,65 +82,12 @@ def choose(
     return _choose(problem, snapshot, measure, without, waiting)
 
 
-class Leader(NamedTuple):
-    """The Algorithm that the ranking puts first, the class of its Problem, the threads allowed, and what was passed over."""
-
-    algorithm: Algorithm
-    kind: problem_class.ProblemClass
-    threads: int
-    passed: tuple[Algorithm, ...] = ()
-
-
 def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found."""
-    if not record_store.empty() and record_store.find(problem, _threads(snapshot)) is not None:
+    if not record_store.empty() and record_store.find(problem, threads_of(snapshot)) is not None:
         return None
-    found = leader(problem, snapshot)
+    found = leader(problem, snapshot, planner)
     return None if found is None else choice_of(problem, found, snapshot)
-
-
-def _threads(snapshot: Any) -> int:
-    return 1 if thread_team.forked() else int(snapshot["num_threads"])
-
-
-def leader(problem: Problem, snapshot: Any, changing: bool = False) -> Leader | None:
-    """The Algorithm that the shipped ranking puts first where it alone decides and there is no tuning record; else None.
-
-    Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
-    that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
-    Where shapes keep `changing`, those are passed over that compile code for one.
-    """
-    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
-    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
-        return None
-    threads = _threads(snapshot)
-    keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
-    chosen, best, dtype, passed = None, None, short(problem.dtype), []
-    for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
-        if best is not None and best < bound:
-            break
-        library = libraries.get(name)
-        if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
-            continue
-        try:
-            for found in library.algorithms(problem, _allowed(library, threads, snapshot), *planner_for(library, planner)):
-                if isinstance(found, Refusal) or not kind.conforms(found) or _forbids(found, snapshot)[0]:
-                    continue
-                if errata.concerning(library, problem.op, dtype, found.name) and errata.refusal(library, problem, found):
-                    continue
-                if found.traits and policy.priority(found, snapshot):
-                    return None
-                if changing and ONE_SHAPE in found.traits:
-                    passed.append(found)
-                    continue
-                place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
-                if best is None or place < best:
-                    chosen, best = found, place
-                    if place[:2] <= bound[:2] and place[1] < len(keys):
-                        break  # it has nothing that comes before
-        except Exception:  # which `algorithms_of` makes a refusal of
-            return None
-    return None if chosen is None else Leader(chosen, kind, threads, tuple(passed))
 
 
 def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
@@ -185,7 +133,7 @@ def _choose(
     taken: Algorithm | None = None, told: Mapping[str, Candidate] | None = None,
 ) -> Choice:  # fmt: skip
     """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
-    threads = _threads(snapshot)
+    threads = threads_of(snapshot)
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     asked = effective_precision.as_asked(problem, snapshot)
     record = record_store.find(asked, threads) if taken is None else None
@@ -312,14 +260,10 @@ def able(
         elif not (library := libraries.get(name)).available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         elif library.concerns(type(problem), problem.op, problem.device):
-            found += _listed_by(library, problem, _allowed(library, threads, snapshot), snapshot, refused, without)
+            found += _listed_by(library, problem, allowed_threads(library, threads, snapshot), snapshot, refused, without)
         elif library.handlers:
             refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}"))
     return found
-
-
-def _allowed(library: Library, threads: int, snapshot: Any) -> int:
-    return 1 if library.openmp and not snapshot["openmp.enabled"] else threads
 
 
 def _listed_by(
@@ -330,7 +274,7 @@ def _listed_by(
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
             continue
-        reason, switch = _forbids(found, snapshot)
+        reason, switch = forbids(found, snapshot)
         if not reason:
             reason = errata.refusal(library, problem, found)
         if not reason and found.key in without:
@@ -340,14 +284,6 @@ def _listed_by(
         else:
             able.append(found)
     return able
-
-
-def _forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
-    """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
-    reason, switch = policy.forbids(found, snapshot)
-    if not reason and found.isa and not capability.allows(found.isa):
-        reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
-    return reason, switch
 
 
 def algorithms_of(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:

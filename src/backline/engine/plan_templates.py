@@ -24,8 +24,9 @@ from ..native.plan_builder import Description, described
 from ..problems import Operand, Problem, short
 from ..problems.symbolic_sizes import SizeTrace, SymbolicSize, Terms, Untraceable
 from . import verbose_scopes
-from .choose import Leader, choice_of, leader
 from .choice import Choice
+from .choose import choice_of, planner
+from .leader import Leader, leader
 from .tuning import record_store
 
 __all__ = ["template_of"]
@@ -83,7 +84,7 @@ def _traced(
     problem = build(*map(symbolic, args), **{name: symbolic(value) for name, value in kwargs.items()})
     if problem is None or problem.family not in FAMILIES or problem.packed or problem.converted or _recorded(problem):
         return None
-    first = leader(problem, snapshot, changing=True)
+    first = leader(problem, snapshot, planner, changing=True)
     if first is None or verbose_scopes.speaks(libraries.get(first.algorithm.library), snapshot):
         return None
     written = _written(problem, first)
@@ -98,7 +99,7 @@ def _traced(
     same, plain = concrete(values), build(*args, **kwargs)
     if plain is None or type(same) is not type(plain) or same != plain:
         return None
-    again = leader(plain, snapshot, changing=True)
+    again = leader(plain, snapshot, planner, changing=True)
     if again is None or again.algorithm != first.algorithm:
         return None
     expected = _written(plain, again)
