@@ -23,7 +23,6 @@ from backline.native.machine import fingerprint
 from backline.nn import functional
 from support import clean, misaligned, need
 
-
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
 
@@ -115,7 +114,7 @@ def test_results_are_right_for_every_size(name: str) -> None:
     sizes = [(generator.randint(1, 60), generator.randint(1, 60)) for _ in range(250)]
     sizes += [(0, 5), (5, 0), (0, 0), (1, 1), (1, 40), (40, 1), (150, 130), (130, 150), (64, 64), (65, 65)] * 2
     for m, n in sizes:
-        if name == "norms" and not n or name == "softmax" and not m * n:
+        if (name == "norms" and not n) or (name == "softmax" and not m * n):
             continue
         arrays = make(m, n)
         wanted = theirs(*arrays)

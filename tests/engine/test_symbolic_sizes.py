@@ -33,7 +33,7 @@ def holds(trace: SizeTrace, values: list[int]) -> bool:
         known.append(a % b if remainder else a // b)
     for terms, bounds in trace.conditions.items():
         value = sum(f * math.prod(known[i] for i in m) for m, f in terms)
-        if bounds.low is not None and value < bounds.low or bounds.high is not None and value > bounds.high:
+        if (bounds.low is not None and value < bounds.low) or (bounds.high is not None and value > bounds.high):
             return False
         if value in bounds.excluded:
             return False

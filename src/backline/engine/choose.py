@@ -13,15 +13,15 @@ import contextvars
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import capability, errata, overrides
+from ..libraries import capability, errata
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import BORROWED, ONE_SHAPE, Algorithm, Library, Refusal, planner_for
+from ..libraries.base import Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
-from ..problems import Problem, short
+from ..problems import Problem
 from ..switches.scope_state import process, states
 from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals, verbose_scopes
 from .choice import Candidate, Choice

@@ -1,8 +1,8 @@
 """Templates of Plans: for calls whose sizes keep changing, what all sizes of a range have in common is found once.
 
-The arguments of one call are put in the place of numbers by `SizeTrace`; then the Problem is made, the ranking asked, and the Plan
-written down by the same code as for any call. What comes out holds for all calls whose sizes satisfy the conditions on the
-way, and the compiled core makes their Plans without Python. Where something else than the ranking decides (a tuning record, a
+`SizeTrace` puts symbols in the place of the sizes of one call; then the Problem is made, the ranking asked, and the Plan written
+down by the same code as for any call. What comes out holds for all calls whose sizes satisfy the conditions on the way, and
+the compiled core makes their Plans without Python. Where something else than the ranking decides (a tuning record, a
 measurement, a preference), or a Plan is made of more than sizes, there is no template: each call is planned for itself.
 """
 
@@ -146,7 +146,8 @@ def _evaluated(trace: SizeTrace, problem: Problem, sizes: tuple[int, ...]) -> Pr
     """Returns a Problem with numbers in the place of its symbolic sizes."""
     made = {field.name: trace.evaluated(getattr(problem, field.name), sizes) for field in fields(problem)}
     made["operands"] = tuple(
-        Operand(o.role, o.dtype, *trace.evaluated((o.shape, o.strides), sizes), o.aligned) for o in problem.operands
+        Operand(o.role, o.dtype, trace.evaluated(o.shape, sizes), trace.evaluated(o.strides, sizes), o.aligned)
+        for o in problem.operands
     )
     return replace(problem, **made)
 
@@ -176,7 +177,7 @@ def _recorded_shapes(generation: int) -> dict[tuple[str, str], set[tuple[int, ..
 
 
 def _conditions(trace: SizeTrace) -> Iterator[tuple[Terms, float | None, float | None, list[int]]]:
-    """Yields the conditions: a sum, its least and its largest value, others that it must not have. Those of the work come first."""
+    """Yields the conditions: a sum, its least and largest value, others that it must not have. Those of the work come first."""
     listed = [(terms, bounds) for terms, bounds in trace.conditions.items()]
     for terms, bounds in sorted(listed, key=lambda pair: not _is_real(pair[0])):
         low, high = bounds.low, bounds.high

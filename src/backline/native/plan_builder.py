@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import _core
 from ..problems import Operand, Problem
-from ..problems.symbolic_sizes import SymbolicSize
+from ..problems.symbolic_sizes import SymbolicSize, is_symbolic
 
 __all__ = ["ELEMENT", "Builder", "Description", "Pointer", "described", "same_place", "shift"]
 
@@ -128,7 +128,7 @@ class Builder:
 
     def work(self, nbytes: int, items: int = 0, *, shared: bool = False) -> Pointer:
         """Workspace; each thread of a group has its own, with `shared` all have one, for what an earlier group wrote."""
-        size = nbytes if type(nbytes) is SymbolicSize else int(nbytes)
+        size = nbytes if is_symbolic(nbytes) else int(nbytes)
         return self._add(("work", size, shared) if shared else ("work", size)), 0, items
 
     def kept(self, nbytes: int) -> Pointer:
@@ -145,12 +145,12 @@ class Builder:
 
     def packed(self, layout: str, *values: Any) -> Pointer:
         """Numbers by reference, as `struct` packs them."""
-        if not any(type(value) is SymbolicSize for value in values):
+        if not any(is_symbolic(value) for value in values):
             return self.constant(struct.pack(layout, *values))
-        pointer = self.constant(struct.pack(layout, *(v.value if type(v) is SymbolicSize else v for v in values)))
+        pointer = self.constant(struct.pack(layout, *(v.value if is_symbolic(v) else v for v in values)))
         letters = "".join(letter * int(count or 1) for count, letter in re.findall("([0-9]*)([a-z])", layout))
         for i, value in enumerate(values):
-            if type(value) is SymbolicSize:
+            if is_symbolic(value):
                 at = pointer[1] + struct.calcsize(f"<{letters[:i]}")
                 self._patches.append((at, struct.calcsize(f"<{letters[i]}"), value))
         return pointer

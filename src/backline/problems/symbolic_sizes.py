@@ -1,14 +1,14 @@
 """Sizes that stand for those of later calls: what is computed from them is followed, and what is decided is remembered.
 
-A program whose shapes always change makes a Problem of each call, has an algorithm chosen and a Plan written down. All of that is
-Python code that computes with the sizes of arrays. Here it runs once on `SymbolicSize` in the place of numbers: sums, products and
-integer quotients of sizes stay expressions, and every comparison is answered for the sizes of this call and noted as a
+A program whose shapes always change makes a Problem of each call, has an algorithm chosen and a Plan written down. All of that
+is Python code that computes with the sizes of arrays. Here it runs once on `SymbolicSize` in the place of numbers: sums, products
+and integer quotients of sizes stay expressions, and every comparison is answered for the sizes of this call and noted as a
 condition. For any other call whose sizes satisfy the conditions the same code would have gone the same way, so that its Plan has
 the same form, with the expressions evaluated.
 
-This is safe because nothing else is possible: a `SymbolicSize` is no `int`, and whatever needs one (a loop over a range, a call of
-a library, a hash, a text) raises `Untraceable`. Only an expression with a quotient in it may be used as a number: the condition is
-then that it has this very value.
+This is safe because nothing else is possible: a `SymbolicSize` is no `int`, and whatever needs one (a loop over a range, a call
+of a library, a hash, a text) raises `Untraceable`. Only an expression with a quotient in it may be used as a number: the
+condition is then that it has this very value.
 """
 
 from __future__ import annotations
@@ -20,13 +20,25 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-__all__ = ["WORK_STEPS", "Bounds", "SizeTrace", "SymbolicArray", "SymbolicSize", "Terms", "Untraceable", "log2_of_work"]
+__all__ = [
+    "WORK_STEPS",
+    "Bounds",
+    "SizeTrace",
+    "SymbolicArray",
+    "SymbolicSize",
+    "Terms",
+    "Untraceable",
+    "is_symbolic",
+    "log2_of_work",
+]
 
 WORK_STEPS = 4  # to a doubling of the work: within a step algorithms have one order
 
 Monomial = tuple[int, ...]  # numbers of quantities that are multiplied, in order; empty for a constant
 Terms = tuple[tuple[Monomial, float], ...]  # a sum of monomials with their factors, in order
 Quotient = tuple[bool, Terms, Terms]  # whether it is the remainder, the dividend, the divisor
+Beside = Callable[[float, bool], float]  # the next number that a sum may be, above or below
+Note = Callable[["Bounds", float, bool, Beside], None]
 
 
 class Untraceable(TypeError):
@@ -144,7 +156,7 @@ class SymbolicArray:
         self.dtype, self.ndim, self.shape, self.strides = array.dtype, array.ndim, shape, strides
         self.flags = SimpleNamespace(aligned=array.flags.aligned, writeable=array.flags.writeable)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # what checks arguments takes it for an array
         return np.ndarray
 
@@ -253,7 +265,7 @@ def _trace(a: Any, b: Any) -> SizeTrace:
     return found
 
 
-def _comparison(holds: Callable[[float, float], bool], note: Callable[[Bounds, float, bool, Callable[[float, bool], float]], None]) -> Any:
+def _comparison(holds: Callable[[float, float], bool], note: Note) -> Any:
     """Makes a method that compares a size with a number or another size, and notes the answer."""
 
     def method(self: SymbolicSize, other: Any) -> Any:
@@ -286,29 +298,29 @@ def _at_most(bounds: Bounds, value: float) -> None:
     bounds.high = value if bounds.high is None else min(bounds.high, value)
 
 
-def _note_less(bounds: Bounds, value: float, answer: bool, beside: Callable[[float, bool], float]) -> None:
+def _note_less(bounds: Bounds, value: float, answer: bool, beside: Beside) -> None:
     if answer:
         _at_most(bounds, beside(value, False))
     else:
         _at_least(bounds, value)
 
 
-def _note_at_most(bounds: Bounds, value: float, answer: bool, beside: Callable[[float, bool], float]) -> None:
+def _note_at_most(bounds: Bounds, value: float, answer: bool, beside: Beside) -> None:
     if answer:
         _at_most(bounds, value)
     else:
         _at_least(bounds, beside(value, True))
 
 
-def _note_greater(bounds: Bounds, value: float, answer: bool, beside: Callable[[float, bool], float]) -> None:
+def _note_greater(bounds: Bounds, value: float, answer: bool, beside: Beside) -> None:
     _note_at_most(bounds, value, not answer, beside)
 
 
-def _note_at_least(bounds: Bounds, value: float, answer: bool, beside: Callable[[float, bool], float]) -> None:
+def _note_at_least(bounds: Bounds, value: float, answer: bool, beside: Beside) -> None:
     _note_less(bounds, value, not answer, beside)
 
 
-def _note_equal(bounds: Bounds, value: float, answer: bool, beside: Callable[[float, bool], float]) -> None:
+def _note_equal(bounds: Bounds, value: float, answer: bool, beside: Beside) -> None:
     if answer:
         _at_least(bounds, value)
         _at_most(bounds, value)
@@ -316,7 +328,7 @@ def _note_equal(bounds: Bounds, value: float, answer: bool, beside: Callable[[fl
         bounds.excluded.add(value)
 
 
-def _note_different(bounds: Bounds, value: float, answer: bool, beside: Callable[[float, bool], float]) -> None:
+def _note_different(bounds: Bounds, value: float, answer: bool, beside: Beside) -> None:
     _note_equal(bounds, value, not answer, beside)
 
 
@@ -381,7 +393,12 @@ class SymbolicSize:
     def _refuse(self, *_: Any) -> NoReturn:
         raise Untraceable("a size that is not known has to be a number or a text")
 
-    __hash__ = __int__ = __float__ = __complex__ = __round__ = __str__ = __repr__ = __format__ = _refuse  # type: ignore[assignment]
+    __hash__ = __int__ = __float__ = __complex__ = __round__ = __str__ = __repr__ = __format__ = _refuse
+
+
+def is_symbolic(value: object) -> bool:
+    """Tells if a value is a `SymbolicSize`."""
+    return type(value) is SymbolicSize
 
 
 def log2_of_work(work: float) -> float:
@@ -396,9 +413,9 @@ def log2_of_work(work: float) -> float:
     3.0
     """
     work = max(work, 1.0)
-    if type(work) is not SymbolicSize:
+    if not is_symbolic(work):
         return math.log2(work)
-    logarithm = math.log2(work.value)
+    logarithm = math.log2(_value(work))
     step = round(WORK_STEPS * logarithm)
     # A little less than the step: powers of two are rounded, too.
     if not 2 ** ((step - 0.499999) / WORK_STEPS) <= work <= 2 ** ((step + 0.499999) / WORK_STEPS):

@@ -125,7 +125,7 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     if p.op == "linalg.ldl_factor":
         on_info = partial(zero_blocks, p, wrap)
     elif p.op in SPREADS:
-        on_info = partial(_perhaps_singular, blas, p.op, p.index("a"), len(p.batch), p.parameter("check", True), wrap)
+        on_info = partial(_perhaps_singular, blas, p.op, p.index("a") or 0, len(p.batch), p.parameter("check", True), wrap)
     elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
