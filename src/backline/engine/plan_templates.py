@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,12 +29,32 @@ from .choose import choice_of, planner
 from .leader import Leader, leader
 from .tuning import record_store
 
-__all__ = ["template_of"]
+__all__ = ["Part", "template_of"]
 
 FAMILIES = ("linalg", "matmul", "neural")  # whose Plans may be of one form for many sizes
 LARGEST = 1 << 62  # bounds of conditions beyond it are none
 
-Build = Callable[..., Problem | None]
+
+
+class Part(NamedTuple):
+    """A Problem that is all there is to do for another one, which the call asks for.
+
+    Attributes
+    ----------
+    step
+        What a library runs; its operands are in the order of the call.
+    whole
+        What the call asks for.
+    explain
+        Function of `whole` and of what tells the Choice for a step: the Choice for the call. None where that of the step is told.
+    """
+
+    step: Problem
+    whole: Problem
+    explain: Callable[[Problem, Callable[[Problem], Choice]], Choice] | None = None
+
+
+Build = Callable[..., "Problem | Part | None"]
 
 
 def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.PlanTemplate | None:
@@ -81,8 +101,11 @@ def _traced(
             return trace.array(value, next(positions))
         return tuple(map(symbolic, value)) if type(value) is tuple else value
 
-    problem = build(*map(symbolic, args), **{name: symbolic(value) for name, value in kwargs.items()})
-    if problem is None or problem.family not in FAMILIES or problem.packed or problem.converted or _recorded(problem):
+    made = _part(build(*map(symbolic, args), **{name: symbolic(value) for name, value in kwargs.items()}))
+    if made is None:
+        return None
+    problem = made.step
+    if problem.family not in FAMILIES or problem.packed or problem.converted or _recorded(problem):
         return None
     first = leader(problem, snapshot, planner, changing=True)
     if first is None or verbose_scopes.speaks(libraries.get(first.algorithm.library), snapshot):
@@ -91,25 +114,33 @@ def _traced(
     if written is None:
         return None
 
-    def concrete(sizes: tuple[int, ...]) -> Problem:
-        return _evaluated(trace, problem, sizes)
-
     # The way that was gone with symbols must be the way that is gone with numbers.
     values = tuple(trace.values[: len(trace.symbols)])
-    same, plain = concrete(values), build(*args, **kwargs)
-    if plain is None or type(same) is not type(plain) or same != plain:
+    plain = _part(build(*args, **kwargs))
+    if plain is None or any(
+        type(b) is not type(same := _evaluated(trace, a, values)) or b != same for a, b in zip(made[:2], plain[:2], strict=True)
+    ):
         return None
-    again = leader(plain, snapshot, planner, changing=True)
+    again = leader(plain.step, snapshot, planner, changing=True)
     if again is None or again.algorithm != first.algorithm:
         return None
-    expected = _written(plain, again)
+    expected = _written(plain.step, again)
     if expected is None or tuple(trace.evaluated(tuple(written[:5]), values)) != tuple(expected[:5]):
         return None
 
+    def choice(step: Problem) -> Choice:
+        return choice_of(step, first, snapshot)
+
     def describe(sizes: tuple[int, ...]) -> Choice:
-        return choice_of(concrete(sizes), first, snapshot)
+        if made.explain is None:
+            return choice(_evaluated(trace, problem, sizes))
+        return made.explain(_evaluated(trace, made.whole, sizes), choice)
 
     return written, libraries.get(first.algorithm.library).rwlock, describe, bool(first.passed)
+
+
+def _part(built: Problem | Part | None) -> Part | None:
+    return Part(built, built) if isinstance(built, Problem) else built
 
 
 def _written(problem: Problem, first: Leader) -> Description | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from .symbolic_sizes import is_symbolic
+
 __all__ = ["batch_offsets", "broadcast_batch", "broadcast_strides", "contiguous_strides", "is_contiguous", "matrix_layout"]
 
 
@@ -28,7 +30,8 @@ def contiguous_strides(shape: Sequence[int], itemsize: int, order: Sequence[int]
     strides, step = [0] * len(shape), itemsize
     for axis in reversed(range(len(shape)) if order is None else order):
         strides[axis] = step
-        step *= max(int(shape[axis]), 1)
+        size = shape[axis]
+        step *= max(size if is_symbolic(size) else int(size), 1)
     return tuple(strides)
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "Untraceable",
     "is_symbolic",
     "log2_of_work",
+    "rough",
 ]
 
 WORK_STEPS = 4  # to a doubling of the work: within a step algorithms have one order
@@ -399,6 +400,11 @@ class SymbolicSize:
 def is_symbolic(value: object) -> bool:
     """Tells if a value is a `SymbolicSize`."""
     return type(value) is SymbolicSize
+
+
+def rough(size: Any) -> Any:
+    """Returns a size for an estimate by which only the time depends: that of this call, without a condition."""
+    return _value(size)
 
 
 def log2_of_work(work: float) -> float:
