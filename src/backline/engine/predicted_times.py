@@ -18,6 +18,7 @@ import numpy as np
 
 from ..native.processor_class import ProcessorClass
 from ..problems import Place
+from ..problems.symbolic_sizes import SIZE_STEPS, WORK_STEPS
 from . import ranking_files
 from .effective_precision import fineness
 from .ranking_files import Measured
@@ -56,8 +57,9 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
         Whether what was measured on this machine counts beside the shipped rankings.
     """
     generation = record_store.generation() if own else SHIPPED_ONLY
-    # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
-    rounded = place._replace(work=round(4 * place.work) / 4, sizes=tuple(round(2 * s) / 2 for s in place.sizes))
+    # Within a step times differ by less than a fifth, and a program's shapes share the answers.
+    sizes = tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in place.sizes)
+    rounded = place._replace(work=round(WORK_STEPS * place.work) / WORK_STEPS, sizes=sizes)
     return _ordered(ranking_files.here(), rounded, generation)
 
 

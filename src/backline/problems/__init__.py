@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
+from .symbolic_sizes import log2_of_size, log2_of_work
 
 __all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short", "sizes_in"]
 
@@ -229,7 +229,8 @@ class Problem:
 
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
-        return Place(self.op, short(self.dtype), self.shape_class(), log2(max(self.flops, 1.0)), sizes_in(self.key))
+        sizes = tuple(log2_of_size(n) for o in self.operands if o.role != "out" for n in o.shape)
+        return Place(self.op, short(self.dtype), self.shape_class(), log2_of_work(self.flops), sizes)
 
     @cached_property
     def summands(self) -> int:

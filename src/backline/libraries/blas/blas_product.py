@@ -208,7 +208,7 @@ class BlasProduct:
         layout = self.out.layout if self.out is not None else "C"
         ldc = self.out.ld if self.out is not None else p.n
         step = self.out.items if self.out is not None else p.m * p.n * self.size
-        assert isinstance(step, int)
+        assert not isinstance(step, tuple)
         pointers = [self.b.argument("a"), self.b.argument("b")]
         c: Pointer = (self.result[0], 0, 0)
         if p.beta != 0:
@@ -217,7 +217,7 @@ class BlasProduct:
         trans = [PLAIN if v.layout == layout else TRANSPOSED for v in views if v]
         alpha, beta = self.scalars(p.alpha, p.beta)
         head = [ROW if layout == "C" else COLUMN, *trans, p.m, p.n, p.k]
-        steps = [v.items // self.size for v in views if v and isinstance(v.items, int)]
+        steps = [v.items // self.size for v in views if v and not isinstance(v.items, tuple)]
         tail = [
             pointers[0], views[0].ld, steps[0], pointers[1], views[1].ld, steps[1],
         ]  # fmt: skip

@@ -7,7 +7,6 @@ float64 and round once; softmax is computed in the dtype, of 16-bit floats in fl
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
@@ -212,7 +211,7 @@ def _softmax(b: Builder, p: NeuralProblem, out: Pointer, threads: int) -> int:
 def _rows_of_softmax(b: Builder, p: NeuralProblem, rows: int, width: int, source: Pointer, target: Pointer) -> None:
     """Write the loop over some rows down."""
     fields = [compute_dtype(p.dtype).itemsize, vector_level(), p.op == "log_softmax", rows, width, rows]
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     b.call(_kernels.addresses["softmax_rows"], [description, 0, source, target])
 
 
@@ -237,7 +236,7 @@ def _relu(b: Builder, p: NeuralProblem, out: Any) -> int:
         first = [(0,) * axes[0][0]] * 3
         items, count = list(range(axes[0][0])), axes[0][0]
     fields = [p.dtype.itemsize, *(axis[i] for i in range(4) for axis in axes)]
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     grad = "grad" if p.get("grad") else "input"
     pointers = [b.argument("input", first[0]), b.argument(grad, first[1]), (out[0], out[1], first[2])]
     b.call(_kernels.addresses["relu_grad"], [description, items, *pointers])
@@ -272,7 +271,7 @@ def _pooling(b: Builder, p: NeuralProblem, strides: tuple[int, ...], out: Any) -
         *three([before for before, _ in padding], 0), *three(counted, 1), bool(p.parameter("count_include_pad", True)),
         p.parameter("divisor") or 0, *five(given.strides if given else grad.strides), *five(grad.strides), *five(strides),
     ]  # fmt: skip
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     gradient = b.argument("grad")
     source = b.argument("input") if given else gradient
     count: int = batch * -(-channels // lanes)

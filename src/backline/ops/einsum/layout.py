@@ -19,6 +19,7 @@ import numpy as np
 from ...problems import Operand
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import contiguous_strides, is_contiguous, matrix_layout
+from ...problems.symbolic_sizes import rough
 
 __all__ = ["Axis", "Pair", "Term", "axes_in_order", "dense", "merged", "pair", "two_dimensions"]
 
@@ -281,13 +282,14 @@ class _Search:
         return best
 
     def moving(self, labels: tuple[str, ...]) -> float:
-        return CALL + self.size(labels) * STEP
+        return CALL + rough(self.size(labels)) * STEP
 
     def products(self, items: int, m: tuple[int, ...], n: tuple[int, ...], k: tuple[int, ...]) -> float:
         """Time of all products: full speed needs sizes of some tens and rows that are not short pieces of memory far apart.
 
         A matrix that BLAS cannot read as it is is copied.
         """
+        m, n, k = (tuple(map(rough, axis)) for axis in (m, n, k))
         flops = 2.0 * m[0] * n[0] * k[0]
         speed = RATE * m[0] / (m[0] + 4) * n[0] / (n[0] + 4) * k[0] / (k[0] + 2)
         moved = 0.0
