@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from .cpu_capability import UpToDetected, starting_capability
-from .legal import AtLeast, Between, EachOf, Pairs, Strategies
+from .legal import AtLeast, Between, EachOf, Fraction, Pairs, Strategies
 from .lookup import library_names
 from .precision_tree import (
     CUDA,
@@ -32,7 +32,7 @@ from .starting_values import (
     starting_mkldnn,
     starting_threads,
 )
-from .switch import FAMILIES, Addition, EnumSwitch, Reduction, Switch
+from .switch import FAMILIES, Addition, EnumSwitch, FlagOrWord, Reduction, Switch
 from .switch_registry import register
 
 __all__ = ["KERNELS"]
@@ -73,7 +73,9 @@ _ROOT = (
     _precision("", _FP32, "Precision that float32 inputs may be reduced to, where no switch below says otherwise."),
     Switch("fallback", str, "allow", ("allow", "warn", "error"),
            "What happens when a preference cannot be kept: take the next library, warn, or raise.", FAMILIES),
-    Switch("benchmark", bool, False, None, "Time the candidates once per signature and keep the fastest.", FAMILIES),
+    FlagOrWord("benchmark", bool, False, None,
+               "Time the candidates once per signature and keep the fastest; 'online' times them in real calls.", FAMILIES,
+               words=("online",)),
     Switch("benchmark_limit", int, 10, AtLeast(0), "Most candidates timed per signature; 0 times all.", FAMILIES),
     Switch("deterministic", bool, False, None,
            "Use only what gives the same bits again, as strongly as determinism_level says.", FAMILIES),
@@ -94,6 +96,8 @@ _ROOT = (
     MatmulPrecisionWord("float32_matmul_precision", str, "highest", ("highest", "high", "medium"),
              "Precision of float32 products in one word, on CUDA and CPU.", _MATMUL, as_attribute=False,
              nodes=(CUDA_MATMUL, MKLDNN_MATMUL)),
+    Switch("benchmark_overhead", float, 0.03, Fraction(),
+           "Most of the time of all calls that learning takes while benchmark is 'online', as a fraction.", FAMILIES),
     Switch("utils.deterministic.fill_uninitialized_memory", bool, True, None,
            "While deterministic: fill new memory with NaN, the largest integer or True.", ("memory",)),
 )  # fmt: skip

@@ -1,0 +1,17 @@
+"""The Problems that are learned while running: what a choice looks up. What they are, `learned_records` says."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from ...problems import Problem
+
+__all__ = ["find", "table"]
+
+table: OrderedDict[tuple[Problem, int, Any], Any] = OrderedDict()
+
+
+def find(problem: Problem, threads: int, snapshot: Any) -> Any:
+    """Returns what is learned of a Problem on so many threads under a Snapshot; None if nothing is."""
+    return table.get((problem, threads, snapshot))

@@ -1,0 +1,371 @@
+"""Learning while running: which algorithm a Problem's calls run is found out by timing real calls.
+
+A `Learner` belongs to one Problem under one Snapshot. It is told what timed calls took, and says what the next one of them runs:
+the choice, or a runner-up in its place. It knows keys of algorithms and times, neither Plans nor a clock.
+
+Two limits hold at every moment: what the trials of a Problem took beyond the time of the choice is at most the part
+`benchmark_overhead` of the time that its calls took so far; and the trials of all Problems, with all other work done to learn,
+that part of the time of all calls. Time that was saved is not set off. A trial begins when what it is expected to cost is within
+both; if it takes longer than expected, nothing else is tried until that is made good.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from .learning_costs import Account, Costs
+
+__all__ = ["MARGIN", "Learner", "Pace", "Tried"]
+
+SEEN = 8  # calls of a Problem before anything is tried
+FEW = 3  # undisturbed times that a verdict needs,
+MANY = 6  # or this many where calls take less than
+SHORT = 20e-6  # seconds
+LONG = 1e-3  # seconds of a call from which one time that is too long is enough
+ATTEMPTS = 10  # runs of a candidate without a verdict after which it is given up
+MARGIN = 0.97  # part of the choice's time that another may take at most to replace it
+DISTURBED_MARGIN = 0.8  # where the times that tell so are disturbed ones
+GIVE_UP = 1.1  # times the time of the choice, after which a candidate is given up at once
+HOPELESS = 1.5  # the same for disturbed runs, after as many of them as a verdict needs
+UNKNOWN = 1.5  # times the choice's time that is expected of a candidate that nothing is known of
+MOST = 3.0  # times the choice's time: who is expected to take more is not tried
+SLOWER = 2.0  # times what was expected of the choice: it has turned out wrong
+REPORT = 4e-6  # seconds that timing one call and deciding takes
+STEADY = 1e-3  # seconds between timed calls when there is nothing to find out
+FARTHEST = 1 << 20  # calls between timed ones
+WARM = 5e-3  # seconds of a call from which its first run counts: what is done once takes little of it
+CLOSE = 1.3  # times the time of the choice, within which a candidate is tried again later
+PATIENCE = 0.05  # part of the time spent so far that has to pass before everything is tried again
+KEPT = 15  # times kept of an algorithm
+
+
+@dataclass(slots=True)
+class Tried:
+    """What is known of one algorithm.
+
+    Attributes
+    ----------
+    expected
+        Seconds by prediction, in proportion to the others'; None if nothing is known.
+    measured
+        Median of earlier times, of when nothing was slower than usual.
+    times, disturbed
+        Seconds of the last calls, and of those that something disturbed: these tell how long it takes at most.
+    runs, attempts
+        Timed calls, and those of the trial that is under way.
+    verdict
+        "" while it may be tried; "lost" to the choice, "unclear" where every run was disturbed, "failed" if it cannot run.
+    """
+
+    expected: float | None = None
+    measured: float | None = None
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    disturbed: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    runs: int = 0
+    attempts: int = 0
+    verdict: str = ""
+
+    def seconds(self) -> float | None:
+        """Median time; that of disturbed calls if there are no others."""
+        times = self.times or self.disturbed
+        return median(times) if times else None
+
+    def again(self) -> None:
+        """Forgets its times, so that it is tried anew."""
+        self.times.clear()
+        self.disturbed.clear()
+        self.attempts, self.verdict = 0, ""
+
+
+class Pace:
+    """How long calls take here, as a multiple of what is predicted, over the last Problems: predictions are of other machines.
+
+    Examples
+    --------
+    >>> pace = Pace()
+    >>> for ratio in (2.0, 2.2, 9.0):
+    ...     pace.note(ratio)
+    >>> pace.usual
+    2.2
+    """
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=64)
+
+    def note(self, ratio: float) -> None:
+        self._ratios.append(ratio)
+
+    @property
+    def usual(self) -> float | None:
+        ratios = list(self._ratios)
+        return median(ratios) if len(ratios) >= 3 else None
+
+
+class Learner:
+    """What was learned of one Problem, and what is to be tried next.
+
+    Parameters
+    ----------
+    choice
+        Key of the algorithm that calls run at first.
+    overhead
+        Part of the time that learning may take.
+    costs
+        What learning costs in this process.
+    pace
+        How long calls take here, beside predictions.
+
+    Examples
+    --------
+    Calls of 1 ms, of which every one is timed. Another algorithm takes 0.5 ms.
+
+    >>> learner = Learner("mkl.gemm@1", 0.03, Costs(), Pace())
+    >>> seconds, key = {"mkl.gemm@1": 1e-3, "blis.gemm@1": 5e-4}, "mkl.gemm@1"
+    >>> for _ in range(50):
+    ...     learner.note(key, 1, seconds[key])
+    ...     if learner.lists():
+    ...         learner.compare({"mkl.gemm@1": None, "blis.gemm@1": None})
+    ...     key, _ = learner.next()
+    >>> learner.choice, learner.reason()
+    ('blis.gemm@1', 'online: fastest of 2 tried')
+    """
+
+    def __init__(self, choice: str, overhead: float, costs: Costs, pace: Pace) -> None:
+        self.choice = self.first = choice
+        self.overhead, self.costs, self.pace = overhead, costs, pace
+        self.account = Account()
+        self.calls = 0
+        self.tried: dict[str, Tried] = {choice: Tried()}
+        self.listed = False
+        self.trial = ""  # key of the candidate that is being tried
+        self.prepared: set[str] = {choice}
+        self.lock = threading.Lock()
+        self.busy = False  # verdicts are given while everything may be slower than usual
+        self.changed = False  # something was found out that no record has yet
+        self._recent: deque[float] = deque(maxlen=MANY)  # the last times of the choice, disturbed or not
+        self._settled: tuple[float, float] | None = None  # time spent, and time of the choice, when all were tried
+        self._before = 0.0  # time of the choice before it became slower
+        self._turn = False  # the last timed call that was planned is one of the trial
+        self._wait = 1
+        self._demoted = ""
+
+    # what is known --------------------------------------------------------------------------------------------------------
+
+    def usual(self) -> float | None:
+        """Median time of the choice, once there are enough times of it."""
+        mine = self.tried[self.choice]
+        return mine.seconds() if len(mine.times) + len(mine.disturbed) >= self._enough() else None
+
+    def _enough(self) -> int:
+        return MANY if (self.tried[self.choice].seconds() or 0.0) < SHORT else FEW
+
+    def seconds(self, key: str) -> float | None:
+        """Median time of an algorithm that was tried."""
+        return self.tried[key].seconds() if key in self.tried else None
+
+    def judged(self, key: str) -> bool:
+        """Tells whether an algorithm has times enough to count, or far longer ones than the choice."""
+        each, best = self.tried[key], self.tried[self.choice].seconds()
+        return len(each.times) >= FEW or bool(each.times and best and min(each.times) > HOPELESS * best)
+
+    def reason(self, trying: str = "") -> str:
+        """Returns what stands behind the choice, or behind the candidate that is tried in its place, in words."""
+        if trying and trying != self.choice:
+            return f"online: trying {trying} in the place of {self.choice}"
+        count = sum(bool(each.runs) for each in self.tried.values())
+        return f"online: fastest of {count} tried{self._demoted}" if count > 1 else "online: nothing else was tried yet"
+
+    # what calls took ------------------------------------------------------------------------------------------------------
+
+    def begin(self, seconds: float) -> None:
+        """Counts a first call's time, that of choosing and preparing included."""
+        self.calls += 1
+        self.costs.charge(self.account, seconds, 0.0)
+
+    def note(self, key: str, calls: int, seconds: float, *, disturbed: bool = False) -> None:
+        """Counts a timed call.
+
+        Parameters
+        ----------
+        key
+            Algorithm that it ran.
+        calls
+            Calls since the last one that was timed, this one included.
+        seconds
+            What it took.
+        disturbed
+            Something else than the algorithm took some of that, perhaps.
+        """
+        each = self.tried.setdefault(key, Tried())
+        known = self.tried[self.choice].seconds()
+        each.runs += 1
+        first = each.runs == 1 and key != self.first  # what is done once takes some of it
+        sound = not disturbed and (not first or seconds >= WARM or (known is not None and seconds <= known))
+        (each.times if sound or (self.busy and not first) else each.disturbed).append(seconds)
+        usual = min(known, seconds) if known is not None and key == self.choice else known or seconds
+        cost = 0.0
+        if key != self.choice:
+            each.attempts += 1
+            cost = max(seconds - (known or 0.0), 0.0)
+        self.calls += calls
+        self.costs.charge(self.account, seconds + (calls - 1) * usual, cost)
+        self.costs.charge(None, 0.0, REPORT)
+        if key == self.trial:
+            self._judge(key)
+        elif key == self.choice:
+            self._recent.append(seconds)
+            self._watch()
+
+    def fails(self, key: str) -> None:
+        """Notes that a candidate cannot run: it is not tried again."""
+        self.tried.setdefault(key, Tried()).verdict = "failed"
+        if self.trial == key:
+            self.trial = ""
+
+    def _judge(self, key: str) -> None:
+        """Ends a trial if there is a verdict."""
+        each, base = self.tried[key], self.usual()
+        if base is None:
+            return
+        enough, margin = self._enough(), DISTURBED_MARGIN if self.busy else MARGIN
+        if len(each.times) >= enough:
+            self._end(key, "" if median(each.times) < margin * base else "lost")
+        elif base >= SHORT and len(each.times) > (base < LONG) and min(each.times) > GIVE_UP * base:
+            self._end(key, "lost")
+        elif len(each.disturbed) >= enough and median(each.disturbed) < DISTURBED_MARGIN * base:
+            self._end(key, "")
+        elif each.attempts >= ATTEMPTS or (len(each.disturbed) > enough and min(each.disturbed) > HOPELESS * base):
+            self._end(key, "unclear")
+
+    def _end(self, key: str, verdict: str) -> None:
+        each, former = self.tried[key], self.tried[self.choice]
+        each.verdict, each.attempts, self.trial = verdict, 0, ""
+        if not self.busy and verdict != "unclear":
+            self.changed = True
+            for one in (each, former):
+                one.measured = median(one.times) if one.times else one.measured
+        if not verdict:
+            former.verdict = "lost"
+            took, expected = former.seconds(), self._expected_of_choice()
+            if took and expected and took > SLOWER * expected:
+                self._demoted = f"; {self.choice} was demoted: it took {took / expected:.1f} times what was expected of it"
+            self.choice = key
+            self._recent.clear()
+
+    def _expected_of_choice(self) -> float | None:
+        usual, expected = self.pace.usual, self.tried[self.choice].expected
+        if self.busy:
+            return self._before
+        return usual * expected if usual is not None and expected is not None else None
+
+    def _watch(self) -> None:
+        """Has everything tried again where the choice has become much slower, and what was close after as long again."""
+        if self._settled is None:
+            return
+        at, normal = self._settled
+        grown = self.account.spent - at
+        if min(self._recent) > SLOWER * normal:
+            if len(self._recent) == MANY and grown > PATIENCE * at:
+                self._again(busy=True, within=math.inf)
+                self._before = normal
+        elif grown > at and self._recent[-1] <= SLOWER * normal:
+            self._again(busy=False, within=CLOSE)
+
+    def _again(self, *, busy: bool, within: float) -> None:
+        mine = self.tried[self.choice]
+        base = mine.seconds() or 0.0
+        self.busy, self._settled = busy, None
+        for key, each in self.tried.items():
+            seconds = each.measured or each.seconds()
+            if key != self.choice and each.verdict != "failed" and (seconds is None or seconds <= within * base):
+                each.again()
+        mine.times.clear()
+        mine.disturbed.clear()
+        if busy:
+            mine.times.extend(self._recent)
+
+    # what comes next ------------------------------------------------------------------------------------------------------
+
+    def lists(self) -> bool:
+        """Tells whether the candidates are to be listed now."""
+        if self.listed or self.calls < SEEN or self.usual() is None:
+            return False
+        return self.costs.account.room(self.overhead) >= self.costs.listing
+
+    def compare(self, expected: Mapping[str, float | None]) -> None:
+        """Takes the candidates, the choice among them, each with its predicted seconds; None where nothing is known."""
+        self.listed = True
+        for key, seconds in expected.items():
+            self.tried.setdefault(key, Tried()).expected = seconds
+        base, mine = self.usual(), expected.get(self.choice)
+        if base is not None and mine:
+            self.pace.note(base / mine)
+
+    def expected(self, key: str) -> float:
+        """Seconds that a candidate is expected to take."""
+        base, each, usual = self.usual() or 0.0, self.tried[key], self.pace.usual
+        if each.measured is not None:
+            return each.measured
+        mine = self.tried[self.choice].expected
+        if each.expected is None or not mine:
+            return UNKNOWN * base
+        # The choice may be slower than was predicted, and the others not.
+        return min(base / mine, math.inf if usual is None else usual) * each.expected
+
+    def waiting(self) -> list[str]:
+        """Returns the candidates that are to be tried, the one expected to be fastest first."""
+        base = self.usual()
+        if base is None:
+            return []
+        found = {key: self.expected(key) for key, each in self.tried.items() if key != self.choice and not each.verdict}
+        return sorted((key for key, seconds in found.items() if seconds <= MOST * base), key=found.__getitem__)
+
+    def next(self) -> tuple[str, int]:
+        """Returns the algorithm that the next timed call runs, and how many calls from now on it comes."""
+        base = self.usual()
+        if base is None:
+            return self.choice, self._after(0.0, REPORT)
+        if not self.listed:
+            return self.choice, max(SEEN - self.calls, self._after(0.0, self.costs.listing + REPORT))
+        if not self.trial:
+            rest = self.waiting()
+            if not rest:
+                return self.choice, self._steady(base)
+            key = rest[0]
+            excess = max(self.expected(key) - base, 0.0) * (1 if base >= WARM else 2)
+            after = self._after(excess, excess + REPORT + (0.0 if key in self.prepared else self.costs.preparing))
+            if after > 1:
+                return self.choice, after
+            self.trial, self._turn = key, False
+        # The choice is timed in turn with the trial: load that comes or goes meanwhile is the same for both.
+        self._turn = not self._turn
+        if not self._turn:
+            return self.choice, 1
+        excess = max((self.tried[self.trial].seconds() or self.expected(self.trial)) - base, 0.0)
+        return self.trial, self._after(excess, excess + REPORT)
+
+    def _steady(self, base: float) -> int:
+        if self._settled is None:
+            self._settled = self.account.spent, base
+        return max(1, min(math.ceil(STEADY / base), FARTHEST))
+
+    def _after(self, mine: float, shared: float) -> int:
+        """Calls until so much may be spent, of this Problem's time and of the time of all.
+
+        How fast the time of all grows is not known: after as many calls as were waited for before, and again as many, one looks.
+        """
+        base, calls = self.tried[self.choice].seconds() or 0.0, 1
+        lacking = mine - self.account.room(self.overhead)
+        if mine > 0.0 and lacking > 0.0:
+            calls = math.ceil(min(lacking / max(self.overhead * base, 1e-12), FARTHEST))
+        if shared > self.costs.account.room(self.overhead):
+            self._wait = min(2 * self._wait, max(1, math.ceil(STEADY / base)) if base else SEEN)
+            calls = max(calls, self._wait)
+        else:
+            self._wait = 1
+        return min(calls, FARTHEST)
