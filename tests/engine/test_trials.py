@@ -46,6 +46,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     learned_records.forget()
     learned_records.costs.account.spent = 100.0
     monkeypatch.setattr(trials, "LOADING", 1e9)  # no library is loaded for these
+    monkeypatch.setattr(learned_records, "INTERVAL", 1e9)
     yield where
     learned_records.forget()
     monkeypatch.undo()
@@ -486,14 +487,15 @@ def test_many_threads_at_once(several: Make) -> None:
         assert {backline.explain(backline.matmul, a, a).algorithm for a in arrays} == {"fast"}
 
 
-def test_memory_is_bounded(several: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(several: Make, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several(slow=3e-3, fast=1e-3)
     monkeypatch.setattr(learned_records, "MOST", 5)
     with online():
         for n in range(1, 21):
             calls(30, np.ones((n, n)))
-    assert len(learned.table) == 5
-    assert learned_records.write() == 20  # what was found of those that were forgotten is not lost
+    assert len(learned.table) == 5 and len(learned_records._waiting) < 5
+    learned_records.write()
+    assert len(rows(fresh)) == 20  # what was found of those that were forgotten is not lost
 
 
 def test_the_plans_of_trials_are_let_go() -> None:
@@ -503,3 +505,4 @@ def test_the_plans_of_trials_are_let_go() -> None:
     _core.memo_clear()
     gc.collect()
     assert sum(type(o) is trials.Trials for o in gc.get_objects()) == before
+

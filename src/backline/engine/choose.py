@@ -208,10 +208,10 @@ def _choose(
         alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
         order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
     learns, why = policy.learns(problem, snapshot)
-    known = learned.find(problem, threads, snapshot) if learns else None
-    if known is not None:
-        order.sort(key=lambda a: a.key != known.learner.choice)
-        basis = f"{known.learner.reason()}; before: {basis}"
+    learner = learned.find(problem, threads, snapshot) if learns else None
+    if learner is not None:
+        order.sort(key=lambda a: a.key != learner.choice)
+        basis = f"{learner.reason()}; before: {basis}"
     elif why:
         basis += f"; {why}"
     if taken is not None:
@@ -224,8 +224,8 @@ def _choose(
         c = Candidate(a.library, a.name, "chosen" if a is chosen else "next", note, detail=a)
         if record is not None:
             c.seconds, c.error = record.seconds(a.key), record.error(a.key)
-        if known is not None:
-            c.seconds = known.learner.seconds(a.key) or c.seconds
+        if learner is not None:
+            c.seconds = learner.seconds(a.key) or c.seconds
         if a.pool not in ("", home) and a is not chosen:
             c.reason = "; ".join(filter(None, [c.reason, f"a second thread pool beside {home}" if home else ""]))
         choice.candidates.append(c)

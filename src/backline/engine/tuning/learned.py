@@ -13,5 +13,6 @@ table: OrderedDict[tuple[Problem, int, Any], Any] = OrderedDict()
 
 
 def find(problem: Problem, threads: int, snapshot: Any) -> Any:
-    """Returns what is learned of a Problem on so many threads under a Snapshot; None if nothing is."""
-    return table.get((problem, threads, snapshot))
+    """Returns the Learner of a Problem on so many threads under a Snapshot; None if there is none."""
+    known = table.get((problem, threads, snapshot))
+    return None if known is None else known.learner

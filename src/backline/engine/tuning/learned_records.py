@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 from ...libraries.base import Algorithm
@@ -55,19 +54,19 @@ class Learned:
     def record(self) -> TuningRecord | None:
         """Returns the record of what was found; None if fewer than two algorithms have undisturbed times."""
         learner = self.learner
-        found = {key: list(each.times) for key, each in learner.tried.items() if each.times and key in self.algorithms}
+        found = {key: each for key, each in learner.tried.items() if each.measured is not None and key in self.algorithms}
+        medians = {key: each.measured for key, each in found.items() if each.measured is not None}
         if len(found) < 2 or self.before is None:
             return None
-        # Of a median of many and of few the spread says different things: the last few count.
-        spread = machine_load.spread([times[-5:] for times in found.values()])
+        spread = machine_load.spread([(each.least, medians[key], medians[key]) for key, each in found.items()])
         quietness = machine_load.between(self.before, machine_load.read(), self.threads, spread)
         made = stamped(
             self.problem,
             self.threads,
             (key.partition(".")[0] for key in found),
-            medians={key: median(times) for key, times in found.items()},
-            minima={key: min(times) for key, times in found.items()},
-            runs={key: learner.tried[key].runs for key in found},
+            medians=medians,
+            minima={key: each.least for key, each in found.items()},
+            runs={key: each.runs for key, each in found.items()},
             covered=() if quietness.disturbed else tuple(sorted(filter(learner.judged, found))),
             disturbed=quietness.disturbed,
             spent=round(learner.account.cost, 6),
@@ -112,8 +111,10 @@ def learned_of(problem: Problem, asked: Problem, threads: int, snapshot: Any, ch
         learned.table.move_to_end(at)
         dropped = [learned.table.popitem(last=False)[1] for _ in range(len(learned.table) - MOST)]
     for one in dropped:
-        if one.learner.changed and len(_waiting) < MOST and (record := one.record()) is not None:
+        if one.learner.changed and (record := one.record()) is not None:
             _waiting[record.key, record.threads] = record, list(one.algorithms.values())
+    if len(_waiting) >= MOST:
+        write()
     return known
 
 

@@ -52,8 +52,9 @@ class Tried:
     ----------
     expected
         Seconds by prediction, in proportion to the others'; None if nothing is known.
-    measured
-        Median of earlier times, of when nothing was slower than usual.
+    measured, least, counted
+        Median of the times when the last verdict on it was given, the least, and their number; of undisturbed times, when nothing
+        was slower than usual.
     times, disturbed
         Seconds of the last calls, and of those that something disturbed: these tell how long it takes at most.
     runs, attempts
@@ -64,6 +65,8 @@ class Tried:
 
     expected: float | None = None
     measured: float | None = None
+    least: float = 0.0
+    counted: int = 0
     times: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     disturbed: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     runs: int = 0
@@ -74,6 +77,11 @@ class Tried:
         """Median time; that of disturbed calls if there are no others."""
         times = self.times or self.disturbed
         return median(times) if times else None
+
+    def count(self) -> None:
+        """Keeps what its undisturbed times say."""
+        if self.times:
+            self.measured, self.least, self.counted = median(self.times), min(self.times), len(self.times)
 
     def again(self) -> None:
         """Forgets its times, so that it is tried anew."""
@@ -149,6 +157,7 @@ class Learner:
         self.changed = False  # something was found out that no record has yet
         self._recent: deque[float] = deque(maxlen=MANY)  # the last times of the choice, disturbed or not
         self._settled: tuple[float, float] | None = None  # time spent, and time of the choice, when all were tried
+        self._quiet = True  # the last timed call of the choice was not disturbed
         self._before = 0.0  # time of the choice before it became slower
         self._turn = False  # the last timed call that was planned is one of the trial
         self._wait = 1
@@ -170,8 +179,8 @@ class Learner:
 
     def judged(self, key: str) -> bool:
         """Tells whether an algorithm has times enough to count, or far longer ones than the choice."""
-        each, best = self.tried[key], self.tried[self.choice].seconds()
-        return len(each.times) >= FEW or bool(each.times and best and min(each.times) > HOPELESS * best)
+        each, best = self.tried[key], self.tried[self.choice].measured
+        return each.counted >= FEW or (each.counted > 0 and best is not None and each.least > HOPELESS * best)
 
     def reason(self, trying: str = "") -> str:
         """Returns what stands behind the choice, or behind the candidate that is tried in its place, in words."""
@@ -218,6 +227,7 @@ class Learner:
         if key == self.trial:
             self._judge(key)
         elif key == self.choice:
+            self._quiet = not disturbed
             self._recent.append(seconds)
             self._watch()
 
@@ -247,8 +257,8 @@ class Learner:
         each.verdict, each.attempts, self.trial = verdict, 0, ""
         if not self.busy and verdict != "unclear":
             self.changed = True
-            for one in (each, former):
-                one.measured = median(one.times) if one.times else one.measured
+            each.count()
+            former.count()
         if not verdict:
             former.verdict = "lost"
             took, expected = former.seconds(), self._expected_of_choice()
@@ -336,6 +346,8 @@ class Learner:
             rest = self.waiting()
             if not rest:
                 return self.choice, self._steady(base)
+            if not self._quiet and not self.busy:
+                return self.choice, self._after(0.0, REPORT)  # what is tried beside another program may take many times as long
             key = rest[0]
             excess = max(self.expected(key) - base, 0.0) * (1 if base >= WARM else 2)
             after = self._after(excess, excess + REPORT + (0.0 if key in self.prepared else self.costs.preparing))
