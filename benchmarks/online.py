@@ -1,8 +1,8 @@
 """Learning while running, how near the best it comes and what it costs: ``python benchmarks/online.py [--calls 50]``.
 
 Every Problem is called so many times with ``benchmark = "online"``, all Problems in turn. Then all algorithms that could have
-been chosen are measured side by side. The columns: time of a call by the algorithm that came first (`at first`) and by the one that
-was learned (`learned`), each over the best one's; what trials of the Problem cost, of the time of its calls; and whether the
+been chosen are measured side by side. The columns: time of a call by the algorithm that came first (`at first`) and by the one
+that was learned (`learned`), each over the best one's; what trials of the Problem cost, of the time of its calls; and whether the
 learner had tried all that it wanted to. The last lines sum up, and compare the time of the run with that of one without learning.
 
 ``--class amd-avx512-2c`` has the ranking of another class of processors decide at first: one that is wrong here. ``--small``

@@ -171,3 +171,19 @@ def test_one_that_fails_is_not_tried_again() -> None:
 def test_nothing_is_kept_without_bound() -> None:
     program = Program({"a": 1e-3, "b": 1.1e-3}, {"a": 1.0, "b": 1.0}).run(20_000)
     assert all(len(each.times) <= online.KEPT and len(each.disturbed) <= online.KEPT for each in program.learner.tried.values())
+
+
+def test_libraries_that_are_not_loaded_are_asked_when_that_is_paid_for() -> None:
+    program = Program({"a": 1e-3, "b": 5e-4}, {"a": 1.0})
+    program.costs.account.spent = 1.0
+    while not program.learner.listed:
+        program.run(1)
+        if program.learner.listed:
+            program.learner.more = 0.15
+    program.run(2000)
+    assert not program.learner.lists()
+    program.costs.account.spent += 10.0
+    assert program.learner.lists()
+    program.expected = {"a": 1.0, "b": 1.0}
+    program.run(50)
+    assert program.learner.choice == "b"

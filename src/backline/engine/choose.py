@@ -27,7 +27,9 @@ from . import effective_precision, fft_plan_caches, plan_caches, policy, problem
 from .choice import Candidate, Choice
 from .tuning import coverage, learned, record_store
 
-__all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner", "prepared"]
+__all__ = ["NOT_LOADED", "able", "algorithms_of", "choose", "eligible", "plan_for", "planner", "prepared"]
+
+NOT_LOADED = "not loaded"  # begins the reason of a library that was not asked
 
 
 def choose(
@@ -289,7 +291,7 @@ def able(
         if name in off:
             refused.append(off[name])
         elif name in waiting:
-            refused.append(Candidate(name, "", "next", "not loaded: it would come after what is chosen"))
+            refused.append(Candidate(name, "", "next", f"{NOT_LOADED}: it would come after what is chosen"))
         elif not (library := libraries.get(name)).available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         elif library.concerns(type(problem), problem.op, problem.device):

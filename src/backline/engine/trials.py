@@ -158,16 +158,17 @@ class Trials:
         """Finds the candidates: what might be chosen under the same switches, as precise as the choice, and reached as it is."""
         begin = clock()
         learner = self.known.learner
-        rest = learned_records.costs.account.room(learner.overhead)
-        choice = self.choice
-        if rest >= LOADING and any(c.detail is None and c.reason.startswith("not loaded") for c in choice.candidates):
-            choice = choose.choose(self.problem, measure=False, snapshot=self.snapshot)
+        choice, more = self.choice, 0.0
+        if any(c.detail is None and c.reason.startswith(choose.NOT_LOADED) for c in choice.candidates):
+            more = LOADING
+            if learned_records.costs.account.room(learner.overhead) >= LOADING:
+                choice, more = choose.choose(self.problem, measure=False, snapshot=self.snapshot), 0.0
         rivals = _rivals(choice.candidates, self.choice.chosen, self.snapshot)
         limit = self.snapshot["benchmark_limit"]
         own = self.choice.chosen
         assert own is not None
         rivals = [own, *(a for a in rivals if a.key != own.key)][: limit or None]
-        self.known.algorithms = {a.key: a for a in rivals}
+        self.known.algorithms = {a.key: a for a in (*rivals, *self.known.algorithms.values())}
         record = record_store.find(self.known.problem, self.known.threads)
         predicted = ranking.times_of(self.problem)
         expected = {
@@ -176,7 +177,7 @@ class Trials:
         }
         self.choice = replace(self.choice, candidates=choice.candidates)
         self.known.before = machine_load.read()
-        learner.compare(expected)
+        learner.compare(expected, more)
         _charge("listing", clock() - begin)
 
 

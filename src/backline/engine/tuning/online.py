@@ -150,6 +150,7 @@ class Learner:
         self.calls = 0
         self.tried: dict[str, Tried] = {choice: Tried()}
         self.listed = False
+        self.more = 0.0  # seconds that listing what libraries have that are not loaded would take; 0 where there are none
         self.trial = ""  # key of the candidate that is being tried
         self.prepared: set[str] = {choice}
         self.lock = threading.Lock()
@@ -303,18 +304,26 @@ class Learner:
 
     def lists(self) -> bool:
         """Tells whether the candidates are to be listed now."""
-        if self.listed or self.calls < SEEN or self.usual() is None:
+        if (self.listed and not self.more) or self.trial or self.calls < SEEN or self.usual() is None:
             return False
-        return self.costs.account.room(self.overhead) >= self.costs.listing
+        return self.costs.account.room(self.overhead) >= (self.more if self.listed else self.costs.listing)
 
-    def compare(self, expected: Mapping[str, float | None]) -> None:
-        """Takes the candidates, the choice among them, each with its predicted seconds; None where nothing is known."""
-        self.listed = True
+    def compare(self, expected: Mapping[str, float | None], more: float = 0.0) -> None:
+        """Takes the candidates.
+
+        Parameters
+        ----------
+        expected
+            Predicted seconds of each, the choice among them; None where nothing is known.
+        more
+            Seconds that it would take to list those of further libraries.
+        """
+        base, mine = self.usual(), expected.get(self.choice)
+        if base is not None and mine and not self.listed:
+            self.pace.note(base / mine)
         for key, seconds in expected.items():
             self.tried.setdefault(key, Tried()).expected = seconds
-        base, mine = self.usual(), expected.get(self.choice)
-        if base is not None and mine:
-            self.pace.note(base / mine)
+        self.listed, self.more = True, more
 
     def expected(self, key: str) -> float:
         """Seconds that a candidate is expected to take."""
