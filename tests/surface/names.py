@@ -337,7 +337,7 @@ SETTINGS: dict[str, Setting] = {
     "utils.deterministic.fill_uninitialized_memory": Setting(
         bool, True, ON_OFF, read="backline.utils.deterministic.fill_uninitialized_memory",
         flags="backline.utils.deterministic.flags(fill_uninitialized_memory=v)", set_flags="-"),
-    "benchmark_overhead": Setting(float, 0.03, (0.0, 0.03, 0.5, 1.0), ((1, 1.0),), (-1e-9, 1.5, math.inf, math.nan)),
+    "benchmark_overhead": Setting(float, 0.03, (0.0, 0.03, 0.5, 1.0), ((1, 1.0),), (-1e-9, 1.5, math.inf, math.nan), least=0),
     "nn.attention.WARN_FOR_UNFUSED_KERNELS": Setting(
         bool, False, ON_OFF, read="backline.nn.attention.WARN_FOR_UNFUSED_KERNELS", flags="-", set_flags="-"),
     **dict.fromkeys(

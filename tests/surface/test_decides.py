@@ -7,6 +7,7 @@ test and do nothing; what counts is what the engine makes of the algorithms they
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
