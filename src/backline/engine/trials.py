@@ -92,10 +92,10 @@ class Trials:
         finally:
             learner.lock.release()
         costs = learned_records.costs
-        if learner.changed and learned_records.due() and costs.account.room(learner.overhead) >= costs.writing:
+        if learner.changed and learned_records.due() and costs.room(learner.overhead) >= costs.writing:
             begin = clock()
             learned_records.write()
-            _charge("writing", clock() - begin)
+            costs.took("writing", clock() - begin)
 
     def _go_on(self, sampled: Any) -> None:
         """Says what the next timed call runs, and when it comes."""
@@ -137,7 +137,7 @@ class Trials:
         finally:
             if key not in self.known.learner.prepared:
                 self.known.learner.prepared.add(key)
-                _charge("preparing", clock() - begin)
+                learned_records.costs.took("preparing", clock() - begin)
         plan.choice = self._choice(key, reason)
         return plan
 
@@ -161,7 +161,7 @@ class Trials:
         choice, more = self.choice, 0.0
         if any(c.detail is None and c.reason.startswith(choose.NOT_LOADED) for c in choice.candidates):
             more = LOADING
-            if learned_records.costs.account.room(learner.overhead) >= LOADING:
+            if learned_records.costs.room(learner.overhead) >= LOADING:
                 choice, more = choose.choose(self.problem, measure=False, snapshot=self.snapshot), 0.0
         rivals = _rivals(choice.candidates, self.choice.chosen, self.snapshot)
         limit = self.snapshot["benchmark_limit"]
@@ -178,7 +178,7 @@ class Trials:
         self.choice = replace(self.choice, candidates=choice.candidates)
         self.known.before = machine_load.read()
         learner.compare(expected, more)
-        _charge("listing", clock() - begin)
+        learned_records.costs.took("listing", clock() - begin)
 
 
 def _rivals(candidates: list[Candidate], chosen: Algorithm | None, snapshot: Any) -> list[Algorithm]:
@@ -192,11 +192,6 @@ def _rivals(candidates: list[Candidate], chosen: Algorithm | None, snapshot: Any
         return a.precision, policy.priority(a, snapshot), preferred, BORROWED in a.traits
 
     return [a for a in able if rank(a) == rank(chosen)]
-
-
-def _charge(what: str, seconds: float) -> None:
-    learned_records.costs.took(what, seconds)
-    learned_records.costs.charge(None, seconds, seconds)
 
 
 # Disturbed calls ------------------------------------------------------------------------------------------------------------

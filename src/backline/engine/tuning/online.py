@@ -3,10 +3,10 @@
 A `Learner` belongs to one Problem under one Snapshot. It is told what timed calls took, and says what the next one of them runs:
 the choice, or a runner-up in its place. It knows keys of algorithms and times, neither Plans nor a clock.
 
-Two limits hold at every moment: what the trials of a Problem took beyond the time of the choice is at most the part
-`benchmark_overhead` of the time that its calls took so far; and the trials of all Problems, with all other work done to learn,
-that part of the time of all calls. Time that was saved is not set off. A trial begins when what it is expected to cost is within
-both; if it takes longer than expected, nothing else is tried until that is made good.
+Learning may take the part `benchmark_overhead` of the time that calls took so far. Three quarters of it are for trials, for each
+Problem of the time of its own calls: what its trials took beyond the time of the choice. One quarter, of the time of all calls, is for
+all other work: listing and preparing candidates, taking times, writing records. Time that was saved is not set off. A trial begins
+when what it is expected to cost is within that; if it takes longer, no other is made of the Problem until that is made good.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from .learning_costs import Account, Costs
+from .learning_costs import TRIALS, Account, Costs
 
 __all__ = ["MARGIN", "Learner", "Pace", "Tried"]
 
@@ -33,6 +33,7 @@ DISTURBED_MARGIN = 0.8  # where the times that tell so are disturbed ones
 GIVE_UP = 1.1  # times the time of the choice, after which a candidate is given up at once
 HOPELESS = 1.5  # the same for disturbed runs, after as many of them as a verdict needs
 UNKNOWN = 1.5  # times the choice's time that is expected of a candidate that nothing is known of
+UNCERTAIN = 0.5  # standard deviation of the logarithm of a time over the one that was predicted
 MOST = 3.0  # times the choice's time: who is expected to take more is not tried
 SLOWER = 2.0  # times what was expected of the choice: it has turned out wrong
 REPORT = 4e-6  # seconds that timing one call and deciding takes
@@ -195,7 +196,7 @@ class Learner:
     def begin(self, seconds: float) -> None:
         """Counts a first call's time, that of choosing and preparing included."""
         self.calls += 1
-        self.costs.charge(self.account, seconds, 0.0)
+        self.costs.charge(self.account, seconds)
 
     def note(self, key: str, calls: int, seconds: float, *, disturbed: bool = False) -> None:
         """Counts a timed call.
@@ -223,8 +224,7 @@ class Learner:
             each.attempts += 1
             cost = max(seconds - (known or 0.0), 0.0)
         self.calls += calls
-        self.costs.charge(self.account, seconds + (calls - 1) * usual, cost)
-        self.costs.charge(None, 0.0, REPORT)
+        self.costs.charge(self.account, seconds + (calls - 1) * usual, cost, REPORT)
         if key == self.trial:
             self._judge(key)
         elif key == self.choice:
@@ -306,7 +306,7 @@ class Learner:
         """Tells whether the candidates are to be listed now."""
         if (self.listed and not self.more) or self.trial or self.calls < SEEN or self.usual() is None:
             return False
-        return self.costs.account.room(self.overhead) >= (self.more if self.listed else self.costs.listing)
+        return self.costs.room(self.overhead) >= (self.more if self.listed else self.costs.listing)
 
     def compare(self, expected: Mapping[str, float | None], more: float = 0.0) -> None:
         """Takes the candidates.
@@ -336,6 +336,18 @@ class Learner:
         # The choice may be slower than was predicted, and the others not.
         return min(base / mine, math.inf if usual is None else usual) * each.expected
 
+    def cost(self, key: str) -> float:
+        """Seconds by which a run of a candidate is expected to take longer than the choice.
+
+        A prediction is uncertain: of a candidate that is expected to take as long as the choice, half of the runs take longer.
+        """
+        base, expected = self.usual() or 0.0, self.expected(key)
+        if self.tried[key].measured is not None or not base:
+            return max(expected - base, 0.0)
+        at = math.log(expected / base) / UNCERTAIN
+        longer, much = 0.5 + 0.5 * math.erf(at / math.sqrt(2.0)), 0.5 + 0.5 * math.erf((at + UNCERTAIN) / math.sqrt(2.0))
+        return expected * math.exp(0.5 * UNCERTAIN**2) * much - base * longer
+
     def waiting(self) -> list[str]:
         """Returns the candidates that are to be tried, the one expected to be fastest first."""
         base = self.usual()
@@ -358,8 +370,8 @@ class Learner:
             if not self._quiet and not self.busy:
                 return self.choice, self._after(0.0, REPORT)  # what is tried beside another program may take many times as long
             key = rest[0]
-            excess = max(self.expected(key) - base, 0.0) * (1 if base >= WARM else 2)
-            after = self._after(excess, excess + REPORT + (0.0 if key in self.prepared else self.costs.preparing))
+            cost = self.cost(key)
+            after = self._after(cost, REPORT + (0.0 if key in self.prepared else self.costs.preparing))
             if after > 1:
                 return self.choice, after
             self.trial, self._turn = key, False
@@ -367,8 +379,8 @@ class Learner:
         self._turn = not self._turn
         if not self._turn:
             return self.choice, 1
-        excess = max((self.tried[self.trial].seconds() or self.expected(self.trial)) - base, 0.0)
-        return self.trial, self._after(excess, excess + REPORT)
+        took = self.tried[self.trial].seconds()
+        return self.trial, self._after(self.cost(self.trial) if took is None else max(took - base, 0.0), REPORT)
 
     def _steady(self, base: float) -> int:
         if self._settled is None:
@@ -376,15 +388,15 @@ class Learner:
         return max(1, min(math.ceil(STEADY / base), FARTHEST))
 
     def _after(self, mine: float, shared: float) -> int:
-        """Calls until so much may be spent, of this Problem's time and of the time of all.
+        """Calls until so much may be spent on a trial, and so much on other work.
 
         How fast the time of all grows is not known: after as many calls as were waited for before, and again as many, one looks.
         """
         base, calls = self.tried[self.choice].seconds() or 0.0, 1
-        lacking = mine - self.account.room(self.overhead)
+        lacking = mine - self.account.room(TRIALS * self.overhead)
         if mine > 0.0 and lacking > 0.0:
-            calls = math.ceil(min(lacking / max(self.overhead * base, 1e-12), FARTHEST))
-        if shared > self.costs.account.room(self.overhead):
+            calls = math.ceil(min(lacking / max(TRIALS * self.overhead * base, 1e-12), FARTHEST))
+        if shared > self.costs.room(self.overhead):
             self._wait = min(2 * self._wait, max(1, math.ceil(STEADY / base)) if base else SEEN)
             calls = max(calls, self._wait)
         else:
