@@ -101,7 +101,7 @@ def main() -> None:
             choices[name] = backline.explain()
     by_problem = {one.problem: one for one in learned_records.every()}
     account = learned_records.costs.account
-    spent, cost = account.spent, account.cost
+    spent, cost = account.spent, account.cost + learned_records.costs.trials
     _core.memo_clear()
     plan_caches.clear()
     rows: list[tuple[str, float, float]] = []

@@ -72,7 +72,7 @@ def test_the_fastest_is_found_within_fifty_calls(scale: float) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_what_trials_cost_stays_within_the_bound(seed: int) -> None:
     rng = random.Random(seed)
-    times = {key: 10.0 ** rng.uniform(-6, -1) * 0 + 1e-3 * rng.uniform(0.5, 6.0) for key in "abcdefgh"}
+    times = {key: 1e-3 * rng.uniform(0.5, 6.0) for key in "abcdefgh"}
     expected = {key: times[key] * rng.uniform(0.4, 2.5) for key in times}
     program = Program(times, expected, choice=rng.choice("abcdefgh"))
     longest = max(times.values())
@@ -182,7 +182,7 @@ def test_libraries_that_are_not_loaded_are_asked_when_that_is_paid_for() -> None
             program.learner.more = 0.15
     program.run(2000)
     assert not program.learner.lists()
-    program.costs.account.spent += 10.0
+    program.costs.account.spent += 30.0
     assert program.learner.lists()
     program.expected = {"a": 1.0, "b": 1.0}
     program.run(50)
