@@ -1,10 +1,10 @@
 """Learning while running, on a clock of its own: ``python benchmarks/online_simulated.py [--calls 50]``.
 
-Every entry of the ranking of one class of processors (``--true intel-amx-2c``) is a Problem whose algorithms take the times measured
-there, with noise, a slow first run each and now and then a call that another program interrupts. The ranking of another class
-(``--class amd-avx512-2c``) chooses at first, and Backline's learner is told what the calls take, all Problems in turn. So nothing
-depends on what else this machine does. Shown are the times of the first and of the learned choice over the best algorithm's, by the
-time of a call, and what learning cost: in trials, and in all other work at what it takes on a quiet machine.
+Every entry of the ranking of one class of processors (``--true intel-amx-2c``) is a Problem whose algorithms take the times
+measured there, with noise, a slow first run each and now and then a call that another program interrupts. The ranking of another
+class (``--class amd-avx512-2c``) chooses at first, and Backline's learner is told what the calls take, all Problems in turn.
+So nothing depends on what else this machine does. Shown are the times of the first and of the learned choice over the best
+algorithm's, by the time of a call, and what learning cost: in trials, and in all other work at what it takes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLD = 30e-6  # seconds that the first run of an algorithm takes more
 CHOOSING, LISTING, PREPARING = 0.7e-3, 1.5e-3, 0.3e-3
 PARTS = (("all", 0.0, 1e9), ("under 20 us", 0.0, 2e-5), ("20 us to 1 ms", 2e-5, 1e-3), ("1 ms and more", 1e-3, 1e9))
 rng = random.Random(3)
-costs, pace = Costs(), Pace()
+costs, paces = Costs(), dict[str, Pace]()
 
 
 def option(name: str, default: str) -> str:
@@ -52,7 +52,7 @@ class Simulated:
         self.first = known[0][1] if known else rng.choice(list(self.times))
         unknown = [key for key in self.times if self.predicted[key] is None]
         self.candidates = dict.fromkeys([self.first, *(key for _, key in known), *unknown][:CANDIDATES])
-        self.learner = Learner(self.first, 0.03, costs, pace)
+        self.learner = Learner(self.first, 0.03, costs, paces.setdefault(entry["op"], Pace()))
         self.key, self.after, self.left = self.first, 2, 2
         self.ran: set[str] = set()
 

@@ -137,7 +137,7 @@ def test_a_choice_much_slower_than_predicted_is_demoted() -> None:
     """Other Problems take what is predicted; this one's choice four times as long, so others are expected to be faster."""
     pace = Pace()
     for _ in range(5):
-        pace.note(1.0)
+        pace.note("c", 1.0)
     program = Program({"a": 4e-3, "b": 1.5e-3}, {"a": 1e-3, "b": 1.4e-3}, pace=pace).run(20)
     assert program.learner.choice == "b"
     assert "a was demoted: it took 4.0 times what was expected of it" in program.learner.reason()

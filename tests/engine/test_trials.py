@@ -274,6 +274,8 @@ def test_trace_and_explain_say_what_is_tried(several: Make) -> None:
     assert "benchmark = 'online', " in str(asked)
     trial = next(e for e in events if "trying" in e.choice.basis)
     assert trial.choice.algorithm == "fast" and trial.library == "several"
+    assert trial.choice.trial and ", a trial" in str(trial) and not asked.trial
+    assert sum(", a trial" in line for line in str(events).splitlines()) == sum(e.choice.trial for e in events) >= 3
 
 
 def test_the_switch_is_set_like_any_other(tmp_path: Path) -> None:

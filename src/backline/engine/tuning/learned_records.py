@@ -76,7 +76,8 @@ class Learned:
 
 _lock = threading.Lock()
 _waiting: dict[tuple[str, int], tuple[TuningRecord, list[Algorithm]]] = {}  # records of those that were forgotten
-costs, pace = Costs(), Pace()
+costs = Costs()
+paces: dict[str, Pace] = {}  # by operation
 _written = 0.0
 _stopped = _registered = False
 
@@ -107,6 +108,7 @@ def learned_of(problem: Problem, asked: Problem, threads: int, snapshot: Any, ch
         at = problem, threads, snapshot
         known: Learned | None = learned.table.get(at)
         if known is None or known.learner.choice != choice:
+            pace = paces.setdefault(problem.op, Pace())
             known = learned.table[at] = Learned(asked, threads, Learner(choice, snapshot["benchmark_overhead"], costs, pace))
         learned.table.move_to_end(at)
         dropped = [learned.table.popitem(last=False)[1] for _ in range(len(learned.table) - MOST)]
@@ -201,7 +203,8 @@ def forget() -> None:
     with _lock:
         learned.table.clear()
         _waiting.clear()
-        costs.account = Account()
+        paces.clear()
+        costs.account, costs.trials = Account(), 0.0
 
 
 def _in_child() -> None:

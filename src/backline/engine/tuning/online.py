@@ -3,10 +3,11 @@
 A `Learner` belongs to one Problem under one Snapshot. It is told what timed calls took, and says what the next one of them runs:
 the choice, or a runner-up in its place. It knows keys of algorithms and times, neither Plans nor a clock.
 
-Learning may take the part `benchmark_overhead` of the time that calls took so far. Three quarters of it are for trials, for each
-Problem of the time of its own calls: what its trials took beyond the time of the choice. One quarter, of the time of all calls, is
-for all other work: listing and preparing candidates, taking times, writing records. Time that was saved is not set off. A trial
-begins when what it is expected to cost is within that; if it takes longer, no other is made of the Problem until that is made good.
+Learning may take the part `benchmark_overhead` of the time that calls took so far. Three quarters of it are for trials, for
+each Problem of the time of its own calls: what its trials took beyond the time of the choice. One quarter, of the time of all
+calls, is for all other work: listing and preparing candidates, taking times, writing records. Time that was saved is not set off.
+A trial begins when what it is expected to cost is within that; if it takes longer, no other is made of the Problem until that is
+made good.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DISTURBED_MARGIN = 0.8  # where the times that tell so are disturbed ones
 GIVE_UP = 1.1  # times the time of the choice, after which a candidate is given up at once
 HOPELESS = 1.5  # the same for disturbed runs, after as many of them as a verdict needs
 UNKNOWN = 1.5  # times the choice's time that is expected of a candidate that nothing is known of
-UNCERTAIN = 0.5  # standard deviation of the logarithm of a time over the one that was predicted
+UNCERTAIN = 0.25  # standard deviation of the logarithm of a time over the one that was predicted
 MOST = 3.0  # times the choice's time: who is expected to take more is not tried
 SLOWER = 2.0  # times what was expected of the choice: it has turned out wrong
 REPORT = 4e-6  # seconds that timing one call and deciding takes
@@ -92,27 +93,31 @@ class Tried:
 
 
 class Pace:
-    """How long calls take here, as a multiple of what is predicted, over the last Problems: predictions are of other machines.
+    """How long calls of one operation take here, as a multiple of what is predicted, over the last Problems.
+
+    Predictions may be of another machine. What was found of some Problems serves the others.
 
     Examples
     --------
     >>> pace = Pace()
-    >>> for ratio in (2.0, 2.2, 9.0):
-    ...     pace.note(ratio)
-    >>> pace.usual
-    2.2
+    >>> for key, ratio in (("a", 2.0), ("a", 2.2), ("b", 9.0)):
+    ...     pace.note(key, ratio)
+    >>> pace.usual(), pace.usual("a"), pace.usual("b")
+    (2.2, 2.1, None)
     """
 
     def __init__(self) -> None:
-        self._ratios: deque[float] = deque(maxlen=64)
+        self._ratios: dict[str, deque[float]] = {}
 
-    def note(self, ratio: float) -> None:
-        self._ratios.append(ratio)
+    def note(self, key: str, ratio: float) -> None:
+        """Counts a time over the predicted one."""
+        for one in ("", key):
+            self._ratios.setdefault(one, deque(maxlen=KEPT)).append(ratio)
 
-    @property
-    def usual(self) -> float | None:
-        ratios = list(self._ratios)
-        return median(ratios) if len(ratios) >= 3 else None
+    def usual(self, key: str = "") -> float | None:
+        """Median of an algorithm, or of all; None where too little is known."""
+        ratios = list(self._ratios.get(key, ()))
+        return median(ratios) if len(ratios) >= (2 if key else 3) else None
 
 
 class Learner:
@@ -260,6 +265,8 @@ class Learner:
             self.changed = True
             each.count()
             former.count()
+            if each.expected and each.times:
+                self.pace.note(key, median(each.times) / each.expected)
         if not verdict:
             former.verdict = "lost"
             took, expected = former.seconds(), self._expected_of_choice()
@@ -269,9 +276,9 @@ class Learner:
             self._recent.clear()
 
     def _expected_of_choice(self) -> float | None:
-        usual, expected = self.pace.usual, self.tried[self.choice].expected
         if self.busy:
             return self._before
+        usual, expected = self.pace.usual(), self.tried[self.choice].expected
         return usual * expected if usual is not None and expected is not None else None
 
     def _watch(self) -> None:
@@ -320,16 +327,18 @@ class Learner:
         """
         base, mine = self.usual(), expected.get(self.choice)
         if base is not None and mine and not self.listed:
-            self.pace.note(base / mine)
+            self.pace.note(self.choice, base / mine)
         for key, seconds in expected.items():
             self.tried.setdefault(key, Tried()).expected = seconds
         self.listed, self.more = True, more
 
     def expected(self, key: str) -> float:
         """Seconds that a candidate is expected to take."""
-        base, each, usual = self.usual() or 0.0, self.tried[key], self.pace.usual
+        base, each, usual, own = self.usual() or 0.0, self.tried[key], self.pace.usual(), self.pace.usual(key)
         if each.measured is not None:
             return each.measured
+        if each.expected is not None and own is not None:
+            return own * each.expected
         mine = self.tried[self.choice].expected
         if each.expected is None or not mine:
             return UNKNOWN * base
