@@ -6,6 +6,7 @@
 #include "plan.hpp"
 #include "plan_template.hpp"
 #include "processor_share.hpp"
+#include "sampled_plan.hpp"
 
 #include <structmember.h>
 
@@ -151,16 +152,22 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     uint64_t hash = s.hash();
     auto run = [&](PyObject *plan, bool once_only = false) {
         if (plan == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
-        auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
-        Ref hold_tracer(Py_XNewRef(tracer.get()));  // looking at the load runs Python code
+        Ref hold_tracer(Py_XNewRef(tracer.get()));  // looking at the load, and the sampler between two runs, run Python code
+        auto once = [&](PyObject *one, Stopwatch *watch) {
+            auto bare = [&] { return run_plan(one, s, args, nargsf, kwnames, self->bound); };
+            auto timed = [&] { return watch ? watch->time(bare) : bare(); };
+            return hold_tracer ? traced(hold_tracer.get(), self->name, one, timed) : timed();
+        };
+        const bool sampled = is_sampled(plan);
+        Ref inner(Py_NewRef(sampled ? as<SampledPlan>(plan)->plan.get().get() : plan));
         // A plan of one use is made for this call: another one would draw another seed, or warn again.
-        if (const int threads = once_only ? 1 : threads_of(plan, s); threads > 1) {
+        if (const int threads = once_only ? 1 : threads_of(inner.get(), s); threads > 1) {
             const int shared = shared_threads(threads);
             if (shared < 0) return static_cast<PyObject *>(nullptr);
-            Ref result(shared < threads ? call_on_fewer(raw, plan, shared, args, nargsf, kwnames) : nullptr);
+            Ref result(shared < threads ? call_on_fewer(raw, inner.get(), shared, args, nargsf, kwnames) : nullptr);
             if (shared < threads && result.get() != Py_NotImplemented) return result.release();
         }
-        return hold_tracer ? traced(hold_tracer.get(), self->name, plan, once) : once();
+        return sampled ? run_sampled(as<SampledPlan>(plan), once) : once(plan, nullptr);
     };
     Ref known = self->own ? self->own->find(s, hash) : memo_find(s, hash);
     const bool outgrown = known && is_prepared(known.get()) && as<PreparedCall>(known.get())->outgrown;

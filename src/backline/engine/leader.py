@@ -10,6 +10,7 @@ from ..libraries.base import BORROWED, ONE_SHAPE, Algorithm, Library, Planner, R
 from ..native import thread_team
 from ..problems import Problem, short
 from . import policy, problem_class, ranking
+from .tuning import learned
 
 __all__ = ["Leader", "allowed_threads", "forbids", "leader", "threads_of"]
 
@@ -39,6 +40,8 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
     if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
         return None
     threads = threads_of(snapshot)
+    if kind.learns and (changing or learned.find(problem, threads, snapshot) is not None):
+        return None
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype, passed = None, None, short(problem.dtype), []
     for bound, name in kind.order(keys, ranking.leader(problem, keys)):

@@ -24,7 +24,7 @@ from .effective_precision import fineness
 from .ranking_files import Measured
 from .tuning import record_store
 
-__all__ = ["nearest", "order_of"]
+__all__ = ["nearest", "order_of", "times_of"]
 
 Times = Mapping[str, float]  # key of an algorithm -> log2 of its time over that of the fastest
 SHIPPED_ONLY = -1  # in the place of a generation of records
@@ -61,6 +61,12 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     sizes = tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in place.sizes)
     rounded = place._replace(work=round(WORK_STEPS * place.work) / WORK_STEPS, sizes=sizes)
     return _ordered(ranking_files.here(), rounded, generation)
+
+
+def times_of(place: Place) -> Mapping[str, float]:
+    """Returns the times that are predicted for algorithms, in proportion to each other."""
+    points, distances = _near(ranking_files.here(), place, record_store.generation())
+    return {} if points is None else dict(zip(points.keys, (2.0 ** points.predicted(distances)).tolist(), strict=True))
 
 
 @lru_cache(maxsize=2048)

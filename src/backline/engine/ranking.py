@@ -5,7 +5,7 @@ What no measurement names comes after, in the order of the libraries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .. import libraries
@@ -14,7 +14,7 @@ from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import fineness
 
-__all__ = ["LARGE", "describe", "fineness", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort"]
+__all__ = ["LARGE", "describe", "fineness", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort", "times_of"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
@@ -44,6 +44,13 @@ def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
 def _part(place: Place) -> Place:
     """Returns the place by which a Problem is ranked: what a library computes as a whole as the first of its parts is."""
     return place._replace(op=next(iter(composites.get(place.op, ())), place.op))
+
+
+def times_of(problem: Problem) -> Mapping[str, float]:
+    """Returns the times that are predicted for algorithms, in proportion to each other."""
+    from . import predicted_times
+
+    return predicted_times.times_of(_part(problem.place())) if problem.device == "cpu" else {}
 
 
 def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = (), own: bool = True) -> list[Algorithm]:
