@@ -10,9 +10,9 @@ from .on_import import when_imported
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from . import scipy_fft, threadpoolctl
+    from . import numpy, scipy_fft, threadpoolctl
 
-__all__ = ["scipy_fft", "threadpoolctl"]
+__all__ = ["numpy", "scipy_fft", "threadpoolctl"]
 
 
 def __getattr__(name: str) -> Any:
