@@ -1,23 +1,20 @@
 // Functions that stand before two others and choose one by the sizes a call is made for: small products stay with the library that
 // has the lower cost of a call.
 //
-// A shim has no prototype of its own: it serves every routine of BLAS and LAPACK whose sizes are among its first arguments. It is
-// declared with more integers than any of them has, then two doubles: both ABIs here pass integers and floating-point numbers in two
-// independent lists, the integers that find no register in 8-byte slots of the stack (call.hpp has the argument). It ends in a jump to
-// the function chosen, so registers, stack and result are what they would be without it. Where a compiler makes a call of that jump
-// (without optimization), the caller's stack is copied, words that are no arguments included, and the result is returned as a double.
+// A shim has no prototype: it serves every routine of BLAS and LAPACK. It keeps the registers that carry arguments, calls `choose`
+// with them and with the arguments on the stack, puts the registers back and jumps to the function chosen. Stack, registers and result
+// are what they would be without it; nothing of the caller's is written to. No compiler promises such a jump, hence the assembler.
 #include "loaded_objects.hpp"
 
 #if BACKLINE_HAS_EXCHANGE
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <utility>
 
 namespace backline {
 namespace {
 
-constexpr int kShims = 256, kStripes = 8, kSizes = 3, kChecked = 6, kVisible = 14;
+constexpr int kShims = 256, kStripes = 8, kSizes = 3, kChecked = 6, kVisible = 24;
 enum Mode : int { kReference32, kReference64, kValue32, kValue64 };
 
 // Counters of several threads lie in different cache lines.
@@ -56,33 +53,148 @@ inline int64_t number(int mode, int64_t argument) {
     }
 }
 
-using I = int64_t;
-using Function = double (*)(I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, double, double);
+// Argument number i, counted among integers and pointers: the first ones are in registers, the others in 8-byte slots of the stack.
+struct Arguments {
+    const int64_t *registers, *stack;
+#if defined(__x86_64__)
+    static constexpr int kRegisters = 6;
+#else
+    static constexpr int kRegisters = 8;
+#endif
+    int64_t operator[](int i) const { return i < kRegisters ? registers[i] : stack[i - kRegisters]; }
+};
 
-template <int Index>
-double call(I a0, I a1, I a2, I a3, I a4, I a5, I a6, I a7, I a8, I a9, I a10, I a11, I a12, I a13, I a14, I a15, I a16, I a17, I a18,
-            I a19, I a20, I a21, I a22, I a23, double x0, double x1) {
-    Shim &s = shims[Index];
-    const I arguments[kVisible] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13};
+// Tells which of the two functions a call goes to. Called by a shim, from any thread, with or without the GIL.
+void *choose(int index, Arguments arguments) {
+    Shim &s = shims[index];
     double product = 1;  // of sizes that may be rubbish: never overflows
     for (int i = 0; i < s.sizes; ++i) product *= double(number(s.mode, arguments[s.size[i]]));
     bool large = product >= double(s.threshold);
     // Sizes for a library of narrower integers: what does not fit stays where 64 bits are taken.
     for (int i = 0; i < s.checked; ++i) {
-        const I value = arguments[s.check[i]];
+        const int64_t value = arguments[s.check[i]];
         large &= value == int32_t(value);
     }
     Calls &calls = s.calls[stripe()];
     (large ? calls.large : calls.small).fetch_add(1, std::memory_order_relaxed);
-    const Function function = reinterpret_cast<Function>(large ? s.large : s.small);
-    return function(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23, x0, x1);
+    return large ? s.large : s.small;
 }
 
-template <size_t... Index>
-void *entry_point(int index, std::index_sequence<Index...>) {
-    static const Function entries[] = {call<int(Index)>...};
-    return reinterpret_cast<void *>(entries[index]);
+}  // namespace
+}  // namespace backline
+
+extern "C" __attribute__((visibility("hidden"), used)) void *backline_choose(int index, const int64_t *registers, const int64_t *stack) {
+    return backline::choose(index, {registers, stack});
 }
+
+// 256 entries of 16 bytes, each of which says its number and goes on to the common part.
+#if defined(__x86_64__)
+__asm__(R"(
+    .text
+    .balign 16
+backline_shims:
+    .set backline_shim, 0
+    .rept 256
+    .balign 16
+    endbr64
+    pushq $backline_shim
+    jmp backline_shim_common
+    .set backline_shim, backline_shim + 1
+    .endr
+    .balign 16
+backline_shim_common:
+    pushq %r9
+    pushq %r8
+    pushq %rcx
+    pushq %rdx
+    pushq %rsi
+    pushq %rdi
+    subq $128, %rsp
+    movups %xmm0, (%rsp)
+    movups %xmm1, 16(%rsp)
+    movups %xmm2, 32(%rsp)
+    movups %xmm3, 48(%rsp)
+    movups %xmm4, 64(%rsp)
+    movups %xmm5, 80(%rsp)
+    movups %xmm6, 96(%rsp)
+    movups %xmm7, 112(%rsp)
+    movq 176(%rsp), %rdi
+    leaq 128(%rsp), %rsi
+    leaq 192(%rsp), %rdx
+    call backline_choose
+    movups (%rsp), %xmm0
+    movups 16(%rsp), %xmm1
+    movups 32(%rsp), %xmm2
+    movups 48(%rsp), %xmm3
+    movups 64(%rsp), %xmm4
+    movups 80(%rsp), %xmm5
+    movups 96(%rsp), %xmm6
+    movups 112(%rsp), %xmm7
+    addq $128, %rsp
+    popq %rdi
+    popq %rsi
+    popq %rdx
+    popq %rcx
+    popq %r8
+    popq %r9
+    addq $8, %rsp
+    jmp *%rax
+)");
+#else
+__asm__(R"(
+    .text
+    .balign 16
+backline_shims:
+    .set backline_shim, 0
+    .rept 256
+    .balign 16
+    hint #34
+    mov w16, #backline_shim
+    b backline_shim_common
+    .set backline_shim, backline_shim + 1
+    .endr
+    .balign 16
+backline_shim_common:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    sub sp, sp, #208
+    stp x0, x1, [sp]
+    stp x2, x3, [sp, #16]
+    stp x4, x5, [sp, #32]
+    stp x6, x7, [sp, #48]
+    stp q0, q1, [sp, #64]
+    stp q2, q3, [sp, #96]
+    stp q4, q5, [sp, #128]
+    stp q6, q7, [sp, #160]
+    str x8, [sp, #192]
+    mov w0, w16
+    mov x1, sp
+    add x2, x29, #16
+    bl backline_choose
+    mov x17, x0
+    ldp x0, x1, [sp]
+    ldp x2, x3, [sp, #16]
+    ldp x4, x5, [sp, #32]
+    ldp x6, x7, [sp, #48]
+    ldp q0, q1, [sp, #64]
+    ldp q2, q3, [sp, #96]
+    ldp q4, q5, [sp, #128]
+    ldp q6, q7, [sp, #160]
+    ldr x8, [sp, #192]
+    mov sp, x29
+    ldp x29, x30, [sp], #16
+    br x17
+)");
+#endif
+
+extern "C" __attribute__((visibility("hidden"))) const char backline_shims[];
+
+namespace backline {
+namespace {
+
+static_assert(kShims == 256, "as many as the assembler makes");
+
+void *entry_point(int index) { return const_cast<char *>(backline_shims) + 16 * index; }
 
 int positions(PyObject *bytes, uint8_t *to, int most) {
     char *data;
@@ -104,13 +216,13 @@ void *shim(void *small, void *large, int mode, PyObject *sizes, int64_t threshol
     s.sizes = positions(sizes, s.size, kSizes);
     s.checked = positions(checked_, s.check, kChecked);
     s.small = small, s.large = large, s.mode = mode, s.threshold = threshold;
-    return entry_point(used++, std::make_index_sequence<kShims>());
+    return entry_point(used++);
 }
 
 // Calls that went to the first function and to the second; None for an address that is not a shim's.
 PyObject *shim_calls(void *address) {
     for (int i = 0; i < used; ++i) {
-        if (entry_point(i, std::make_index_sequence<kShims>()) != address) continue;
+        if (entry_point(i) != address) continue;
         uint64_t small = 0, large = 0;
         for (const Calls &c : shims[i].calls) small += c.small.load(std::memory_order_relaxed), large += c.large.load(std::memory_order_relaxed);
         return checked(Py_BuildValue("(KK)", (unsigned long long)small, (unsigned long long)large));
@@ -118,19 +230,21 @@ PyObject *shim_calls(void *address) {
     return Py_NewRef(Py_None);
 }
 
-double nothing(I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, I, double, double) { return 0; }
+// Called with the arguments of a product in the Fortran interface.
+using Product = void (*)(const void *, const void *, const void *, const void *, const void *, const void *, const void *, const void *,
+                         const void *, const void *, const void *, const void *, const void *);
+void nothing(const void *, const void *, const void *, const void *, const void *, const void *, const void *, const void *, const void *,
+             const void *, const void *, const void *, const void *) {}
 
-// Nanoseconds of calling a function, by its address, with the arguments of a product.
 double call_seconds(void *address, int64_t count) {
-    volatile Function function = address ? reinterpret_cast<Function>(address) : nothing;
-    int32_t n = 8;
-    const I p = reinterpret_cast<I>(&n);
+    const volatile Product function = address ? reinterpret_cast<Product>(address) : nothing;
+    const int64_t n = 8;
     const auto begin = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < count; ++i) function(p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, p, 0, 0);
+    for (int64_t i = 0; i < count; ++i) function(&n, &n, &n, &n, &n, &n, &n, &n, &n, &n, &n, &n, &n);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void *no_function() { return reinterpret_cast<void *>(static_cast<Function>(nothing)); }
+void *no_function() { return reinterpret_cast<void *>(nothing); }
 
 PyMethodDef functions[] = {
     function<shim>("shim", "A function that calls the second of two from a product of sizes on: (small, large, mode, sizes, threshold, checked)."),

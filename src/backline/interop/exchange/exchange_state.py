@@ -170,7 +170,7 @@ def _refuse_if_foreign(decision: Decision, held: int) -> None:
         return
     raise LibraryFailed(
         "NumPy's BLAS was not exchanged",
-        cause=f"{decision.module.path} calls {slot.symbol.routine} in {_exchange.file_of(held) or 'memory of no file'}, and not in its own "
+        cause=f"{decision.module.path} calls {slot.symbol.routine} in {loaded_objects.file_at(held) or 'memory of no file'}, and not in its own "
         "library: another program has exchanged it",
         remedy="undo the other exchange first",
     )
@@ -208,7 +208,7 @@ def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
     _follow_threads(targets.threads())
     moved = {d.slot.function for d in wanted if d.address and d.slot.symbol.routine[1:] == "gemm"}
     keep = new is None or new.keep_pools
-    origin_pools.limit(() if keep else {_exchange.file_of(function) for function in moved})
+    origin_pools.limit(() if keep else {loaded_objects.file_at(function) for function in moved})
 
 
 def _follow_threads(count: int) -> None:

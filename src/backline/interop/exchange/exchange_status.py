@@ -157,7 +157,7 @@ def _merged(decisions: tuple[Decision, ...]) -> Iterator[RoutineStatus]:
 def _rows(found: tuple[RoutineStatus, ...]) -> Iterator[tuple[str, ...]]:
     groups: dict[tuple[str, str, str, str], list[RoutineStatus]] = {}
     for r in found:
-        groups.setdefault((r.package, r.family, r.library, _kind_of(r.reason)), []).append(r)
+        groups.setdefault((r.package, r.family, r.library, _kind_of(r)), []).append(r)
     for (package, family, library, _), members in sorted(groups.items()):
         counted = [r for r in members if r.small is not None]
         remark = members[0].reason if len(members) == 1 else _shared_reason(members)
@@ -167,9 +167,9 @@ def _rows(found: tuple[RoutineStatus, ...]) -> Iterator[tuple[str, ...]]:
         yield package, family, str(len(members)), library, remark
 
 
-def _kind_of(reason: str) -> str:
-    """Reasons that name a routine are of one kind."""
-    return " ".join(word for word in reason.split() if not any(c.isdigit() for c in word))[:24]
+def _kind_of(r: RoutineStatus) -> str:
+    """The reason without the routine's own name."""
+    return r.reason.replace(r.routine, "\0")
 
 
 def _shared_reason(members: list[RoutineStatus]) -> str:

@@ -6,6 +6,7 @@ lazily, at the first call: until then it leads to the module's own code, which a
 
 from __future__ import annotations
 
+import bisect
 import os
 import sys
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from ... import _exchange
 from .routines import Symbol, parse
 
-__all__ = ["Module", "Slot", "modules", "numpy_copies"]
+__all__ = ["Module", "Slot", "file_at", "modules", "numpy_copies"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,21 @@ def numpy_copies() -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.dirname(os.path.dirname(path)) for path in names))
 
 
+def _files() -> tuple[list[int], list[tuple[int, str]]]:
+    """The loaded objects in order of address: where each begins, and where it ends, with its file."""
+    rows = sorted((start, end, path) for path, _, _, start, end in _exchange.objects())
+    return [start for start, _, _ in rows], [(end, path) for _, end, path in rows]
+
+
+def file_at(address: int, files: tuple[list[int], list[tuple[int, str]]] | None = None) -> str:
+    """Returns the file of the loaded object that an address lies in, "" if in none. Of `files` where many addresses are asked for."""
+    starts, ends = files or _files()
+    index = bisect.bisect_right(starts, address) - 1
+    if index < 0 or address >= ends[index][0]:
+        return ""
+    return os.path.realpath(ends[index][1])
+
+
 def _package(path: str, folders: dict[str, str]) -> str:
     folder = os.path.dirname(path)
     real = _folders.get(folder)
@@ -128,13 +144,16 @@ def _module(package: str, path: str, base: int, dynamic: int, start: int, end: i
             named.append((address, symbol, kind, value, name))
     if not named:
         return None
-    slots, origins = [], {}
+    slots, origins, files = [], {}, _files()
+    names: dict[int, str] = {}
     for (address, symbol, kind, value, _), function in zip(
         named, _exchange.resolve(path, [row[-1] for row in named]), strict=True
     ):
         if start <= function < end:
             continue  # a function of the module itself
-        origin = _exchange.file_of(function) if function else ""
+        if function not in names:
+            names[function] = file_at(function, files)
+        origin = names[function]
         if _is_blas(symbol, origin):
             origins[origin] = True
             slots.append(Slot(address, symbol, kind, value, function))
