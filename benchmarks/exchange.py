@@ -1,8 +1,9 @@
 """NumPy's and SciPy's functions on the libraries that can take the place of their BLAS: ``python benchmarks/exchange.py``.
 
-Also: the time of an exchange, and what a call costs that passes a threshold of sizes. Every round of a row exchanges the library, waits
-until the threads of the one before have stopped spinning, makes one call that is not counted, and times the calls after it; the order
-changes from round to round. The figure is the median, or with ``--best`` the least, for a machine that others use as well.
+Also: the time of an exchange, and what a call costs that passes a threshold of sizes. Every round of a row exchanges the
+library, waits until the threads of the one before have stopped spinning, makes one call that is not counted, and times the calls
+after it; the order changes from round to round. The figure is the median, or with ``--best`` the least, for a machine that
+others use as well.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def functions() -> dict[str, Callable[[], Any]]:
 
     a8, a64, a500, a512, a1024 = square(8), square(64), square(500, np.float32), square(512), square(1024, np.float32)
     symmetric, small, tall = a512 + a512.T, rng.standard_normal((200, 200)), rng.standard_normal((4, 1024)).astype(np.float32)
-    wide, x, general = rng.standard_normal((1024, 4096)).astype(np.float32), rng.standard_normal(1_000_000), rng.standard_normal((512, 512))
+    wide, x, general = (
+        rng.standard_normal((1024, 4096)).astype(np.float32),
+        rng.standard_normal(1_000_000),
+    )
+    rng.standard_normal((512, 512))
     return {
         "np.matmul 8x8": lambda: a8 @ a8,
         "np.matmul 64x64": lambda: a64 @ a64,
@@ -99,7 +104,10 @@ def swaps(name: str) -> None:
         exchange.restore()
         later.append((between - begin, time.perf_counter() - between))
     there, back = (statistics.median(times) * 1e3 for times in zip(*later, strict=True))
-    print(f"exchange for {name:9} {addresses:5} addresses: first {first * 1e3:6.1f} ms, then {there:5.1f} ms, restoring {back:5.1f} ms")
+    print(
+        f"exchange for {name:9} {addresses:5} addresses: first {first * 1e3:6.1f} ms, "
+        f"then {there:5.1f} ms, restoring {back:5.1f} ms"
+    )
 
 
 def shims() -> None:
@@ -107,9 +115,11 @@ def shims() -> None:
     nothing = _exchange.no_function()
     address = _exchange.shim(nothing, nothing, 0, bytes((2, 3, 4)), 1000, b"")
     narrow = _exchange.shim(nothing, nothing, 3, bytes((3, 4, 5)), 1000, bytes((3, 4, 5, 7, 9, 11)))
-    count = 2_000_000
-    direct, decided, both = (min(_exchange.call_seconds(a, count) for _ in range(7)) / count * 1e9 for a in (0, address, narrow))
-    print(f"a call decided by size: {decided - direct:.1f} ns more than a call, {both - direct:.1f} ns where the width of integers is checked, too")
+    direct, decided, both = (min(_exchange.call_seconds(a, 5000) for _ in range(2000)) / 5000 * 1e9 for a in (0, address, narrow))
+    print(
+        f"a call decided by size: {decided - direct:.1f} ns more than a call, "
+        f"{both - direct:.1f} ns where the width of integers is checked, too"
+    )
 
 
 def main() -> None:

@@ -22,11 +22,8 @@ import sys
 import numpy, scipy.linalg, pytest
 from backline.interop import numpy as exchange
 exchange.use(sys.argv[1])
-status = pytest.main(["--pyargs", sys.argv[2], "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "-rfE", *sys.argv[3:]])
-now = exchange.status()
-print("addresses:", now.slots)
-assert now.choice == sys.argv[1]
-sys.exit(status)
+status = pytest.main(["--pyargs", sys.argv[2], "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "-rfE",
+*sys.argv[3:]]) now = exchange.status() print("addresses:", now.slots) assert now.choice == sys.argv[1] sys.exit(status)
 """
 
 
@@ -61,7 +58,12 @@ def main() -> int:
             found, last = failures(suite, library, args.more)
             argued = EXCEPTIONS.get((suite, library), {})
             new = {test for test in found - usual if not any(part in test for part in argued)}
-            print(f"{suite} on {library}: {last}; {len(found - usual) - len(new)} argued, {len(new)} not", *sorted(new), sep="\n  ", flush=True)
+            print(
+                f"{suite} on {library}: {last}; {len(found - usual) - len(new)} argued, {len(new)} not",
+                *sorted(new),
+                sep="\n  ",
+                flush=True,
+            )
             wrong += len(new)
     return 1 if wrong else 0
 

@@ -14,7 +14,7 @@
 namespace backline {
 namespace {
 
-constexpr int kShims = 256, kStripes = 8, kSizes = 3, kChecked = 6, kVisible = 24;
+constexpr int kShims = 512, kStripes = 8, kSizes = 3, kChecked = 6, kVisible = 24;
 enum Mode : int { kReference32, kReference64, kValue32, kValue64 };
 
 // Counters of several threads lie in different cache lines.
@@ -87,14 +87,14 @@ extern "C" __attribute__((visibility("hidden"), used)) void *backline_choose(int
     return backline::choose(index, {registers, stack});
 }
 
-// 256 entries of 16 bytes, each of which says its number and goes on to the common part.
+// 512 entries of 16 bytes, each of which says its number and goes on to the common part.
 #if defined(__x86_64__)
 __asm__(R"(
     .text
     .balign 16
 backline_shims:
     .set backline_shim, 0
-    .rept 256
+    .rept 512
     .balign 16
     endbr64
     pushq $backline_shim
@@ -146,7 +146,7 @@ __asm__(R"(
     .balign 16
 backline_shims:
     .set backline_shim, 0
-    .rept 256
+    .rept 512
     .balign 16
     hint #34
     mov w16, #backline_shim
@@ -192,7 +192,7 @@ extern "C" __attribute__((visibility("hidden"))) const char backline_shims[];
 namespace backline {
 namespace {
 
-static_assert(kShims == 256, "as many as the assembler makes");
+static_assert(kShims == 512, "as many as the assembler makes");
 
 void *entry_point(int index) { return const_cast<char *>(backline_shims) + 16 * index; }
 

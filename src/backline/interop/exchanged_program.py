@@ -1,7 +1,7 @@
 """Runs a Python program under an exchange: ``python -m backline.interop.exchanged_program mkl [-m] PROGRAM [ARGUMENTS]``.
 
-It is what ``backline run --blas mkl PROGRAM`` starts. The program sees the arguments, the name ``__main__`` and the import path that
-it would have without it; its exit status is the status.
+It is what ``backline run --blas mkl PROGRAM`` starts. The program sees the arguments, the name ``__main__`` and the import path
+that it would have without it; its exit status is the status.
 """
 
 from __future__ import annotations

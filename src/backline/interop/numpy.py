@@ -1,7 +1,8 @@
 """The exchange: NumPy's and SciPy's own calls of BLAS and LAPACK run on the library you choose.
 
-``use("mkl")`` gives ``np.matmul``, ``np.linalg``, ``scipy.linalg`` and whatever calls BLAS through SciPy (scikit-learn) to another
-library, in this process and reversibly; no program has to be changed. It is for Linux, and for the wheels of NumPy and SciPy from PyPI.
+``use("mkl")`` gives ``np.matmul``, ``np.linalg``, ``scipy.linalg`` and whatever calls BLAS through SciPy (scikit-learn) to
+another library, in this process and reversibly; no program has to be changed. It is for Linux, and for the wheels of NumPy and
+SciPy from PyPI.
 
 Examples
 --------
@@ -66,15 +67,16 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     Parameters
     ----------
     library
-        "mkl", "openblas" or "blis"; "numpy" is what NumPy and SciPy brought along. Or a mapping from routines to libraries: keys are
-        names of routines (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"`` and ``"level1"``, and ``"*"``
-        for the rest. A name counts before a pattern, a pattern before a family. Routines of level 1 stay unless that family is named.
+        "mkl", "openblas" or "blis"; "numpy" is what NumPy and SciPy brought along. Or a mapping from routines to libraries: keys
+        are names of routines (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"`` and ``"level1"``, and
+        ``"*"`` for the rest. A name counts before a pattern, a pattern before a family. Routines of level 1 go
+        together: patterns and names pass them over.
     small
-        Products of sizes below which a call stays with the former library, by routine without its letter: ``{"gemm": 30000}`` is
+        Products of sizes below which a call stays with the former library, by routine without its letter: ``{"gemm": 100000}`` is
         what is shipped for m * n * k; 0 gives every call to the new library.
     keep_pools
-        Leave the thread counts of the copies that NumPy and SciPy brought along as they are. By default a copy whose products were
-        exchanged has one thread meanwhile, because two pools of threads that alternate slow each other down.
+        Leave the thread counts of the copies that NumPy and SciPy brought along as they are. By default a copy whose products
+        were exchanged has one thread meanwhile, because two pools of threads that alternate slow each other down.
 
     Returns
     -------
@@ -96,8 +98,9 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
 
     Notes
     -----
-    The exchange is one of the process: it holds in all threads, and in children that are forked. Modules of NumPy and SciPy that are
-    imported later are exchanged as they are imported. The new library uses as many threads as ``backline.set_num_threads`` says.
+    The exchange is one of the process: it holds in all threads, and in children that are forked. Modules of NumPy and SciPy that
+    are imported later are exchanged as they are imported. The new library uses as many threads as ``backline.set_num_threads``
+    says.
 
     Examples
     --------

@@ -20,9 +20,12 @@ ORIGINAL = "numpy"
 
 _EXCHANGED = ("blas", "level1", "lapack")  # families that can be
 
-# Measured to be slower than what NumPy has: benchmarks/exchange.py. A program that names the routine has it exchanged all the same.
+# Measured to be slower than what NumPy has: benchmarks/exchange.py. A program that names the routine has it exchanged all the
+# same.
 _SLOWER: Mapping[tuple[str, str], str] = {
     ("mkl", "geev"): "MKL was measured to be slower",
+    ("mkl", "gees"): "MKL was measured to be slower",
+    ("mkl", "geesx"): "MKL was measured to be slower",
 }
 
 
@@ -36,7 +39,8 @@ class Choice:
         A routine, a pattern of names, a family or "*", and a library. A routine's own name counts before patterns, these before
         families, and these before "*".
     small : tuple of (str, int)
-        Products of sizes below which the former library is kept, by the routine's name without its letter, in place of the shipped.
+        Products of sizes below which the former library is kept, by the routine's name without its letter, in place of the
+        shipped.
     """
 
     rows: tuple[tuple[str, str], ...]
@@ -50,13 +54,18 @@ class Choice:
     def library(self, routine: str, family: str) -> tuple[str, bool]:
         """Returns the library chosen for a routine, and whether the routine itself was named."""
         rows = dict(self.rows)
+        rest = rows.get(family, rows.get("*", ORIGINAL))
+        if family == "level1":
+            return (
+                rest,
+                False,
+            )  # together or not at all: calls that alternate between two pools of threads take many times as long
         if routine in rows:
             return rows[routine], True
         for pattern, library in self.rows:
             if pattern != "*" and pattern not in routines.FAMILIES and fnmatchcase(routine, pattern):
                 return library, False
-        # Level 1 is exchanged wholly and only where it is asked for: its calls are short, and another library costs more than it brings.
-        return rows.get(family, ORIGINAL if family == "level1" else rows.get("*", ORIGINAL)), False
+        return rest, False
 
     def libraries(self) -> tuple[str, ...]:
         """Returns the libraries chosen, in order, without "numpy"."""
@@ -89,7 +98,8 @@ def parse(choice: str | Mapping[str, str], small: Mapping[str, int] | None = Non
         rows = choice
     else:
         raise BadType(
-            f"a choice of libraries is a name or a mapping, not {type(choice).__name__}", remedy='"mkl", or {"dgesdd": "mkl", "*": "openblas"}'
+            f"a choice of libraries is a name or a mapping, not {type(choice).__name__}",
+            remedy='"mkl", or {"dgesdd": "mkl", "*": "openblas"}',
         )
     if not rows:
         raise BadValue("the mapping of routines to libraries is empty", remedy='name a library, as in {"*": "mkl"}')
@@ -105,8 +115,12 @@ def parse(choice: str | Mapping[str, str], small: Mapping[str, int] | None = Non
     for name, product in (small or {}).items():
         if isinstance(product, bool) or not isinstance(product, int) or product < 0:
             raise BadValue(f"small[{name!r}] = {product!r} is not a product of sizes", remedy="an integer, 0 for no threshold")
-        if routines.sizes(f"d{name}", "fortran") is None:
-            raise BadValue(f"small has no {name!r}", cause="only some routines have thresholds", remedy=f"one of: {', '.join(routines.SIZED)}")
+        if name not in routines.SIZED:
+            raise BadValue(
+                f"small has no {name!r}",
+                cause="only some routines have thresholds",
+                remedy=f"one of: {', '.join(routines.SIZED)}",
+            )
         thresholds[name] = product
     return Choice(tuple(rows.items()), tuple(sorted(thresholds.items())))
 
@@ -202,8 +216,6 @@ def _of_routine(choice: Choice, slot: Slot) -> tuple[str, int, str, bool]:
                 return name, address, "", shim
         if is_named:
             raise BadValue(f"{symbol.routine} cannot be exchanged for {name}'s", cause=reason, remedy="leave it out")
-    elif family == "level1" and choice.libraries():
-        reason = "level 1 stays unless it is chosen as a whole"
     return ORIGINAL, 0, reason, False
 
 
@@ -235,7 +247,9 @@ def _address(choice: Choice, target: targets.Target, slot: Slot, family: str) ->
 _shims: dict[tuple[object, ...], int] = {}
 
 
-def _shim(small: int, large: int, mode: int, sizes: tuple[int, ...], threshold: int, checked: tuple[int, ...]) -> tuple[int, str, bool]:
+def _shim(
+    small: int, large: int, mode: int, sizes: tuple[int, ...], threshold: int, checked: tuple[int, ...]
+) -> tuple[int, str, bool]:
     """Returns the shim for two functions: the one that was made before, if there is one."""
     key = small, large, mode, sizes, threshold, checked
     if key not in _shims:

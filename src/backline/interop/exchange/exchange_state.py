@@ -1,8 +1,8 @@
 """The exchange of this process: which choices hold, what was written for them, and how it is taken back.
 
 Everything is decided and checked before the first address is written, and all addresses are written or none. What runs in another
-thread meanwhile ends in the function that it entered; a routine that is called by another module in several steps may take some steps
-before the exchange and some after it. The old library stays loaded, so no address becomes invalid.
+thread meanwhile ends in the function that it entered; a routine that is called by another module in several steps may take some
+steps before the exchange and some after it. The old library stays loaded, so no address becomes invalid.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _refuse_determinism(choice: Choice) -> None:
     if choice.libraries() and switches.get("deterministic"):
         raise NotDeterministic(
             f"NumPy's BLAS was not exchanged for {choice}",
-            cause=f"deterministic is on ({switches.origin('deterministic')}), and calls of NumPy's keep to no level of determinism",
+            cause=f"deterministic is on ({switches.origin('deterministic')}), and NumPy's calls keep to no level of determinism",
             remedy="call Backline's own functions, or exchange with determinism off",
         )
 
@@ -170,8 +170,8 @@ def _refuse_if_foreign(decision: Decision, held: int) -> None:
         return
     raise LibraryFailed(
         "NumPy's BLAS was not exchanged",
-        cause=f"{decision.module.path} calls {slot.symbol.routine} in {loaded_objects.file_at(held) or 'memory of no file'}, and not in its own "
-        "library: another program has exchanged it",
+        cause=f"{decision.module.path} calls {slot.symbol.routine} in {loaded_objects.file_at(held) or 'memory of no file'}, "
+        "and not in its own library: another program has exchanged it",
         remedy="undo the other exchange first",
     )
 

@@ -1,7 +1,7 @@
 """Checks of a library's routines before an address of theirs is written anywhere: small problems with known properties.
 
-Each type of number and each family is checked by itself: what computes wrong numbers, or takes its arguments otherwise, is refused
-with all of its family, and the rest can be exchanged. References are NumPy's loops, which call no BLAS.
+Each type of number and each family is checked by itself: what computes wrong numbers, or takes its arguments otherwise, is
+refused with all of its family, and the rest can be exchanged. References are NumPy's loops, which call no BLAS.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class _Routines:
         """Calls a Fortran routine: integers, numbers and arrays by reference, text with its length at the end."""
         name = routine if full_name else self.letter + routine
         address = self.target.address("fortran", name, self.width)
-        converted, lengths, kept = [], [], []
+        converted: list[Any] = []
+        lengths, kept = [], []
         for value in args:
             if isinstance(value, str):
                 converted.append(ctypes.c_char_p(value.encode()))
@@ -132,7 +133,7 @@ class _Routines:
     def equal(self, routine: str, value: Any, wanted: Any, loose: float = 1.0) -> None:
         error = float(np.max(np.abs(np.asarray(value) - wanted), initial=0.0))
         scale = max(float(np.max(np.abs(wanted), initial=0.0)), 1.0)
-        bound = 500 * float(np.finfo(self.real).eps) * scale * loose
+        bound = 500 * float(np.finfo(self.real.type(0)).eps) * scale * loose
         if not error <= bound:  # NaN is no number of what was asked for
             raise Unfit(f"{self.letter}{routine} computes a wrong result: an error of {error:.1e} where {bound:.1e} is allowed")
 

@@ -45,7 +45,9 @@ def require(modules: Iterable[Module]) -> tuple[Module, ...]:
     """
     reason = unsupported() or ("" if _exchange.supported else "backline._exchange was built without it")
     if reason:
-        raise BackendUnavailable(_MESSAGE, cause=reason, remedy="call Backline's own functions, which run on any library there is")
+        raise BackendUnavailable(
+            _MESSAGE, cause=reason, remedy="call Backline's own functions, which run on any library there is"
+        )
     modules = tuple(modules)
     numpys = [module for module in modules if module.package == "numpy"]
     if not numpys:
@@ -58,8 +60,8 @@ def require(modules: Iterable[Module]) -> tuple[Module, ...]:
         if described:
             raise BackendUnavailable(
                 _MESSAGE, cause=f"{module.path} calls {described}",
-                remedy="the exchange knows the wheels from PyPI: pip install --force-reinstall numpy scipy; or choose the library by the "
-                "distribution's own switch (conda: libblas=*=*mkl; Debian: update-alternatives)",
+                remedy="the exchange knows the wheels from PyPI: pip install --force-reinstall numpy scipy; or take "
+                "the distribution's own switch (conda: libblas=*=*mkl; Debian: update-alternatives)",
             )  # fmt: skip
     return modules
 
@@ -70,7 +72,9 @@ def _described(module: Module) -> str:
         name = os.path.basename(origin)
         if name.startswith("libmkl"):
             return f"MKL already: {origin}"
-        if f"{os.sep}conda-meta{os.sep}" in origin or os.path.isdir(os.path.join(os.path.dirname(os.path.dirname(origin)), "conda-meta")):
+        if f"{os.sep}conda-meta{os.sep}" in origin or os.path.isdir(
+            os.path.join(os.path.dirname(os.path.dirname(origin)), "conda-meta")
+        ):
             return f"the BLAS of a conda environment: {origin}"
         if not name.startswith("libscipy_openblas"):
             return f"a BLAS that is not the one of its wheel: {origin}"

@@ -120,7 +120,7 @@ def _files() -> tuple[list[int], list[tuple[int, str]]]:
 
 
 def file_at(address: int, files: tuple[list[int], list[tuple[int, str]]] | None = None) -> str:
-    """Returns the file of the loaded object that an address lies in, "" if in none. Of `files` where many addresses are asked for."""
+    """Returns the file of the loaded object that an address lies in, "" if in none; `files` saves listing them."""
     starts, ends = files or _files()
     index = bisect.bisect_right(starts, address) - 1
     if index < 0 or address >= ends[index][0]:

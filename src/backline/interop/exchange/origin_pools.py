@@ -1,8 +1,8 @@
 """The thread counts of the OpenBLAS copies that NumPy and SciPy brought along.
 
-Where most of a package's calls run on another library, the few that are left would wake the old copy's threads between those of the
-new one, and each pool waits by spinning: a call that alternates then takes up to ten times as long. So the old copy has one thread
-as long as the exchange lasts.
+Where most of a package's calls run on another library, the few that are left would wake the old copy's threads between those of
+the new one, and each pool waits by spinning: a call that alternates then takes up to ten times as long. So the old copy has one
+thread as long as the exchange lasts.
 """
 
 from __future__ import annotations

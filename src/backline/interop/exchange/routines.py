@@ -53,7 +53,9 @@ class Symbol:
     bundled: bool
 
 
-_FORM = re.compile(r"(?P<wheel>scipy_)?(?:(?P<c>cblas_)(?P<cname>[a-z0-9_]+?)(?P<c64>_?64_?)?|(?P<name>[a-z][a-z0-9]*?)(?P<f64>_64)?_)")
+_FORM = re.compile(
+    r"(?P<wheel>scipy_)?(?:(?P<c>cblas_)(?P<cname>[a-z0-9_]+?)(?P<c64>_?64_?)?|(?P<name>[a-z][a-z0-9]*?)(?P<f64>_64)?_)"
+)
 
 
 def parse(name: str) -> Symbol | None:
@@ -85,28 +87,37 @@ FAMILIES = {
 }
 """The families of routines, and what is in them. The first three can be exchanged."""
 
-_REAL_VECTORS = "asum axpy axpby copy dot nrm2 rot rotg rotm rotmg scal swap sum".split()
-_COMPLEX_VECTORS = "axpy axpyc axpby copy dotu_sub dotc_sub rotg scal swap".split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_REAL_VECTORS = _words("asum axpy axpby copy dot nrm2 rot rotg rotm rotmg scal swap sum")
+_COMPLEX_VECTORS = _words("axpy axpyc axpby copy dotu_sub dotc_sub rotg scal swap")
 _LEVEL1 = frozenset(
     [f"{x}{n}" for x in "sd" for n in _REAL_VECTORS]
     + [f"{x}{n}" for x in "cz" for n in _COMPLEX_VECTORS]
     + [f"i{x}{n}" for x in "sdcz" for n in ("amax", "amin", "max", "min")]
     + [f"{x}{n}" for x in ("s", "d", "sc", "dz") for n in ("amax", "amin", "max", "min")]
-    + "scasum dzasum scnrm2 dznrm2 scsum dzsum csscal zdscal csrot zdrot sdsdot dsdot scabs1 dcabs1".split()
+    + _words("scasum dzasum scnrm2 dznrm2 scsum dzsum csscal zdscal csrot zdrot sdsdot dsdot scabs1 dcabs1")
 )
 # In registers (GNU) or through a hidden first argument (Intel): a call that is right for one is a crash in the other.
-_COMPLEX_RESULT = frozenset("cdotu cdotc zdotu zdotc cladiv zladiv".split())
+_COMPLEX_RESULT = frozenset(_words("cdotu cdotc zdotu zdotc cladiv zladiv"))
 # Nothing to gain, and what they answer belongs to the library that asks.
 _UTILITIES = frozenset(
-    "lsame lsamen xerbla xerbla_array chla_transtype ilaenv ilaenv2stage ilaver ieeeck iparmq iparam2stage ilatrans iladiag ilaprec "
-    "ilauplo slamch dlamch slamc1 slamc2 slamc3 slamc4 slamc5 dlamc1 dlamc2 dlamc3 dlamc4 dlamc5 sroundup_lwork droundup_lwork second "
-    "dsecnd sisnan disnan slaisnan dlaisnan".split()
+    _words(
+        "lsame lsamen xerbla xerbla_array chla_transtype ilaenv ilaenv2stage ilaver ieeeck iparmq iparam2stage ilatrans iladiag "
+        "ilaprec ilauplo slamch dlamch slamc1 slamc2 slamc3 slamc4 slamc5 dlamc1 dlamc2 dlamc3 dlamc4 dlamc5 sroundup_lwork "
+        "droundup_lwork second dsecnd sisnan disnan slaisnan dlaisnan"
+    )
 )
 _PRODUCTS = frozenset(
     f"{x}{n}"
     for x in "sdcz"
-    for n in "gemm gemmt gemmtr gemm3m symm hemm syrk herk syr2k her2k trmm trsm gemv gbmv symv hemv sbmv hbmv spmv hpmv trmv tbmv tpmv "
-    "trsv tbsv tpsv ger geru gerc syr her spr hpr syr2 her2 spr2 hpr2 omatcopy imatcopy geadd".split()
+    for n in _words(
+        "gemm gemmt gemmtr gemm3m symm hemm syrk herk syr2k her2k trmm trsm gemv gbmv symv hemv sbmv hbmv spmv hpmv trmv tbmv "
+        "tpmv trsv tbsv tpsv ger geru gerc syr her spr hpr syr2 her2 spr2 hpr2 omatcopy imatcopy geadd"
+    )
 )
 
 
@@ -154,18 +165,39 @@ class Sizes:
     small: int
 
 
-# Sizes in the Fortran interface; the leading dimensions and increments behind them as "p" (a pointer) and "i" (an integer) after the
-# scalars (alpha "a", beta "b", "r" where it is real in every type); and the product below which the cost of a call outweighs what another library gains.
-SIZED = {
-    "gemm": ((2, 3, 4), "a pi pi b pi", 30_000),
-    "gemv": ((1, 2), "a pi pi b pi", 10_000),
-    "syrk": ((2, 3), "a pi b pi", 1_000),
-    "herk": ((2, 3), "r pi r pi", 1_000),
-    "symm": ((2, 3), "a pi pi b pi", 1_000),
-    "hemm": ((2, 3), "a pi pi b pi", 1_000),
-    "trmm": ((4, 5), "a pi pi", 1_000),
-    "trsm": ((4, 5), "a pi pi", 1_000),
+# Positions of the sizes in the Fortran interface, and the product below which the cost of a call outweighs what another library
+# gains (MKL, on one thread). Of what NumPy calls through the C interface there are also the arguments behind the sizes: "p" a
+# pointer, "i" an integer, "a" a scalar, which is a pointer for complex types.
+SIZED: dict[str, tuple[tuple[int, ...], int, str]] = {
+    "gemm": ((2, 3, 4), 100_000, "a pi pi a pi"),
+    "gemv": ((1, 2), 10_000, "a pi pi a pi"),
+    "syrk": ((2, 3), 1_000, "a pi a pi"),
+    "herk": ((2, 3), 1_000, ""),
+    "symm": ((2, 3), 1_000, ""),
+    "hemm": ((2, 3), 1_000, ""),
+    "trmm": ((4, 5), 1_000, ""),
+    "trsm": ((4, 5), 1_000, ""),
+    "gesv": ((0, 1), 60, ""),
+    "getrf": ((0, 1), 10_000, ""),
+    "potrf": ((1,), 40, ""),
+    "trtrs": ((3, 4), 60, ""),
+    "gesdd": ((1, 2), 400, ""),
+    "syevd": ((2,), 14, ""),
+    "heevd": ((2,), 14, ""),
+    "gelsd": ((0, 1), 2_000, ""),
+    # Vectors: what OpenBLAS runs on one thread stays there, so that no pool of threads wakes up for it.
+    "dot": ((0,), 10_000, "pi pi"),
+    "dotu_sub": ((0,), 10_000, "pi pi"),
+    "dotc_sub": ((0,), 10_000, "pi pi"),
+    "axpy": ((0,), 10_000, "a pi pi"),
+    "scal": ((0,), 10_000, ""),
+    "copy": ((0,), 10_000, ""),
+    "swap": ((0,), 10_000, ""),
+    "nrm2": ((0,), 10_000, ""),
+    "asum": ((0,), 10_000, ""),
+    "rot": ((0,), 10_000, ""),
 }
+"""By the name of a routine without its letter."""
 
 
 @lru_cache(maxsize=256)
@@ -180,14 +212,17 @@ def sizes(routine: str, interface: str) -> Sizes | None:
     row = SIZED.get(routine[1:])
     if row is None or routine[0] not in "sdcz":
         return None
-    positions, rest, small = row
+    positions, small, rest = row
     if interface == "fortran":
         return Sizes(positions, (), small)
-    positions = tuple(p + 1 for p in positions)  # the layout comes first
+    if not rest:
+        return None
+    if positions != (0,):
+        positions = tuple(p + 1 for p in positions)  # the layout comes first
     integers, at = list(positions), positions[-1] + 1
     for kind in rest.replace(" ", ""):
         if kind == "i":
             integers.append(at)
         # Real scalars travel in registers of their own; complex ones are pointers.
-        at += kind in "pi" or (kind in "ab" and routine[0] in "cz")
+        at += kind in "pi" or routine[0] in "cz"
     return Sizes(positions, tuple(integers), small)

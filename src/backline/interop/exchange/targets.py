@@ -1,8 +1,8 @@
 """The libraries that NumPy's and SciPy's calls can be given to: loaded and checked as Backline loads them for itself.
 
-MKL and BLIS are the copies that Backline computes with. OpenBLAS is a copy of its own, because Backline's runs on Backline's thread
-team and must be called under its guard, which calls from NumPy are not: the same file, mapped a second time from memory, waits on
-threads of its own and is safe to call from any thread.
+MKL and BLIS are the copies that Backline computes with. OpenBLAS is a copy of its own, because Backline's runs on Backline's
+thread team and must be called under its guard, which calls from NumPy are not: the same file, mapped a second time from memory,
+waits on threads of its own and is safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -76,18 +76,23 @@ def load(name: str) -> Target:
     """
     if name not in NAMES:
         known = f"backline has {name!r}, but it is no BLAS" if name in libraries.names() else "there is no library of this name"
-        raise BadValue(f"{name!r} cannot take the place of NumPy's BLAS", cause=known, remedy=f"one of: {', '.join((*NAMES, 'numpy'))}")
+        raise BadValue(
+            f"{name!r} cannot take the place of NumPy's BLAS", cause=known, remedy=f"one of: {', '.join((*NAMES, 'numpy'))}"
+        )
     row = registry.find(name)
     assert row is not None
     if row.switch and not switches.get(row.switch):
         raise BackendUnavailable(
-            f"{row.title} cannot take the place of NumPy's BLAS", cause=f"it is disabled by {row.switch}, {switches.origin(row.switch)}",
+            f"{row.title} cannot take the place of NumPy's BLAS",
+            cause=f"it is disabled by {row.switch}, {switches.origin(row.switch)}",
             remedy=f"backline.backends.{row.switch} = True",
         )  # fmt: skip
     library = cast(Any, libraries.get(name))
     if reason := library.reason():
         remedy = f"to get it: {row.install}" if row.install else ""
-        raise BackendUnavailable(f"{row.title} cannot take the place of NumPy's BLAS", cause=f"it is not available: {reason}", remedy=remedy)
+        raise BackendUnavailable(
+            f"{row.title} cannot take the place of NumPy's BLAS", cause=f"it is not available: {reason}", remedy=remedy
+        )
     return _LOADERS[name](library)
 
 
@@ -114,7 +119,9 @@ def _blis(library: Any) -> Target:
     def set_threads(count: int) -> None:
         guard.leave(guard.enter(count))  # through the guard: Backline's own calls then know it
 
-    return Target("blis", "BLIS", library.version() or "", native, {native.int_size: Naming(native.prefix, native.suffix)}, set_threads)
+    return Target(
+        "blis", "BLIS", library.version() or "", native, {native.int_size: Naming(native.prefix, native.suffix)}, set_threads
+    )
 
 
 @lru_cache(maxsize=1)
@@ -146,9 +153,13 @@ def _second_copy(path: str, prefix: str, suffix: str, width: int) -> NativeLibra
         with open(path, "rb") as source, os.fdopen(os.dup(file), "wb") as copy:
             shutil.copyfileobj(source, copy, 1 << 24)
         with capability.cap_openblas():
-            native = NativeLibrary(f"/proc/self/fd/{file}", mode=getattr(os, "RTLD_DEEPBIND", 0), prefix=prefix, suffix=suffix, int_size=width)
+            native = NativeLibrary(
+                f"/proc/self/fd/{file}", mode=getattr(os, "RTLD_DEEPBIND", 0), prefix=prefix, suffix=suffix, int_size=width
+            )
     except OSError as error:
-        raise BackendUnavailable("OpenBLAS cannot take the place of NumPy's BLAS", cause=f"a second copy cannot be mapped: {error}") from None
+        raise BackendUnavailable(
+            "OpenBLAS cannot take the place of NumPy's BLAS", cause=f"a second copy cannot be mapped: {error}"
+        ) from None
     _held.append(file)  # open for good: the loader would take another file of the same number for this one
     native.path = path
     return native

@@ -57,7 +57,7 @@ class _Count:
 
 
 def openblas_thread_count(path: str) -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Returns the functions that get and set the thread count of an OpenBLAS in this process; None where it has none by known names."""
+    """Returns the functions that get and set the thread count of a loaded OpenBLAS; None where it has none by known names."""
     try:
         library = ctypes.CDLL(path, mode=getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW)
     except OSError:
