@@ -7,6 +7,7 @@
 # make storm     first calls of many threads at once, in 300 processes
 # make fuzz      random calls of every operation against wider arithmetic
 # make test-torch Backline beside PyTorch, which is installed for it
+# make test-exchange the linear algebra tests of NumPy and SciPy, their BLAS exchanged for each library
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -25,7 +26,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch lint types bench \
+.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-exchange lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -76,6 +77,10 @@ test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 test-torch: $(VENV)/test $(VENV)/mkl
 	@$(BIN)/python -c 'import torch, expecttest' 2> /dev/null || $(PIP) install 'torch==2.13.0' expecttest
 	$(BIN)/python -m pytest -m torch tests $(ARGS)
+
+# What NumPy and SciPy test of their linear algebra, with their BLAS exchanged for MKL, OpenBLAS and BLIS in turn.
+test-exchange: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python tests/exchange_suites.py $(ARGS)
 
 # The core built for AddressSanitizer with UndefinedBehaviorSanitizer, then for ThreadSanitizer, and a part of the tests on each.
 # make sanitize SANITIZERS=address ARGS="tests/core -x" runs others. SANITIZERS=libffi is a build that calls libraries through libffi,

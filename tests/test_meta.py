@@ -21,7 +21,7 @@ import pytest
 import backline
 import configurations
 import processes
-from backline import _core, _kernels, fft, linalg
+from backline import _core, _exchange, _kernels, fft, linalg
 from backline.nn import functional, grad
 
 HERE = Path(__file__).parent
@@ -186,7 +186,7 @@ def test_the_installed_package_has_its_data_and_not_its_sources() -> None:
     names = {str(f) for f in installed}
     editable = any("editable" in name for name in names)
     folder = Path(backline.__file__).parent
-    assert (folder / "py.typed").is_file() and (folder / "_core.pyi").is_file() and (folder / "_kernels.pyi").is_file()
+    assert (folder / "py.typed").is_file() and all((folder / f"{name}.pyi").is_file() for name in ("_core", "_exchange", "_kernels"))
     assert len(list((folder / "engine/rankings").glob("*.json"))) >= 2
     if not editable:
         assert not [name for name in names if name.endswith((".cpp", ".hpp"))]
@@ -207,7 +207,7 @@ def test_the_package_itself_is_imported_for_its_compiled_parts_alone() -> None:
     modules = {path.stem for path in package.iterdir() if path.suffix in (".py", "") and not path.stem.startswith("__")}
     assert taken and not {
         file: names - modules for file, names in taken.items()
-        if file not in above and file != "__init__.py" and names - modules - {"_core", "_kernels"}
+        if file not in above and file != "__init__.py" and names - modules - {"_core", "_exchange", "_kernels"}
     }  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def test_the_core_was_compiled_without_unsafe_arithmetic() -> None:
     assert not re.search(r"-ffast-math|-Ofast|-march|-funsafe|-ffinite", _core.cxx_flags)
 
 
-@pytest.mark.parametrize("module", [_core, _kernels], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [_core, _exchange, _kernels], ids=lambda module: module.__name__)
 def test_the_stub_names_what_a_compiled_module_has(module: ModuleType) -> None:
     text = Path(backline.__file__).with_name(f"{module.__name__.rpartition('.')[2]}.pyi").read_text()
     stubbed = set(re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)) | set(re.findall(r"^(\w+):", text, re.MULTILINE))

@@ -21,6 +21,7 @@ examples:
   {prog} script.py --size 10                         one instance on all cores
   {prog} --throughput-mode script.py                 one on each NUMA node
   {prog} --latency-mode -m package.module            4 cores for each
+  {prog} --blas mkl script.py                        NumPy and SciPy on MKL
   {prog} --ninstances 2 --log-path logs script.py    two, with logs
   {prog} --core-list 0-3,8 --ncores-per-instance 5 --no-python ./program
 
@@ -74,6 +75,11 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
     group = parser.add_argument_group("program")
     _flag(group, "-m", "--module", help="the program is a module, as for python -m")
     _flag(group, "--no-python", help="the program is run directly, not by Python")
+
+    group.add_argument(
+        "--blas", default="", metavar="LIBRARY",
+        help="run NumPy's and SciPy's BLAS and LAPACK on mkl, openblas or blis; or by routine: dgesdd=mkl,*=openblas",
+    )  # fmt: skip
 
     group = parser.add_argument_group("instances and cores")
     _flag(group, "--multi-instance", help="without any count: the same as --throughput-mode")
@@ -141,6 +147,7 @@ def check(args: argparse.Namespace) -> None:
     _refuse_both(args, "latency_mode", "throughput_mode", "each decides how many instances there are")
     _refuse_both(args, "enable_tcmalloc", "enable_jemalloc", "a process has one memory allocator")
     _refuse_both(args, "module", "no_python", "only Python runs modules")
+    _refuse_both(args, "blas", "no_python", "the exchange is made inside Python")
     for mode in ("latency_mode", "throughput_mode"):
         if args.core_list is not None:
             _refuse_both(args, mode, "core_list", "a mode uses all physical cores")

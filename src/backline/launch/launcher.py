@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     )
     notes += said
     folder = _log_folder(args)
-    program = [*_python(args), args.program, *args.program_args]
+    program = [*_python(args), *_program(args)]
     jobs = []
     for instance in placed:
         threads, said = environment.keep(os.environ, "OMP_NUM_THREADS", str(len(instance.cpus)))
@@ -245,7 +245,14 @@ def _allocator(args: argparse.Namespace, notes: list[Note]) -> str:
 
 
 def _python(args: argparse.Namespace) -> list[str]:
-    return [] if args.no_python else [sys.executable, "-u", *(["-m"] if args.module else [])]
+    return [] if args.no_python else [sys.executable, "-u"]
+
+
+def _program(args: argparse.Namespace) -> list[str]:
+    module = ["-m"] if args.module else []
+    # Exchanged by the program's own process, before the program: the launcher computes nothing.
+    exchange = ["-m", "backline.interop.exchanged_program", args.blas] if args.blas else []
+    return [*exchange, *module, args.program, *args.program_args]
 
 
 def _log_folder(args: argparse.Namespace) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from .. import _core
 from .provenance import Place
 
-__all__ = ["ForkSafeLock", "Layer", "lock", "process", "set_base", "state_over", "states"]
+__all__ = ["ForkSafeLock", "Layer", "lock", "on_base", "process", "set_base", "state_over", "states"]
 
 
 class ForkSafeLock:
@@ -54,6 +54,10 @@ lock = ForkSafeLock()
 """Guards the declared switches and the process-wide values."""
 
 process = _Process()
+
+on_base: list[Callable[[Any], object]] = []
+"""Functions that are called with each new base: of what drives settings of the process beside Backline's own calls."""
+
 states: ContextVar[_core.ScopeState] = ContextVar("backline_switches")
 
 
@@ -63,6 +67,9 @@ def set_base(snapshot: Any) -> None:
         process.bare = None if snapshot is None else _core.ScopeState((), snapshot, snapshot, None)
         process.base = snapshot
         _core.set_base(snapshot)
+        if snapshot is not None:
+            for changed in on_base:
+                changed(snapshot)
 
 
 def state_over(layers: tuple[Layer, ...], base: Any, tracer: object) -> _core.ScopeState:

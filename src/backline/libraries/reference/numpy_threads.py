@@ -21,7 +21,7 @@ from ...problems import Problem
 from ..base import BORROWED, Algorithm, Refusal
 from . import reference_linalg
 
-__all__ = ["BORROWED", "by_blas_or_loops", "limited", "loops_product", "marked", "refusal"]
+__all__ = ["BORROWED", "by_blas_or_loops", "limited", "loops_product", "marked", "openblas_thread_count", "refusal"]
 
 THREADED = 1e6  # floating-point operations below which no BLAS uses threads
 NAMES = tuple((prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", ""))
@@ -56,6 +56,21 @@ class _Count:
         self._users = 0
 
 
+def openblas_thread_count(path: str) -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Returns the functions that get and set the thread count of a loaded OpenBLAS; None where it has none by known names."""
+    try:
+        library = ctypes.CDLL(path, mode=getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW)
+    except OSError:
+        return None
+    for prefix, suffix in NAMES:
+        get, put = (getattr(library, f"{prefix}openblas_{verb}_num_threads{suffix}", None) for verb in ("get", "set"))
+        if get is not None and put is not None:
+            get.restype, get.argtypes = ctypes.c_int, ()
+            put.restype, put.argtypes = None, (ctypes.c_int,)
+            return get, put
+    return None
+
+
 @lru_cache(maxsize=1)
 def _count() -> _Count | None:
     """Finds the function that sets the thread count of NumPy's OpenBLAS; None where it is another BLAS, or is not found."""
@@ -68,16 +83,9 @@ def _count() -> _Count | None:
     for file in mapped_files():
         if "openblas" not in file.name or owner(file.path, family) != "numpy":
             continue
-        try:
-            library = ctypes.CDLL(file.path, mode=getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW)
-        except OSError:
-            continue
-        for prefix, suffix in NAMES:
-            get, put = (getattr(library, f"{prefix}openblas_{verb}_num_threads{suffix}", None) for verb in ("get", "set"))
-            if get is not None and put is not None:
-                get.restype, get.argtypes = ctypes.c_int, ()
-                put.restype, put.argtypes = None, (ctypes.c_int,)
-                return _Count(get, put)
+        functions = openblas_thread_count(file.path)
+        if functions is not None:
+            return _Count(*functions)
     return None
 
 

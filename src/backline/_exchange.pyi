@@ -1,0 +1,36 @@
+"""Addresses of functions in loaded objects, and functions that choose by size. The sources are in ``_exchange/``."""
+
+from collections.abc import Sequence
+
+# Whether the functions are there: on Linux with glibc, on x86-64 and AArch64.
+supported: bool
+
+def objects() -> list[tuple[str, int, int, int, int]]:
+    """Loaded objects: path, base address, address of the dynamic section, first address, end."""
+
+def slots(base: int, dynamic: int, /) -> list[tuple[int, str, str, int]]:
+    """Slots of an object that may be BLAS or LAPACK: address, name, kind of relocation, value."""
+
+def resolve(path: str, names: Sequence[str], /) -> list[int]:
+    """Addresses of the functions that a loaded object finds by these names, 0 where there is none."""
+
+def file_of(address: int, /) -> str:
+    """The file that an address lies in."""
+
+def read(slot: int, /) -> int:
+    """The address in a slot."""
+
+def write(changes: Sequence[tuple[int, int, int]], /) -> int:
+    """Write (slot, expected, new) addresses, all or none; the index of one that differs, or -1."""
+
+def shim(small: int, large: int, mode: int, sizes: bytes, threshold: int, checked: bytes, /) -> int:
+    """A function that calls the second of two from a product of sizes on."""
+
+def shim_calls(address: int, /) -> tuple[int, int] | None:
+    """How often a shim called either function."""
+
+def call_seconds(address: int, count: int, /) -> float:
+    """Time of calling an address so many times; 0 is a function that does nothing."""
+
+def no_function() -> int:
+    """Address of a function that does nothing."""

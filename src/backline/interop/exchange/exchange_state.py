@@ -1,0 +1,239 @@
+"""The exchange of this process: which choices hold, what was written for them, and how it is taken back.
+
+Everything is decided and checked before the first address is written, and all addresses are written or none. What runs in another
+thread meanwhile ends in the function that it entered; a routine that is called by another module in several steps may take some
+steps before the exchange and some after it. The old library stays loaded, so no address becomes invalid.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from ... import _exchange, switches
+from ...errors import Frozen, LibraryFailed, NotDeterministic
+from ...native import loading, thread_team
+from ...switches.scope_state import on_base
+from . import choices, later_imports, layouts, loaded_objects, origin_pools, self_check, targets
+from .choices import Choice, Decision
+from .loaded_objects import Module
+
+__all__ = ["Layer", "decisions", "layer", "notes", "pop", "push", "refuse_if_frozen"]
+
+
+class Layer:
+    """One choice that holds from `push` to `pop`; the last one counts."""
+
+    __slots__ = ("choice", "keep_pools")
+
+    def __init__(self, choice: Choice, *, keep_pools: bool = False) -> None:
+        self.choice, self.keep_pools = choice, keep_pools
+
+
+notes: list[str] = []
+"""What went otherwise than wanted since the last choice, for the status."""
+
+_layers: list[Layer] = []
+_now: tuple[Decision, ...] = ()
+_decided: dict[tuple[Choice, tuple[Module, ...]], tuple[Decision, ...]] = {}
+_compared: set[tuple[Choice, tuple[Module, ...]]] = set()  # whose results agreed with those before
+_originals: dict[int, int] = {}  # what a slot held before the first exchange, by its address
+_ours: dict[int, set[int]] = {}  # all that an exchange ever put into it
+_threads_before: dict[str, int] = {}  # of the libraries that are in NumPy's place, before they were
+_applying = False
+
+
+def decisions() -> tuple[Decision, ...]:
+    """Returns the decisions that are in force, for every slot; empty where nothing is exchanged."""
+    return _now
+
+
+def layer() -> Layer | None:
+    """Returns the layer that counts, None where there is none."""
+    return _layers[-1] if _layers else None
+
+
+def refuse_if_frozen(what: str) -> None:
+    """Raise `Frozen` if process-wide settings cannot be changed any more: an exchange is one."""
+    if switches.frozen():
+        raise Frozen(
+            f"{what} was refused: the base is frozen.",
+            cause="disable_global_flags() was called, and the library under NumPy belongs to the whole process",
+            remedy="exchange it before that call",
+        )
+
+
+def push(new: Layer) -> None:
+    """Puts a choice in force; if that fails, all is as it was."""
+    with loading.lock():
+        _refuse_determinism(new.choice)
+        notes.clear()
+        former = layer()
+        _apply(new, former)
+        _layers.append(new)
+        later_imports.watch(_module_loaded)
+
+
+def pop(old: Layer | None = None) -> None:
+    """Takes one choice back, or all: what holds then is the last one that is left, or what NumPy had."""
+    with loading.lock():
+        former = layer()
+        if old is None:
+            _layers.clear()
+        elif old in _layers:
+            _layers.remove(old)
+        if layer() is not former:
+            _apply(layer(), former)
+        if not _layers:
+            later_imports.watch(None)
+
+
+def _refuse_determinism(choice: Choice) -> None:
+    if choice.libraries() and switches.get("deterministic"):
+        raise NotDeterministic(
+            f"NumPy's BLAS was not exchanged for {choice}",
+            cause=f"deterministic is on ({switches.origin('deterministic')}), and NumPy's calls keep to no level of determinism",
+            remedy="call Backline's own functions, or exchange with determinism off",
+        )
+
+
+def _apply(new: Layer | None, former: Layer | None) -> None:
+    """Makes every slot lead where a layer wants it; after a failure, where the former layer did."""
+    global _now, _applying
+    wanted, key = _decisions(new)
+    changes = _changes(wanted)
+    compare = key is not None and key not in _compared and bool(changes)
+    _applying = True
+    try:
+        before = self_check.results() if compare else {}
+        _write(changes)
+        try:
+            _set_threads(wanted, new)
+            wrong = self_check.disagreement(before, self_check.results()) if compare else ""
+            # The loader may have bound a slot late, in a thread that called through it while it was written.
+            _write(_changes(wanted))
+        except BaseException:
+            _undo(changes, former)
+            raise
+        if wrong:
+            _undo(changes, former)
+            raise LibraryFailed(
+                f"NumPy's BLAS was not exchanged for {new.choice if new else 'its own'}",
+                cause=f"results before and after do not agree: {wrong}; all is as it was",
+                remedy="choose another library; `backline check kernels` looks at each",
+            )
+        if key is not None:
+            _compared.add(key)
+        _now = wanted
+    finally:
+        _applying = False
+
+
+def _undo(changes: Iterable[tuple[int, int, int]], former: Layer | None) -> None:
+    _write([(slot, value, held) for slot, held, value in changes if _exchange.read(slot) == value])
+    _set_threads(_now, former)
+
+
+def _decisions(new: Layer | None) -> tuple[tuple[Decision, ...], tuple[Choice, tuple[Module, ...]] | None]:
+    if new is None:
+        return (), None
+    modules = layouts.require(loaded_objects.modules())
+    key = new.choice, modules
+    if key not in _decided:
+        _decided[key] = choices.decide(new.choice, modules)
+    return _decided[key], key
+
+
+def _changes(wanted: Iterable[Decision]) -> list[tuple[int, int, int]]:
+    """Returns (slot, what it holds, what it is to hold) where the two differ."""
+    changes, aims = [], set()
+    for decision in wanted:
+        address = decision.slot.address
+        if decision.address:
+            aims.add(address)
+            held = _exchange.read(address)
+            if held != decision.address:
+                _refuse_if_foreign(decision, held)
+                changes.append((address, held, decision.address))
+    for address, original in _originals.items():
+        if address not in aims:
+            held = _exchange.read(address)
+            if held in _ours[address]:
+                changes.append((address, held, original))
+    return changes
+
+
+def _refuse_if_foreign(decision: Decision, held: int) -> None:
+    slot = decision.slot
+    if held in (slot.original, slot.function) or held in _ours.get(slot.address, ()):
+        return
+    raise LibraryFailed(
+        "NumPy's BLAS was not exchanged",
+        cause=f"{decision.module.path} calls {slot.symbol.routine} in {loaded_objects.file_at(held) or 'memory of no file'}, "
+        "and not in its own library: another program has exchanged it",
+        remedy="undo the other exchange first",
+    )
+
+
+def _write(changes: list[tuple[int, int, int]]) -> None:
+    """Writes all, or raises with nothing written."""
+    if not changes:
+        return
+    try:
+        for _ in range(3):  # the loader may bind a slot between reading and writing
+            if _exchange.write(changes) < 0:
+                break
+            changes = [(slot, _exchange.read(slot), value) for slot, _, value in changes]
+        else:
+            raise OSError("the addresses change while they are written")
+    except OSError as error:
+        raise LibraryFailed(
+            "NumPy's BLAS was not exchanged", cause=f"{error}; nothing was written", remedy="call Backline's own functions"
+        ) from None
+    for slot, held, value in changes:
+        original = _originals.setdefault(slot, held)
+        if value != original:
+            _ours.setdefault(slot, set()).add(value)
+
+
+def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
+    """Sets the new library's thread count to Backline's, and that of the old copies to one where little is left to them."""
+    used = {d.library for d in wanted if d.address}
+    for name in [name for name in _threads_before if name not in used]:
+        targets.load(name).set_threads(_threads_before.pop(name))
+    for name in used - set(_threads_before):
+        target = targets.load(name)
+        _threads_before[name] = target.get_threads() if target.get_threads else targets.threads()
+    _follow_threads(targets.threads())
+    moved = {d.slot.function for d in wanted if d.address and d.slot.symbol.routine[1:] == "gemm"}
+    keep = new is None or new.keep_pools
+    origin_pools.limit(() if keep else {loaded_objects.file_at(function) for function in moved})
+
+
+def _follow_threads(count: int) -> None:
+    for name in _threads_before:
+        targets.load(name).set_threads(count)
+
+
+def _base_changed(snapshot: Any) -> None:
+    if _threads_before:
+        _follow_threads(1 if thread_team.forked() else snapshot["num_threads"])
+
+
+on_base.append(_base_changed)
+
+
+def _module_loaded() -> None:
+    """Called when a module of NumPy or SciPy has been imported under an exchange."""
+    with loading.lock():
+        held = layer()
+        if _applying or held is None:
+            return
+        try:
+            _apply(held, held)
+        except Exception as error:
+            # An import must not fail for this: the module calls what it was built with.
+            text = f"a module that was imported now keeps its own BLAS: {error}"
+            notes.append(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)

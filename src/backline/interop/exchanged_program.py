@@ -1,0 +1,44 @@
+"""Runs a Python program under an exchange: ``python -m backline.interop.exchanged_program mkl [-m] PROGRAM [ARGUMENTS]``.
+
+It is what ``backline run --blas mkl PROGRAM`` starts. The program sees the arguments, the name ``__main__`` and the import path
+that it would have without it; its exit status is the status.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+from ..errors import BacklineError, BadType, BadValue
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """Makes the exchange and runs the program; 2 for a library that does not exist, 1 if the exchange is refused."""
+    library, *rest = words
+    from ..launch import messages
+    from . import numpy
+
+    try:
+        numpy.use(library)
+    except (BadValue, BadType) as error:
+        messages.error(str(error))
+        return 2
+    except BacklineError as error:
+        messages.error(str(error))
+        return 1
+    if rest[0] == "-m":
+        sys.argv[:] = rest[1:]
+        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = rest
+        sys.path[0] = os.path.dirname(os.path.abspath(rest[0]))  # where `python -m` put the working directory
+        runpy.run_path(rest[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
