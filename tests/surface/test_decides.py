@@ -22,8 +22,7 @@ from names import SETTINGS, everything_is_there
 import backline
 from backline import libraries, switches
 from backline.engine import choose, cufft_plan_caches, processor_share, refusals
-from backline.engine.tuning import benchmark, record_store
-from backline.engine.tuning import learned, learned_records
+from backline.engine.tuning import benchmark, learned, learned_records, record_store
 from backline.engine.tuning.learning_costs import Account, Costs
 from backline.errors import BadType, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides

@@ -14,7 +14,9 @@ from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import fineness
 
-__all__ = ["LARGE", "describe", "fineness", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort", "times_of"]
+__all__ = [
+    "LARGE", "describe", "fineness", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort", "times_of",
+]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one

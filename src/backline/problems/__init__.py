@@ -124,7 +124,7 @@ def sizes_in(key: str) -> tuple[float, ...]:
     >>> sizes_in("matmul f32 64x32 32x16:F alpha=2")
     (6.0, 5.0, 5.0, 4.0)
     """
-    return tuple(log2(int(n) or 1) for shape in _SHAPES.findall(key) for n in shape.split("x"))
+    return tuple(log2_of_size(int(n)) for shape in _SHAPES.findall(key) for n in shape.split("x"))
 
 
 @dataclass(frozen=True)

@@ -442,7 +442,7 @@ def log2_of_work(work: float) -> float:
     return _in_step(work, WORK_STEPS)
 
 
-def _in_step(number: SymbolicSize, steps: int) -> float:
+def _in_step(number: Any, steps: int) -> float:
     """Returns log2 of this call's number, under the condition that it rounds to the same one of so many steps to a doubling."""
     logarithm = math.log2(number.value)
     step = round(steps * logarithm)

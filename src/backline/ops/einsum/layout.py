@@ -282,7 +282,8 @@ class _Search:
         return best
 
     def moving(self, labels: tuple[str, ...]) -> float:
-        return CALL + rough(self.size(labels)) * STEP
+        spent: float = CALL + rough(self.size(labels)) * STEP
+        return spent
 
     def products(self, items: int, m: tuple[int, ...], n: tuple[int, ...], k: tuple[int, ...]) -> float:
         """Time of all products: full speed needs sizes of some tens and rows that are not short pieces of memory far apart.
