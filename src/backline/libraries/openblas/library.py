@@ -90,8 +90,8 @@ class OpenBLAS(BlasLibrary):
 def _waiting_briefly() -> AbstractContextManager[None]:
     """Has a copy that is loaded inside of the block let its own threads spin for `SPIN`, unless the user has said how long.
 
-    It is 2^26 or 2^28 cycles otherwise, up to a tenth of a second in which no other pool gets their processors; the number is read
-    as the copy is loaded, from a variable, and nothing changes it later.
+    It is 2^26 or 2^28 cycles otherwise, up to a tenth of a second in which no other pool gets their processors; the number is
+    read as the copy is loaded, from a variable, and nothing changes it later.
     """
     name = "OPENBLAS_THREAD_TIMEOUT"
     return nullcontext() if os.environ.get(name) else loading.variable(name, str(SPIN))
