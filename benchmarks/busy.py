@@ -186,7 +186,9 @@ def run(condition: str, pattern: str) -> None:
         try:
             with limited() as folder:
                 subprocess.run(child, check=True, preexec_fn=lambda: Path(folder, "cgroup.procs").write_text(str(os.getpid())))
-        except OSError as error:
+        except subprocess.CalledProcessError:
+            raise
+        except (OSError, subprocess.SubprocessError) as error:
             print(f"left out: no control group can be made here ({error})")
     else:
         subprocess.run(child, check=True)

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from backline import _core
+from backline.libraries.openblas import library as openblas
 from backline.native import thread_team
 from support import python
 
@@ -70,6 +71,23 @@ def test_how_long_they_spin_is_bounded(pause):
 def test_what_the_user_has_said_holds():
     assert spin_count({"GOMP_SPINCOUNT": "1234"}) == "1234"
     assert spin_count({"OMP_WAIT_POLICY": "passive"}) == "0"
+
+
+@pytest.mark.parametrize("asked", [None, "24"])
+def test_the_own_pool_of_openblas_is_told_when_it_is_loaded(asked, monkeypatch):
+    name, seen = "OPENBLAS_THREAD_TIMEOUT", []
+
+    def load(path, mode):
+        seen.append(os.environ.get(name))
+        raise OSError("not loaded")
+
+    monkeypatch.delenv(name, raising=False)
+    if asked is not None:
+        monkeypatch.setenv(name, asked)
+    monkeypatch.setattr(openblas, "NativeLibrary", load)
+    with pytest.raises(OSError, match="not loaded"):
+        openblas.OpenBLAS().open("libopenblas.so")
+    assert seen == [asked or str(openblas.SPIN)] and os.environ.get(name) == asked
 
 
 def test_a_pause_takes_some_nanoseconds():

@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import median
 
 from ...processors import read_text, usable_cpus
 
@@ -179,6 +178,8 @@ def spread(samples: Collection[Sequence[float]]) -> float:
     >>> spread([[1.0, 1.1, 1.2], [2.0, 2.0, 9.0], [1.0, 5.0, 6.0]])
     1.1
     """
+    from statistics import median  # calls read the counters, and need none of this
+
     found = [median(times) / min(times) for times in samples if len(times) > 1 and min(times) > 0]
     return median(found) if found else 1.0
 
@@ -202,6 +203,8 @@ def in_turn(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     >>> in_turn({"a": [1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0], "b": [2.0, 2.0, 2.0]})
     {'a': 4.0, 'b': 8.0}
     """
+    from statistics import median
+
     if not rounds:
         return {}
     longest = max(rounds, key=lambda name: len(rounds[name]))

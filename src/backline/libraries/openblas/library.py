@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from ...native import thread_team
+from ...native import loading, thread_team
 from ...native.shared_library import NativeLibrary
 from .. import capability
 from ..blas.blas_library import ATTENTION, BlasLibrary
@@ -20,6 +21,7 @@ from ..probing.probe_cache import Proof
 __all__ = ["OpenBLAS"]
 
 NAMES = (("scipy_", ""), ("scipy_", "64_"), ("", ""), ("", "64_"))
+SPIN = 21  # threads of its own pool spin for 2 to the power of so many cycles after a call, a millisecond at the most, then sleep
 
 
 class OpenBLAS(BlasLibrary):
@@ -38,7 +40,7 @@ class OpenBLAS(BlasLibrary):
         return {"mode": getattr(os, "RTLD_DEEPBIND", 0), "setup": [], "set threads": "{prefix}openblas_set_num_threads{suffix}"}
 
     def open(self, path: str) -> BlasTraits:
-        with capability.cap_openblas():
+        with capability.cap_openblas(), _waiting_briefly():
             native = NativeLibrary(path, mode=getattr(os, "RTLD_DEEPBIND", 0))
         for prefix, suffix in NAMES:
             native.prefix, native.suffix = prefix, suffix
@@ -83,3 +85,13 @@ class OpenBLAS(BlasLibrary):
         config = self.facts.get("config", "") if self.available() else ""
         words = config.split()
         return words[1] if len(words) > 1 else None
+
+
+def _waiting_briefly() -> AbstractContextManager[None]:
+    """Has a copy that is loaded inside of the block let its own threads spin for `SPIN`, unless the user has said how long.
+
+    It is 2^26 or 2^28 cycles otherwise, up to a tenth of a second in which no other pool gets their processors; the number is
+    read as the copy is loaded, from a variable, and nothing changes it later.
+    """
+    name = "OPENBLAS_THREAD_TIMEOUT"
+    return nullcontext() if os.environ.get(name) else loading.variable(name, str(SPIN))
