@@ -155,6 +155,19 @@ class PreparedCall:
     def arguments(self) -> int: ...
     def __call__(self, *arrays: np.ndarray[Any, Any]) -> Any: ...
 
+@final
+class SampledPlan:
+    """A Plan of which some calls are timed, for learning while running."""
+
+    plan: Any
+    next: Any
+    repeatable: bool
+
+    def __new__(
+        cls, plan: Any, sampler: Callable[[SampledPlan, Any, int, int, int, int], object], calls: int, repeatable: bool
+    ) -> SampledPlan: ...
+    def time_after(self, calls: int, /) -> None: ...
+
 class Operation:
     """The public callable of a hot operation: runs the Plan of a call whose signature was seen before, else asks for one."""
 

@@ -4,6 +4,7 @@
 #include "scope_state.hpp"
 #include "memo.hpp"
 #include "plan.hpp"
+#include "sampled_plan.hpp"
 
 #include <structmember.h>
 
@@ -142,8 +143,14 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     uint64_t hash = s.hash();
     auto run = [&](PyObject *plan) {
         if (plan == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
-        auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
-        return tracer ? traced(tracer.get(), self->name, plan, once) : once();
+        auto once = [&](PyObject *one, Stopwatch *watch) {
+            auto bare = [&] { return run_plan(one, s, args, nargsf, kwnames, self->bound); };
+            auto timed = [&] { return watch ? watch->time(bare) : bare(); };
+            return tracer ? traced(tracer.get(), self->name, one, timed) : timed();
+        };
+        if (!is_sampled(plan)) return once(plan, nullptr);
+        Ref alive(Py_XNewRef(tracer.get()));  // the sampler runs Python code between two runs
+        return run_sampled(reinterpret_cast<SampledPlan *>(plan), once);
     };
     if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) return run(plan.get());
     Ref hold_snapshot(Py_NewRef(snapshot.get())), hold_tracer(Py_XNewRef(tracer.get()));
