@@ -175,6 +175,7 @@ OWN = {
         fallback switch
         benchmark switch
         benchmark_limit switch
+        benchmark_overhead switch
         deterministic switch
         warn_only switch
         determinism_level switch
@@ -318,7 +319,7 @@ def _preferred(name: str, kind: Any, fresh: Any, legal: tuple[Any, ...], **more:
 SETTINGS: dict[str, Setting] = {
     "fp32_precision": _CPU_NODE,
     "fallback": Setting(str, "allow", ("allow", "warn", "error")),
-    "benchmark": _OFF,
+    "benchmark": Setting(bool, False, (*ON_OFF, "online")),
     "benchmark_limit": _LIMIT,
     "deterministic": _OFF,
     "warn_only": _OFF,
@@ -336,6 +337,7 @@ SETTINGS: dict[str, Setting] = {
     "utils.deterministic.fill_uninitialized_memory": Setting(
         bool, True, ON_OFF, read="backline.utils.deterministic.fill_uninitialized_memory",
         flags="backline.utils.deterministic.flags(fill_uninitialized_memory=v)", set_flags="-"),
+    "benchmark_overhead": Setting(float, 0.03, (0.0, 0.03, 0.5, 1.0), ((1, 1.0),), (-1e-9, 1.5, math.inf, math.nan), least=0),
     "nn.attention.WARN_FOR_UNFUSED_KERNELS": Setting(
         bool, False, ON_OFF, read="backline.nn.attention.WARN_FOR_UNFUSED_KERNELS", flags="-", set_flags="-"),
     **dict.fromkeys(

@@ -23,6 +23,7 @@ OTHER = {  # each switch of the root, with a legal value that is not its default
     "fallback": "warn",
     "benchmark": True,
     "benchmark_limit": 3,
+    "benchmark_overhead": 0.5,
     "deterministic": True,
     "warn_only": True,
     "determinism_level": "threads",

@@ -35,15 +35,16 @@ from . import _validators as _validators
 _MODULES = _module_finder.Names()
 
 __all__ = [
-    *_MODULES, "ContextProp", "GenericModule", "PropModule", "benchmark", "benchmark_limit", "determinism_level", "deterministic",
-    "disable_global_flags", "effective_precision", "emulate", "fallback", "flags", "flags_frozen", "fp32_precision", "max_error",
-    "num_threads", "only", "prefer", "promote", "set_flags", "warn_only",
+    *_MODULES, "ContextProp", "GenericModule", "PropModule", "benchmark", "benchmark_limit", "benchmark_overhead",
+    "determinism_level", "deterministic", "disable_global_flags", "effective_precision", "emulate", "fallback", "flags",
+    "flags_frozen", "fp32_precision", "max_error", "num_threads", "only", "prefer", "promote", "set_flags", "warn_only",
 ]  # fmt: skip
 
 fp32_precision: Literal["none", "ieee", "tf32", "bf16"]
 fallback: Literal["allow", "warn", "error"]
-benchmark: bool
+benchmark: bool | Literal["online"]
 benchmark_limit: int
+benchmark_overhead: float
 deterministic: bool
 warn_only: bool
 determinism_level: Literal["run", "threads"]

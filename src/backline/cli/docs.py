@@ -12,7 +12,7 @@ from typing import Any
 from .. import libraries, switches
 from ..libraries import plugins, registry
 from ..switches.cpu_capability import NAMES, UpToDetected
-from ..switches.legal import AtLeast, Between, EachOf, Strategies
+from ..switches.legal import AtLeast, Between, EachOf, Fraction, Strategies
 from ..switches.precision_tree import FACTORY
 from ..switches.switch import FAMILIES, Reduction
 from .governed import families, made_of, waiting
@@ -179,6 +179,8 @@ def legal_text(switch: switches.Switch, *, here: bool = False) -> str:
         return "a strategy of the installed opt_einsum: 'auto', 'greedy', 'optimal', 'dp', ..."
     if isinstance(switch.legal, AtLeast):
         return f"{switch.kind.__name__}, {switch.legal.bound} or more"
+    if isinstance(switch.legal, Fraction):
+        return f"{switch.kind.__name__}, 0 to 1"
     if isinstance(switch.legal, Between):
         return f"{switch.kind.__name__}, {switch.legal.low} to {switch.legal.high}"
     return "a tuple of names" if switch.kind is tuple and switch.legal is None else switch.legal_text()

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from .cpu_capability import UpToDetected, starting_capability
-from .legal import AtLeast, Between, EachOf, Pairs, Strategies
+from .legal import AtLeast, Between, EachOf, Fraction, Pairs, Strategies
 from .lookup import library_names
 from .precision_tree import (
     CUDA,
@@ -32,7 +32,7 @@ from .starting_values import (
     starting_mkldnn,
     starting_threads,
 )
-from .switch import FAMILIES, Addition, EnumSwitch, Reduction, Switch
+from .switch import FAMILIES, Addition, EnumSwitch, FlagOrWord, Reduction, Switch
 from .switch_registry import register
 
 __all__ = ["KERNELS"]
@@ -73,7 +73,9 @@ _ROOT = (
     _precision("", _FP32, "Precision that float32 inputs may be reduced to, where no switch below says otherwise."),
     Switch("fallback", str, "allow", ("allow", "warn", "error"),
            "What happens when a preference cannot be kept: take the next library, warn, or raise.", FAMILIES),
-    Switch("benchmark", bool, False, None, "Time the candidates once per signature and keep the fastest.", FAMILIES),
+    FlagOrWord("benchmark", bool, False, None,
+               "Time the candidates once per signature and keep the fastest; 'online' times them in real calls.", FAMILIES,
+               words=("online",)),
     Switch("benchmark_limit", int, 10, AtLeast(0), "Most candidates timed per signature; 0 times all.", FAMILIES),
     Switch("deterministic", bool, False, None,
            "Use only what gives the same bits again, as strongly as determinism_level says.", FAMILIES),
@@ -89,6 +91,8 @@ _ROOT = (
            "Largest relative error measured by tuning that an algorithm may have.", FAMILIES),
     Switch("promote", str, "error", ("error", "numpy"),
            "Operands of several dtypes, or integers where floats are needed: an error, or converted as NumPy does.", _PROMOTED),
+    Switch("benchmark_overhead", float, 0.03, Fraction(),
+           "Most of the time of all calls that learning takes while benchmark is 'online', as a fraction.", FAMILIES),
     _hidden("sdp_priority", tuple, (), _KERNELS, ("attention",), "Attention kernels to try first, in this order.",
             in_flags=False),
     MatmulPrecisionWord("float32_matmul_precision", str, "highest", ("highest", "high", "medium"),

@@ -9,7 +9,7 @@ from typing import Final
 from ..records import Record
 from .switch import Value, nearest
 
-__all__ = ["AtLeast", "Between", "EachOf", "Pairs", "Strategies", "installed_strategies"]
+__all__ = ["AtLeast", "Between", "EachOf", "Fraction", "Pairs", "Strategies", "installed_strategies"]
 
 
 class AtLeast(Record):
@@ -30,6 +30,25 @@ class AtLeast(Record):
         """Returns the legal values as text, the nearest to `value` first."""
         number = "an integer" if kind is int else "a number"
         return f"{self.bound} (the nearest), or {number} above it" + (", inf too" if kind is float else "")
+
+
+class Fraction(Record):
+    """Numbers from 0 to 1.
+
+    Examples
+    --------
+    >>> Fraction()(0.03), Fraction()(3.0)
+    (True, False)
+    """
+
+    def __call__(self, value: Value) -> bool:
+        return isinstance(value, (int, float)) and 0.0 <= value <= 1.0
+
+    def text(self, value: object, kind: type) -> str:
+        """Returns the legal values as text, the nearest to `value` first."""
+        if isinstance(value, (int, float)) and value > 1.0:
+            return "1.0 (the nearest), or a number below it, from 0.0"
+        return "0.0 (the nearest), or a number above it, up to 1.0"
 
 
 class Between(Record):

@@ -15,7 +15,10 @@ from numpy import bool_, floating, integer
 from ..errors import BadType, BadValue
 from ..records import Record
 
-__all__ = ["FAMILIES", "Addition", "DerivedSwitch", "EnumSwitch", "Legal", "Reduction", "Switch", "Value", "nearest", "show"]
+__all__ = [
+    "FAMILIES", "Addition", "DerivedSwitch", "EnumSwitch", "FlagOrWord", "Legal", "Reduction", "Switch", "Value", "nearest",
+    "show",
+]  # fmt: skip
 
 FAMILIES: Final = ("matmul", "conv", "rnn", "attention", "neural", "linalg", "fft", "einsum", "quantized", "sparse")
 """Families of operations that a switch may govern."""
@@ -315,6 +318,26 @@ class Switch(Record):
             cause=f"{_in_torch(self.name, value)}it says: {self.doc}",
             remedy=f"legal values, the nearest first: {self.legal_text(value)}",
         )
+
+
+class FlagOrWord(Switch):
+    """A switch that is on or off, or set to one of some further `words`.
+
+    >>> sort = FlagOrWord("sort", bool, False, doc="An example.", words=("stable",))
+    >>> sort.check("stable"), sort.parse("on"), sort.legal_text()
+    ('stable', True, "True, False, 'stable'")
+    """
+
+    words: tuple[str, ...] = ()
+
+    def check(self, value: object) -> Value:
+        return str(value) if isinstance(value, str) and value in self.words else Switch.check(self, value)
+
+    def parse(self, text: str) -> Value:
+        return word if (word := text.strip().lower()) in self.words else Switch.parse(self, text)
+
+    def legal_text(self, value: object = "") -> str:
+        return ", ".join(["True", "False", *map(repr, self.words)])
 
 
 class EnumSwitch(Switch):

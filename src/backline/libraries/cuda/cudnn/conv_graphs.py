@@ -175,7 +175,7 @@ def search(snapshot: Any) -> Search:
     """
     if snapshot["deterministic"]:
         return Search(False, 0)
-    if snapshot["benchmark"]:
+    if snapshot["benchmark"] is True:
         return Search(True, int(snapshot["benchmark_limit"]), True)
     on = bool(snapshot["cudnn.benchmark"])
     return Search(on, int(snapshot["cudnn.benchmark_limit"]) if on else 0, True)
