@@ -7,6 +7,7 @@ test and do nothing; what counts is what the engine makes of the algorithms they
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from names import SETTINGS, everything_is_there
 import backline
 from backline import libraries, switches
 from backline.engine import choose, cufft_plan_caches, refusals
-from backline.engine.tuning import benchmark, record_store
+from backline.engine.tuning import benchmark, learned, learned_records, record_store
+from backline.engine.tuning.learning_costs import Account, Costs
 from backline.errors import BadType, FallbackRefused, NoKernel, NotDeterministic
 from backline.libraries import overrides
 from backline.libraries.base import Algorithm, Library, PythonPlan
@@ -158,6 +160,23 @@ class Record:
 def plans_timed() -> Any:
     """How cuDNN's plans for a convolution are chosen."""
     return conv_graphs.search(switches.current())
+
+
+def tried_online() -> int:
+    """How many of 200 calls of one Problem run another algorithm than the choice, which is the slower one by a tenth."""
+    asked = problem("matmul", "cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learned_records, "costs", Costs(Account(spent=100.0)))
+        patch.setattr(learned, "table", OrderedDict())
+        learner = learned_records.learned_of(asked, asked, 1, switches.current(), "one.way@1").learner
+        learner.compare({"one.way@1": None, "another.way@1": None})
+        count, key = 0, "one.way@1"
+        for _ in range(200):
+            learner.note(key, 1, 1.0e-3 if key == "one.way@1" else 1.05e-3)
+            key, after = learner.next()
+            key = key if after == 1 else "one.way@1"
+            count += key != "one.way@1"
+    return count
 
 
 def timed(made: list[Trial], asked: Problem) -> Any:
@@ -315,6 +334,7 @@ CASES: dict[str, Case] = {
     "fallback": choosing("error", Trial("trial", PLAIN), given={"prefer": ("mkl",)}),
     "benchmark": choosing(True, Trial("trial", *TWELVE), see=timed),
     "benchmark_limit": choosing(3, Trial("trial", *TWELVE), see=timed, given={"benchmark": True}, also=("benchmark", "deterministic")),
+    "benchmark_overhead": Case(0.0, tried_online),
     "deterministic": choosing(True, Trial("trial", TO_THE_BIT, LOOSE)),
     "warn_only": choosing(True, Trial("trial", LOOSE), given={"deterministic": True}, also=("deterministic",)),
     "determinism_level": choosing("threads", Trial("trial", TO_THE_BIT, RUN), given={"deterministic": True}),

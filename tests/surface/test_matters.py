@@ -221,7 +221,7 @@ GPU = "needs an accelerator: played or recorded ones in test_decides.py and test
 ENGINE = "acts in the engine, whatever the library"
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision"), "needs a processor that multiplies bfloat16"),
-    **dict.fromkeys(("benchmark", "benchmark_limit", "max_error"), ENGINE),
+    **dict.fromkeys(("benchmark", "benchmark_limit", "benchmark_overhead", "max_error"), ENGINE),
     "utils.deterministic.fill_uninitialized_memory": "is about memory; test_decides.py reads it",
     **dict.fromkeys((
         "cuda.preferred_linalg_library", "cuda.preferred_blas_library", "cuda.cublas_workspace_size", "cuda.cublaslt_workspace_size",

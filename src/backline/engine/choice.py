@@ -113,6 +113,11 @@ class Choice:
         return self.chosen.name if self.chosen else None
 
     @property
+    def trial(self) -> bool:
+        """True where it ran in the place of another, to find out how long it takes: with ``benchmark = "online"``."""
+        return self._complete is None and self.basis.startswith("online: trying")
+
+    @property
     def requested_precision(self) -> str:
         """The precision that the switches ask for, where they govern it; else the dtype."""
         return self.requested if self.requested in ("tf32", "bf16") else short(self.problem.dtype)

@@ -25,9 +25,11 @@ from ..problems import Problem, short
 from ..switches.scope_state import process, states
 from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals, verbose_scopes
 from .choice import Candidate, Choice
-from .tuning import coverage, record_store
+from .tuning import coverage, learned, record_store
 
-__all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
+__all__ = ["NOT_LOADED", "able", "algorithms_of", "choose", "eligible", "plan_for", "planner", "prepared"]
+
+NOT_LOADED = "not loaded"  # begins the reason of a library that was not asked
 
 
 def choose(
@@ -92,6 +94,8 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
         return None
     threads = 1 if thread_team.forked() else snapshot["num_threads"]
     if not record_store.empty() and record_store.find(problem, threads) is not None:
+        return None
+    if kind.learns and learned.find(problem, threads, snapshot) is not None:
         return None
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype = None, None, short(problem.dtype)
@@ -205,6 +209,13 @@ def _choose(
     if level == "threads" and threads > 1:
         alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
         order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
+    learns, why = policy.learns(problem, snapshot)
+    learner = learned.find(problem, threads, snapshot) if learns else None
+    if learner is not None:
+        order.sort(key=lambda a: a.key != learner.choice)
+        basis = f"{learner.reason()}; before: {basis}"
+    elif why:
+        basis += f"; {why}"
     if taken is not None:
         order = [taken, *(a for a in order if a is not taken)]
     chosen, kind = order[0], problem_class.of(problem, snapshot)
@@ -215,6 +226,8 @@ def _choose(
         c = Candidate(a.library, a.name, "chosen" if a is chosen else "next", note, detail=a)
         if record is not None:
             c.seconds, c.error = record.seconds(a.key), record.error(a.key)
+        if learner is not None:
+            c.seconds = learner.seconds(a.key) or c.seconds
         if a.pool not in ("", home) and a is not chosen:
             c.reason = "; ".join(filter(None, [c.reason, f"a second thread pool beside {home}" if home else ""]))
         choice.candidates.append(c)
@@ -278,7 +291,7 @@ def able(
         if name in off:
             refused.append(off[name])
         elif name in waiting:
-            refused.append(Candidate(name, "", "next", "not loaded: it would come after what is chosen"))
+            refused.append(Candidate(name, "", "next", f"{NOT_LOADED}: it would come after what is chosen"))
         elif not (library := libraries.get(name)).available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         elif library.concerns(type(problem), problem.op, problem.device):
@@ -378,17 +391,8 @@ def plan_for(problem: Problem) -> Any:
         assert algorithm is not None
         if snapshot["nn.attention.WARN_FOR_UNFUSED_KERNELS"] and "math" in algorithm.traits:
             refusals.warn_unfused(choice)
-        library = libraries.get(algorithm.library)
-
-        def make(library: Any = library, algorithm: Any = algorithm) -> Any:
-            if verbose_scopes.speaks(library, snapshot):
-                return verbose_scopes.prepare(library, problem, algorithm, snapshot, planner)
-            return library.prepare(problem, algorithm, *planner_for(library, planner))
-
         try:
-            # A plan that keeps packed weights is the caller's own: another object's weights may look the same.
-            cache = (fft_plan_caches if problem.family == "fft" else plan_caches).cache(library.name)
-            plan = make() if problem.packed else cache.get((problem, algorithm, snapshot, library), make)
+            plan = prepared(problem, algorithm, snapshot)
         except RuntimeError as error:
             if algorithm.key in failed or isinstance(error, DeviceLost):
                 raise
@@ -397,7 +401,22 @@ def plan_for(problem: Problem) -> Any:
             continue
         plan.choice = choice
         choice.planned = fft_plan_caches.seconds_of(plan)
-        return verbose_scopes.around(plan, library, snapshot)
+        return verbose_scopes.around(plan, libraries.get(algorithm.library), snapshot)
+
+
+def prepared(problem: Problem, algorithm: Algorithm, snapshot: Any) -> Any:
+    """Returns the Plan of an algorithm under the switches that hold here: from its cache, or prepared now."""
+    library = libraries.get(algorithm.library)
+
+    def make() -> Any:
+        if verbose_scopes.speaks(library, snapshot):
+            return verbose_scopes.prepare(library, problem, algorithm, snapshot, planner)
+        return library.prepare(problem, algorithm, *planner_for(library, planner))
+
+    if problem.packed:  # its plan keeps weights and is the caller's own: another object's weights may look the same
+        return make()
+    cache = (fft_plan_caches if problem.family == "fft" else plan_caches).cache(library.name)
+    return cache.get((problem, algorithm, snapshot, library), make)
 
 
 class _EnginePlanner:

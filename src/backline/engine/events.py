@@ -44,6 +44,7 @@ class Event:
         """Time, what it ran on, what was computed."""
         chosen = self.choice.chosen
         how = f"{chosen.library} {chosen.name} x{chosen.threads}" if chosen else ""
+        how += ", a trial" if self.choice.trial else ""
         return f"{self.seconds * 1e6:.1f} us", how, self.choice.problem.key
 
     def __str__(self) -> str:

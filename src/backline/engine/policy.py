@@ -13,7 +13,7 @@ from ..libraries.base import Algorithm
 from ..problems import Problem
 from ..switches.definitions import KERNELS
 
-__all__ = ["benchmarks", "determinism", "device_of", "forbids", "preferred", "priority"]
+__all__ = ["benchmarks", "determinism", "device_of", "forbids", "learns", "preferred", "priority"]
 
 
 class Permit(NamedTuple):
@@ -130,7 +130,26 @@ def benchmarks(problem: Problem, snapshot: Any) -> tuple[bool, int]:
     """Tells if candidates are timed, and how many at most (0: all). What a library times within itself does not count."""
     if _kind(problem) == "mps":  # operands that are made for a measurement are not MLX's, which would be lazy too
         return False, 0
-    return (True, snapshot["benchmark_limit"]) if snapshot["benchmark"] else (False, 0)
+    return (True, snapshot["benchmark_limit"]) if snapshot["benchmark"] is True else (False, 0)
+
+
+def learns(problem: Problem, snapshot: Any) -> tuple[bool, str]:
+    """Tells if real calls are timed to learn from, as `benchmark` = "online" asks; if it asks in vain, why, in words."""
+    if snapshot["benchmark"] != "online":
+        return False, ""
+    kind = _kind(problem)
+    about = [switch for switch, families in DETERMINISTIC.values() if problem.family in families]
+    here = [switch for switch in about if DEVICES[switch.partition(".")[0]] == kind]
+    strict = next((switch for switch in ("deterministic", *here) if snapshot[switch]), "")
+    if strict:
+        return False, f"nothing is learned online while {strict} is on"
+    if kind != "cpu":
+        return False, "nothing is learned online on this device"
+    if problem.packed or problem.converted:
+        return False, "nothing is learned online of packed or converted operands"
+    if problem.parameter("overwrite", False):
+        return False, "nothing is learned online of calls that overwrite their operands"
+    return True, ""
 
 
 def preferred(problem: Problem, snapshot: Any) -> tuple[tuple[str, ...], str]:

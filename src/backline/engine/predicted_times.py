@@ -16,7 +16,7 @@ from ..problems import Place
 from . import ranking_files
 from .tuning import record_store
 
-__all__ = ["order_of", "predicted"]
+__all__ = ["order_of", "predicted", "times_of"]
 
 Points = list[tuple[float, float]]  # log2 of the work, log2 of the microseconds; in order of work
 SHIPPED_ONLY = -1  # in the place of a generation of records
@@ -43,6 +43,12 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     generation = record_store.generation() if own else SHIPPED_ONLY
     # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
     return _ordered(ranking_files.here(), place._replace(work=round(4 * place.work) / 4), generation)
+
+
+def times_of(place: Place) -> Mapping[str, float]:
+    """Returns the seconds that are predicted for each algorithm; on a machine that nobody measured in proportion only."""
+    curves = _curves(ranking_files.here(), *place[:3], record_store.generation())
+    return {key: 2.0 ** predicted(curve, place.work, key.endswith("@n")) * 1e-6 for key, curve in curves.items()}
 
 
 @lru_cache(maxsize=2048)

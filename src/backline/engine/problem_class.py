@@ -40,6 +40,8 @@ class ProblemClass:
         Libraries that may have something, in the order in which they are listed.
     ranked
         Whether the shipped ranking alone decides among what libraries have, where no tuning record does.
+    learns
+        Whether real calls are timed, to learn from.
     """
 
     def __init__(self, family: str, op: str, dtype: np.dtype[Any], device: str, snapshot: Any) -> None:
@@ -70,6 +72,7 @@ class ProblemClass:
             device == "cpu" and family in BY_RANK and level == "off" and not snapshot["emulate"]
             and not policy.preferred(sample, snapshot)[0] and not policy.benchmarks(sample, snapshot)[0]
         )  # fmt: skip
+        self.learns = snapshot["benchmark"] == "online"
         some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
         self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}
         self._told: tuple[Any, Told] | None = None

@@ -5,15 +5,15 @@ What no measurement names comes after, in the order of the libraries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..libraries.base import BORROWED, Algorithm
-from ..problems import Problem
+from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import FINENESS
 
-__all__ = ["LARGE", "compiles", "describe", "fineness", "may_lead", "order_of", "place", "report", "sooner", "sort"]
+__all__ = ["LARGE", "compiles", "describe", "fineness", "may_lead", "order_of", "place", "report", "sooner", "sort", "times_of"]
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
@@ -31,11 +31,20 @@ def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
     """Returns the keys of algorithms by their predicted times, the least first; empty where nothing like it was measured."""
     from . import predicted_times  # not needed before something is chosen
 
-    if problem.device != "cpu":
-        return ()
-    # What a library computes as a whole is ranked as the first of its parts is.
-    place = problem.place()
-    return predicted_times.order_of(place._replace(op=next(iter(composites.get(place.op, ())), place.op)), own)
+    return predicted_times.order_of(_compared(problem), own) if problem.device == "cpu" else ()
+
+
+def times_of(problem: Problem) -> Mapping[str, float]:
+    """Returns the seconds that are predicted for each algorithm; on a machine that nobody measured in proportion only."""
+    from . import predicted_times
+
+    return predicted_times.times_of(_compared(problem)) if problem.device == "cpu" else {}
+
+
+def _compared(problem: Problem) -> Place:
+    """Where the Problem stands: what a library computes as a whole is ranked as the first of its parts is."""
+    at = problem.place()
+    return at._replace(op=next(iter(composites.get(at.op, ())), at.op))
 
 
 def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] = (), own: bool = True) -> list[Algorithm]:

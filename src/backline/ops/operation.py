@@ -6,11 +6,12 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import numpy as np
 
-from .. import _core
+from .. import _core, switches
 from ..engine import fft_plan_caches
 from ..engine.choose import plan_for
 from ..libraries.array_kinds import arrays_in, learn
@@ -88,13 +89,21 @@ def operation(
             return promote.accepted(as_given, parameters, args, kwargs) if promotes else as_given(*args, **kwargs)
 
         def resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            begin = perf_counter()
             made = problem(*args, **kwargs)
             plan = promote.plan_of(made) if made.converted else plan_for(made)
             text = deprecated(*args, **kwargs) if deprecated is not None else ""
             if text:
                 warnings.warn(text, UserWarning, stacklevel=steps_out())
             # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own.
-            return (plan,) if text or is_drawn(made.parameters) else fft_plan_caches.for_memo(plan)
+            if text or is_drawn(made.parameters):
+                return (plan,)
+            kept = fft_plan_caches.for_memo(plan)
+            if switches.current()["benchmark"] == "online":
+                from ..engine.trials import watched
+
+                return watched(kept, made, begin)
+            return kept
 
         def general(*args: Any, **kwargs: Any) -> Any:
             keyed = _keyed(parameters, lists, args, kwargs)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 from .record import SCHEMA, TuningRecord
 
-__all__ = ["MAX_FILE", "connect", "path", "rows", "write"]
+__all__ = ["MAX_FILE", "Merge", "connect", "path", "rows", "write"]
+
+Merge = Callable[[str, TuningRecord], TuningRecord]  # of the text that the file holds and a new record
 
 APPLICATION = 0x424B4C4E  # in the header of the file: it is ours
 MAX_FILE = 256 << 20
@@ -101,8 +104,10 @@ def rows(where: str, machine: str) -> tuple[list[tuple[str, int, str]], int]:
     return found, int(others)
 
 
-def write(where: str, records: list[TuningRecord]) -> int:
+def write(where: str, records: list[TuningRecord], merge: Merge | None = None) -> int:
     """Write records to a file in one transaction, where they are newer than what it holds. Returns how many it took.
+
+    With `merge`, what it returns of the text that the file holds of a Problem and of the new record is written.
 
     Raises
     ------
@@ -118,6 +123,8 @@ def write(where: str, records: list[TuningRecord]) -> int:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
         connection.execute(f"CREATE TABLE IF NOT EXISTS records {COLUMNS}")
+        if merge is not None:
+            records = [_merged(connection, r, merge) for r in records]
         before = connection.total_changes
         connection.executemany(
             "INSERT INTO records VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET created = excluded.created, "
@@ -127,3 +134,9 @@ def write(where: str, records: list[TuningRecord]) -> int:
         written = connection.total_changes - before
         connection.execute("COMMIT")
     return int(written)
+
+def _merged(connection: Any, new: TuningRecord, merge: Merge) -> TuningRecord:
+    held = "SELECT record FROM records WHERE machine = ? AND key = ? AND threads = ?"
+    row = connection.execute(held, (new.machine, new.key, new.threads)).fetchone()
+    return new if row is None else merge(row[0], new)
+

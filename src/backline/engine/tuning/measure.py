@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import repeat
 from statistics import median
@@ -24,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from ... import _core, libraries
-from ..._version import __version__
 from ...errors import DeviceLost
 from ...libraries import array_kinds
 from ...libraries.base import NULL_PLANNER, Algorithm, Planner, planner_for
@@ -33,6 +31,7 @@ from ...problems import Problem
 from .. import accuracy
 from . import coverage, machine_load, record_store, sample_operands
 from .record import TuningRecord
+from .stamp import stamped
 
 __all__ = ["measure_problem", "one_at_a_time"]
 
@@ -401,10 +400,10 @@ class _Run:
         # Where time ran out before three rounds, short runs tell too little.
         enough = [c.algorithm.key for c in timed if c.rounds >= ROUNDS or sum(c.times) >= LONG]
         sound = [] if self.disturbed else [*enough, *self.hopeless]
-        used = {a.library for a in self.algorithms}
-        made = TuningRecord(
-            self.problem.key,
+        made = stamped(
+            self.problem,
             self.threads,
+            (a.library for a in self.algorithms),
             medians=medians,
             minima=minima,
             runs={c.algorithm.key: len(c.times) * c.calls for c in timed},
@@ -413,13 +412,8 @@ class _Run:
             covered=tuple(sorted({*self.rejected, *sound})),
             under=dict(self.under),
             disturbed=self.disturbed,
-            place=str(self.problem.place()) if self.problem.device == "cpu" else "",
             seed=self.seed,
             spent=round(spent, 6),
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            versions={name: libraries.get(name).version() or "" for name in sorted(used)},
-            machine=machine.fingerprint(),
-            backline=__version__,
         )
         return replace(made, winner=record_store.winner(made, self.algorithms))
 

@@ -264,7 +264,9 @@ def keep(record: TuningRecord, *, file: bool = True) -> None:
     keep_all([record], file=file)
 
 
-def keep_all(records: Iterable[TuningRecord], *, file: bool = True, choices: bool = True) -> int:
+def keep_all(
+    records: Iterable[TuningRecord], *, file: bool = True, choices: bool = True, merge: database.Merge | None = None
+) -> int:
     """Use records from the next call on; write them in one transaction. Returns how many the file took.
 
     Of two records of one Problem on one machine the newer stays. What cannot be written holds for this process, and one
@@ -284,7 +286,7 @@ def keep_all(records: Iterable[TuningRecord], *, file: bool = True, choices: boo
         _store.trimmed = {}
         _store.places = None
         _renew()
-    written = _write(records) if file and records else 0
+    written = _write(records, merge) if file and records else 0
     if choices:
         plan_caches.clear()
         _core.memo_clear()
@@ -355,14 +357,14 @@ def _read(where: str, machine: str) -> dict[Key, TuningRecord]:
     return found
 
 
-def _write(records: list[TuningRecord]) -> int:
+def _write(records: list[TuningRecord], merge: database.Merge | None) -> int:
     import sqlite3
 
     where = path()
     if not where or _store.unusable:
         return 0
     try:
-        return database.write(where, records)
+        return database.write(where, records, merge)
     except (sqlite3.Error, ValueError, OSError) as error:
         _refuse(where, str(error), remedy=f"What was measured holds for this process only. {ASIDE}")
         return 0
