@@ -1,0 +1,138 @@
+"""Learning while running, how near the best it comes and what it costs: ``python benchmarks/online.py [--calls 50]``.
+
+Every Problem is called so many times with ``benchmark = "online"``, all Problems in turn. Then all algorithms that could have
+been chosen are measured side by side. The columns: time of a call by the algorithm that came first (`at first`) and by the one
+that was learned (`learned`), each over the best one's; what trials of the Problem cost, of the time of its calls; and whether the
+learner had tried all that it wanted to. The last lines sum up, and compare the time of the run with that of one without learning.
+
+``--class amd-avx512-2c`` has the ranking of another class of processors decide at first: one that is wrong here. ``--small``
+leaves out what takes more than a few milliseconds. Run it where nothing else runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import backline
+from backline import _core, backends, linalg
+from backline.engine import plan_caches, ranking_files
+from backline.engine.choose import planner
+from backline.engine.tuning import learned_records
+from backline.engine.tuning.measure import measure_problem
+from backline.native.processor_class import ProcessorClass
+from backline.nn import functional as F
+from side_by_side import geometric_mean, show, threads_asked
+
+rng = np.random.default_rng(2)
+threads = threads_asked()
+Call = Callable[[], Any]
+
+
+def option(name: str, default: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+CALLS = int(option("--calls", "50"))
+if "--class" in sys.argv:
+    named = ProcessorClass.parse(option("--class", ""))
+    assert named is not None, "a class is named like amd-avx512-2c"
+    ranking_files.here = lambda: named
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def problems() -> dict[str, Call]:
+    """Calls whose shapes no ranking was measured with."""
+    found: dict[str, Call] = {}
+    sizes = [12, 48, 100, 220, 450] + ([] if "--small" in sys.argv else [900, 1700])
+    for n in sizes:
+        for dtype in (np.float32, np.float64):
+            a, b = numbers(n, n, dtype=dtype), numbers(n, n, dtype=dtype)
+            found[f"matmul {a.dtype.name} {n}"] = lambda a=a, b=b: backline.matmul(a, b)
+            spd = a @ a.T + n * np.eye(n, dtype=dtype)
+            if n <= 900:
+                found[f"inv {a.dtype.name} {n}"] = lambda spd=spd: linalg.inv(spd)
+                found[f"cholesky {a.dtype.name} {n}"] = lambda spd=spd: linalg.cholesky(spd)
+                found[f"solve {a.dtype.name} {n}"] = lambda spd=spd, b=b: linalg.solve(spd, b)
+            if n <= 220:
+                found[f"eigh {a.dtype.name} {n}"] = lambda spd=spd: linalg.eigh(spd)
+                found[f"svd {a.dtype.name} {n}"] = lambda a=a: linalg.svd(a)
+    for batch, n in ((300, 10), (60, 70)):
+        stack = numbers(batch, n, n)
+        found[f"matmul float32 {batch}x{n}x{n}"] = lambda stack=stack: backline.matmul(stack, stack)
+    for rows, n in ((1, 700), (50, 5000), (400, 3000)):
+        x = numbers(rows, n).astype(np.complex64)
+        found[f"fft complex64 {rows}x{n}"] = lambda x=x: backline.fft.fft(x)
+    for rows, columns in ((40, 300), (900, 1100)):
+        x = numbers(rows, columns)
+        found[f"softmax float32 {rows}x{columns}"] = lambda x=x: F.softmax(x, -1)
+        found[f"gelu float32 {rows}x{columns}"] = lambda x=x: F.gelu(x)
+    image, weight = numbers(4, 24, 30, 30), numbers(32, 24, 3, 3)
+    found["conv2d 4x24x30x30"] = lambda: F.conv2d(image, weight, padding=1)
+    return found
+
+
+def run(calls: dict[str, Call]) -> float:
+    """Seconds of all calls, in turn."""
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        for call in calls.values():
+            call()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    calls = problems()
+    for call in calls.values():  # libraries are loaded, first calls made
+        call()
+    without = run(calls)
+    with backends.flags(benchmark="online"):
+        within = run(calls)
+        choices = {}
+        for name, call in calls.items():
+            call()
+            choices[name] = backline.explain()
+    by_problem = {one.problem: one for one in learned_records.every()}
+    account = learned_records.costs.account
+    spent, cost = account.spent, account.cost + learned_records.costs.trials
+    _core.memo_clear()
+    plan_caches.clear()
+    rows: list[tuple[str, float, float]] = []
+    print(f"{'':<30}{'best':>10}{'at first':>10}{'learned':>10}{'cost':>8}  done  algorithm")
+    for name, choice in choices.items():
+        one = by_problem.get(choice.problem)
+        if one is None or len(one.algorithms) < 2:
+            done = "no" if one is not None and not one.learner.listed else "yes"
+            print(f"{name:<30}{'':>38}  {done:<4}  {choice.library} {choice.algorithm}")
+            continue
+        learner = one.learner
+        times = measure_problem(choice.problem, list(one.algorithms.values()), choice.threads, planner=planner).medians
+        if learner.choice not in times or learner.first not in times:
+            print(f"{name:<30} not measured")
+            continue
+        best = min(times.values())
+        rows.append((name, times[learner.first] / best, times[learner.choice] / best))
+        paid = learner.account.cost / learner.account.spent
+        done = "yes" if not learner.trial and not learner.waiting() else "no"
+        print(
+            f"{name:<30}{show(best):>10}{rows[-1][1]:>10.2f}{rows[-1][2]:>10.2f}{100 * paid:>7.1f}%  {done:<4}  "
+            f"{choice.library} {choice.algorithm} x{choice.chosen.threads if choice.chosen else 0}",
+            flush=True,
+        )
+    for label, column in (("at first", 1), ("learned", 2)):
+        ratios = [float(row[column]) for row in rows]
+        over = ", ".join(f"{sum(r > most for r in ratios)} over {most}" for most in (1.05, 1.1, 1.3))
+        print(f"{label:<9} {geometric_mean(ratios):.3f} of the best in the geometric mean; of {len(rows)} Problems {over}")
+    print(f"cost of learning: {show(cost)} of {show(spent)}, {100 * cost / spent:.2f} %")
+    print(f"{CALLS} calls of {len(calls)} Problems: {show(without)} without learning, {show(within)} with it")
+
+
+if __name__ == "__main__":
+    main()
