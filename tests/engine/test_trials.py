@@ -178,6 +178,18 @@ def test_only_what_could_be_chosen_is_tried(several: Make) -> None:
     assert set(library.ran) == {"slow", "fast"}
 
 
+def test_what_uses_all_processors_is_not_tried_beside_other_programs(several: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = several({"all": {"threads": 2, "scaled": True}}, slow=3e-3, all=1e-3, fast=2e-3)
+    monkeypatch.setattr("backline.engine.ranking.times_of", lambda *_: {f"several.{n}": 1.0 for n in ("slow@1", "all@n", "fast@1")})
+    with monkeypatch.context() as patch, online():
+        patch.setattr(machine_load.Quietness, "disturbed", property(lambda self: "other programs took 1.9 of 2 processors"))
+        calls(60)
+    assert set(library.ran) == {"slow", "fast"} and library.ran[-1] == "fast"
+    with online():
+        calls(500)
+    assert library.ran[-1] == "all"
+
+
 def test_a_preference_is_kept(several: Make) -> None:
     several(fast=1e-12)
     with backends.flags(benchmark="online", prefer=("numpy",)):

@@ -118,6 +118,9 @@ class Trials:
                 if not learner.trial:
                     self.trial = "", None
                 break
+            if self.trial[0] != key and self._crowded(self.known.algorithms[key]):
+                learner.puts_off(key)
+                continue
             try:
                 if self.trial[0] != key:
                     self.trial = key, self._prepared(key, learner.reason(key))
@@ -126,6 +129,12 @@ class Trials:
             except (BacklineError, RuntimeError, MemoryError):
                 learner.fails(key)
         sampled.time_after(after)
+
+    def _crowded(self, algorithm: Algorithm) -> bool:
+        """Tells whether other programs have had the processors lately: what uses several may take many times as long then."""
+        if algorithm.threads == 1 or self.known.before is None:
+            return False
+        return bool(machine_load.between(self.known.before, machine_load.read(), algorithm.threads).disturbed)
 
     def _prepared(self, key: str, reason: str) -> Any:
         """Returns the Plan of a candidate, prepared as any choice is; the time for it is a cost of learning."""

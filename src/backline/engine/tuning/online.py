@@ -62,7 +62,7 @@ class Tried:
     runs, attempts
         Timed calls, and those of the trial that is under way.
     verdict
-        "" while it may be tried; "lost" to the choice, "unclear" where every run was disturbed, "failed" if it cannot run.
+        "" while it may be tried; "lost" to the choice, "unclear" where the machine was too busy, "failed" if it cannot run.
     """
 
     expected: float | None = None
@@ -240,6 +240,12 @@ class Learner:
     def fails(self, key: str) -> None:
         """Notes that a candidate cannot run: it is not tried again."""
         self.tried.setdefault(key, Tried()).verdict = "failed"
+        if self.trial == key:
+            self.trial = ""
+
+    def puts_off(self, key: str) -> None:
+        """Leaves a candidate for later, when others are tried again."""
+        self.tried[key].verdict = "unclear"
         if self.trial == key:
             self.trial = ""
 
