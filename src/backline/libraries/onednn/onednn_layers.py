@@ -35,7 +35,7 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
 }  # fmt: skip
 LOOKED_BEFORE = ("relu", "max_pool")
 LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
-BF16_UNSAFE = ("relu", "max_pool", "softmax", "avg_pool")
+BF16_UNSAFE = ("relu", "softmax", "avg_pool")
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
@@ -220,7 +220,7 @@ class _Layer:
         result = w.result(p.result, p.dtype, self.result_strides)
         target = Place(self.target, result)
         if p.op in LOOKED_BEFORE:
-            w.look(source.pointer, prod(self.input.shape))
+            w.look(source.pointer, prod(self.input.shape), p.dtype)
         inside = self.kernel.desc(abi.Query.DST)
         assert inside is not None
         moved = inside != self.target
