@@ -42,7 +42,7 @@ MOST_TERMS = (2**31 - 1) // 255**2  # of one sum, so that int32 holds it whateve
 # Integers are done several times as fast as real numbers.
 INT8_THREAD_FLOPS, INT8_SMALL_FLOPS = 4 * THREAD_FLOPS, 2.4e5
 SHARE = 1 << 15  # sums that are worth a thread to bring them to their scale
-VECTOR = 16  # sums that are done at once
+VECTOR, LONG_ROW = 16, 512  # sums that are done at once, and of a row
 # Bytes of sums that stay in a cache until they are brought to their scale: images are done in parts of about so many.
 CACHED = 1 << 19
 ROWS = 64  # for which the order of the weights of a linear layer is asked
@@ -309,8 +309,10 @@ class _Layer:
 
     def _constants(self) -> Pointer:
         p = self.p
-        plain = self.windows is None and not self.real and not self.narrow and self.outs < 64
-        self.repeats = VECTOR // gcd(self.outs, VECTOR) if plain and self.rows > 1 else 1
+        plain = self.windows is None and not self.real and not self.narrow
+        # Rows are brought to their scale as if they were longer ones, which fill vectors and are worth a loop of their own.
+        even, most = VECTOR // gcd(self.outs, VECTOR), min(LONG_ROW // self.outs, self.rows)
+        self.repeats = max(most // even, 1) * even if plain and most > 1 else 1
         limits = np.iinfo(p.dtype)
         zero = p.get("weight_zero")
         fields = (
