@@ -38,7 +38,7 @@ def exp_(x: Any) -> Any:
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    """With intermediate results of any size: by default NumPy has none that is larger than an operand, and takes hours for these."""
+    """With large intermediate results: by default NumPy has none that is larger than an operand, and takes minutes for these."""
     return np.einsum(equation, *operands, optimize=("greedy", 1 << 28))
 
 
