@@ -52,6 +52,7 @@ def test_a_program_computes_what_numpy_does(suite: Any, name: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_computes_what_pytorch_does(suite: Any, name: str) -> None:
     pytest.importorskip("torch")
