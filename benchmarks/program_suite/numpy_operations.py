@@ -38,7 +38,8 @@ def exp_(x: Any) -> Any:
 
 
 def einsum(equation: str, *operands: Any) -> Any:
-    return np.einsum(equation, *operands, optimize=True)
+    """With large intermediate results: by default NumPy has none that is larger than an operand, and takes minutes for these."""
+    return np.einsum(equation, *operands, optimize=("greedy", 1 << 28))
 
 
 def take(x: Any, indices: Any, axis: int) -> Any:

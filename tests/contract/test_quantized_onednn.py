@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import backline
-from backline import _kernels, backends, libraries
+from backline import _core, _kernels, backends, libraries
 from backline import quantized as q
 from backline.backends import quantized as backend
+from backline.engine import plan_caches
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import capability, quantized_engines
 from backline.libraries.onednn import onednn_int8 as driven
@@ -555,3 +556,35 @@ def test_benchmark_measures_it() -> None:
     packed, reference = both(q.linear_prepack, "onednn", weights(rng, (140, 160)))
     with backends.flags(benchmark=True, num_threads=2):
         np.testing.assert_array_equal(q.linear(x, packed, 0.5, 3).int_repr, q.linear(x, reference, 0.5, 3).int_repr)
+
+
+# Images in parts ----------------------------------------------------------------------------------------------------------
+
+
+@exact
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [(6, 8, 9, 10), (5, 4, 8, 8), (1, 3, 7, 9)])
+def test_images_in_parts_have_the_integers_of_all_at_once(
+    shape: tuple[int, ...], last: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums that exceed a cache are made for some images at a time: six in sixes, threes, pairs or one by one, five one by one."""
+    rng = np.random.default_rng(1)
+    x = activations(rng, shape, "uint8", last)
+    weight = q.quantize_weights(rng.standard_normal((16, shape[1], 3, 3), np.float32))
+    bias = rng.standard_normal(16, np.float32)
+    parts, results, plain = [], [], driven._Layer._image_parts
+    monkeypatch.setattr(driven._Layer, "_image_parts", lambda self: (parts.append(plain(self)), parts[-1])[1])
+    for cached in (1, 4 * 16 * 9 * 10, 8 * 16 * 9 * 10, 1 << 40):
+        monkeypatch.setattr(driven, "CACHED", cached)
+        plan_caches.clear()
+        _core.memo_clear()
+        with backline.num_threads(threads):
+            results.append(q.conv2d(x, q.conv2d_prepack(weight, bias, padding=1), 0.2, 9).int_repr)
+        assert backline.explain().library == "onednn"
+    assert parts[0] == shape[0] and parts[-1] == 1
+    with backend.flags(engine="reference"):
+        reference = q.conv2d_prepack(weight, bias, padding=1)
+    wanted = q.conv2d(x, reference, 0.2, 9).int_repr
+    for found in results:
+        np.testing.assert_array_equal(found, wanted)

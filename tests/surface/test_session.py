@@ -10,7 +10,7 @@ from backline import interop, nn
 
 def test_dir_lists_public_names_only() -> None:
     names = dir(backline)
-    assert set(names) == {*backline.__all__, "__version__", "__config__"}
+    assert set(names) == {*backline.__all__, "__version__", "__config__", "numpy"}
     assert not any(name.startswith("_") for name in names if not name.endswith("__"))
     for name in names:
         assert getattr(backline, name) is not None

@@ -61,6 +61,11 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
             yield op, arguments(op, n, dtype, (items,)), keywords
+    if dtype.kind == "f":  # many right-hand sides, which are a product's work
+        square, sides = np.empty((1024, 1024), dtype), np.empty((1024, 512), dtype)
+        yield "linalg.solve_triangular", (square, sides), {"upper": False}
+        yield "linalg.solve", (square, sides), {}
+        yield "cholesky_solve", (sides, square), {}
 
 
 def batch_norms(x: Any) -> Iterator[Call]:
@@ -145,6 +150,8 @@ def transforms(dtype: Any) -> Iterator[Call]:
         yield "fft.fftn", (np.empty(shape, wide),), {"dim": axes}
         yield "fft.rfftn", (np.empty(shape, dtype),), {"dim": axes}
         yield "fft.irfftn", (np.empty((*shape[:-1], shape[-1] // 2 + 1), wide),), {"dim": axes}
+    for shape in ((64,), (4096,), (64, 512), (8192, 80), (512, 512), (20, 4099)):  # by rows; large images and odd lengths too
+        yield "fft.dct", (np.empty(shape, dtype),), {}
 
 
 def halves(dtype: Any) -> Iterator[Call]:

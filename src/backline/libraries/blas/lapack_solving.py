@@ -132,7 +132,7 @@ class Solving(Writer):
         n, upper = self.p.n, self.p.parameter("upper", False)
         factor, order, ld = self.as_it_lies()
         x, k = self.right_sides(n, "F")
-        # Rows taken for columns are the transpose of the factor, which is a factor of the conjugate matrix, in the other triangle.
+        # Rows taken for columns are the factor's transpose: a factor of the conjugate matrix, in the other triangle.
         flip, packed = order == "C", (n * self.size, self.size)
         conjugate = self.complex and flip
         if conjugate:

@@ -42,7 +42,9 @@ MOST_TERMS = (2**31 - 1) // 255**2  # of one sum, so that int32 holds it whateve
 # Integers are done several times as fast as real numbers.
 INT8_THREAD_FLOPS, INT8_SMALL_FLOPS = 4 * THREAD_FLOPS, 2.4e5
 SHARE = 1 << 15  # sums that are worth a thread to bring them to their scale
-VECTOR = 16  # sums that are done at once
+VECTOR, LONG_ROW = 16, 512  # sums that are done at once, and of a row
+# Bytes of sums that stay in a cache until they are brought to their scale: images are done in parts of about so many.
+CACHED = 1 << 19
 ROWS = 64  # for which the order of the weights of a linear layer is asked
 
 U8, S8, S32, F32 = (np.dtype(t) for t in (np.uint8, np.int8, np.int32, np.float32))
@@ -134,9 +136,13 @@ def _padded(p: QuantizedProblem) -> bool:
     return p.op == "quantized.conv2d" and any(p.parameter("padding"))
 
 
-def _primitive(engine: Engine, p: QuantizedProblem, outs: int, weights: Desc | None = None) -> PrimitiveDesc:
-    """Returns the primitive of the sums for `outs` outputs of each group; without `weights`, the kernel chooses their layout."""
+def _primitive(engine: Engine, p: QuantizedProblem, outs: int, weights: Desc | None = None, parts: int = 1) -> PrimitiveDesc:
+    """Returns the primitive of the sums for `outs` outputs of each group, of all images or of one in `parts` parts of them.
+
+    Without `weights`, the kernel chooses their layout.
+    """
     source, given, result = _shapes(p, outs)
+    source, result = (source[0] // parts, *source[1:]), (result[0] // parts, *result[1:])
     attr = engine.attributes()
     if _padded(p):
         engine.call(
@@ -251,27 +257,49 @@ class _Layer:
         self.real = p.op == "quantized.linear_dynamic"
         self.narrow = p.engine in FLOAT32
         # Where a kernel has no such order for this number of threads, and would be slow, it gets weights in its own.
+        self.parts = self._image_parts()
         self.kernel = self._sums(self.order.desc)
+        if self.parts > 1 and is_reference(self.kernel.implementation):
+            self.parts = 1
+            self.kernel = self._sums(self.order.desc)
         self.own = is_reference(self.kernel.implementation)
         if self.own:
+            self.parts = 1
             self.kernel = self._sums(None)
         # A weight's zero point is multiplied by the sum of what a kernel sees.
         self.windows = _primitive(engine, p, 1) if p.get("weight_zero") is not None else None
 
     def _sums(self, weights: Desc | None) -> PrimitiveDesc:
-        return _primitive(self.engine, self.p, self.outs // self.p.groups, weights)
+        return _primitive(self.engine, self.p, self.outs // self.p.groups, weights, self.parts)
+
+    def _image_parts(self) -> int:
+        """Returns the number of equal parts of the images whose sums fit a cache, one after the other."""
+        if not self.conv or self.p.get("weight_zero") is not None:
+            return 1
+        images = self.p.result[0]
+        least = -(-4 * self.rows * self.outs // CACHED)
+        return next((n for n in range(1, images + 1) if images % n == 0 and n >= least), images)
 
     def plan(self) -> Any:
         p = self.p
         self.w = Writer(self.engine, p, self.threads)
         layer = self._constants()
         numbers = self._numbers(layer)
-        source = self._source()
-        sums = self._run(self.kernel, source, self._weights())
-        windows = self._run(self.windows, source, self._ones()) if self.windows is not None else None
-        self.w.b.each()
+        source, weights = self._source(), self._weights()
         finish = _kernels.addresses["requantize_real" if self.real else "requantize_finish"]
-        result = self._finish(finish, layer, numbers, sums, windows)
+        result, inner = self._result()
+        images, sums, rows = source.desc.nbytes, self._work(self.kernel), self.rows // self.parts
+        for n in range(self.parts):
+            self._run(self.kernel, Place(source.desc, shift(source.pointer, n * images)), weights, sums)
+            windows = None
+            if self.windows is not None:
+                ones, windows = self._ones(), self._work(self.windows)
+                self._run(self.windows, source, ones, windows)
+            self.w.b.each()
+            target = shift(inner, n * rows * self.outs * (4 if self.real else 1))
+            self._finish(finish, layer, numbers, sums, windows, target, rows)
+        if inner != result:
+            self._turn(inner, result)
         return self.w.plan(result, release_gil=p.flops >= INT8_SMALL_FLOPS)
 
     # operands
@@ -281,8 +309,10 @@ class _Layer:
 
     def _constants(self) -> Pointer:
         p = self.p
-        plain = self.windows is None and not self.real and not self.narrow and self.outs < 64
-        self.repeats = VECTOR // gcd(self.outs, VECTOR) if plain and self.rows > 1 else 1
+        plain = self.windows is None and not self.real and not self.narrow
+        # Rows are brought to their scale as if they were longer ones, which fill vectors and are worth a loop of their own.
+        even, most = VECTOR // gcd(self.outs, VECTOR), min(LONG_ROW // self.outs, self.rows)
+        self.repeats = max(most // even, 1) * even if plain and most > 1 else 1
         limits = np.iinfo(p.dtype)
         zero = p.get("weight_zero")
         fields = (
@@ -303,13 +333,15 @@ class _Layer:
         return numbers
 
     def _source(self) -> Place:
+        """Returns the input, or its first part."""
         wanted = self.kernel.desc(abi.Query.SRC)
         assert wanted is not None
         pointer = self.w.argument("input")
         if not self.conv or self.p.last:
             return Place(wanted, pointer)
-        shape = self.p.shape("input")
-        return self.w.reorder(Place(self.engine.desc(shape, self.p.dtype, image_strides(shape, False)), pointer), wanted)
+        shape, desc = self.p.shape("input"), self.engine.desc
+        first = Place(desc(shape, self.p.dtype, image_strides(shape, False)), pointer)
+        return Place(wanted, self.w.reorder(first, desc(shape, self.p.dtype, image_strides(shape, True))).pointer)
 
     def _weights(self) -> Place:
         if not self.own:
@@ -332,53 +364,64 @@ class _Layer:
             _run(self.engine, reorder, {abi.Arg.SRC: (plain, ones), abi.Arg.DST: (wanted, ordered)})
         return Place(wanted, self.w.b.constant(ordered.tobytes()))
 
-    def _run(self, kernel: PrimitiveDesc, source: Place, weights: Place) -> Pointer:
-        """Sums as rows of outputs."""
-        wanted = kernel.desc(abi.Query.DST)
+    def _work(self, kernel: PrimitiveDesc) -> dict[int, Place]:
+        """Returns where a kernel puts its sums, as rows of outputs, and its scratchpad."""
+        wanted, scratch = kernel.desc(abi.Query.DST), kernel.desc(abi.Query.SCRATCHPAD)
         assert wanted is not None
-        target = self.w.work(wanted)
-        places: dict[int, Place] = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, abi.Arg.DST: target}
+        places: dict[int, Place] = {abi.Arg.DST: self.w.work(wanted)}
+        if scratch is not None and scratch.nbytes:
+            places[abi.Arg.SCRATCHPAD] = self.w.work(scratch)
+        return places
+
+    def _run(self, kernel: PrimitiveDesc, source: Place, weights: Place, work: dict[int, Place]) -> None:
+        """Compute sums."""
+        places: dict[int, Place] = {abi.Arg.SRC: source, abi.Arg.WEIGHTS: weights, **work}
         if _padded(self.p):
             places[abi.zero_points(abi.Arg.SRC)] = Place(self.engine.desc((1,), S32, (1,)), self.w.argument("input_zero"))
         self.w.run(kernel, places)
-        return target.pointer
 
     # the result
 
-    def _finish(self, address: int, layer: Pointer, numbers: Pointer, sums: Pointer, windows: Pointer | None) -> Pointer:
-        p, b = self.p, self.w.b
-        item = 4 if self.real else 1
-        shape = p.result
-        first = self.conv and not p.last  # channels come first, and the sums have them last
-        dtype = F32 if self.real else p.dtype
-        strides = image_strides(shape, True) if self.conv else dense_strides(shape)
-        inner = b.work(prod(shape), shared=True) if first else self.w.result(shape, dtype, strides)
-        starts = self._parts()
-        counts = [end - start for start, end in zip(starts, [*starts[1:], self.rows], strict=True)]
+    def _result(self) -> tuple[Pointer, Pointer]:
+        """Returns the result and where it is computed: elsewhere if its channels come first, since the sums have them last."""
+        p = self.p
+        self.dtype = F32 if self.real else p.dtype
+        strides = image_strides(p.result, True) if self.conv else dense_strides(p.result)
+        if not self.conv or p.last:
+            result = self.w.result(p.result, self.dtype, strides)
+            return result, result
+        return self.w.result(p.result, self.dtype, dense_strides(p.result)), self.w.b.work(prod(p.result), shared=True)
+
+    def _turn(self, inner: Pointer, result: Pointer) -> None:
+        """Copy images with channels last to those with channels first."""
+        shape, desc = self.p.result, self.engine.desc
+        source = Place(desc(shape, self.dtype, image_strides(shape, True)), inner)
+        self.w.move(source, Place(desc(shape, self.dtype, dense_strides(shape)), result))
+
+    def _finish(
+        self, address: int, layer: Pointer, numbers: Pointer, sums: dict[int, Place], windows: dict[int, Place] | None,
+        target: Pointer, rows: int,
+    ) -> None:  # fmt: skip
+        """Bring rows of sums to their scale, on all threads."""
+        starts = self._parts(rows)
+        counts = [end - start for start, end in zip(starts, [*starts[1:], rows], strict=True)]
         many = len(starts) > 1
 
         def part(pointer: Pointer, size: int) -> Pointer:
             return (pointer[0], pointer[1], tuple(start * size for start in starts)) if many else pointer
 
-        parted = 0 if windows is None else part(windows, 4 * p.groups)
-        b.call(
-            address,
-            [layer, numbers, part(sums, 4 * self.outs), parted, part(inner, item * self.outs), counts if many else self.rows],
-        )
-        if not first:
-            b.each(len(starts), len(starts))
-            return inner
-        b.each(len(starts), len(starts))
-        plain = dense_strides(shape)
-        result = self.w.result(shape, dtype, plain)
-        self.w.move(Place(self.engine.desc(shape, dtype, strides), inner), Place(self.engine.desc(shape, dtype, plain), result))
-        return result
+        item = 4 if self.real else 1
+        parted = 0 if windows is None else part(windows[abi.Arg.DST].pointer, 4 * self.p.groups)
+        given = part(sums[abi.Arg.DST].pointer, 4 * self.outs)
+        self.w.b.call(
+            address, [layer, numbers, given, parted, part(target, item * self.outs), counts if many else rows],
+        )  # fmt: skip
+        self.w.b.each(len(starts), len(starts))
 
-    def _parts(self) -> list[int]:
+    def _parts(self, rows: int) -> list[int]:
         """Returns the first row of each thread's part, a multiple of `repeats`."""
-        size = self.rows * self.outs
-        parts = min(thread_team.items_threads(self.threads), max(size // SHARE, 1))
-        blocks = -(-self.rows // self.repeats)
+        parts = min(thread_team.items_threads(self.threads), max(rows * self.outs // SHARE, 1))
+        blocks = -(-rows // self.repeats)
         return sorted({blocks * i // parts * self.repeats for i in range(parts)})
 
 

@@ -35,7 +35,7 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
 }  # fmt: skip
 LOOKED_BEFORE = ("relu", "max_pool")
 LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
-HALVES_UNSAFE = ("relu", "max_pool", "softmax", "avg_pool")
+UNSAFE = {BF16: ("relu", "softmax", "avg_pool"), F16: ("relu", "max_pool", "softmax", "avg_pool")}  # in 16 bits
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
 
@@ -81,7 +81,7 @@ def _refusal(engine: Engine, p: NeuralProblem) -> str:
         return f"oneDNN is not asked for {p.op}"
     if p.dtype not in (F32, BF16, F16):
         return f"no {p.op} of {p.dtype.name}"
-    if p.dtype != F32 and p.op in HALVES_UNSAFE:
+    if p.op in UNSAFE.get(p.dtype, ()):
         return f"its {p.op} of {p.dtype.name} is not safe where values are not finite, or overflow"
     if p.dtype == F16 and not engine.f16:
         return "the processor has, or may use, no instructions for float16"
@@ -222,7 +222,7 @@ class _Layer:
         result = w.result(p.result, p.dtype, self.result_strides)
         target = Place(self.target, result)
         if p.op in LOOKED_BEFORE:
-            w.look(source.pointer, prod(self.input.shape))
+            w.look(source.pointer, prod(self.input.shape), p.dtype)
         inside = self.kernel.desc(abi.Query.DST)
         assert inside is not None
         moved = inside != self.target

@@ -160,9 +160,9 @@ class Writer:
     # what is done
 
     def run(self, desc: PrimitiveDesc, places: dict[int, Place]) -> None:
-        """Execute a primitive; its scratchpad is added."""
+        """Execute a primitive; its scratchpad is added, unless it is given."""
         scratch = desc.desc(abi.Query.SCRATCHPAD)
-        if scratch is not None and scratch.nbytes:
+        if scratch is not None and scratch.nbytes and abi.Arg.SCRATCHPAD not in places:
             places = {**places, abi.Arg.SCRATCHPAD: self.work(scratch)}
         primitive = self.engine.primitive(desc)
         self.b.keep.append(primitive)
