@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "backends.openmp.num_threads(0)": (BadValue, "num_threads", "0", "1"),
     "backends.quantized.flags(engine='none')": (BadValue, "quantized.engine", "'none'", "'onednn'", "'reference'"),
     "backends.cuda.matmul.flags(allow_tf23=True)": (TypeError, "allow_tf23", "allow_tf32"),
-    f"backends.flags({', '.join(['None'] * 18)})": (TypeError, "at most 17"),
+    f"backends.flags({', '.join(['None'] * 17)})": (TypeError, "at most 16"),
     "backends.cudnn.flags(True, enabled=True)": (TypeError, "multiple values", "enabled"),
     "backline.set_deterministic_debug_mode(3)": (BadValue, "debug mode", "3", "'warn'"),
     "backline.set_deterministic_debug_mode('x')": (BadValue, "debug mode", "'x'", "'error'"),
