@@ -75,9 +75,9 @@ Written = tuple[tuple[Pointer, ...], int]
 def _fields(b: Builder, p: NeuralProblem, *, channels: int = 1, length: int = 1, segments: int = 1, step: int = 0) -> Pointer:
     """Writes the description of the loop, as normalize.cpp has it."""
     has = [p.get(role) is not None for role in ("weight", "bias")]
-    words = (*has, channels, length, segments, step)
+    words = (*has, channels, length, segments, step, p.dtype.name in HALVES)
     item = compute_dtype(p.dtype).itemsize
-    return b.constant(struct.pack("<2qd6q", item, vector_level(), float(p.parameter("eps")), *words))
+    return b.constant(struct.pack("<2qd7q", item, vector_level(), float(p.parameter("eps")), *words))
 
 
 def _work(b: Builder, p: NeuralProblem, elements: int, out: Pointer) -> Pointer:
