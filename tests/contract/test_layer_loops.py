@@ -85,6 +85,7 @@ def test_layouts(layout: str, dtype: str, rng: np.random.Generator) -> None:
             assert_near(result, wide(wanted), dtype, what, 16, 1.0)
     w, b = draw(rng, (5,), dtype), draw(rng, (5,), dtype)
     variance = np.abs(draw(rng, (5,), dtype)) + dtype_of(dtype).type(0.5)
+    assert_near(F.layer_norm(weight=x[0, 0, 0], input=x, normalized_shape=6), wide(F.layer_norm(x, 6, x[0, 0, 0])), dtype, "keywords", 8, 8.0)
     for parameters in ((None, None), (w, None), (None, b), (w, b), (np.repeat(w, 2)[::2], b)):
         found = dict(by_each(f"{OPS}batch_norm", x, w, variance, *parameters))
         wanted = found[next(what for what in found if "numpy" in what)]

@@ -23,6 +23,11 @@ IMAGES = np.random.default_rng(1).standard_normal((2, 3, 8, 8), np.float32)
 LOOPS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "relu gradient": (G.relu_input, (X, X)),
     "log_softmax": (F.log_softmax, (X, 1)),
+    "softmax of columns": (F.softmax, (X, 0)),
+    "gelu": (F.gelu, (X,)),
+    "silu gradient": (G.silu_input, (X, X)),
+    "layer_norm": (F.layer_norm, (X, 40)),
+    "batch_norm": (F.batch_norm, (IMAGES, X[0, :3], abs(X[1, :3]))),
     "max_pool gradient": (G.max_pool2d_input, (IMAGES, IMAGES[:, :, ::2, ::2], 2)),
     "avg_pool gradient": (G.avg_pool2d_input, (IMAGES.shape, IMAGES[:, :, ::2, ::2], 2)),
 }
@@ -69,11 +74,13 @@ def test_numpy_is_preferred_as_any_library() -> None:
 @pytest.mark.parametrize(
     ("op", "args", "reason"),
     [
-        ("nn.functional.gelu", (X,), "there is no compiled loop for gelu"),
-        ("nn.functional.relu", (X.astype(np.float16),), "its loops are for float32 and float64, not float16"),
+        ("nn.functional.avg_pool2d", (IMAGES, 2), "there is no compiled loop for avg_pool"),
+        ("nn.functional.relu", (np.arange(6),), "its loops are for float32, float64, not int64"),
+        ("nn.functional.gelu", (X[:, ::2],), "there are gaps between elements, or arrays lie in different orders"),
+        ("nn.functional.layer_norm", (X.T, 6), "the axes that are normalised are not the innermost in memory, in order"),
         ("nn.functional.relu", (X[:0],), "an array without elements, or without axes, needs no loop"),
         ("nn.functional.relu", (np.zeros((4,) * 6)[::2, ::2, ::2, ::2, ::2, ::2],), "the layout needs more than 4 axes, or too many items"),
-        ("nn.functional.softmax", (X, 0), "the axis is not the innermost in memory, or there are gaps between elements"),
+        ("nn.functional.softmax", (X[::2], 0), "the axis is not the innermost in memory, or there are gaps between elements"),
     ],
 )  # fmt: skip
 def test_a_call_without_a_loop_is_refused_with_the_reason(op: str, args: tuple[Any, ...], reason: str) -> None:

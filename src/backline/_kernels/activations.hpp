@@ -196,14 +196,20 @@ struct Activated {
             if constexpr (Kind == Activation::tanh) s = s * T(4);
         }
         if constexpr (sizeof(T) == 4) {
-            // Where a slope is 0 in float and would not be in double, an infinite gradient stays infinite.
+            // Where a slope is 0 in float and would not be in double, an infinite gradient stays infinite: what of it is above the
+            // largest number is multiplied with a slope that is not 0 there.
             constexpr T reach = Kind == Activation::gelu ? T(38) : Kind == Activation::gelu_tanh ? T(20) : Kind == Activation::tanh ? T(350) : T(700);
             constexpr bool falls = Kind != Activation::tanh && Kind != Activation::sigmoid;
             constexpr T largest = std::numeric_limits<T>::max(), smallest = std::numeric_limits<T>::min();
-            V tiny, size = x < T(0) ? -x : x, infinite = g < T(0) ? -g : g;
+            V low, high, tiny, zero{}, size = x < T(0) ? -x : x, finite = g;
+            L::fill(low, -largest);
+            L::fill(high, largest);
             L::fill(tiny, falls ? -smallest : smallest);
-            auto lost = (s == T(0)) & (infinite > largest) & (size < reach);
-            s = lost ? tiny : s;
+            finite = finite > high ? high : finite;
+            finite = finite < low ? low : finite;
+            tiny = size < reach ? tiny : zero;
+            g = (g - finite) * (s + tiny) + finite * s;
+            return;
         }
         g = g * s;
     }

@@ -17,6 +17,7 @@ struct Normalize {
     int64_t channels;         // of images
     int64_t length;           // elements of a row
     int64_t segments, step;   // of a channel in training: rows, and elements from one to the next
+    int64_t rounded;          // whether results are rounded to 16 bits: float has the digits that they need
 };
 
 constexpr int64_t kBlock = 2048;  // elements whose sums are taken together: they stay in the first cache
@@ -93,10 +94,20 @@ BACKLINE_INLINE void add_moments(Moments &moments, const T *x, int64_t n) {
 
 // y = (x - mean) * scale + shift, where all but x stay the same.
 template <class T, int Bytes>
-BACKLINE_INLINE void normalize_row(const T *x, T *y, int64_t n, double mean, double scale, double shift) {
+BACKLINE_INLINE void normalize_row(const Normalize &p, const T *x, T *y, int64_t n, double mean, double scale, double shift) {
     using W = Wide<T, Bytes>;
     constexpr int count = W::L::count;
     int64_t i = 0;
+    if (p.rounded) {
+        using L = Lanes<T, Bytes>;
+        const T centre = T(mean), factor = T(scale), more = T(shift);
+        typename L::Vector u;
+        for (; i + L::count <= n; i += L::count) {
+            L::load(u, x + i);
+            u = (u - centre) * factor + more;
+            L::store(u, y + i);
+        }
+    }
     typename W::V v;
     for (; i + count <= n; i += count) {
         W::load(v, x + i);
@@ -120,7 +131,7 @@ struct LayerNorm {
             add_moments<T, Bytes>(moments, x, n);
             const double mean = moments.mean, scale = 1 / std::sqrt(moments.squares / double(n) + p.eps);
             if (!p.scaled && !p.shifted) {
-                normalize_row<T, Bytes>(x, y, n, mean, scale, 0.0);
+                normalize_row<T, Bytes>(p, x, y, n, mean, scale, 0.0);
                 continue;
             }
             int64_t i = 0;
@@ -169,7 +180,7 @@ struct BatchNorm {
             Channel<T> c;
             c.mean = double(reinterpret_cast<const T *>(mean)[i]);
             c.finish(p, double(reinterpret_cast<const T *>(variance)[i]), w, b, i);
-            normalize_row<T, Bytes>(reinterpret_cast<const T *>(from) + row * p.length, reinterpret_cast<T *>(to) + row * p.length, p.length,
+            normalize_row<T, Bytes>(p, reinterpret_cast<const T *>(from) + row * p.length, reinterpret_cast<T *>(to) + row * p.length, p.length,
                                     c.mean, c.scale, c.shift);
         }
     }
@@ -224,7 +235,7 @@ struct BatchNormTrain {
         c.mean = moments.mean;
         c.finish(p, spread, w, b, 0);
         for (int64_t i = 0; i < p.segments; ++i)
-            normalize_row<T, Bytes>(x + i * p.step, y + i * p.step, p.length, c.mean, c.scale, c.shift);
+            normalize_row<T, Bytes>(p, x + i * p.step, y + i * p.step, p.length, c.mean, c.scale, c.shift);
         *reinterpret_cast<T *>(mean) = T(c.mean);
         *reinterpret_cast<T *>(variance) = T(spread);
     }

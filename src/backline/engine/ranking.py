@@ -120,7 +120,8 @@ def _packs(problem: Problem) -> str:
     if problem.family == "quantized":
         return "onednn" if problem.get("form") is not None else ""
     rows = getattr(problem, "m", 0)
-    return "onednn" if problem.packed and rows > 1 and problem.dtype.name == "float32" and problem.flops >= PACKED_FLOPS else ""
+    packs = problem.packed and rows > 1 and problem.dtype.name in ("float32", "bfloat16", "float16")
+    return "onednn" if packs and problem.flops >= PACKED_FLOPS else ""
 
 
 def leader(problem: Any, order: Sequence[str]) -> str:

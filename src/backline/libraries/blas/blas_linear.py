@@ -29,13 +29,11 @@ THREADED = 1 << 14
 
 def fused_linear_algorithms(library: Library, problem: LinearProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     """Lists the ways of a library for the product inside, each followed by the rest."""
-    product = _product(problem) if problem.halves else problem.product
-    inside = (
-        replace(product, operands=tuple(o for o in product.operands if o.role not in ("bias", "out")))
-        if problem.halves
-        else product
-    )
-    for found in linear_algorithms(library, problem, threads, inside, "a compiled loop"):
+    product = problem.product
+    if problem.halves:  # as they are given: the library may have products of them
+        product = _product(problem)
+        product = replace(product, operands=tuple(o for o in product.operands if o.role not in ("bias", "out")))
+    for found in linear_algorithms(library, problem, threads, product, "a compiled loop"):
         if isinstance(found, Algorithm) and problem.halves:  # 16-bit floats have one such name, whatever they are widened by
             found = replace(found, name=found.name.replace("gemm_f32", "gemm"))
         yield found

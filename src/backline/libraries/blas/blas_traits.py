@@ -8,7 +8,7 @@ import numpy as np
 
 from ...native.shared_library import NativeLibrary
 
-__all__ = ["COLUMN", "LETTER", "PLAIN", "ROW", "SMALL_FLOPS", "TRANSPOSED", "BlasTraits"]
+__all__ = ["COLUMN", "LETTER", "PLAIN", "ROW", "TRANSPOSED", "BlasTraits"]
 
 LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 ROW, COLUMN = 101, 102

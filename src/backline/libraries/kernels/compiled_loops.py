@@ -37,8 +37,8 @@ SHARES = 16  # into which a large array is divided, whatever the number of threa
 # Below so many elements, threads and the release of the GIL cost more than they bring.
 RELU_THREADED, THREADED, SMALL_ELEMENTS = 1 << 18, 1 << 15, 1 << 13
 MOST_POINTS = 1 << 30  # of an image: places in it are int32 beside float32
-CACHE_LINE = 64
-MOST_LANES, WORK_BYTES = 64, 256 << 10  # channels of an item where they are neighbours in memory, and what its sums may take
+LINE = 64  # columns that are worth an item of their own
+MOST_LANES, WORK_BYTES = 64, 256 << 10  # channels of an item where they are neighbours in memory, and what it may take of a cache
 
 
 def compiled_algorithms(p: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -152,12 +152,9 @@ def _rows(p: NeuralProblem) -> bool:
 
 
 def _columns(p: NeuralProblem) -> tuple[int, int, int] | None:
-    """Size before the axis, along it and after it in memory, where the axis is not the innermost and there are no gaps.
-
-    Only for logarithms and 16-bit floats: oneDNN has a softmax that needs no copies, but its logarithms may be positive.
-    """
+    """Size before the axis, along it and after it in memory, where the axis is not the innermost and there are no gaps."""
     o, axis = p.operands[0], p.parameter("axis")
-    if (p.op != "log_softmax" and p.dtype.name not in HALVES) or o.shape[axis] < 2:
+    if o.shape[axis] < 2:
         return None
     order, step = memory_order(o), p.dtype.itemsize
     for i in reversed(order):
@@ -169,25 +166,31 @@ def _columns(p: NeuralProblem) -> tuple[int, int, int] | None:
     return (before, o.shape[axis], after) if before * after <= MOST_ITEMS else None
 
 
-def _softmax_columns(b: Builder, p: NeuralProblem, out: Any, threads: int) -> int:
-    """Some columns at a time are brought into rows that stay in cache; returns the number of items of the last group."""
-    sizes, item = _columns(p), p.dtype.itemsize
+def _softmax_columns(b: Builder, p: NeuralProblem, out: Pointer, threads: int) -> int:
+    """Write the loop over columns side by side down; returns the number of items of the last group."""
+    sizes, item, name = _columns(p), p.dtype.itemsize, p.dtype.name
     assert sizes is not None
     before, width, after = sizes
-    wide, name = compute_dtype(p.dtype).itemsize, p.dtype.name
-    there, back = ((name, "float32"), ("float32", name)) if name in HALVES else (item, item)
-    share = min(after, max(WORK_BYTES // (width * wide), CACHE_LINE // item))
-    given, work = b.argument("input"), b.work(share * width * wide)
-    count = before
+    halves, wide = name in HALVES, compute_dtype(p.dtype).itemsize
+    most = max(WORK_BYTES // (width * wide), LINE)
+    share = max(min(even_share(before * after, width, most * width, LINE), after, most), min(LINE, after))
+    given, work = b.argument("input"), b.work(share * width * wide) if halves else out
+    count = 1
     for columns, starts in ((share, range(0, after - share + 1, share)), (after % share, (after - after % share,))):
         if not columns:
             continue
-        b.each(count, threads)  # what the round before has written down
+        b.each(count, threads if count > 1 else 1)  # what the round before has written down
         at = tuple((i * width * after + start) * item for i in range(before) for start in starts)
         source, target = (given[0], given[1], at), (out[0], out[1], at)
-        b.copy((columns, width), source, (item, after * item), work, (width * wide, wide), there)
-        _rows_of_softmax(b, p, columns, width, work, work)
-        b.copy((columns, width), work, (width * wide, wide), target, (item, after * item), back)
+        step = columns if halves else after
+        fields = [wide, vector_level(), p.op == "log_softmax", width, step, step]
+        description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+        if halves:
+            b.copy((width, columns), source, (after * item, item), work, (columns * wide, wide), (name, "float32"))
+        here = (work, work) if halves else (source, target)
+        b.call(_kernels.addresses["softmax_columns"], [description, columns, *here])
+        if halves:
+            b.copy((width, columns), work, (columns * wide, wide), target, (after * item, item), ("float32", name))
         count = len(at)
     return count
 

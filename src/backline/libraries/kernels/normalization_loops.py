@@ -29,7 +29,7 @@ def normalization_refusal(p: NeuralProblem) -> str:
     """Returns the reason why there is no loop for a Problem, or an empty string."""
     if p.dtype.name not in DTYPES:
         return f"its loops are for {', '.join(DTYPES)}, not {p.dtype.name}"
-    x = p.operands[0] if p.operands[0].role == "input" else p.get("input")
+    x = p.get("input")
     assert x is not None
     order, wide = memory_order(x), compute_dtype(p.dtype)
     if not dense(x):
@@ -50,7 +50,7 @@ def normalization_refusal(p: NeuralProblem) -> str:
 
 def _last_axes(p: NeuralProblem, order: tuple[int, ...]) -> bool:
     """Tells whether the axes that layer_norm is over are the innermost in memory, in order."""
-    shape = p.operands[0].shape
+    shape = p.result
     first = len(shape) - p.parameter("axes")
     real = [i for i in order if shape[i] > 1]
     last = [i for i in range(first, len(shape)) if shape[i] > 1]
@@ -75,9 +75,9 @@ Written = tuple[tuple[Pointer, ...], int]
 def _fields(b: Builder, p: NeuralProblem, *, channels: int = 1, length: int = 1, segments: int = 1, step: int = 0) -> Pointer:
     """Writes the description of the loop, as normalize.cpp has it."""
     has = [p.get(role) is not None for role in ("weight", "bias")]
-    words = (*has, channels, length, segments, step)
+    words = (*has, channels, length, segments, step, p.dtype.name in HALVES)
     item = compute_dtype(p.dtype).itemsize
-    return b.constant(struct.pack("<2qd6q", item, vector_level(), float(p.parameter("eps")), *words))
+    return b.constant(struct.pack("<2qd7q", item, vector_level(), float(p.parameter("eps")), *words))
 
 
 def _work(b: Builder, p: NeuralProblem, elements: int, out: Pointer) -> Pointer:

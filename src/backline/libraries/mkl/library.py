@@ -46,7 +46,8 @@ def _product_algorithms(mkl: MKL, problem: MatmulProblem, threads: int) -> Itera
         note = "a kernel compiled for this shape"
         yield Algorithm(library="mkl", name="jit", level="threads", basis="construction", note=note, traits=(ONE_SHAPE,))
     yield from product_algorithms(mkl, problem, threads)
-    yield from mixed_algorithms(mkl.blas, problem, threads)
+    if problem.dtype.itemsize == 2:
+        yield from mixed_algorithms(mkl.blas, problem, threads)
 
 
 def _prepare_product(mkl: MKL, problem: MatmulProblem, algorithm: Algorithm) -> Any:
