@@ -56,18 +56,18 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
         Whether what was measured on this machine counts beside the shipped rankings.
     """
     generation = record_store.generation() if own else SHIPPED_ONLY
-    # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
-    rounded = place._replace(work=round(4 * place.work) / 4, sizes=tuple(round(2 * s) / 2 for s in place.sizes))
+    # To quarters of a doubling in the work, in which times differ by less than a fifth: a program's shapes share the answers.
+    op, dtype, shape_class, work, sizes = place
+    rounded = Place(op, dtype, shape_class, round(4 * work) / 4, tuple(map(round, sizes)))
     return _ordered(ranking_files.here(), rounded, generation)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=4096)
 def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
     points, distances = _near(here, place, generation)
     if points is None:
         return ()
-    order = tuple(points.keys[i] for i in points.predicted(distances).argsort(kind="stable"))
-    return _same(order)
+    return _same(tuple(map(points.keys.__getitem__, points.predicted(distances).argsort(kind="stable").tolist())))
 
 
 @lru_cache(maxsize=1024)
@@ -99,28 +99,32 @@ def _near(here: ProcessorClass, place: Place, generation: int) -> tuple[Points |
 
 
 class Points:
-    """Measurements of one operation and dtype, as arrays."""
+    """Measurements of one operation and dtype, as arrays: every new shape of a program asks, so numbers of steps count."""
 
     def __init__(self, found: list[tuple[Measured, float, Times]], keys: tuple[str, ...], origins: list[Any]) -> None:
         self.keys, self.origins = keys, origins
-        self.work = np.array([m.place.work for m, _, _ in found])
+        self.places = [m.place for m, _, _ in found]
+        self.work = np.array([p.work for p in self.places])
         self.far = np.array([far for _, far, _ in found])
         self.logs = np.array([[logs.get(key, ABSENT) for key in keys] for _, _, logs in found])
-        self.classes = np.array([m.place.shape_class for m, _, _ in found])
-        lengths: dict[int, list[int]] = {}
-        for i, (m, _, _) in enumerate(found):
-            lengths.setdefault(len(m.place.sizes), []).append(i)
-        self.sizes = {n: (np.array(at), np.array([found[i][0].place.sizes for i in at])) for n, at in lengths.items()}
+        self._known: dict[tuple[str, int], tuple[Any, Any, Any, Any]] = {}
+
+    def _scales(self, shape_class: str, count: int) -> tuple[Any, Any, Any, Any]:
+        """Returns, for Problems of a class with so many sizes: what is added, factors of work and of sizes, the sizes scaled."""
+        alike = np.array([float(len(p.sizes) == count > 0) for p in self.places])
+        other = np.array([OTHER_SHAPE * (p.shape_class != shape_class) for p in self.places])
+        factors = (alike * SIZES / math.sqrt(max(count, 1)))[:, None]
+        sizes = np.array([p.sizes if len(p.sizes) == count else (0.0,) * count for p in self.places])
+        return self.far + other + (1 - alike) * SIZES * OTHER_LENGTH, 1 - alike * SIZES, factors, factors * sizes
 
     def distances(self, place: Place) -> Any:
         """Returns how far each measurement is from a Problem."""
-        work = np.abs(self.work - place.work)
-        apart = work + OTHER_LENGTH
-        if len(place.sizes) in self.sizes:
-            at, sizes = self.sizes[len(place.sizes)]
-            apart[at] = np.abs(sizes - place.sizes).sum(axis=1) / math.sqrt(max(len(place.sizes), 1)) if place.sizes else work[at]
-        other = np.where(self.classes == place.shape_class, 0.0, OTHER_SHAPE)
-        return self.far + other + (1 - SIZES) * work + SIZES * apart
+        kind = place.shape_class, len(place.sizes)
+        scales = self._known.get(kind)
+        if scales is None:
+            scales = self._known[kind] = self._scales(*kind)
+        added, of_work, of_sizes, sizes = scales
+        return added + of_work * np.abs(self.work - place.work) + np.abs(sizes - of_sizes * np.array(place.sizes)).sum(axis=1)
 
     def predicted(self, distances: Any) -> Any:
         """Returns log2 of the time of each key over that of the fastest: the mean over all, the nearer counting more."""

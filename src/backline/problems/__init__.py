@@ -229,6 +229,10 @@ class Problem:
 
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
+        return self._place
+
+    @cached_property
+    def _place(self) -> Place:
         return Place(self.op, short(self.dtype), self.shape_class(), log2(max(self.flops, 1.0)), sizes_in(self.key))
 
     @cached_property
