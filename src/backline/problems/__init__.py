@@ -110,7 +110,7 @@ class Place(NamedTuple):
         Examples
         --------
         >>> Place.parse("matmul|f32|square|25.58")
-        Place(op='matmul', dtype='f32', shape_class='square', work=25.58)
+        Place(op='matmul', dtype='f32', shape_class='square', work=25.58, sizes=())
         """
         op, dtype, shape_class, work = text.split("|")
         return cls(op, dtype, shape_class, float(work))
