@@ -28,12 +28,12 @@ __all__ = ["nearest", "order_of"]
 Times = Mapping[str, float]  # key of an algorithm -> log2 of its time over that of the fastest
 SHIPPED_ONLY = -1  # in the place of a generation of records
 
-# Distances are in doublings. These weights had about the least regret on entries of both shipped files that were left out, of
-# those between half and twice each: `benchmarks/ranking_regret.py entries` judges them.
-WIDTH = 1.5  # within which a measurement counts
+# Distances are in doublings. These weights had about the least regret on random shapes and on entries of both shipped files that
+# were left out, of those between half and twice each: `benchmarks/ranking_regret.py` judges them.
+WIDTH = 0.7  # within which a measurement counts
 SIZES = 0.4  # the part that the sizes have in a distance, beside the work
 OTHER_LENGTH = 3.0  # what arrays of other dimensions add
-OTHER_SHAPE = 6.0  # what another class of shapes adds,
+OTHER_SHAPE = 8.0  # what another class of shapes adds,
 OTHER_SOURCE = 2.0  # and a source that is not the nearest one
 NEAR = 3.0  # beyond which measurements of the next class of processors are asked for
 ABSENT = 1.0  # log2 of how much longer than the fastest an algorithm is taken to be where it was not worth measuring
