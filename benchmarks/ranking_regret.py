@@ -7,6 +7,9 @@ it where nothing else runs. Reduced precision takes no part.
 ``python benchmarks/ranking_regret.py`` compares on those times what several rules would choose: the nearest entry of the shipped
 ranking, the predicted times, those with this machine's class left out, those with all but every fourth entry of its file left
 out, and, where the tuning file of the user has a calibration, corrected by it. Nothing is run for it.
+
+``python benchmarks/ranking_regret.py entries`` predicts entries of each shipped ranking from the others': with that class left
+out, and from every fourth entry of it, with the other classes and without them.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ from backline.engine.tuning import record_store
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
-from backline.problems import Problem
+from backline.problems import Place, Problem, sizes_in
 from backline.problems.op_registry import import_operations, operations
 
 SMALLEST, LARGEST = 4, 1500
+FEWEST = 30  # entries of a family that a line is printed for
 ROUNDS = 3  # times that a problem is measured, of which the least times count
 RESULTS = Path(__file__).parent / "results"
 
@@ -115,14 +119,19 @@ def measure(count: int, seed: int) -> None:
 
 
 def nearest_entry(problem: Problem) -> tuple[str, ...]:
-    """The order of the entry that is nearest in size."""
-    place = problem.place()
-    _, entries = ranking_files.entries(ranking_files.here(), *place[:3])
-    return min(entries, key=lambda e: abs(e["size"] - place.work))["order"] if entries else ()
+    """The order of the entry of the same operation, dtype and class of shapes that is nearest in size."""
+    op, dtype, shape_class, work, _ = problem.place()
+    for processors in ranking_files.nearest_classes(ranking_files.here()):
+        found = [m for m in ranking_files.measured(processors, op) if m.place[1:3] == (dtype, shape_class)]
+        if found:
+            return tuple(min(found, key=lambda m: abs(m.place.work - work)).times)
+    return ()
 
 
 def forget() -> None:
-    for cache in (ranking_files._nearest, ranking_files._read, predicted_times._curves, predicted_times._ordered):
+    for cache in (
+        ranking_files._nearest, ranking_files._read, ranking_files.measured, predicted_times._points, predicted_times._ordered,
+    ):  # fmt: skip
         cache.cache_clear()
 
 
@@ -166,10 +175,10 @@ RULES: dict[str, Rule] = {
 }
 
 
-def chosen(problem: Problem, keys, order) -> str:
+def taken(flops: float, keys, order) -> str:
     """The first of the candidates by an order, by the rules that hold beside it."""
     able = [Algorithm(library=k.partition(".")[0], name=k.partition(".")[2][:-2], scaled=k.endswith("@n")) for k in keys]
-    return min(able, key=lambda a: ranking.place(a, order, problem.flops >= ranking.LARGE)).key
+    return min(able, key=lambda a: ranking.place(a, order, flops >= ranking.LARGE)).key
 
 
 def compare() -> None:
@@ -185,7 +194,7 @@ def compare() -> None:
         with context():
             for row, problem in problems:
                 times = row["microseconds"]
-                key = chosen(problem, times, rule(problem))
+                key = taken(problem.flops, times, rule(problem))
                 regret = times[key] / min(times.values())
                 found[name][row["kind"]].append(regret)
                 worst[name].append((round(regret, 2), problem.key, key, min(times, key=times.get)))
@@ -195,13 +204,12 @@ def compare() -> None:
         cells = []
         for name in rules:
             values = found[name][kind] if kind != "all" else [v for k in KINDS for v in found[name][k]]
-            mean = math.exp(sum(map(math.log, values)) / len(values))
-            cells.append(f"{mean:.2f} {max(values):6.2f} {sum(v > 1.1 for v in values) / len(values):4.0%}")
+            cells.append(summary(values))
         print(f"{kind:<22}" + "".join(f"{cell:>21}" for cell in cells))
     for name in rules:
         print(f"worst, {name}:")
-        for regret, key, taken, best in sorted(worst[name])[:-6:-1]:
-            print(f"  {regret:6.2f}  {key}: {taken}, best {best}")
+        for regret, key, ran, best in sorted(worst[name])[:-6:-1]:
+            print(f"  {regret:6.2f}  {key}: {ran}, best {best}")
     kept = {name: content[name] for name in ("machine", "threads", "count", "seed")}
     kept |= {
         "records": known,
@@ -210,7 +218,49 @@ def compare() -> None:
     (RESULTS / f"ranking_regret_{ranking_files.here()}.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
 
+def entries() -> None:
+    """Prints the regret on the entries of each shipped ranking, predicted from the other classes and from a part of its own."""
+    print(f"{'':<34}" + "".join(f"{name:>21}" for name in ("class left out", "a quarter and others", "a quarter alone")))
+    for here in ranking_files._classes():
+        own, others = ranking_files._read(here).entries, [c for c in ranking_files._classes() if c != here]
+        every = {c: ranking_files._read(c).entries for c in others}
+        rest = [e for i, e in enumerate(own) if i % 4]
+        found = [judged(here, every, own), judged(here, {here: own[::4], **every}, rest), judged(here, {here: own[::4]}, rest)]
+        for family in sorted((f for f, v in found[0].items() if len(v) >= FEWEST), key=lambda name: (name == "all", name)):
+            print(f"{f'{here} {family}':<34}" + "".join(f"{summary(by.get(family, [1.0])):>21}" for by in found))
+
+
+def judged(here, known, test) -> dict[str, list[float]]:
+    """The regret on entries of a class where these entries are known, by the part of the operation's name before the dot."""
+
+    def read(processors):
+        return ranking_files.Ranking(processors, {"cpu": ""}, known[processors])
+
+    by = defaultdict(list)
+    forget()
+    with (
+        mock.patch.object(ranking_files, "_read", read), mock.patch.object(ranking_files, "_classes", lambda: tuple(known)),
+        mock.patch.object(ranking_files, "here", lambda: here),
+    ):  # fmt: skip
+        for e in test:
+            times = {k: t for k, t in zip(e["order"], e["microseconds"], strict=True) if ranking.fineness(k) == 2}
+            if len(times) > 1:
+                place = Place(e["op"], e["dtype"], e["class"], e["size"], sizes_in(e["example"]))
+                key = taken(2 ** e["size"], times, predicted_times.order_of(place, own=False))
+                for family in ("all", e["op"].partition(".")[0].partition("_")[0]):
+                    by[family].append(times[key] / min(times.values()))
+    forget()
+    return by
+
+
+def summary(values) -> str:
+    mean = math.exp(sum(map(math.log, values)) / len(values))
+    return f"{mean:.2f} {max(values):6.2f} {sum(v > 1.1 for v in values) / len(values):4.0%}"
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["entries"]:
+        return entries()
     if sys.argv[1:2] == ["measure"]:
         measure(*(int(n) for n in [*sys.argv[2:4], *("12", "1")[len(sys.argv[2:4]) :]]))
     compare()

@@ -1,8 +1,8 @@
 """Calibration: this machine's times of the problems that stand for many others, measured in bounded time.
 
 What was measured is kept as ordinary tuning records, from which the times of other shapes are predicted. A run goes on where the
-last one ended: all parts in turn, of each operation a few sizes first, then those between. Two things make a time implausible: other programs at work
-meanwhile, and what was measured of the same algorithm beside it. Both are measured again.
+last one ended: all parts in turn, of each operation a few sizes first, then those between. Two things make a time implausible:
+other programs at work meanwhile, and what was measured of the same algorithm beside it. Both are measured again.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ asked to be. `emulate` makes it an order, kept by rounding the inputs, where no 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from .. import switches
@@ -85,6 +86,7 @@ def spelled(algorithm: Algorithm, governing: str) -> str:
     return algorithm.precision or ("ieee" if governing else "")
 
 
+@lru_cache(maxsize=4096)
 def fineness(key: str) -> int:
     """Returns how finely an algorithm computes, as far as its name tells; by the scale of `FINENESS`.
 

@@ -29,11 +29,12 @@ __all__ = ["nearest", "order_of", "times_of"]
 Times = Mapping[str, float]  # key of an algorithm -> log2 of its time over that of the fastest
 SHIPPED_ONLY = -1  # in the place of a generation of records
 
-# Distances are in doublings. Their weights had the least regret on measurements that were left out, of both shipped files.
-WIDTH = 1.5  # within which a measurement counts
-SIZES = 0.25  # the part that the sizes have in a distance, beside the work
+# Distances are in doublings. These weights had about the least regret on random shapes and on entries of both shipped files that
+# were left out, of those between half and twice each: `benchmarks/ranking_regret.py` judges them.
+WIDTH = 0.7  # within which a measurement counts
+SIZES = 0.4  # the part that the sizes have in a distance, beside the work
 OTHER_LENGTH = 3.0  # what arrays of other dimensions add
-OTHER_SHAPE = 4.0  # what another class of shapes adds,
+OTHER_SHAPE = 8.0  # what another class of shapes adds,
 OTHER_SOURCE = 2.0  # and a source that is not the nearest one
 NEAR = 3.0  # beyond which measurements of the next class of processors are asked for
 ABSENT = 1.0  # log2 of how much longer than the fastest an algorithm is taken to be where it was not worth measuring
@@ -58,8 +59,8 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     """
     generation = record_store.generation() if own else SHIPPED_ONLY
     # Within a step times differ by less than a fifth, and a program's shapes share the answers.
-    sizes = tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in place.sizes)
-    rounded = place._replace(work=round(WORK_STEPS * place.work) / WORK_STEPS, sizes=sizes)
+    op, dtype, shape_class, work, sizes = place
+    rounded = Place(op, dtype, shape_class, round(WORK_STEPS * work) / WORK_STEPS, tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in sizes))
     return _ordered(ranking_files.here(), rounded, generation)
 
 
@@ -69,13 +70,12 @@ def times_of(place: Place) -> Mapping[str, float]:
     return {} if points is None else dict(zip(points.keys, (2.0 ** points.predicted(distances)).tolist(), strict=True))
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=4096)
 def _ordered(here: ProcessorClass, place: Place, generation: int) -> tuple[str, ...]:
     points, distances = _near(here, place, generation)
     if points is None:
         return ()
-    order = tuple(points.keys[i] for i in points.predicted(distances).argsort(kind="stable"))
-    return _same(order)
+    return _same(tuple(map(points.keys.__getitem__, points.predicted(distances).argsort(kind="stable").tolist())))
 
 
 @lru_cache(maxsize=1024)
@@ -107,28 +107,32 @@ def _near(here: ProcessorClass, place: Place, generation: int) -> tuple[Points |
 
 
 class Points:
-    """Measurements of one operation and dtype, as arrays."""
+    """Measurements of one operation and dtype, as arrays: every new shape of a program asks, so numbers of steps count."""
 
     def __init__(self, found: list[tuple[Measured, float, Times]], keys: tuple[str, ...], origins: list[Any]) -> None:
         self.keys, self.origins = keys, origins
-        self.work = np.array([m.place.work for m, _, _ in found])
+        self.places = [m.place for m, _, _ in found]
+        self.work = np.array([p.work for p in self.places])
         self.far = np.array([far for _, far, _ in found])
         self.logs = np.array([[logs.get(key, ABSENT) for key in keys] for _, _, logs in found])
-        self.classes = np.array([m.place.shape_class for m, _, _ in found])
-        lengths: dict[int, list[int]] = {}
-        for i, (m, _, _) in enumerate(found):
-            lengths.setdefault(len(m.place.sizes), []).append(i)
-        self.sizes = {n: (np.array(at), np.array([found[i][0].place.sizes for i in at])) for n, at in lengths.items()}
+        self._known: dict[tuple[str, int], tuple[Any, Any, Any, Any]] = {}
+
+    def _scales(self, shape_class: str, count: int) -> tuple[Any, Any, Any, Any]:
+        """Returns, for Problems of a class with so many sizes: what is added, factors of work and of sizes, the sizes scaled."""
+        alike = np.array([float(len(p.sizes) == count > 0) for p in self.places])
+        other = np.array([OTHER_SHAPE * (p.shape_class != shape_class) for p in self.places])
+        factors = (alike * SIZES / math.sqrt(max(count, 1)))[:, None]
+        sizes = np.array([p.sizes if len(p.sizes) == count else (0.0,) * count for p in self.places])
+        return self.far + other + (1 - alike) * SIZES * OTHER_LENGTH, 1 - alike * SIZES, factors, factors * sizes
 
     def distances(self, place: Place) -> Any:
         """Returns how far each measurement is from a Problem."""
-        work = np.abs(self.work - place.work)
-        apart = work + OTHER_LENGTH
-        if len(place.sizes) in self.sizes:
-            at, sizes = self.sizes[len(place.sizes)]
-            apart[at] = np.abs(sizes - place.sizes).sum(axis=1) / math.sqrt(max(len(place.sizes), 1)) if place.sizes else work[at]
-        other = np.where(self.classes == place.shape_class, 0.0, OTHER_SHAPE)
-        return self.far + other + (1 - SIZES) * work + SIZES * apart
+        kind = place.shape_class, len(place.sizes)
+        scales = self._known.get(kind)
+        if scales is None:
+            scales = self._known[kind] = self._scales(*kind)
+        added, of_work, of_sizes, sizes = scales
+        return added + of_work * np.abs(self.work - place.work) + np.abs(sizes - of_sizes * np.array(place.sizes)).sum(axis=1)
 
     def predicted(self, distances: Any) -> Any:
         """Returns log2 of the time of each key over that of the fastest: the mean over all, the nearer counting more."""

@@ -21,6 +21,7 @@ from .choice import Candidate
 __all__ = ["ProblemClass", "find", "of"]
 
 MOST = 256  # classes that are kept; beyond, all are found anew
+ORDERS = 1024  # of the libraries, likewise, of each class
 
 # Families in which no switch but a preference says in which order algorithms are tried: not attention and what is made of it.
 BY_RANK = ("conv", "fft", "linalg", "matmul", "neural")
@@ -112,11 +113,12 @@ class ProblemClass:
         """
         known = self._orders.get((id(keys), leader))
         if known is None or known[0] is not keys or known[1] is not ranking.LIBRARIES:
-            if len(self._orders) >= MOST:  # every measurement that is kept makes new orders
+            if len(self._orders) >= ORDERS:  # every measurement that is kept makes new orders
                 self._orders.clear()
             too_coarse = {*self._too_coarse, *(key for key in keys if ranking.fineness(key) < self._floor)}
+            places = ranking.first_places(keys, too_coarse)
             bounds = [
-                ((False, *ranking.may_lead(name, keys, too_coarse, leader), i), name)
+                ((False, *ranking.may_lead(name, places, len(keys), leader), i), name)
                 for i, name in enumerate(self.names) if name not in self._refused
             ]  # fmt: skip
             known = self._orders[id(keys), leader] = keys, ranking.LIBRARIES, tuple(sorted(bounds))

@@ -15,7 +15,8 @@ from ..problems.op_registry import composites
 from .effective_precision import fineness
 
 __all__ = [
-    "LARGE", "describe", "fineness", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner", "sort", "times_of",
+    "LARGE", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner",
+    "sort", "times_of",
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
@@ -81,14 +82,23 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
     return known, 2 if a.library in GENERAL else int(not a.scaled and large), _place(a.library)
 
 
-def may_lead(library: str, order: Sequence[str], left_out: Collection[str], leader: str) -> tuple[int, int, int]:
-    """Returns the least place that an algorithm of a library may have, if none of those `left_out` is a candidate.
+def first_places(order: Sequence[str], left_out: Collection[str]) -> dict[str, int]:
+    """Returns for each library the place of its first algorithm in an order, those `left_out` aside."""
+    places: dict[str, int] = {}
+    for place, key in enumerate(order):
+        if key not in left_out:
+            places.setdefault(key.partition(".")[0], place)
+    return places
 
-    The `leader` is what `leader` returned. What a library has is not known before it is asked: one that the order does not name
-    is taken to have what comes first of all that is not named.
+
+def may_lead(library: str, places: Mapping[str, int], last: int, leader: str) -> tuple[int, int, int]:
+    """Returns the least place that an algorithm of a library may have, from its place of `first_places`.
+
+    What a library has is not known before it is asked: one that is not named there is taken to have what comes first of all
+    that is not named, at the place `last`. The `leader` is what `leader` returned.
     """
-    named = next((i for i, key in enumerate(order) if key.partition(".")[0] == library and key not in left_out), len(order))
-    return -1 if library == leader else named, 2 if library in GENERAL else 0, _place(library)
+    named = -1 if library == leader else places.get(library, last)
+    return named, 2 if library in GENERAL else 0, _place(library)
 
 
 def _place(library: str) -> int:
@@ -101,11 +111,11 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     Algorithms that reduce the precision of their inputs count only where that is permitted: `reduced`.
     """
     order, packs = order_of(problem), _packs(problem)
-    left_out = () if reduced else [key for key in order if fineness(key) < 2]
+    places = first_places(order, () if reduced else [key for key in order if fineness(key) < 2])
     ahead = "" if chosen.name in MADE_FOR_THE_SHAPE else leader(problem, order)
 
     def best(name: str) -> tuple[int, int, int]:
-        return (-1, 0, _place(name)) if name == packs else may_lead(name, order, left_out, ahead)
+        return (-1, 0, _place(name)) if name == packs else may_lead(name, places, len(order), ahead)
 
     first = min(names, key=best)
     taken = place(chosen, order, problem.flops >= LARGE, packs)

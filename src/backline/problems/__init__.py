@@ -110,7 +110,7 @@ class Place(NamedTuple):
         Examples
         --------
         >>> Place.parse("matmul|f32|square|25.58")
-        Place(op='matmul', dtype='f32', shape_class='square', work=25.58)
+        Place(op='matmul', dtype='f32', shape_class='square', work=25.58, sizes=())
         """
         op, dtype, shape_class, work = text.split("|")
         return cls(op, dtype, shape_class, float(work))
@@ -229,6 +229,10 @@ class Problem:
 
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
+        return self._place
+
+    @cached_property
+    def _place(self) -> Place:
         sizes = tuple(log2_of_size(n) for o in self.operands if o.role != "out" for n in o.shape)
         return Place(self.op, short(self.dtype), self.shape_class(), log2_of_work(self.flops), sizes)
 
