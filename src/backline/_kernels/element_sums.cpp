@@ -41,6 +41,7 @@ struct Eight {
 
 struct Lanes {
     Doubles sums[kGroups] = {};
+    double rest[2] = {0, 0};  // of numbers that fill no vector
 
     template <int Operands, class T>
     BACKLINE_INLINE void take(int group, const T *x, const T *y) {
@@ -62,10 +63,7 @@ struct Lanes {
         for (; i + kLanes <= n; i += kLanes)
             for (int group = 0; group < kGroups; ++group) take<Operands>(group, x + i + group * kWide, y + i + group * kWide);
         for (; i + kWide <= n; i += kWide) take<Operands>(0, x + i, y + i);
-        if (i == n) return;
-        T some[kWide] = {}, others[kWide] = {};
-        for (int64_t j = 0; i + j < n; ++j) some[j] = x[i + j], others[j] = Operands == 2 ? y[i + j] : T(0);
-        take<Operands>(0, some, others);
+        for (; i < n; ++i) rest[i % 2] += Operands == 2 ? double(x[i]) * double(y[i]) : double(x[i]);
     }
 
     template <int Parts>
@@ -75,7 +73,8 @@ struct Lanes {
         std::memcpy(each, &all, sizeof each);
         for (int width = kWide / 2; width >= Parts; width /= 2)
             for (int j = 0; j < width; ++j) each[j] += each[j + width];
-        return {{each[0], Parts == 2 ? each[1] : 0.0}};
+        if constexpr (Parts == 2) return {{each[0] + rest[0], each[1] + rest[1]}};
+        else return {{each[0] + (rest[0] + rest[1]), 0.0}};
     }
 };
 
