@@ -142,7 +142,7 @@ def test_addbmm_may_write_to_its_input(rng: np.random.Generator) -> None:
 def test_trace_without_a_matrix_is_the_recorder() -> None:
     with backline.trace() as events:
         backline.inner(np.eye(3), np.eye(3))
-    assert [e.op for e in events] == ["mm"]
+    assert [e.op for e in events] == ["inner"]
     assert isinstance(backline.trace(np.eye(3)), np.float64)
 
 
@@ -244,7 +244,7 @@ def test_exponentials_without_elements_and_of_extremes() -> None:
     assert backline.matrix_exp is linalg.matrix_exp and backline.orgqr is linalg.householder_product
     with backline.trace() as events:
         linalg.matrix_exp(np.ones((3, 3)) / 7)
-    assert {e.op for e in events} == {"matmul"}
+    assert [e.op for e in events] == ["matrix_exp"]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

@@ -31,32 +31,59 @@ struct Total {
 
 BACKLINE_INLINE Total operator+(const Total &a, const Total &b) { return {{a.sums[0] + b.sums[0], a.sums[1] + b.sums[1]}}; }
 
-template <int Parts>
-BACKLINE_INLINE Total folded(double *sums) {
-    for (int width = kLanes / 2; width >= Parts; width /= 2)
-        for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
-    return {{sums[0], Parts == 2 ? sums[1] : 0.0}};
-}
+constexpr int kWide = 8, kGroups = kLanes / kWide;
+typedef double Doubles __attribute__((vector_size(kWide * sizeof(double))));
 
-// Adds numbers without gaps to sums in lanes.
-template <int Operands, class T>
-BACKLINE_INLINE void add_to_lanes(double *sums, const T *x, const T *y, int64_t n) {
-    constexpr int kFew = 8;
-    auto term = [&](int64_t i) __attribute__((always_inline)) { return Operands == 2 ? double(x[i]) * double(y[i]) : double(x[i]); };
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-        for (int j = 0; j < kLanes; ++j) sums[j] += term(i + j);
-    for (; i + kFew <= n; i += kFew)
-        for (int j = 0; j < kFew; ++j) sums[j] += term(i + j);
-    for (int64_t j = 0; i < n; ++i, ++j) sums[j] += term(i);
-}
+template <class T>
+struct Eight {
+    typedef T Vector __attribute__((vector_size(kWide * sizeof(T))));
+};
+
+struct Lanes {
+    Doubles sums[kGroups] = {};
+    double rest[2] = {0, 0};  // of numbers that fill no vector
+
+    template <int Operands, class T>
+    BACKLINE_INLINE void take(int group, const T *x, const T *y) {
+        typename Eight<T>::Vector one;
+        std::memcpy(&one, x, sizeof one);
+        if constexpr (Operands == 2) {
+            typename Eight<T>::Vector other;
+            std::memcpy(&other, y, sizeof other);
+            sums[group] += __builtin_convertvector(one, Doubles) * __builtin_convertvector(other, Doubles);
+        } else {
+            sums[group] += __builtin_convertvector(one, Doubles);
+        }
+    }
+
+    // Adds numbers without gaps.
+    template <int Operands, class T>
+    BACKLINE_INLINE void add(const T *x, const T *y, int64_t n) {
+        int64_t i = 0;
+        for (; i + kLanes <= n; i += kLanes)
+            for (int group = 0; group < kGroups; ++group) take<Operands>(group, x + i + group * kWide, y + i + group * kWide);
+        for (; i + kWide <= n; i += kWide) take<Operands>(0, x + i, y + i);
+        for (; i < n; ++i) rest[i % 2] += Operands == 2 ? double(x[i]) * double(y[i]) : double(x[i]);
+    }
+
+    template <int Parts>
+    BACKLINE_INLINE Total folded() const {
+        const Doubles all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        double each[kWide];
+        std::memcpy(each, &all, sizeof each);
+        for (int width = kWide / 2; width >= Parts; width /= 2)
+            for (int j = 0; j < width; ++j) each[j] += each[j + width];
+        if constexpr (Parts == 2) return {{each[0] + rest[0], each[1] + rest[1]}};
+        else return {{each[0] + (rest[0] + rest[1]), 0.0}};
+    }
+};
 
 // At most kBlock numbers without gaps.
 template <int Operands, int Parts, class T>
 BACKLINE_INLINE Total block(const T *x, const T *y, int64_t n) {
-    double sums[kLanes] = {};
-    add_to_lanes<Operands>(sums, x, y, n);
-    return folded<Parts>(sums);
+    Lanes lanes;
+    lanes.add<Operands>(x, y, n);
+    return lanes.folded<Parts>();
 }
 
 // Numbers at any distance; of few of them, one after the other.
@@ -123,19 +150,19 @@ BACKLINE_INLINE void each_row(const Sum &p, int64_t item, const char *x, const c
     int64_t index[kAxes], left = item * p.share;
     index[3] = left % blocks, left /= blocks;
     for (int axis = 2; axis >= 0; --axis) index[axis] = left % p.kept[axis].size, left /= p.kept[axis].size;
-    for (int64_t i = item * p.share; i < end; ++i) {
-        Place at = {x, y, out, index[3] * p.width};
-        for (int axis = 0; axis < kAxes; ++axis) {
-            const int64_t n = axis == 3 ? at.first : index[axis];
-            at.x += n * p.kept[axis].x, at.y += n * p.kept[axis].y, at.out += n * p.kept[axis].out;
-        }
-        take(at);
-        if (++index[3] < blocks) continue;
-        index[3] = 0;
-        for (int axis = 2; axis >= 0; --axis) {
-            if (++index[axis] < p.kept[axis].size) break;
-            index[axis] = 0;
-        }
+    const Axis *k = p.kept;
+    int64_t i = item * p.share;
+    while (i < end) {
+        const int64_t x0 = index[0] * k[0].x + index[1] * k[1].x, y0 = index[0] * k[0].y + index[1] * k[1].y;
+        const int64_t out0 = index[0] * k[0].out + index[1] * k[1].out;
+        for (; index[2] < k[2].size && i < end; ++index[2], index[3] = 0)
+            for (; index[3] < blocks && i < end; ++index[3], ++i) {
+                const int64_t first = index[3] * p.width;
+                take(Place{x + x0 + index[2] * k[2].x + first * k[3].x, y + y0 + index[2] * k[2].y + first * k[3].y,
+                           out + out0 + index[2] * k[2].out + first * k[3].out, first});
+            }
+        index[2] = 0;
+        if (++index[1] == k[1].size) index[1] = 0, ++index[0];
     }
 }
 
@@ -166,18 +193,18 @@ BACKLINE_INLINE void results(const Sum &p, int64_t item, const char *x, const ch
     each_row(p, item, x, y, out, [&](const Place &at) __attribute__((always_inline)) {
         Total total = {{0, 0}};
         if (dense && few) {  // one after the other in the same lanes, for about as many as make a block
-            double sums[kLanes] = {};
+            Lanes lanes;
             int64_t taken = 0;
             each_run(p, at.x, at.y, [&](const char *from, const char *other) __attribute__((always_inline)) {
                 if (taken >= kBlock) {
-                    total = total + folded<Parts>(sums);
+                    total = total + lanes.folded<Parts>();
                     taken = 0;
-                    for (double &sum : sums) sum = 0;
+                    lanes = Lanes();
                 }
-                add_to_lanes<Operands>(sums, reinterpret_cast<const T *>(from), reinterpret_cast<const T *>(other), inner.size * Parts);
+                lanes.add<Operands>(reinterpret_cast<const T *>(from), reinterpret_cast<const T *>(other), inner.size * Parts);
                 taken += inner.size * Parts;
             });
-            total = total + folded<Parts>(sums);
+            total = total + lanes.folded<Parts>();
         } else {
             each_run(p, at.x, at.y, [&](const char *from, const char *other) __attribute__((always_inline)) {
                 total = total + run_of<Operands, Parts, T>(from, inner.x, other, inner.y, inner.size);
@@ -277,34 +304,25 @@ BACKLINE_INLINE void crosses(const Sum &p, int64_t item, const char *x, const ch
     });
 }
 
-// Powers 1, x, x^2, ... along the last axis of the result, each the one before times x: of eight elements at a time, eight powers.
+// Powers 1, x, x^2, ... along the last axis of the result: the first eight each the one before times x, and others x^8 times an earlier one.
 template <class E>
 BACKLINE_INLINE void powers(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
-    constexpr int64_t kTogether = 8, size = int64_t(sizeof(E));
     const Axis &last = p.kept[3], &axis = p.reduced[3];
     each_row(p, item, x, y, out, [&](const Place &at) __attribute__((always_inline)) {
         const int64_t n = std::min(p.width, last.size - at.first);
-        for (int64_t first = 0; first < n; first += kTogether) {
-            const int64_t count = std::min(kTogether, n - first);
-            E base[kTogether] = {}, power[kTogether], some[kTogether][kTogether];
-            for (int64_t k = 0; k < count; ++k) std::memcpy(&base[k], at.x + (first + k) * last.x, sizeof(E));
-            for (int64_t k = 0; k < kTogether; ++k) power[k] = E{1};
-            for (int64_t from = 0; from < axis.size; from += kTogether) {
-                const int64_t columns = std::min(kTogether, axis.size - from);
-                for (int64_t j = 0; j < kTogether; ++j) {
-                    for (int64_t k = 0; k < kTogether; ++k) some[j][k] = power[k];
-                    for (int64_t k = 0; k < kTogether; ++k) power[k] = power[k] * base[k];
+        for (int64_t k = 0; k < n; ++k) {
+            char *to = at.out + k * last.out;
+            E base, power[kWide], step = {1};
+            std::memcpy(&base, at.x + k * last.x, sizeof base);
+            for (int j = 0; j < kWide; ++j) power[j] = step, step = step * base;
+            for (int64_t from = 0; from < axis.size; from += kWide, to += kWide * axis.out) {
+                const int64_t columns = std::min(int64_t(kWide), axis.size - from);
+                if (columns == kWide && axis.out == int64_t(sizeof(E))) {
+                    std::memcpy(to, power, sizeof power);
+                } else {
+                    for (int64_t j = 0; j < columns; ++j) std::memcpy(to + j * axis.out, &power[j], sizeof(E));
                 }
-                for (int64_t k = 0; k < count; ++k) {
-                    char *to = at.out + (first + k) * last.out + from * axis.out;
-                    if (columns == kTogether && axis.out == size) {
-                        E line[kTogether];
-                        for (int64_t j = 0; j < kTogether; ++j) line[j] = some[j][k];
-                        std::memcpy(to, line, sizeof line);
-                    } else {
-                        for (int64_t j = 0; j < columns; ++j) std::memcpy(to + j * axis.out, &some[j][k], sizeof(E));
-                    }
-                }
+                for (int j = 0; j < kWide; ++j) power[j] = power[j] * step;
             }
         }
     });

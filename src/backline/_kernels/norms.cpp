@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels.hpp"
+#include "powers.hpp"
 #include "targets.hpp"
 
 namespace backline {
@@ -129,9 +130,15 @@ BACKLINE_INLINE double few(const T *x, int64_t n) {
         for (int64_t i = 0; i < n; ++i) most = std::max(most, bits_of(x[i])), least = std::min(least, bits_of(x[i]));
         return value_of<T>(K == kLargest || std::isnan(value_of<T>(most)) ? most : least);
     } else {
-        double sum = 0;
-        for (int64_t i = 0; i < n; ++i) sum = taken<K>(sum, K == kSquares || K == kTotal ? double(x[i]) : std::fabs(double(x[i])));
-        return sum;
+        double sums[4] = {};
+        auto take = [&](int j, T value) __attribute__((always_inline)) {
+            sums[j] = taken<K>(sums[j], K == kSquares || K == kTotal ? double(value) : std::fabs(double(value)));
+        };
+        int64_t i = 0;
+        for (; i + 4 <= n; i += 4)
+            for (int j = 0; j < 4; ++j) take(j, x[i + j]);
+        for (int j = 0; i < n; ++i, ++j) take(j, x[i]);
+        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
 }
 
@@ -169,6 +176,40 @@ BACKLINE_INLINE void each(const Norm &p, const char *from, Take take) {
         }
 }
 
+// Calls take(sums of powers) for some elements at a time, divided by a scale.
+template <class E, class Take>
+BACKLINE_INLINE void each_power_sum(const Norm &p, const char *from, double order, double scale, Take take) {
+    double some[kPowersAtOnce];
+    int64_t n = 0;
+    auto done = [&] {
+        while (n % 8) some[n++] = 0;
+        PowerSum sums;
+        power_sum(p.level, some, n, order, &sums);
+        take(sums);
+        n = 0;
+    };
+    each<E>(p, from, [&](double size) {
+        some[n++] = size / scale;
+        if (n == kPowersAtOnce) done();
+    });
+    if (n) done();
+}
+
+// The norm by powers of the elements themselves, where none leaves the range and logarithms are small; else NaN.
+template <class E>
+double by_powers(const Norm &p, const char *from) {
+    constexpr double most = 0x1p40, highest = 7;
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    if (!(p.order >= 1 && p.order <= highest)) return nan;
+    double sum = 0;
+    bool fit = true;
+    each_power_sum<E>(p, from, p.order, 1, [&](const PowerSum &some) {
+        sum += some.sum;
+        fit &= !some.odd && some.largest < most && some.least > 1 / most;
+    });
+    return fit ? std::pow(sum, 1 / p.order) : nan;
+}
+
 // The root of a sum of powers of quotients that are at most 1: what vanishes beside the largest counts for nothing.
 template <class E>
 double scaled(const Norm &p, const char *from) {
@@ -180,7 +221,8 @@ double scaled(const Norm &p, const char *from) {
         scale = order > 0 ? std::max(scale, size) : std::min(scale, size);
     });
     if (nan) return std::numeric_limits<double>::quiet_NaN();
-    if (!(scale > 0) || std::isinf(scale)) scale = 1;
+    if (std::isinf(scale)) return scale;
+    if (scale == 0) return 0;  // of a negative order, too: the inverse of infinity
     double sum = 0, lost = 0;  // with what rounding takes away from the sum
     auto add = [&](double term) {
         double next = sum + term;
@@ -199,7 +241,7 @@ double scaled(const Norm &p, const char *from) {
         return scale * (order == 3 ? std::cbrt(sum + lost) : std::sqrt(std::sqrt(sum + lost)));
     }
     if (std::fabs(order) >= 1) {
-        each<E>(p, from, [&](double size) { add(std::pow(size / scale, order)); });
+        each_power_sum<E>(p, from, order, scale, [&](const PowerSum &some) { add(some.sum); });
         return scale * std::pow(sum + lost, 1 / order);
     }
     // A small power brings numbers together that are too far apart for a quotient, and the root is of a high degree: the scale goes
@@ -252,10 +294,14 @@ BACKLINE_INLINE double row(const Norm &p, const char *from) {
 template <Kind K, class T, class E>
 BACKLINE_INLINE void rows(const Norm &p, int64_t item, const char *from, T *to) {
     const int64_t end = std::min((item + 1) * p.share, p.results), inner = p.kept[2].size, middle = p.kept[1].size;
+    int64_t outer = item * p.share / inner, place = item * p.share % inner;
     for (int64_t i = item * p.share; i < end; ++i) {
-        const int64_t outer = i / inner;
-        const char *at = from + i % inner * p.kept[2].stride + outer % middle * p.kept[1].stride + outer / middle * p.kept[0].stride;
-        if constexpr (K == kPowers) to[i] = T(scaled<E>(p, at));
+        const char *at = from + place * p.kept[2].stride + outer % middle * p.kept[1].stride + outer / middle * p.kept[0].stride;
+        if (++place == inner) place = 0, ++outer;
+        if constexpr (K == kPowers) {
+            const double plain = by_powers<E>(p, at);
+            to[i] = T(std::isnan(plain) ? scaled<E>(p, at) : plain);
+        }
         else to[i] = T(row<K, T, E>(p, at));
     }
 }

@@ -57,13 +57,12 @@ def axes_of(where: str, name: str, values: Any, shape: tuple[int, ...], array: s
     return axes
 
 
-def whole_axes(array: Any, values: Any) -> tuple[int, ...] | None:
-    """Returns the different axes that a tuple of ints names, counted from 0; None where it is anything else.
+def whole_axes(rank: int, values: Any) -> tuple[int, ...] | None:
+    """Returns the different axes that a tuple of ints names of so many, counted from 0; None where it is anything else.
 
-    >>> whole_axes(np.ones((2, 3)), (0, -1)), whole_axes(np.ones((2, 3)), (1, -1))
+    >>> whole_axes(2, (0, -1)), whole_axes(2, (1, -1))
     ((0, 1), None)
     """
-    rank = array.ndim
     if type(values) is not tuple or not all(type(value) is int and -rank <= value < rank for value in values):
         return None
     axes = tuple(value % rank for value in values)

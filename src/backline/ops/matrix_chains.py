@@ -183,7 +183,7 @@ def _tensordot_problem(a: Any, b: Any, dims: Any = 2, *, axes: Any = None) -> Pr
     if type(dims) is int and 0 <= dims <= min(a.ndim, b.ndim):
         summed = tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims))
     elif type(dims) is tuple and len(dims) == 2:
-        found = whole_axes(a, dims[0]), whole_axes(b, dims[1])
+        found = whole_axes(a.ndim, dims[0]), whole_axes(b.ndim, dims[1])
         if found[0] is None or found[1] is None or len(found[0]) != len(found[1]):
             return None
         summed = found[0], found[1]

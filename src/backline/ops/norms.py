@@ -90,7 +90,7 @@ def _whole_axes(x: Any, dim: Any) -> tuple[int, ...] | None:
     if not isinstance(x, np.ndarray) or x.dtype.name not in (*HALVES, *FLOATS):
         return None
     dims = tuple(range(x.ndim)) if dim is None or (type(dim) is tuple and not dim) else (dim,) if type(dim) is int else dim
-    return whole_axes(x, dims)
+    return whole_axes(x.ndim, dims)
 
 
 def _norm_problem(op: str, x: Array, ord: Any, axes: tuple[int, ...], keepdim: bool) -> NormProblem:

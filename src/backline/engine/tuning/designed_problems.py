@@ -41,6 +41,7 @@ def products(dtype: Any) -> Iterator[Call]:
         yield "matmul", (np.empty((items, n, n), dtype), np.empty((items, n, n), dtype)), {}
     for items, m, k, n in ((2000, 3, 3, 1), (64, 128, 64, 128), (24, 20, 200, 20)):
         yield "matmul", (np.empty((items, m, k), dtype), np.empty((items, k, n), dtype)), {}
+    yield "matmul", (np.empty((16, 100, 64), dtype), np.empty((16, 90, 64), dtype).swapaxes(1, 2)), {}  # as attention has it
 
 
 def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple[Any, ...]:

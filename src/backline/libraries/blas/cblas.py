@@ -45,7 +45,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
         if threads > 1 and blas.pool and can_be_divided(problem):
             yield Algorithm(
-                library=blas.name, name="dot_split", threads=threads, scaled=True, level="threads", basis="construction",
+                library=blas.name, name="dot_split", threads=threads, scaled=True, basis="construction",
                 pool=blas.pool, note="parts of a fixed size divided among the threads, and their sums added up",
             )  # fmt: skip
         yield Algorithm(library=blas.name, name="dot", level="threads", basis="construction")

@@ -1,4 +1,7 @@
-"""A dot product of long vectors in parts of a fixed size, so that its bits do not depend on the number of threads."""
+"""A dot product of long vectors in parts of a fixed size, divided among the threads.
+
+Its bits do not depend on their number, but they are other ones than those of the whole product, which one thread computes.
+"""
 
 from __future__ import annotations
 

@@ -63,6 +63,9 @@ ROUTINES: dict[str, dict[str, tuple[str, ...]]] = {
 OF_SPECTRA = tuple(f"linalg.{name}" for name in ("matrix_rank", "cond", "matrix_norm", "pinv"))
 ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))
 
+ITERATIVE = (*OF_SPECTRA, *(f"linalg.{name}" for name in ("eigh", "eigvalsh", "eig", "eigvals", "svd", "svdvals", "lstsq")))
+ITERATION = 2e4  # operations that a small matrix takes as long as, beside its own
+
 
 LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
 
@@ -72,6 +75,11 @@ def _routines(problem: LinalgProblem) -> dict[str, tuple[str, ...]]:
     if problem.op == "linalg.cond" and problem.parameter("p") in INVERSE_NORMS:
         return {"getri": ROUTINES["linalg.inv"]["getri"]}
     return ROUTINES[problem.op]
+
+
+def _worth_dividing(problem: LinalgProblem) -> bool:
+    """Tells whether a batch takes so long that its items are divided among threads; iterations of small matrices are slow."""
+    return problem.flops + problem.items * (ITERATION if problem.op in ITERATIVE else 0) >= THREAD_FLOPS
 
 
 class _Writer(Indefinite, Results):
@@ -111,14 +119,13 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
         if missing:
             yield Refusal(blas.name, name, f"the library exports no {missing[0]}")
             continue
-        if threads > 1 and problem.flops >= THREAD_FLOPS:
-            if problem.flops >= shared * problem.items:
-                yield Algorithm(library=blas.name, name=name, threads=threads, scaled=True, basis=blas.run_basis, pool=pool)
-            if problem.items > 1 and blas.pool:
-                yield Algorithm(
-                    library=blas.name, name=f"{name}_items", threads=thread_team.items_threads(threads), scaled=True,
-                    level="threads", basis="construction", pool=blas.pool, note="items of the batch divided among the threads",
-                )  # fmt: skip
+        if threads > 1 and problem.flops >= max(THREAD_FLOPS, shared * problem.items):
+            yield Algorithm(library=blas.name, name=name, threads=threads, scaled=True, basis=blas.run_basis, pool=pool)
+        if threads > 1 and problem.items > 1 and blas.pool and _worth_dividing(problem):
+            yield Algorithm(
+                library=blas.name, name=f"{name}_items", threads=thread_team.items_threads(threads), scaled=True,
+                level="threads", basis="construction", pool=blas.pool, note="items of the batch divided among the threads",
+            )  # fmt: skip
         note = f"LU on one thread up to {shared:.0e} operations: several wait for two pools in turn" if alone else ""
         yield Algorithm(library=blas.name, name=name, level="threads", basis=blas.run_basis, note=note)
 

@@ -71,15 +71,6 @@ class Solving(Writer):
         self.invert(out, pivots)
         return self.with_info([out], None, InvEx)
 
-    def invert(self, a: Pointer, pivots: Pointer) -> None:
-        """Put the inverse in the place of a matrix without gaps; an info that is not 0 is the number of a zero pivot."""
-        n = self.p.n
-        lwork, _ = self.workspace("{t}getri", n, None, n, None, "work", "lwork", None)
-        work = self.b.work(lwork * self.size)
-        self.lapack("{t}getrf", n, n, a, n, pivots, self.info())
-        # getri looks for zeros on the diagonal itself and reports the same index.
-        self.lapack("{t}getri", n, a, n, pivots, work, lwork, self.info())
-
     # solving ----------------------------------------------------------------------------------------------------
 
     def right_sides(self, rows: int, order: str) -> tuple[Pointer, int]:

@@ -165,6 +165,15 @@ class Writer:
     def finite(self, count: int, data: Pointer, value: int = NOT_FINITE) -> None:
         self.b.finite((1, count), (0, self.size), self.dtype, data, self.info(), value)
 
+    def invert(self, a: Pointer, pivots: Pointer) -> None:
+        """Put the inverse in the place of a matrix without gaps; an info that is not 0 is the number of a zero pivot."""
+        n = self.p.n
+        lwork, _ = self.workspace("{t}getri", n, None, n, None, "work", "lwork", None)
+        work = self.b.work(lwork * self.size)
+        self.lapack("{t}getrf", n, n, a, n, pivots, self.info())
+        # getri looks for zeros on the diagonal itself and reports the same index.
+        self.lapack("{t}getri", n, a, n, pivots, work, lwork, self.info())
+
     def own_order(self, role: str = "a") -> str:
         """The order in which copying the matrix is cheapest: its own."""
         o = self.p.get(role)

@@ -30,7 +30,6 @@ PART = 1 << 14  # elements of one result that an item takes
 SHARE = 1 << 12  # elements of an item of several results
 # Below so many elements, threads and the release of the GIL cost more than they bring.
 THREADED, SMALL_ELEMENTS = 1 << 17, 1 << 14
-POWERS = 1 << 10  # elements from which NumPy's powers, in vectors, are faster than the loop's
 COLUMNS, BLOCK = 4, 64  # results side by side that are worth computing at once, and those of an item
 COUNT, SUM, SQUARES, LARGEST, SMALLEST, OTHER, CUBES, FOURTHS, TOTAL = range(9)  # in the order of norms.cpp
 KINDS = {0.0: COUNT, 1.0: SUM, 2.0: SQUARES, math.inf: LARGEST, -math.inf: SMALLEST}
@@ -52,8 +51,6 @@ def norm_algorithms(p: NormProblem, threads: int) -> Iterator[Algorithm | Refusa
         why = "the array has gaps"
     elif any(_axes(*stage) is None for stage in _stages(p)):
         why = f"the array has more than {AXES} axes on one side that lie apart in memory"
-    elif _kind(p) == OTHER and prod(x.shape) >= POWERS and p.parameter("ord") not in (3, 4):
-        why = "powers of many elements are NumPy's, which has them in vectors"
     if why:
         yield Refusal("kernels", COMPILED, why)
         return

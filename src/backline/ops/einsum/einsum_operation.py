@@ -70,7 +70,8 @@ def _einsum(*args: Any, out: Array | None = None, memory_limit: int | str | None
     -----
     With three operands or more, opt_einsum finds the order, as ``backends.opt_einsum`` says; without it, it is from left to
     right. Each step is a matrix product of a BLAS library wherever it can be: transposes become flags, axes next to each other in
-    memory become one, and an operand is copied only where its axes lie too far apart. The order and the plan of every step are
+    memory become one, and an operand is copied only where its axes lie too far apart. Sums and products of elements that need no
+    product of matrices are one loop of the library `kernels`, with sums kept in float64. The order and the plan of every step are
     kept for the next call with such operands; ``explain`` shows them. 16-bit floats accumulate in float32 and round once.
 
     Examples

@@ -106,7 +106,7 @@ class Contraction(StepWriter):
         self.result = self._add(zeros) if self.out is None else self._add(fill, self.out)
 
     def _in_one_loop(self, terms: list[Term]) -> bool:
-        """Takes the sum as one compiled loop over the call's arrays, unless it needs a product of matrices; tells whether it did."""
+        """Takes the sum as one compiled loop over the call's arrays, unless it needs a product of matrices; tells if it did."""
         p = self.problem
         if self.dtype != p.dtype or len(terms) > 2 or not self._elementwise(*terms):
             return False
