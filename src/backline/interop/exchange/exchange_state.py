@@ -7,6 +7,7 @@ steps before the exchange and some after it. The old library stays loaded, so no
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -138,6 +139,7 @@ def _undo(changes: Iterable[tuple[int, int, int]], former: Layer | None) -> None
 def _decisions(new: Layer | None) -> tuple[tuple[Decision, ...], tuple[Choice, tuple[Module, ...]] | None]:
     if new is None:
         return (), None
+    layouts.require_system()
     modules = layouts.require(loaded_objects.modules())
     key = new.choice, modules
     if key not in _decided:
@@ -222,6 +224,15 @@ def _base_changed(snapshot: Any) -> None:
 
 
 on_base.append(_base_changed)
+
+
+def _forked() -> None:
+    global _applying
+    _applying = False  # by a thread that does not exist in the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _module_loaded() -> None:
