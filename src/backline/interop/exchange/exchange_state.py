@@ -230,6 +230,9 @@ on_base.append(_base_changed)
 def _forked() -> None:
     global _applying
     _applying = False  # by a thread that does not exist in the child
+    for target, _ in _in_place.values():
+        if target.openmp:  # its team is a list of threads that do not exist here
+            target.set_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
