@@ -34,11 +34,8 @@ def functions() -> dict[str, Callable[[], Any]]:
 
     a8, a64, a500, a512, a1024 = square(8), square(64), square(500, np.float32), square(512), square(1024, np.float32)
     symmetric, small, tall = a512 + a512.T, rng.standard_normal((200, 200)), rng.standard_normal((4, 1024)).astype(np.float32)
-    wide, x, general = (
-        rng.standard_normal((1024, 4096)).astype(np.float32),
-        rng.standard_normal(1_000_000),
-    )
-    rng.standard_normal((512, 512))
+    wide, x = rng.standard_normal((1024, 4096)).astype(np.float32), rng.standard_normal(1_000_000)
+    general = rng.standard_normal((512, 512))
     return {
         "np.matmul 8x8": lambda: a8 @ a8,
         "np.matmul 64x64": lambda: a64 @ a64,

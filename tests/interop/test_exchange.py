@@ -368,6 +368,17 @@ def test_a_library_that_is_switched_off_is_refused() -> None:
         exchange.use("mkl")
 
 
+def test_a_library_that_is_switched_off_later_can_be_restored() -> None:
+    available("mkl")
+    with exchange.use("mkl"):
+        try:
+            backline.backends.mkl.enabled = False
+            assert exchange.status().library("dgemm") == "mkl"  # the exchange was made, and holds
+        finally:
+            switches.withdraw("mkl.enabled")
+    assert exchange.status().choice == ""
+
+
 def test_wrong_results_are_found_and_all_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     available("openblas")
     before = held()

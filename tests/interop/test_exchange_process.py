@@ -293,3 +293,38 @@ def test_what_the_launcher_refuses(words: tuple[str, ...], status: int, said: st
     (tmp_path / "job.py").write_text(PROGRAM)
     found, out, err = run(*words, folder=tmp_path)
     assert found == status and said in err and not out
+
+
+def test_scikit_learn_runs_on_the_library_through_scipys_capsules() -> None:
+    """KMeans multiplies by a pointer that it took from SciPy's capsules when it was imported, before the exchange."""
+    need("openblas")
+    pytest.importorskip("sklearn")
+    text = """
+        import numpy as np
+        from sklearn.cluster import KMeans
+        from sklearn.datasets import load_digits
+        from sklearn.decomposition import PCA
+        from sklearn.linear_model import Ridge
+        from backline.interop import numpy as exchange
+        x, y = load_digits(return_X_y=True)
+
+        def fitted():
+            pca = PCA(10, svd_solver="full").fit(x)
+            ridge = Ridge().fit(x, y)
+            means = KMeans(10, n_init=1, random_state=0, max_iter=5).fit(x)
+            return pca.explained_variance_, ridge.coef_, means.inertia_
+
+        def calls():
+            row = next(r for r in exchange.status().routines if (r.package, r.routine, r.interface) == ("scipy", "dgemm", "fortran"))
+            return (row.small or 0) + (row.large or 0)
+
+        before = fitted()
+        with exchange.use("openblas"):
+            first = calls()
+            KMeans(10, n_init=1, random_state=0, max_iter=5).fit(x)
+            assert calls() > first
+            under = fitted()
+        assert all(np.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(before, under))
+        print("done")
+    """
+    assert "done" in child(text)

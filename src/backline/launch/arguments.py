@@ -75,11 +75,7 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
     group = parser.add_argument_group("program")
     _flag(group, "-m", "--module", help="the program is a module, as for python -m")
     _flag(group, "--no-python", help="the program is run directly, not by Python")
-
-    group.add_argument(
-        "--blas", default="", metavar="LIBRARY",
-        help="run NumPy's and SciPy's BLAS and LAPACK on mkl, openblas or blis; or by routine: dgesdd=mkl,*=openblas",
-    )  # fmt: skip
+    _value(group, "--blas", str, "", "LIBRARY", "run NumPy and SciPy on mkl, openblas or blis, or dgesdd=mkl,*=openblas")
 
     group = parser.add_argument_group("instances and cores")
     _flag(group, "--multi-instance", help="without any count: the same as --throughput-mode")

@@ -20,8 +20,7 @@ ORIGINAL = "numpy"
 
 _EXCHANGED = ("blas", "level1", "lapack")  # families that can be
 
-# Measured to be slower than what NumPy has: benchmarks/exchange.py. A program that names the routine has it exchanged all the
-# same.
+# Measured to be slower than what NumPy has. A program that names the routine has it exchanged all the same.
 _SLOWER: Mapping[tuple[str, str], str] = {
     ("mkl", "geev"): "MKL was measured to be slower",
     ("mkl", "gees"): "MKL was measured to be slower",
@@ -55,11 +54,9 @@ class Choice:
         """Returns the library chosen for a routine, and whether the routine itself was named."""
         rows = dict(self.rows)
         rest = rows.get(family, rows.get("*", ORIGINAL))
+        # Together or not at all: calls that alternate between two pools of threads take many times as long.
         if family == "level1":
-            return (
-                rest,
-                False,
-            )  # together or not at all: calls that alternate between two pools of threads take many times as long
+            return rest, False
         if routine in rows:
             return rows[routine], True
         for pattern, library in self.rows:

@@ -7,6 +7,7 @@ steps before the exchange and some after it. The old library stays loaded, so no
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -40,7 +41,7 @@ _decided: dict[tuple[Choice, tuple[Module, ...]], tuple[Decision, ...]] = {}
 _compared: set[tuple[Choice, tuple[Module, ...]]] = set()  # whose results agreed with those before
 _originals: dict[int, int] = {}  # what a slot held before the first exchange, by its address
 _ours: dict[int, set[int]] = {}  # all that an exchange ever put into it
-_threads_before: dict[str, int] = {}  # of the libraries that are in NumPy's place, before they were
+_in_place: dict[str, tuple[targets.Target, int]] = {}  # libraries in NumPy's place, and the thread counts they had before
 _applying = False
 
 
@@ -138,6 +139,7 @@ def _undo(changes: Iterable[tuple[int, int, int]], former: Layer | None) -> None
 def _decisions(new: Layer | None) -> tuple[tuple[Decision, ...], tuple[Choice, tuple[Module, ...]] | None]:
     if new is None:
         return (), None
+    layouts.require_system()
     modules = layouts.require(loaded_objects.modules())
     key = new.choice, modules
     if key not in _decided:
@@ -200,11 +202,12 @@ def _write(changes: list[tuple[int, int, int]]) -> None:
 def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
     """Sets the new library's thread count to Backline's, and that of the old copies to one where little is left to them."""
     used = {d.library for d in wanted if d.address}
-    for name in [name for name in _threads_before if name not in used]:
-        targets.load(name).set_threads(_threads_before.pop(name))
-    for name in used - set(_threads_before):
+    for name in [name for name in _in_place if name not in used]:
+        target, former = _in_place.pop(name)
+        target.set_threads(former)
+    for name in used - set(_in_place):
         target = targets.load(name)
-        _threads_before[name] = target.get_threads() if target.get_threads else targets.threads()
+        _in_place[name] = target, target.get_threads() if target.get_threads else targets.threads()
     _follow_threads(targets.threads())
     moved = {d.slot.function for d in wanted if d.address and d.slot.symbol.routine[1:] == "gemm"}
     keep = new is None or new.keep_pools
@@ -212,16 +215,28 @@ def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
 
 
 def _follow_threads(count: int) -> None:
-    for name in _threads_before:
-        targets.load(name).set_threads(count)
+    for target, _ in _in_place.values():
+        target.set_threads(count)
 
 
 def _base_changed(snapshot: Any) -> None:
-    if _threads_before:
+    if _in_place:
         _follow_threads(1 if thread_team.forked() else snapshot["num_threads"])
 
 
 on_base.append(_base_changed)
+
+
+def _forked() -> None:
+    global _applying
+    _applying = False  # by a thread that does not exist in the child
+    for target, _ in _in_place.values():
+        if target.openmp:  # its team is a list of threads that do not exist here
+            target.set_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _module_loaded() -> None:

@@ -11,7 +11,7 @@ from ... import _exchange
 from ...errors import BackendUnavailable
 from .loaded_objects import Module
 
-__all__ = ["require", "unsupported"]
+__all__ = ["require", "require_system", "unsupported"]
 
 _MESSAGE = "NumPy's BLAS cannot be exchanged in this process"
 
@@ -35,19 +35,23 @@ def unsupported(system: str = sys.platform, machine: str = "", libc: str | None 
     return ""
 
 
+def require_system() -> None:
+    """Raise `BackendUnavailable` where there is no exchange on this system."""
+    reason = unsupported() or ("" if _exchange.supported else "backline._exchange was built without it")
+    if reason:
+        raise BackendUnavailable(
+            _MESSAGE, cause=reason, remedy="call Backline's own functions, which run on any library there is"
+        )
+
+
 def require(modules: Iterable[Module]) -> tuple[Module, ...]:
     """Returns the modules whose calls can be exchanged.
 
     Raises
     ------
     BackendUnavailable
-        There is no exchange on this system, or NumPy is built so that its calls cannot be told or redirected.
+        NumPy is built so that its calls cannot be told or redirected.
     """
-    reason = unsupported() or ("" if _exchange.supported else "backline._exchange was built without it")
-    if reason:
-        raise BackendUnavailable(
-            _MESSAGE, cause=reason, remedy="call Backline's own functions, which run on any library there is"
-        )
     modules = tuple(modules)
     numpys = [module for module in modules if module.package == "numpy"]
     if not numpys:

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -45,6 +45,8 @@ class Target:
         Sets its number of threads for the process.
     get_threads : callable or None
         Returns it, where the library tells.
+    openmp : bool
+        Whether its threads are those of an OpenMP runtime that Backline's handlers of forks do not know of.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Target:
     namings: dict[int, Naming]
     set_threads: Callable[[int], object]
     get_threads: Callable[[], int] | None = None
-    facts: dict[str, str] = field(default_factory=dict)
+    openmp: bool = False
 
     def address(self, interface: str, routine: str, width: int) -> int:
         """Address of a routine with integers of so many bytes, 0 if the library has none."""
@@ -137,9 +139,10 @@ def _openblas(library: Any) -> Target:
     control = f"{prefix}openblas_"
     set_threads = _integer_function(native, f"{control}set_num_threads{suffix}")
     get_threads = _integer_function(native, f"{control}get_num_threads{suffix}", result=ctypes.c_int)
+    parallel = _integer_function(native, f"{control}get_parallel{suffix}", result=ctypes.c_int)
     return Target(
         "openblas", "OpenBLAS", library.version() or "", native, {width: Naming(prefix, suffix)}, set_threads, get_threads,
-        {"copy": "mapped from memory"},
+        openmp=parallel is not None and parallel() == 2,
     )  # fmt: skip
 
 
