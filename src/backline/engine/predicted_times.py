@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from ..native.processor_class import ProcessorClass
 from ..problems import Place
+from ..problems.symbolic_sizes import WORK_STEPS
 from . import ranking_files
 from .tuning import record_store
 
@@ -41,8 +42,8 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
         Whether what was measured on this machine counts beside the shipped rankings.
     """
     generation = record_store.generation() if own else SHIPPED_ONLY
-    # Quarters of a doubling: times differ by less than a fifth within one, and a program's shapes share the answers.
-    return _ordered(ranking_files.here(), place._replace(work=round(4 * place.work) / 4), generation)
+    # Within a step times differ by less than a fifth, and a program's shapes share the answers.
+    return _ordered(ranking_files.here(), place._replace(work=round(WORK_STEPS * place.work) / WORK_STEPS), generation)
 
 
 @lru_cache(maxsize=2048)

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "NULL_PLANNER", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal", "failure",
-    "planner_for",
+    "BORROWED", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal",
+    "failure", "planner_for",
 ]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")
 
 #: Trait of an algorithm that sets a thread count of the whole process while it runs.
 BORROWED = "count of the process"
+
+#: Trait of an algorithm that compiles code for one shape: worth its time where calls of the shape are many.
+ONE_SHAPE = "one shape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

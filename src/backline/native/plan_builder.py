@@ -13,17 +13,20 @@ all offsets.
 
 from __future__ import annotations
 
+import re
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _core
 from ..problems import Operand, Problem
+from ..problems.symbolic_sizes import SymbolicSize, is_symbolic
 
-__all__ = ["ELEMENT", "Builder", "Pointer", "same_place", "shift"]
+__all__ = ["ELEMENT", "Builder", "Description", "Pointer", "described", "same_place", "shift"]
 
 Pointer = tuple[int, int, "int | tuple[int, ...]"]
 
@@ -40,6 +43,45 @@ TRIANGLE = {"zero_upper": 0, "zero_lower": 1, "unit_diagonal": 2, "mirror_lower"
 def shift(pointer: Pointer, offset: int) -> Pointer:
     """The pointer moved by some bytes."""
     return pointer[0], pointer[1] + offset, pointer[2]
+
+
+class Description(NamedTuple):
+    """What a PreparedCall is made of, as `Builder` writes it down.
+
+    Attributes
+    ----------
+    arguments, buffers, groups, results, overlaps
+        The arguments of `_core.PreparedCall`; the first buffer holds the constants.
+    options
+        Its keyword arguments.
+    patches
+        Symbolic sizes among the constants: where, in how many bytes, which.
+    """
+
+    arguments: int
+    buffers: list[Any]
+    groups: list[Any]
+    results: list[int]
+    overlaps: list[Any]
+    options: dict[str, Any]
+    patches: list[tuple[int, int, SymbolicSize]]
+
+
+class _Writing(threading.local):
+    described: list[Description] | None = None
+
+
+_writing = _Writing()
+
+
+@contextmanager
+def described() -> Iterator[list[Description]]:
+    """Inside, builders of this thread make no PreparedCall: their descriptions are collected in the list that this gives."""
+    former, _writing.described = _writing.described, list[Description]()
+    try:
+        yield _writing.described
+    finally:
+        _writing.described = former
 
 
 class Builder:
@@ -67,6 +109,7 @@ class Builder:
         self.results: list[int] = []
         self.info_buffer: tuple[int, int, int] | None = None
         self.keep: list[Any] = []
+        self._patches: list[tuple[int, int, SymbolicSize]] = []
 
     # buffers ----------------------------------------------------------------------------------------------------
 
@@ -85,7 +128,8 @@ class Builder:
 
     def work(self, nbytes: int, items: int = 0, *, shared: bool = False) -> Pointer:
         """Workspace; each thread of a group has its own, with `shared` all have one, for what an earlier group wrote."""
-        return self._add(("work", int(nbytes), shared) if shared else ("work", int(nbytes))), 0, items
+        size = nbytes if is_symbolic(nbytes) else int(nbytes)
+        return self._add(("work", size, shared) if shared else ("work", size)), 0, items
 
     def kept(self, nbytes: int) -> Pointer:
         """Memory of the plan's own, for what `first` writes: weights of a packed Problem."""
@@ -99,9 +143,21 @@ class Builder:
         self.constants += data
         return 0, at, 0
 
+    def packed(self, layout: str, *values: Any) -> Pointer:
+        """Numbers by reference, as `struct` packs them."""
+        if not any(is_symbolic(value) for value in values):
+            return self.constant(struct.pack(layout, *values))
+        pointer = self.constant(struct.pack(layout, *(v.value if is_symbolic(v) else v for v in values)))
+        letters = "".join(letter * int(count or 1) for count, letter in re.findall("([0-9]*)([a-z])", layout))
+        for i, value in enumerate(values):
+            if is_symbolic(value):
+                at = pointer[1] + struct.calcsize(f"<{letters[:i]}")
+                self._patches.append((at, struct.calcsize(f"<{letters[i]}"), value))
+        return pointer
+
     def integer(self, value: int) -> Pointer:
         """An integer by reference, of the library's width."""
-        return self.constant(struct.pack("<q" if self.int_size == 8 else "<i", value))
+        return self.packed("<q" if self.int_size == 8 else "<i", value)
 
     def character(self, value: str) -> Pointer:
         """A character by reference."""
@@ -232,12 +288,18 @@ class Builder:
         """The PreparedCall; with `serial` its calls run one after the other."""
         self.each(count, threads)
         self.buffers[0] = ("constant", bytes(self.constants))
-        return _core.PreparedCall(
-            len(self.problem.operands), self.buffers, self.groups, [r[0] for r in results], self.overlaps(same),
-            wrap=wrap, info=self.info_buffer, on_info=on_info, thread_guard=thread_guard, threads=guard_threads,
-            release_gil=release_gil, keep=tuple(self.keep) or None, serial=serial,
-            first=self.first_groups or None,
+        options = {
+            "wrap": wrap, "info": self.info_buffer, "on_info": on_info, "thread_guard": thread_guard, "threads": guard_threads,
+            "release_gil": release_gil, "keep": tuple(self.keep) or None, "serial": serial, "first": self.first_groups or None,
+        }  # fmt: skip
+        written = Description(
+            len(self.problem.operands), self.buffers, self.groups, [r[0] for r in results], self.overlaps(same), options,
+            self._patches,
         )  # fmt: skip
+        if _writing.described is not None:
+            _writing.described.append(written)
+            return None
+        return _core.PreparedCall(*written[:5], **options)
 
 
 def same_place(a: Operand, b: Operand) -> bool:

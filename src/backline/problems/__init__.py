@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
+from .symbolic_sizes import WORK_STEPS, log2_in_steps
 
 __all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short"]
 
@@ -211,7 +211,7 @@ class Problem:
 
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
-        return Place(self.op, short(self.dtype), self.shape_class(), log2(max(self.flops, 1.0)))
+        return Place(self.op, short(self.dtype), self.shape_class(), log2_in_steps(self.flops, WORK_STEPS))
 
     @cached_property
     def summands(self) -> int:

@@ -45,7 +45,8 @@ def product_class(m: int, n: int, k: int, items: int) -> str:
         return "gemv"
     if items > 1:
         return "batch"
-    return "thin" if min(m, n, k) * 8 <= max(m, n, k) else "square"
+    sizes = (m, n, k)  # pairs of them rather than the least and the largest: fewer conditions where they are symbolic
+    return "thin" if any(8 * small <= large for small in sizes for large in sizes) else "square"
 
 
 @dataclass(frozen=True)

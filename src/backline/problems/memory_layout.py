@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-__all__ = ["batch_offsets", "broadcast_batch", "contiguous_strides", "is_contiguous", "matrix_layout"]
+from .symbolic_sizes import is_symbolic
+
+__all__ = ["batch_offsets", "broadcast_batch", "broadcast_strides", "contiguous_strides", "is_contiguous", "matrix_layout"]
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int, order: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -28,7 +30,8 @@ def contiguous_strides(shape: Sequence[int], itemsize: int, order: Sequence[int]
     strides, step = [0] * len(shape), itemsize
     for axis in reversed(range(len(shape)) if order is None else order):
         strides[axis] = step
-        step *= max(int(shape[axis]), 1)
+        size = shape[axis]
+        step *= max(size if is_symbolic(size) else int(size), 1)
     return tuple(strides)
 
 
@@ -87,11 +90,29 @@ def broadcast_batch(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     longest = max((len(s) for s in shapes), default=0)
     result = []
     for axis in range(-longest, 0):
-        sizes = {s[axis] for s in shapes if -axis <= len(s)} - {1}
-        if len(sizes) > 1:
-            return None
-        result.append(sizes.pop() if sizes else 1)
+        size = 1
+        for n in (s[axis] for s in shapes if -axis <= len(s)):
+            if n == 1 or n == size:
+                continue
+            if size != 1:
+                return None
+            size = n
+        result.append(size)
     return tuple(result)
+
+
+def broadcast_strides(shape: Sequence[int], strides: Sequence[int], result: Sequence[int]) -> tuple[int, ...] | None:
+    """Returns the strides with which an array is read as one of another shape, or None where it does not broadcast to that.
+
+    Examples
+    --------
+    >>> broadcast_strides((3, 1), (16, 8), (2, 3, 5)), broadcast_strides((3,), (8,), (2,))
+    ((0, 16, 0), None)
+    """
+    missing = len(result) - len(shape)
+    if missing < 0 or any(n != m and n != 1 for n, m in zip(shape, result[missing:], strict=True)):
+        return None
+    return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
 
 
 def batch_offsets(batch: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> int | tuple[int, ...]:
@@ -106,8 +127,11 @@ def batch_offsets(batch: Sequence[int], shape: Sequence[int], strides: Sequence[
     """
     missing = len(batch) - len(shape)
     steps = [0] * missing + [0 if n == 1 else s for n, s in zip(shape, strides, strict=True)]
+    axes = [(n, step) for n, step in zip(batch, steps, strict=True) if n != 1]
+    if len(axes) < 2:
+        return axes[0][1] if axes and axes[0][0] > 1 else 0
     offsets = [0]
-    for n, step in zip(batch, steps, strict=True):
+    for n, step in axes:
         offsets = [o + i * step for o in offsets for i in range(n)]
     if len(offsets) < 2:
         return 0

@@ -62,7 +62,8 @@ class NeuralProblem(Problem):
 
     @cached_property
     def flops(self) -> float:
-        return float(prod(self.result) * prod(self.parameter("kernel", (8,))))
+        count: float = 1.0 * prod(self.result) * prod(self.parameter("kernel", (8,)))
+        return count
 
     @cached_property
     def empty(self) -> bool:

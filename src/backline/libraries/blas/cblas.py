@@ -129,7 +129,7 @@ def _divided(blas: BlasTraits, p: MatmulProblem, threads: int, half: bool) -> It
     """One product cut into independent ones, each on one thread: no waiting for each other inside the library."""
     if half or any(v.layout == "X" for v in p.views.values()):
         return
-    if threads > 1 and p.flops >= SPLIT_FLOPS and max(p.m, p.n) >= 16 * threads and blas.pool:
+    if threads > 1 and p.flops >= SPLIT_FLOPS and (p.m >= 16 * threads or p.n >= 16 * threads) and blas.pool:
         yield Algorithm(
             library=blas.name, name="gemm_split", threads=threads, scaled=True, basis="construction", pool=blas.pool,
             note="rows or columns divided among the threads, each part a product of its own",
@@ -161,7 +161,7 @@ def _refusal(blas: BlasTraits, p: MatmulProblem) -> str:
     if p.parameter("conj") and not p.m == p.n == 1:
         return "BLAS conjugates without transposing only in a dot product"
     limit = blas.native.max_integer
-    if max(p.m, p.n, p.k, *(v.ld for v in p.views.values())) > limit:
+    if any(size > limit for size in (p.m, p.n, p.k, *(v.ld for v in p.views.values()))):
         return f"sizes past {limit} need 64-bit integers, this library has {8 * blas.native.int_size}-bit ones"
     return ""
 
@@ -173,14 +173,14 @@ def _strided(blas: BlasTraits, p: MatmulProblem) -> bool:
     size = p.dtype.itemsize
 
     def fits(v: View) -> bool:
-        return v.layout != "X" and isinstance(v.items, int) and v.items >= 0 and v.items % size == 0
+        return v.layout != "X" and not isinstance(v.items, tuple) and v.items >= 0 and v.items % size == 0
 
     def apart(v: View) -> bool:
         """Tells whether the results of a batch do not interleave in memory.
 
         MKL computes nothing where they do, and reports no error.
         """
-        return isinstance(v.items, int) and v.items >= v.ld * (v.rows if v.layout == "C" else v.cols) * size
+        return not isinstance(v.items, tuple) and v.items >= v.ld * (v.rows if v.layout == "C" else v.cols) * size
 
     out = views[2]
     return all(v is None or fits(v) for v in views) and (out is None or apart(out))
@@ -370,7 +370,7 @@ class _Product:
         layout = self.out.layout if self.out is not None else "C"
         ldc = self.out.ld if self.out is not None else p.n
         step = self.out.items if self.out is not None else p.m * p.n * self.size
-        assert isinstance(step, int)
+        assert not isinstance(step, tuple)
         pointers = [self.b.argument("a"), self.b.argument("b")]
         c: Pointer = (self.result[0], 0, 0)
         if p.beta != 0:
@@ -379,7 +379,7 @@ class _Product:
         trans = [PLAIN if v.layout == layout else TRANSPOSED for v in views if v]
         alpha, beta = self.scalars(p.alpha, p.beta)
         head = [ROW if layout == "C" else COLUMN, *trans, p.m, p.n, p.k]
-        steps = [v.items // self.size for v in views if v and isinstance(v.items, int)]
+        steps = [v.items // self.size for v in views if v and not isinstance(v.items, tuple)]
         tail = [
             pointers[0], views[0].ld, steps[0], pointers[1], views[1].ld, steps[1],
         ]  # fmt: skip

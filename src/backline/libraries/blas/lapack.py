@@ -78,7 +78,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
         yield Refusal(blas.name, "", "an empty problem needs no LAPACK")
         return
     limit = blas.native.max_integer
-    if max(problem.m, problem.n, problem.k) > limit or (
+    if any(size > limit for size in (problem.m, problem.n, problem.k)) or (
         blas.native.int_size == 4 and problem.m * problem.n > 8 * limit
     ):
         yield Refusal(blas.name, "", f"sizes past {limit} need 64-bit integers, this library has 32-bit ones")
@@ -125,7 +125,7 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     if p.op == "linalg.ldl_factor":
         on_info = partial(zero_blocks, p, wrap)
     elif p.op in SPREADS:
-        on_info = partial(_perhaps_singular, blas, p, wrap)
+        on_info = partial(_perhaps_singular, blas, p.op, p.index("a") or 0, len(p.batch), p.parameter("check", True), wrap)
     elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
@@ -167,23 +167,25 @@ SPREADS = ("linalg.lu_factor", "linalg.inv", "linalg.solve")
 
 
 def _perhaps_singular(
-    blas: BlasTraits, p: LinalgProblem, wrap: Any, plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]
-) -> Any:
-    """Handles nonzero infos of an LU: items that are not finite get NaN and info 0, the others are singular."""
-    index = p.index("a")
-    assert index is not None
-    a = np.broadcast_to(arrays[index], (*p.batch, p.m, p.n)).reshape(-1, p.m, p.n)
+    blas: BlasTraits, op: str, matrix: int, rank: int, check: bool, wrap: Any, plan: Any, infos: list[int],
+    arrays: tuple[Any, ...], results: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Handles nonzero infos of an LU: items that are not finite get NaN and info 0, the others are singular.
+
+    `matrix` is the number of the array with the matrices, `rank` that of the batch.
+    """
+    core, batch = arrays[matrix].shape[-2:], results[0].shape[:rank]
+    a = np.broadcast_to(arrays[matrix], (*batch, *core)).reshape(-1, *core)
     spoilt = ~np.isfinite(a).all(axis=(1, 2)) & (np.array(infos) != 0)
     left = [0 if s else _zero_pivot(blas, x, info) if info else 0 for s, x, info in zip(spoilt, a, infos, strict=True)]
-    check = p.parameter("check", True)
     if check and any(left):
-        return _failed(p.op, None, plan, left, arrays, results)
+        return _failed(op, None, plan, left, arrays, results)
     parts = list(results)
-    wrong = spoilt.reshape(p.batch)
+    wrong = spoilt.reshape(batch)
     parts[0][wrong] = np.nan
     if not check:
         if isinstance(parts[-1], np.ndarray):
-            parts[-1][...] = np.reshape(left, p.batch)
+            parts[-1][...] = np.reshape(left, batch)
         else:
             parts[-1] = np.int32(left[0])
     return wrap(*parts) if wrap else parts[0]

@@ -56,7 +56,7 @@ class Writer:
                 ints.append(self.b.character(a))
                 letters += 1
             else:
-                ints.append(self.b.integer(a) if isinstance(a, int) else a)
+                ints.append(a if isinstance(a, tuple) else self.b.integer(a))
         self.b.call(self.native.lapack(routine_name(pattern, self.dtype)), ints + [1] * letters)
 
     def workspace(self, pattern: str, *arguments: Any) -> tuple[int, int]:

@@ -7,7 +7,6 @@ float64 and round once; softmax is computed in the dtype.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from math import prod
 from typing import Any
@@ -165,7 +164,7 @@ def _softmax_columns(b: Builder, p: NeuralProblem, out: Any, threads: int) -> in
         at = tuple((i * width * after + start) * item for i in range(before) for start in starts)
         source, target = (given[0], given[1], at), (out[0], out[1], at)
         fields = [item, vector_level(), True, columns, width, columns]
-        description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+        description = b.packed(f"<{len(fields)}q", *fields)
         b.copy((columns, width), source, (item, after * item), work, (width * item, item), item)
         b.call(_kernels.addresses["softmax_rows"], [description, 0, work, work])
         b.copy((columns, width), work, (width * item, item), target, (item, after * item), item)
@@ -179,7 +178,7 @@ def _softmax(b: Builder, p: NeuralProblem, out: Any) -> int:
     rows = prod(p.result) // width
     share = max(ROW_ELEMENTS // width, 1)
     fields = [p.dtype.itemsize, vector_level(), p.op == "log_softmax", rows, width, share]
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     count = -(-rows // share)
     b.call(_kernels.addresses["softmax_rows"], [description, list(range(count)), b.argument("input"), out])
     return count
@@ -206,7 +205,7 @@ def _relu(b: Builder, p: NeuralProblem, out: Any) -> int:
         first = [(0,) * axes[0][0]] * 3
         items, count = list(range(axes[0][0])), axes[0][0]
     fields = [p.dtype.itemsize, *(axis[i] for i in range(4) for axis in axes)]
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     grad = "grad" if p.get("grad") else "input"
     pointers = [b.argument("input", first[0]), b.argument(grad, first[1]), (out[0], out[1], first[2])]
     b.call(_kernels.addresses["relu_grad"], [description, items, *pointers])
@@ -241,7 +240,7 @@ def _pooling(b: Builder, p: NeuralProblem, strides: tuple[int, ...], out: Any) -
         *three([before for before, _ in padding], 0), *three(counted, 1), bool(p.parameter("count_include_pad", True)),
         p.parameter("divisor") or 0, *five(given.strides if given else grad.strides), *five(grad.strides), *five(strides),
     ]  # fmt: skip
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     gradient = b.argument("grad")
     source = b.argument("input") if given else gradient
     count: int = batch * -(-channels // lanes)

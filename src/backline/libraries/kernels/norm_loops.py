@@ -6,7 +6,6 @@ An item is a share of the results, or of the elements where there is one result 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator
 from math import prod
 from typing import Any
@@ -170,9 +169,7 @@ def _reduce(
         return [n for axis in [(1, 0)] * (AXES - len(few)) + few for n in axis]
 
     fields = [item // 2 if is_complex else item, is_complex, vector_level(), kind, columns, share, results]
-    description = b.constant(
-        struct.pack(f"<{len(fields)}qd{4 * AXES}q", *fields, order, *three(kept), *three(summed or [(1, item)]))
-    )
+    description = b.packed(f"<{len(fields)}qd{4 * AXES}q", *fields, order, *three(kept), *three(summed or [(1, item)]))
     many = threads if results * elements >= THREADED else 1
     if parts:
         count = -(-elements // PART)

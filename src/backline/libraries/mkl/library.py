@@ -21,7 +21,7 @@ from ...problems import Problem
 from ...problems.fft_problem import FftProblem
 from ...problems.matmul_problem import MatmulProblem
 from .. import capability
-from ..base import NULL_PLANNER, Algorithm, Handler, Planner, Refusal
+from ..base import NULL_PLANNER, ONE_SHAPE, Algorithm, Handler, Planner, Refusal
 from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
@@ -42,7 +42,7 @@ def _product_algorithms(mkl: MKL, problem: MatmulProblem, threads: int) -> Itera
         yield Refusal("mkl", "jit", reason)
     else:
         note = "a kernel compiled for this shape"
-        yield Algorithm(library="mkl", name="jit", level="threads", basis="construction", note=note)
+        yield Algorithm(library="mkl", name="jit", level="threads", basis="construction", note=note, traits=(ONE_SHAPE,))
     yield from product_algorithms(mkl, problem, threads)
 
 
@@ -159,7 +159,7 @@ class _Kernels:
     def refusal(self, p: MatmulProblem) -> str:
         if p.dtype.name not in LETTER:
             return f"no kernels for {p.dtype.name}"
-        if p.empty or max(p.m, p.n, p.k) > JIT_LARGEST or min(p.m, p.n) == 1:
+        if p.empty or any(size > JIT_LARGEST for size in (p.m, p.n, p.k)) or p.m == 1 or p.n == 1:
             return f"kernels are compiled for 2 to {JIT_LARGEST} rows and columns"
         if (p.beta != 0 and p.get("c") is not None) or p.parameter("conj"):
             return "kernels overwrite the result"
