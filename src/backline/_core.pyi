@@ -9,6 +9,7 @@ import numpy as np
 __all__ = [
     "MemoInfo",
     "Operation",
+    "PlanTemplate",
     "PoolInfo",
     "PreparedCall",
     "ReadWriteLock",
@@ -22,6 +23,7 @@ __all__ = [
     "jobs_callback_address",
     "last_plan",
     "memo_clear",
+    "memo_forget",
     "memo_generation",
     "memo_info",
     "memo_max_size",
@@ -155,6 +157,23 @@ class PreparedCall:
     def arguments(self) -> int: ...
     def __call__(self, *arrays: np.ndarray[Any, Any]) -> Any: ...
 
+@final
+class PlanTemplate:
+    """A Plan for calls that differ in sizes and strides alone: expressions of these, and the conditions under which it holds."""
+
+    def __new__(
+        cls,
+        quantities: Iterable[tuple[int, bool, int]],
+        quotients: Iterable[Any],
+        conditions: Iterable[Any],
+        sums: Iterable[Any],
+        description: tuple[Any, ...] | None,
+        options: dict[str, Any],
+        rwlock: ReadWriteLock | None,
+        describe: Callable[[tuple[int, ...]], Any] | None,
+        outgrown: bool,
+    ) -> Self: ...
+
 class Operation:
     """The public callable of a hot operation: runs the Plan of a call whose signature was seen before, else asks for one."""
 
@@ -174,6 +193,7 @@ class Operation:
         bound: tuple[np.ndarray[Any, Any], ...] = ...,
         most: int = 8,
         foreign: bool = False,
+        templated: Callable[[tuple[Any, ...], dict[str, Any]], PlanTemplate | None] | None = None,
     ) -> Self: ...
     def own_plans(self) -> list[Any]: ...
     @property
@@ -207,6 +227,7 @@ def forget_array_types() -> None: ...
 def memo_generation() -> int: ...
 def memo_info() -> MemoInfo: ...
 def memo_clear() -> None: ...
+def memo_forget(plans: Iterable[Any], /) -> None: ...
 def memo_max_size(entries: int, /) -> None: ...
 def pool_info() -> PoolInfo: ...
 def pool_limit(limit: int, /) -> None: ...

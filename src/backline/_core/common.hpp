@@ -17,6 +17,7 @@ int add_team(PyObject *module);
 int add_thread_count_guard_type(PyObject *module);
 int add_rwlock_type(PyObject *module);
 int add_plan_types(PyObject *module);
+int add_plan_template_type(PyObject *module);
 int add_operation_types(PyObject *module);
 int add_memo(PyObject *module);
 int add_array_types(PyObject *module);

@@ -1,5 +1,7 @@
 #include "boundary.hpp"
 #include "array_types.hpp"
+#include "plan.hpp"
+#include "plan_template.hpp"
 
 #include <algorithm>
 
@@ -72,6 +74,36 @@ void rebuild(size_t keep, Garbage &garbage) {
     }
 }
 
+// Takes an entry out, and moves those behind it that it was in the way of.
+void take_out(size_t hole, Garbage &garbage) {
+    const size_t mask = table.size() - 1;
+    release(table[hole], garbage);
+    table[hole] = Entry();
+    --entries;
+    for (size_t i = (hole + 1) & mask; table[i].plan; i = (i + 1) & mask) {
+        if (((i - table[i].hash) & mask) < ((i - hole) & mask)) continue;  // it would come before its place
+        table[hole] = std::move(table[i]);
+        table[i] = Entry();
+        hole = i;
+    }
+}
+
+void memo_forget(PyObject *plans) {
+    Ref given(checked(PySequence_Tuple(plans)));
+    PyObject **first = PySequence_Fast_ITEMS(given.get()), **last = first + PyTuple_GET_SIZE(given.get());
+    std::vector<PyObject *> sought(first, last);
+    std::sort(sought.begin(), sought.end());
+    Garbage garbage;
+    StateGuard guard(lock);
+    garbage.reserve(3 * entries);
+    auto leads_there = [&](PyObject *plan) {  // one that is written in Python may hold any other
+        return is_prepared(plan) ? std::binary_search(sought.begin(), sought.end(), plan) : plan != Py_None;
+    };
+    for (size_t i = 0; i < table.size();)
+        if (table[i].plan && leads_there(table[i].plan)) take_out(i, garbage);  // another may be in its place now
+        else ++i;
+}
+
 PyObject *memo_info() {
     size_t size, most;
     unsigned long long lookups, missed;
@@ -84,6 +116,7 @@ PyObject *memo_info() {
 }
 
 void memo_max_size(int64_t most) {
+    if (!most) templates_empty();
     if (most < 0) throw python_error(PyExc_ValueError, "the Memo's size is 0 or more");
     Garbage garbage;
     StateGuard guard(lock);
@@ -95,6 +128,7 @@ PyMethodDef methods[] = {
     function<memo_info>("memo_info", "Entries, bound, lookups and misses of the Memo."),
     function<memo_age>("memo_generation", "How often the Memo was emptied: what others remember of Plans is as old."),
     function<memo_empty>("memo_clear", "Forget every Plan."),
+    function<memo_forget>("memo_forget", "Forget some Plans, and those written in Python, which may lead to them."),
     function<memo_max_size>("memo_max_size", "Bound the number of entries; the least recently used go first."),
     {}};
 
@@ -110,6 +144,7 @@ void Signature::put_argument(PyObject *value, int depth) {
             memoizable = false;
             return;
         }
+        array_at[array_count] = count;
         arrays[array_count++] = value;
         int flags = PyArray_FLAGS(a) & (NPY_ARRAY_ALIGNED | NPY_ARRAY_WRITEABLE);
         words[count++] = kArray | int64_t(descr->type_num) << 8 | int64_t(nd) << 32 | int64_t(flags) << 40;
@@ -167,6 +202,7 @@ bool Signature::put_foreign(PyObject *array) {
 }
 
 void memo_empty() {
+    templates_empty();
     Garbage garbage;
     StateGuard guard(lock);
     generation.next();
@@ -175,7 +211,7 @@ void memo_empty() {
 
 uint64_t memo_age() { return generation.get(); }
 
-uint64_t Signature::hash() const {
+uint64_t hash_of(const int64_t *words, int count) {
     uint64_t h = 0x9e3779b97f4a7c15u;
     for (int i = 0; i < count; ++i) {
         h = (h ^ uint64_t(words[i])) * 0xff51afd7ed558ccdu;
@@ -183,6 +219,8 @@ uint64_t Signature::hash() const {
     }
     return h;
 }
+
+uint64_t Signature::hash() const { return hash_of(words, count); }
 
 Ref memo_find(const Signature &signature, uint64_t hash) {
     StateGuard guard(lock);

@@ -11,6 +11,7 @@ struct Signature {
     int count = 0;
     PyObject *arrays[kArrays];
     int array_count = 0;
+    int array_at[kArrays];  // the word of each array of the call that tells its dtype; its sizes and strides follow
     bool memoizable = true;
     bool takes_foreign = false, foreign = false;  // arrays that are not NumPy's: whether they may, and do, belong to the call
 
@@ -30,6 +31,7 @@ struct Signature {
 };
 
 void memo_empty();
+uint64_t hash_of(const int64_t *words, int count);
 uint64_t memo_age();  // how often it was emptied
 Ref memo_find(const Signature &signature, uint64_t hash);  // or nullptr
 // Keeps references to the plan, the operation and the Snapshot, so that their addresses in the key stay theirs. Keeps nothing if the

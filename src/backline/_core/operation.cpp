@@ -4,6 +4,7 @@
 #include "scope_state.hpp"
 #include "memo.hpp"
 #include "plan.hpp"
+#include "plan_template.hpp"
 
 #include <structmember.h>
 
@@ -20,6 +21,7 @@ struct Operation {
     PyObject *parameters;  // tuple of names, in the order of the signature
     PyObject *resolve;   // resolve(args, kwargs) -> Plan, for arguments that can be memoised; None leaves such calls to `general`
     PyObject *general;   // general(*args, **kwargs) -> result, for all others: converts, or refuses with the reason
+    PyObject *templated;  // templated(args, kwargs) -> PlanTemplate, for calls whose sizes keep changing; or None
     PyObject *weakrefs;
     PyObject *bound;     // nullptr, or a tuple of arrays that every plan gets before those of the call
     std::unique_ptr<OwnMemo> own;  // nullptr, or its plans: those of an Operation with bound arrays live and die with it
@@ -145,14 +147,39 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         auto once = [&] { return run_plan(plan, s, args, nargsf, kwnames, self->bound); };
         return tracer ? traced(tracer.get(), self->name, plan, once) : once();
     };
-    if (Ref plan = self->own ? self->own->find(s, hash) : memo_find(s, hash)) return run(plan.get());
+    Ref known = self->own ? self->own->find(s, hash) : memo_find(s, hash);
+    const bool outgrown = known && is_prepared(known.get()) && as<PreparedCall>(known.get())->outgrown;
+    if (known && !outgrown) return run(known.get());
     Ref hold_snapshot(Py_NewRef(snapshot.get())), hold_tracer(Py_XNewRef(tracer.get()));
+    const bool sized = self->templated != Py_None && !outgrown && !self->own && !s.foreign && s.array_count;
+    const uint64_t age = memo_age();
+    FoundTemplate found;
+    if (sized) found = template_find(s);
+    if (found.plans)
+        if (Ref plan = template_plan(found.made.get(), s)) {
+            memo_put(s, hash, plan.get(), raw, hold_snapshot.get(), age);
+            return run(plan.get());
+        }
     Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
     if (!positional || !keywords) return nullptr;
     for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
     for (Py_ssize_t i = 0; i < named; ++i)
         if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
-    const uint64_t age = memo_age();
+    if (found.due) {
+        Ref made(PyObject_CallFunctionObjArgs(self->templated, positional.get(), keywords.get(), nullptr));
+        if (!made) return nullptr;
+        Held now, ignored;
+        if (!current_scope_state(now, ignored)) return nullptr;
+        if (now == hold_snapshot && Py_TYPE(made.get()) == &PlanTemplateType) {
+            template_put(s, made.get(), raw, now.get(), age);
+            if (Ref plan = template_plan(made.get(), s)) {
+                memo_put(s, hash, plan.get(), raw, now.get(), age);
+                return run(plan.get());
+            }
+        }
+    } else if (sized && !found.known) {
+        template_put(s, nullptr, raw, hold_snapshot.get(), age);
+    }
     Ref made(PyObject_CallFunctionObjArgs(self->resolve, positional.get(), keywords.get(), nullptr));
     if (!made) return nullptr;
     // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
@@ -172,12 +199,12 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
 }
 
 PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", "foreign", nullptr};
-    PyObject *name, *parameters, *resolve, *general, *bound = nullptr;
+    static const char *names[] = {"name", "parameters", "resolve", "general", "bound", "most", "foreign", "templated", nullptr};
+    PyObject *name, *parameters, *resolve, *general, *bound = nullptr, *templated = Py_None;
     Py_ssize_t most = 8;
     int foreign = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!np", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
-                                     &resolve, &general, &PyTuple_Type, &bound, &most, &foreign))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!npO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
+                                     &resolve, &general, &PyTuple_Type, &bound, &most, &foreign, &templated))
         return nullptr;
     if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound))
         throw python_error(PyExc_ValueError, "an Operation keeps one plan or more, and has few bound arrays");
@@ -195,6 +222,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->name = Py_NewRef(name);
     self->resolve = Py_NewRef(resolve);
     self->general = Py_NewRef(general);
+    self->templated = Py_NewRef(templated);
     self->bound = Py_XNewRef(bound);
     if (bound) self->own = std::make_unique<OwnMemo>(size_t(most));
     self->dict = checked(PyDict_New());
@@ -208,7 +236,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 }
 
 using OperationReferences = References<Operation, &Operation::dict, &Operation::parameters, &Operation::resolve, &Operation::general,
-                                       &Operation::bound, &Operation::name>;
+                                       &Operation::bound, &Operation::name, &Operation::templated>;
 
 int operation_traverse(PyObject *raw, visitproc visit, void *arg) {
     Operation *self = as<Operation>(raw);

@@ -221,7 +221,7 @@ PyObject *run_prepared(PreparedCall *plan, PyObject *const *arrays, int count) {
     }
     static Counter clock;
     plan->used.set(clock.next());
-    plan->runs.next();
+    if (plan->runs.next() == plan->lasts) plan->outgrown = true;
     for (const Overlap &o : plan->overlaps) {
         char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.out]));
         char *in = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(arrays[o.in]));

@@ -107,7 +107,9 @@ struct PreparedCall {
     int arguments;              // arrays a call has
     PyObject *wrap;             // None, or called with the tuple of results
     PyObject *on_info;          // None, or called as on_info(plan, infos, arrays, results) when an info is not 0
-    PyObject *choice;           // set by the engine: the Choice that led here
+    PyObject *choice;           // set by the engine: the Choice that led here; of a template: None until it is read
+    PyObject *origin;           // the PlanTemplate that made it, or None
+    std::vector<int64_t> sizes;  // of the arrays, as that template has them
     PyObject *keep;             // objects that must outlive the plan
     ThreadCountGuard *thread_guard;
     ObjectSlot rwlock;  // the ReadWriteLock of its library, or nullptr; the engine sets it
@@ -117,6 +119,8 @@ struct PreparedCall {
     bool release_gil;
     ForkedMutex turn;  // calls of this plan run one after the other: what it calls keeps state of its own
     std::atomic<bool> failed;  // its library reported an error: the engine makes a new plan next time
+    uint64_t lasts;  // runs after which it is outgrown: the engine is asked for another plan; 0 for none
+    std::atomic<bool> outgrown;
     Counter runs, used;  // how often it ran, and when last, on a clock that the runs of all plans move: for caches
     int simple;  // 1: one native call, no workspace, no info, no thread_guard: the short path
 };

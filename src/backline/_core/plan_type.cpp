@@ -2,6 +2,7 @@
 #include "plan_parse.hpp"
 
 #include "boundary.hpp"
+#include "plan_template.hpp"
 
 #include <structmember.h>
 
@@ -45,7 +46,8 @@ void count_threads(PreparedCall *plan) {
 template <class Run>
 void each_member(PreparedCall *self, const Run &run) {
     run(self->buffers), run(self->groups), run(self->first), run(self->once), run(self->overlaps), run(self->tables), run(self->results),
-        run(self->turn), run(self->ready), run(self->rwlock), run(self->failed), run(self->runs), run(self->used);
+        run(self->turn), run(self->ready), run(self->rwlock), run(self->failed), run(self->runs), run(self->used), run(self->sizes),
+        run(self->outgrown);
 }
 
 void construct(PreparedCall *self) {
@@ -73,6 +75,7 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->wrap = Py_NewRef(wrap);
     self->on_info = Py_NewRef(on_info);
     self->choice = Py_NewRef(Py_None);
+    self->origin = Py_NewRef(Py_None);
     self->keep = Py_NewRef(keep);
     self->thread_guard = thread_guard == Py_None ? nullptr : reinterpret_cast<ThreadCountGuard *>(Py_NewRef(thread_guard));
     self->threads = threads;
@@ -99,7 +102,7 @@ PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 }
 
 using PlanReferences =
-    References<PreparedCall, &PreparedCall::wrap, &PreparedCall::on_info, &PreparedCall::choice, &PreparedCall::keep>;
+    References<PreparedCall, &PreparedCall::wrap, &PreparedCall::on_info, &PreparedCall::choice, &PreparedCall::origin, &PreparedCall::keep>;
 
 void plan_dealloc(PyObject *raw) {
     PyObject_GC_UnTrack(raw);
@@ -114,7 +117,7 @@ void plan_dealloc(PyObject *raw) {
 // A plan may run after it was cleared: None stands where the references were.
 int plan_clear(PyObject *raw) {
     PreparedCall *self = as<PreparedCall>(raw);
-    for (PyObject **slot : {&self->wrap, &self->on_info, &self->choice, &self->keep}) {
+    for (PyObject **slot : {&self->wrap, &self->on_info, &self->choice, &self->origin, &self->keep}) {
         PyObject *old = *slot;
         *slot = Py_NewRef(Py_None);
         Py_XDECREF(old);
@@ -131,6 +134,31 @@ PyObject *plan_call(PyObject *raw, PyObject *args, PyObject *kwargs) {
         arrays.push_back(PyTuple_GET_ITEM(args, i));
     }
     return run_prepared(as<PreparedCall>(raw), arrays.data(), int(n));
+}
+
+StateLock choice_lock;
+
+void set_choice(PreparedCall *plan, PyObject *value) {
+    PyObject *old, *now = Py_NewRef(value ? value : Py_None);
+    {
+        StateGuard guard(choice_lock);
+        old = plan->choice;
+        plan->choice = now;
+    }
+    Py_DECREF(old);
+}
+
+PyObject *known_choice(PreparedCall *plan) {
+    StateGuard guard(choice_lock);
+    return Py_NewRef(plan->choice);
+}
+
+// That of a template's plan is found when somebody asks.
+PyObject *get_choice(PreparedCall *plan) {
+    Ref choice(known_choice(plan)), origin(Py_NewRef(plan->origin));
+    if (choice.get() != Py_None || origin.get() == Py_None) return choice.release();
+    set_choice(plan, template_choice(origin.get(), plan->sizes).get());
+    return known_choice(plan);
 }
 
 PyObject *get_rwlock(PreparedCall *plan) {
@@ -162,6 +190,7 @@ size_t get_kept_bytes(PreparedCall *plan) {
 }
 
 PyGetSetDef plan_getset[] = {
+    attribute<get_choice, set_choice>("choice", "the Choice this plan carries out"),
     attribute<get_kept_bytes>("kept_bytes", "bytes it keeps between calls: packed weights"),
     attribute<get_rwlock, set_rwlock>("rwlock", "the ReadWriteLock of its library, or None"),
     attribute<get_failed, set_failed>("failed", "whether its library failed to run it: it is not to be used again"),
@@ -170,7 +199,6 @@ PyGetSetDef plan_getset[] = {
     {}};
 
 PyMemberDef plan_members[] = {
-    {"choice", T_OBJECT, offsetof(PreparedCall, choice), 0, "the Choice this plan carries out"},
     {"keep", T_OBJECT, offsetof(PreparedCall, keep), READONLY, "objects that live as long as the plan"},
     {"threads", T_INT, offsetof(PreparedCall, threads), READONLY, "threads its library is given"},
     {"arguments", T_INT, offsetof(PreparedCall, arguments), READONLY, "arrays a call has"},
