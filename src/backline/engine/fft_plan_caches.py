@@ -66,7 +66,7 @@ class FftPlanCache(plan_caches.PlanCache):
 
     def _free(self, dropped: list[Any]) -> None:
         if dropped:
-            _core.memo_clear()  # it leads to them, and with them to memory of the library
+            _core.memo_forget(dropped)  # it leads to them, and with them to memory of the library
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.nbytes} of {self.max_bytes} bytes>"

@@ -31,6 +31,9 @@ class _Entry:
     last_run: int = 0  # its `used` when it was last read
 
 
+AT_ONCE = 64  # a full cache drops one in so many at once
+
+
 class BoundedCache:
     """Values by key, bounded in number and in memory; the least recently used is dropped first.
 
@@ -194,6 +197,8 @@ class BoundedCache:
         """Takes out what exceeds the bounds if so much more is to be put in; the caller frees it without the lock."""
         most, dropped = self._bound() - more, []
         largest = math.inf if self._max_bytes is None else self._max_bytes - nbytes
+        if len(self._entries) > most or self._nbytes > largest:  # several at once: to free them may take long
+            most, largest = most - most // AT_ONCE, largest - (0 if math.isinf(largest) else largest // AT_ONCE)
         while self._entries and (len(self._entries) > most or self._nbytes > largest):
             key, entry = next(iter(self._entries.items()))
             if self._counts_runs and getattr(entry.value, "used", 0) != entry.last_run:
