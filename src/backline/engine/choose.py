@@ -17,17 +17,18 @@ from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import capability, errata, overrides
+from ..libraries import capability, errata
 from ..libraries.array_kinds import measured_by
-from ..libraries.base import BORROWED, Algorithm, Library, Refusal, planner_for
+from ..libraries.base import Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
-from ..problems import Problem, short
+from ..problems import Problem
 from ..switches.scope_state import process, states
 from . import effective_precision, fft_plan_caches, plan_caches, policy, problem_class, ranking, refusals, verbose_scopes
 from .choice import Candidate, Choice
+from .leader import Leader, allowed_threads, forbids, leader, threads_of
 from .tuning import coverage, record_store
 
-__all__ = ["able", "algorithms_of", "choose", "eligible", "plan_for", "planner"]
+__all__ = ["able", "algorithms_of", "choice_of", "choose", "eligible", "plan_for", "planner"]
 
 
 def choose(
@@ -82,42 +83,16 @@ def choose(
 
 
 def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
-    """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found.
+    """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found."""
+    if not record_store.empty() and record_store.find(problem, threads_of(snapshot)) is not None:
+        return None
+    found = leader(problem, snapshot, planner)
+    return None if found is None else choice_of(problem, found, snapshot)
 
-    Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
-    that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
-    """
-    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
-    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
-        return None
-    threads = 1 if thread_team.forked() else snapshot["num_threads"]
-    if not record_store.empty() and record_store.find(problem, threads) is not None:
-        return None
-    keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
-    chosen, best, dtype = None, None, short(problem.dtype)
-    for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
-        if best is not None and best < bound:
-            break
-        library = libraries.get(name)
-        if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
-            continue
-        try:
-            for found in library.algorithms(problem, _allowed(library, threads, snapshot), *planner_for(library, planner)):
-                if isinstance(found, Refusal) or not kind.conforms(found) or _forbids(found, snapshot)[0]:
-                    continue
-                if errata.concerning(library, problem.op, dtype, found.name) and errata.refusal(library, problem, found):
-                    continue
-                if found.traits and policy.priority(found, snapshot):
-                    return None
-                place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
-                if best is None or place < best:
-                    chosen, best = found, place
-                    if place[:2] <= bound[:2] and place[1] < len(keys):
-                        break  # it has nothing that comes before
-        except Exception:  # which `algorithms_of` makes a refusal of
-            return None
-    if chosen is None:
-        return None
+
+def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
+    """The Choice of what `leader` found; the other candidates are found when somebody reads them."""
+    chosen, kind, threads, passed = leader
     refused, matter = kind.told()
 
     def complete(choice: Choice) -> None:
@@ -126,6 +101,9 @@ def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
         context.run(states.set, _core.ScopeState((), process.base, snapshot, None))  # the switches read as they did
         whole = context.run(_choose, problem, snapshot, False, {}, _not_loaded(problem, snapshot), chosen, refused)
         choice.candidates, choice.basis = whole.candidates, whole.basis
+        for c in whole.candidates if passed else ():
+            if c.detail in passed:
+                c.reason = "compiled when a shape has been called often: shapes keep changing here"
 
     choice = Choice(problem, chosen, [], threads=threads, switches=dict(matter))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)
@@ -155,7 +133,7 @@ def _choose(
     taken: Algorithm | None = None, told: Mapping[str, Candidate] | None = None,
 ) -> Choice:  # fmt: skip
     """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
-    threads = 1 if thread_team.forked() else snapshot["num_threads"]
+    threads = threads_of(snapshot)
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     asked = effective_precision.as_asked(problem, snapshot)
     record = record_store.find(asked, threads) if taken is None else None
@@ -282,14 +260,10 @@ def able(
         elif not (library := libraries.get(name)).available():
             refused.append(Candidate(name, "", "refused", f"not available: {library.reason()}"))
         elif library.concerns(type(problem), problem.op, problem.device):
-            found += _listed_by(library, problem, _allowed(library, threads, snapshot), snapshot, refused, without)
+            found += _listed_by(library, problem, allowed_threads(library, threads, snapshot), snapshot, refused, without)
         elif library.handlers:
             refused.append(Candidate(name, "", "refused", f"{library.title} has no {problem.op}"))
     return found
-
-
-def _allowed(library: Library, threads: int, snapshot: Any) -> int:
-    return 1 if library.openmp and not snapshot["openmp.enabled"] else threads
 
 
 def _listed_by(
@@ -300,7 +274,7 @@ def _listed_by(
         if isinstance(found, Refusal):
             refused.append(Candidate(library.name, found.name, "refused", found.reason, found.switch))
             continue
-        reason, switch = _forbids(found, snapshot)
+        reason, switch = forbids(found, snapshot)
         if not reason:
             reason = errata.refusal(library, problem, found)
         if not reason and found.key in without:
@@ -310,14 +284,6 @@ def _listed_by(
         else:
             able.append(found)
     return able
-
-
-def _forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
-    """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
-    reason, switch = policy.forbids(found, snapshot)
-    if not reason and found.isa and not capability.allows(found.isa):
-        reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
-    return reason, switch
 
 
 def algorithms_of(library: Library, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:

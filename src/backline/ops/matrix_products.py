@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import Operand
 from ..problems.matmul_problem import MatmulProblem
-from ..problems.memory_layout import broadcast_batch
+from ..problems.memory_layout import broadcast_batch, broadcast_strides
 from .array_arguments import check_array, check_out
 from .doc_fragments import filled
 from .families import kinds, operation_family
@@ -61,11 +61,10 @@ def _product(
     if c is not None:
         if c.dtype != a.dtype:
             raise BadType(f"{where}: input has dtype {c.dtype}, the matrices have {a.dtype}")
-        try:
-            spread = np.broadcast_to(c, result)
-        except ValueError:
-            raise BadValue(f"{where}: input of shape {c.shape} does not broadcast to {result}") from None
-        operands.insert(0, _as_matrix("c", c, spread.shape, spread.strides))
+        spread = broadcast_strides(c.shape, c.strides, result)
+        if spread is None:
+            raise BadValue(f"{where}: input of shape {c.shape} does not broadcast to {result}")
+        operands.insert(0, _as_matrix("c", c, result, spread))
         if a.dtype.kind != "c" and (isinstance(alpha, complex) or isinstance(beta, complex)):
             raise BadType(f"{where}: alpha and beta must be real for {a.dtype}")
         for name, value in (("alpha", alpha), ("beta", beta)):

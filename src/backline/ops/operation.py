@@ -13,6 +13,7 @@ import numpy as np
 from .. import _core
 from ..engine import fft_plan_caches
 from ..engine.choose import plan_for
+from ..engine.plan_templates import FAMILIES, template_of
 from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..problems.op_registry import Measured, Op, operations
@@ -96,6 +97,9 @@ def operation(
             # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own.
             return (plan,) if text or is_drawn(made.parameters) else fft_plan_caches.for_memo(plan)
 
+        def templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return template_of(of_numpy, args, kwargs)
+
         def general(*args: Any, **kwargs: Any) -> Any:
             keyed = _keyed(parameters, lists, args, kwargs)
             if any(a is not b for a, b in zip((*args, *kwargs.values()), (*keyed[0], *keyed[1].values()), strict=True)):
@@ -105,10 +109,13 @@ def operation(
                 return _call_on_device(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
-        op: Any = _core.Operation(name.rpartition(".")[2], parameters, resolve, general, foreign=True)
+        kind = family or ("linalg" if module == "backline.linalg" else "matmul")
+        changing = templated if kind in FAMILIES and deprecated is None else None
+        op: Any = _core.Operation(
+            name.rpartition(".")[2], parameters, resolve, general, foreign=True, templated=changing
+        )  # fmt: skip
         published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
-        kind = family or ("linalg" if module == "backline.linalg" else "matmul")
         operations[full] = Op(name=full, build=problem, family=kind, signature=signature, results=results, **measured)
         unconverted[full] = as_given
         return op

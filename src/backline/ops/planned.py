@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _core, switches
 from ..engine import policy
+from ..engine.plan_templates import FAMILIES, template_of
 from ..errors import BadValue, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
@@ -111,7 +112,11 @@ def planned(
             pairs = zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True)
             return max(_deviation(np.asarray(got), np.asarray(want)) for got, want in pairs)
 
-        op: Any = _core.Operation(name, tuple(signature.parameters), resolve, general)
+        def templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return None if kwargs.get("out") is not None else template_of(build, args, kwargs)
+
+        changing = templated if family in FAMILIES else None
+        op: Any = _core.Operation(name, tuple(signature.parameters), resolve, general, templated=changing)
         published(op, function, module, signature)  # type: ignore[arg-type]  # it returns results here, not a Problem
         op.__wrapped__ = function
         row: dict[str, Any] = {} if flops is None else {"flops": flops}

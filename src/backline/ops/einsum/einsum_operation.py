@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from ... import _core
+from ...engine.choice import Choice
 from ...engine.choose import choose, plan_for
+from ...engine.plan_templates import Part, template_of
+from ...engine.tuning import record_store
 from ...errors import BadType, BadValue
 from ...libraries.array_kinds import kind_of, learn
 from ...problems import Operand, Problem
@@ -180,6 +184,33 @@ def _resolve(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return promote.ConvertedPlan(plan, problem) if problem.converted else plan
 
 
+class _Step:
+    """Stands for the Plan of a step."""
+
+    def __init__(self, choice: Any = None) -> None:
+        self.choice = choice
+
+
+def _one_product(*args: Any, **kwargs: Any) -> Part | None:
+    """The one product that an einsum of two operands may be."""
+    problem = _einsum(*args, **kwargs)
+    if len(problem.inputs) != 2 or kwargs.get("out") is not None or not record_store.empty():
+        return None
+    contraction = Contraction(problem, lambda step: _Step())
+    if contraction.single is None:
+        return None
+    return Part(contraction.single, problem, None if contraction.direct is not None else _told)
+
+
+def _told(problem: Problem, choice: Callable[[Problem], Choice]) -> Choice:
+    assert isinstance(problem, EinsumProblem)
+    return choice_of(Contraction(problem, lambda step: _Step(choice(step)), dry=True))
+
+
+def _templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return template_of(_one_product, args, kwargs)
+
+
 def _general(*args: Any, **kwargs: Any) -> Any:
     """A call that cannot be memoised as it is: an equation and arrays are made of it."""
     for name in kwargs:
@@ -254,7 +285,8 @@ def _signature() -> inspect.Signature:
 
 
 _PARAMETERS = ("out", "memory_limit")
-einsum = published(_core.Operation("einsum", _PARAMETERS, _resolve, _general, foreign=True), _einsum, "backline", _signature())
+_compiled = _core.Operation("einsum", _PARAMETERS, _resolve, _general, foreign=True, templated=_templated)
+einsum = published(_compiled, _einsum, "backline", _signature())
 
 
 def _problem(*args: Any, equation: str = "", **kwargs: Any) -> EinsumProblem:

@@ -19,6 +19,7 @@ import numpy as np
 from ...problems import Operand
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import contiguous_strides, is_contiguous, matrix_layout
+from ...problems.symbolic_sizes import rough
 
 __all__ = ["Axis", "Pair", "Term", "axes_in_order", "dense", "merged", "pair", "two_dimensions"]
 
@@ -281,13 +282,15 @@ class _Search:
         return best
 
     def moving(self, labels: tuple[str, ...]) -> float:
-        return CALL + self.size(labels) * STEP
+        elements: int = rough(self.size(labels))
+        return CALL + elements * STEP
 
     def products(self, items: int, m: tuple[int, ...], n: tuple[int, ...], k: tuple[int, ...]) -> float:
         """Time of all products: full speed needs sizes of some tens and rows that are not short pieces of memory far apart.
 
         A matrix that BLAS cannot read as it is is copied.
         """
+        m, n, k = (tuple(map(rough, axis)) for axis in (m, n, k))
         flops = 2.0 * m[0] * n[0] * k[0]
         speed = RATE * m[0] / (m[0] + 4) * n[0] / (n[0] + 4) * k[0] / (k[0] + 2)
         moved = 0.0
@@ -299,7 +302,8 @@ class _Search:
             length, step = (columns, down) if layout == "C" else (rows, across)
             if abs(step) > length * self.item:
                 moved += 2 * rows * columns / length  # a line of the cache for each row, at least
-        return items * (ITEM[(m[0] > 1) + (n[0] > 1)] + flops / speed + moved * STEP)
+        seconds: float = rough(items) * (ITEM[(m[0] > 1) + (n[0] > 1)] + flops / speed + moved * STEP)
+        return seconds
 
 
 def _few(labels: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -300,8 +300,9 @@ class Contraction(StepWriter):
         if final:
             self.result = slot
             arrays = (0, 1) if self.out is None else (0, 1, self.out)
-            if len(self.program) == 1 and tuple(slots) == arrays:
-                self.direct = made
+            if len(self.program) == 1 and sorted(slots) == list(arrays):
+                self.single = replace(problem, operands=tuple(problem.operands[slots.index(i)] for i in arrays))
+                self.direct = made if tuple(slots) == arrays else None
         return slot, made_of
 
     def _copy(self, slot: int, term: Term, order: tuple[str, ...]) -> int:

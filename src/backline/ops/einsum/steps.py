@@ -14,6 +14,7 @@ from ...engine.choice import Choice
 from ...problems import Problem
 from ...problems.contraction_planner import Path, contraction_path
 from ...problems.einsum_problem import EinsumProblem, contraction_flops
+from ...problems.symbolic_sizes import rough
 from .layout import ITEM, STEP, Term, axes_in_order
 
 __all__ = ["Step", "StepWriter", "cost_later", "kept_labels", "looping"]
@@ -55,6 +56,7 @@ class StepWriter:
 
     home: str  # library that makes views
     direct: Any = None  # Plan of the whole sum, if it is one product of the arrays of the call
+    single: Problem | None = None  # the same as a Problem, its operands in the order of the call, whichever is the left one
 
     def __init__(self, problem: EinsumProblem, make: Callable[[Problem], Any], slots: int) -> None:
         self.problem, self.make, self.first = problem, make, slots
@@ -97,9 +99,9 @@ def kept_labels(now: Sequence[tuple[int, Term]], kept: frozenset[str]) -> tuple[
 
 def looping(x: Term, y: Term, sizes: dict[str, int], dtype: np.dtype[Any]) -> float:
     """Returns the seconds that NumPy's einsum takes for a pair, roughly; its innermost loop runs where strides are smallest."""
-    steps = {label: min(abs(t.steps[label]) for t in (x, y) if label in t.steps) for label in (*x.labels, *y.labels)}
-    terms = float(np.prod([sizes[label] for label in steps], dtype=float))
-    inner = max((sizes[label] for label, step in steps.items() if step <= dtype.itemsize), default=1)
+    steps = {label: min(abs(rough(t.steps[label])) for t in (x, y) if label in t.steps) for label in (*x.labels, *y.labels)}
+    terms = float(np.prod([rough(sizes[label]) for label in steps], dtype=float))
+    inner = max((rough(sizes[label]) for label, step in steps.items() if step <= dtype.itemsize), default=1)
     return LOOPS + terms * TERM * (4 if dtype.kind == "c" else 1) + terms / inner * ROW
 
 

@@ -1,0 +1,81 @@
+"""The Algorithm that the shipped ranking puts first for a Problem, where it alone decides."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import libraries
+from ..libraries import capability, errata, overrides
+from ..libraries.base import BORROWED, ONE_SHAPE, Algorithm, Library, Planner, Refusal, planner_for
+from ..native import thread_team
+from ..problems import Problem, short
+from . import policy, problem_class, ranking
+
+__all__ = ["Leader", "allowed_threads", "forbids", "leader", "threads_of"]
+
+
+class Leader(NamedTuple):
+    """The Algorithm that the ranking puts first, the class of its Problem, the threads allowed, and what was passed over."""
+
+    algorithm: Algorithm
+    kind: problem_class.ProblemClass
+    threads: int
+    passed: tuple[Algorithm, ...] = ()
+
+
+def threads_of(snapshot: Any) -> int:
+    """The threads that a call may use."""
+    return 1 if thread_team.forked() else int(snapshot["num_threads"])
+
+
+def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = False) -> Leader | None:
+    """The Algorithm that the shipped ranking puts first where it alone decides and there is no tuning record; else None.
+
+    Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
+    that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
+    Where shapes keep `changing`, those are passed over that compile code for one.
+    """
+    kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
+    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
+        return None
+    threads = threads_of(snapshot)
+    keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
+    chosen, best, dtype, passed = None, None, short(problem.dtype), []
+    for bound, name in kind.order(keys, ranking.compiles(problem, keys)):
+        if best is not None and best < bound:
+            break
+        library = libraries.get(name)
+        if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
+            continue
+        try:
+            for found in library.algorithms(problem, allowed_threads(library, threads, snapshot), *planner_for(library, planner)):
+                if isinstance(found, Refusal) or not kind.conforms(found) or forbids(found, snapshot)[0]:
+                    continue
+                if errata.concerning(library, problem.op, dtype, found.name) and errata.refusal(library, problem, found):
+                    continue
+                if found.traits and policy.priority(found, snapshot):
+                    return None
+                if changing and ONE_SHAPE in found.traits:
+                    passed.append(found)
+                    continue
+                place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
+                if best is None or place < best:
+                    chosen, best = found, place
+                    if place[:2] <= bound[:2] and place[1] < len(keys):
+                        break  # it has nothing that comes before
+        except Exception:  # which `algorithms_of` makes a refusal of
+            return None
+    return None if chosen is None else Leader(chosen, kind, threads, tuple(passed))
+
+
+def allowed_threads(library: Library, threads: int, snapshot: Any) -> int:
+    """The threads that a library may use of those."""
+    return 1 if library.openmp and not snapshot["openmp.enabled"] else threads
+
+
+def forbids(found: Algorithm, snapshot: Any) -> tuple[str, str]:
+    """Returns the reason that a switch forbids an algorithm, and the switch; two empty strings if none does."""
+    reason, switch = policy.forbids(found, snapshot)
+    if not reason and found.isa and not capability.allows(found.isa):
+        reason, switch = f"needs {found.isa}, and the processor has, or may use, {capability.effective()}", "cpu.capability"
+    return reason, switch
