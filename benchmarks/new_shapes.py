@@ -1,8 +1,9 @@
 """Cost of a call whose shape was never seen before, beside NumPy's: ``python benchmarks/new_shapes.py [--shapes 10000]``.
 
-A program whose shapes change with every call, such as one that works on sentences or sparse blocks, has a plan made for each of
-them. Every shape is called once by each contestant, in turn and in random order; the figure is the median over the shapes. Beside
-it stands how much the process grew: plans are kept in bounded caches, so that it stops growing however many shapes come.
+A program whose shapes change with every call, such as one that works on sentences or sparse blocks, has a plan made for each.
+Every shape is called once by each contestant, in turn and in random order; the figure is the median over the shapes, and the
+note has the mean, in which the first calls count that every later one profits from. Beside it stands how much the process grew:
+plans are kept in bounded caches, so that it stops growing however many shapes come.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
     medians = {who: statistics.median(each) for who, each in times.items()}
     choice = backline.explain()
     on = f"{choice.library} {choice.algorithm}" if len(names) == 1 else f"{len(names)} operations"
-    note = f"{on}; MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
+    means = ", ".join(f"{who} {statistics.fmean(each) * 1e6:.1f}" for who, each in times.items())
+    note = f"{on}; mean us: {means}; MiB by {MEMORY_EVERY} shapes: {' '.join(steps)}, in all {(grown - start) / 2**20:+.1f}"
     table.add(f"{label}, {shapes} shapes", medians, note)
 
 

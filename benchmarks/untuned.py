@@ -1,8 +1,8 @@
 """The first answer of a machine that nobody tuned, beside NumPy, SciPy and PyTorch: ``python benchmarks/untuned.py [PART ...]``.
 
 Parts are products, algebra, transforms, layers, halves (products and layers of 16-bit floats) and contractions. All run in
-turn in one process, on ``--threads`` threads. A ratio is our time over the least of the others; each part ends with geometric means, and the number of rows above 1.05, 1.1 and
-1.3. Run it where nothing else runs.
+turn in one process, on ``--threads`` threads. A ratio is our time over the least of the others; each part ends with geometric
+means, and the number of rows above 1.05, 1.1 and 1.3. Run it where nothing else runs.
 
 ``--calibrated`` calibrates into a new tuning file first (``--seconds``, default 60), ``--calibrated=FILE`` takes a file that
 ``BACKLINE_TUNING=FILE backline calibrate`` made; ``--tuned`` measures each row's problems before it is timed. What either chooses
@@ -169,7 +169,8 @@ def layers() -> Iterator[Row]:
         yield beside("softmax", lambda x: F.softmax(x, -1), lambda x: f.softmax(x, -1), x)
         yield beside("log_softmax", lambda x: F.log_softmax(x, -1), lambda x: f.log_softmax(x, -1), x)
         yield beside("layer_norm", lambda x: F.layer_norm(x, x.shape[1:]), lambda x: f.layer_norm(x, x.shape[1:]), x)
-    yield beside("softmax of columns", lambda x: F.softmax(x, 0), lambda x: f.softmax(x, 0), numbers((near(700), near(900)), np.float32))
+    x = numbers((near(700), near(900)), np.float32)
+    yield beside("softmax of columns", lambda x: F.softmax(x, 0), lambda x: f.softmax(x, 0), x)
     for shape in ((64, 100), (3000, 700)):
         x = numbers(tuple(map(near, shape)), np.float32)
         w = numbers((near(90), x.shape[1]), np.float32)
@@ -180,7 +181,8 @@ def layers() -> Iterator[Row]:
         ((8, 64, 40, 40), (32, 64, 1, 1)),
     ):  # fmt: skip
         batch, channels, height, width = map(near, images)
-        x, w = numbers((batch, channels, height, width), np.float32), numbers((near(weights[0]), channels, *weights[2:]), np.float32)
+        x = numbers((batch, channels, height, width), np.float32)
+        w = numbers((near(weights[0]), channels, *weights[2:]), np.float32)
         yield beside("conv2d", partial(F.conv2d, padding=weights[2] // 2), partial(f.conv2d, padding=weights[2] // 2), x, w)
     for images, side in (((1, 32, 40, 40), 3), ((4, 96, 28, 28), 5)):
         images = tuple(map(near, images))

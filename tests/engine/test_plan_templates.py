@@ -366,3 +366,22 @@ def test_a_template_is_checked_before_it_is_believed() -> None:
     ):
         with pytest.raises((ValueError, TypeError)):
             _core.PlanTemplate(*arguments)  # type: ignore[arg-type]
+
+
+def test_the_memo_forgets_the_plans_that_it_is_given() -> None:
+    arrays = [filled(40 + i % 20, 1 + i // 20) for i in range(600)]
+    plans = []
+    for x in arrays:
+        functional.relu(x)
+        plans.append(_core.last_plan())
+    generator = random.Random(4)
+    left = list(range(600))
+    while len(left) > 50:
+        gone = set(generator.sample(left, 60))
+        _core.memo_forget([plans[i] for i in gone])
+        left = [i for i in left if i not in gone]
+        for i in generator.sample(left, min(40, len(left))):
+            functional.relu(arrays[i])
+            assert _core.last_plan() is plans[i], "the others stay"
+    for i in sorted(set(range(600)) - set(left))[::7]:
+        assert same(functional.relu(arrays[i]), np.maximum(arrays[i], 0)) and _core.last_plan() is not plans[i]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from backline.problems import operand
-from backline.problems.symbolic_sizes import SizeTrace, SymbolicSize, Untraceable, log2_of_work
+from backline.problems.symbolic_sizes import SizeTrace, SymbolicSize, Untraceable, log2_in_steps
 
 
 def traced(*shapes: tuple[int, ...]) -> tuple[SizeTrace, list[Any]]:
@@ -125,10 +125,10 @@ def test_arrays_have_no_elements_and_are_described_like_others() -> None:
 def test_work_counts_in_quarters_of_a_doubling() -> None:
     trace, (a,) = traced((100, 100))
     m, n = a.shape
-    assert log2_of_work(2.0 * m * n) == math.log2(20000.0) and log2_of_work(0.0) == 0
+    assert log2_in_steps(2.0 * m * n, 4) == math.log2(20000.0) and log2_in_steps(0.0, 4) == 0
     assert holds(trace, values_of(np.empty((100, 101)))) and not holds(trace, values_of(np.empty((100, 130))))
     _, (tiny,) = traced((0, 3))
-    assert log2_of_work(2.0 * tiny.shape[0]) == 0
+    assert log2_in_steps(2.0 * tiny.shape[0], 4) == 0
 
 
 def test_sizes_are_no_integers() -> None:

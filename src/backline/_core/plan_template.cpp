@@ -325,9 +325,9 @@ struct CallClass {
 
 // A template is worth its time where sizes keep changing: after some calls with sizes of their own, and as long as the ones there are
 // are used. The numbers bound what is kept.
-constexpr uint64_t kUnknown = 8, kMadeFirst = 16, kUses = 2;
+constexpr uint64_t kUnknown = 8, kMadeFirst = 16, kUses = 8;
 constexpr uint64_t kOften = 500;  // calls of one shape, from which on code that is compiled for it is worth its time
-constexpr size_t kMostClasses = 256, kMostTemplates = 512, kMostOfClass = 96;
+constexpr size_t kMostClasses = 256, kMostTemplates = 1024, kMostOfClass = 256;
 
 using Classes = std::unordered_map<uint64_t, CallClass>;
 StateLock lock;

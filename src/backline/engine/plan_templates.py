@@ -29,9 +29,11 @@ from .choose import choice_of, planner
 from .leader import Leader, leader
 from .tuning import record_store
 
-__all__ = ["Part", "template_of"]
+__all__ = ["FAMILIES", "Part", "template_of"]
 
-FAMILIES = ("linalg", "matmul", "neural")  # whose Plans may be of one form for many sizes
+# Families whose Plans may be of one form for many sizes. In no other one is a Problem made for the sake of a template: where a
+# process draws seeds, that would draw one.
+FAMILIES = ("linalg", "matmul", "neural")
 LARGEST = 1 << 62  # bounds of conditions beyond it are none
 
 

@@ -60,7 +60,8 @@ def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
     generation = record_store.generation() if own else SHIPPED_ONLY
     # Within a step times differ by less than a fifth, and a program's shapes share the answers.
     op, dtype, shape_class, work, sizes = place
-    rounded = Place(op, dtype, shape_class, round(WORK_STEPS * work) / WORK_STEPS, tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in sizes))
+    sizes = tuple(round(SIZE_STEPS * s) / SIZE_STEPS for s in sizes)
+    rounded = Place(op, dtype, shape_class, round(WORK_STEPS * work) / WORK_STEPS, sizes)
     return _ordered(ranking_files.here(), rounded, generation)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from .. import _core, switches
 from ..engine import fft_plan_caches
 from ..engine.choose import plan_for
-from ..engine.plan_templates import template_of
+from ..engine.plan_templates import FAMILIES, template_of
 from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..problems.op_registry import Measured, Op, operations
@@ -106,12 +106,8 @@ def operation(
                 return watched(kept, made, begin)
             return kept
 
-        def lasting(*args: Any, **kwargs: Any) -> Problem | None:
-            made = of_numpy(*args, **kwargs)
-            return None if is_drawn(made.parameters) else made
-
         def templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return template_of(lasting, args, kwargs)
+            return template_of(of_numpy, args, kwargs)
 
         def general(*args: Any, **kwargs: Any) -> Any:
             keyed = _keyed(parameters, lists, args, kwargs)
@@ -122,13 +118,13 @@ def operation(
                 return _call_on_device(op, problem, args, kwargs)
             return _general(op, problem, args, kwargs)
 
-        changing = templated if promotes and deprecated is None else None
+        kind = family or ("linalg" if module == "backline.linalg" else "matmul")
+        changing = templated if kind in FAMILIES and deprecated is None else None
         op: Any = _core.Operation(
             name.rpartition(".")[2], parameters, resolve, general, foreign=True, templated=changing
         )  # fmt: skip
         published(op, function, module, signature)
         full = f"{module}.{op.__qualname__}".removeprefix("backline.")
-        kind = family or ("linalg" if module == "backline.linalg" else "matmul")
         operations[full] = Op(name=full, build=problem, family=kind, signature=signature, results=results, **measured)
         unconverted[full] = as_given
         return op

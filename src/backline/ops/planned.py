@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _core, switches
 from ..engine import policy
-from ..engine.plan_templates import template_of
+from ..engine.plan_templates import FAMILIES, template_of
 from ..errors import BadValue, FallbackRefused, NoKernel, NotDeterministic
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
@@ -128,7 +128,8 @@ def planned(
         def templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return None if kwargs.get("out") is not None else template_of(build, args, kwargs)
 
-        op: Any = _core.Operation(name, tuple(signature.parameters), resolve, general, templated=templated)
+        changing = templated if family in FAMILIES else None
+        op: Any = _core.Operation(name, tuple(signature.parameters), resolve, general, templated=changing)
         published(op, function, module, signature)  # type: ignore[arg-type]  # it returns results here, not a Problem
         op.__wrapped__ = function
         row: dict[str, Any] = {} if flops is None else {"flops": flops}

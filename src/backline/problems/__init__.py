@@ -17,7 +17,7 @@ import numpy as np
 
 from .memory_layout import contiguous_strides, is_contiguous, matrix_layout
 from .names import SHORT, short
-from .symbolic_sizes import log2_of_size, log2_of_work
+from .symbolic_sizes import SIZE_STEPS, WORK_STEPS, log2_in_steps
 
 __all__ = ["SHORT", "Operand", "Place", "Problem", "operand", "short", "sizes_in"]
 
@@ -124,7 +124,7 @@ def sizes_in(key: str) -> tuple[float, ...]:
     >>> sizes_in("matmul f32 64x32 32x16:F alpha=2")
     (6.0, 5.0, 5.0, 4.0)
     """
-    return tuple(log2_of_size(int(n)) for shape in _SHAPES.findall(key) for n in shape.split("x"))
+    return tuple(log2_in_steps(int(n), SIZE_STEPS) for shape in _SHAPES.findall(key) for n in shape.split("x"))
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ class Problem:
 
     @cached_property
     def _place(self) -> Place:
-        sizes = tuple(log2_of_size(n) for o in self.operands if o.role != "out" for n in o.shape)
-        return Place(self.op, short(self.dtype), self.shape_class(), log2_of_work(self.flops), sizes)
+        sizes = tuple(log2_in_steps(n, SIZE_STEPS) for o in self.operands if o.role != "out" for n in o.shape)
+        return Place(self.op, short(self.dtype), self.shape_class(), log2_in_steps(self.flops, WORK_STEPS), sizes)
 
     @cached_property
     def summands(self) -> int:

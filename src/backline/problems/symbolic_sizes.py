@@ -30,8 +30,7 @@ __all__ = [
     "Terms",
     "Untraceable",
     "is_symbolic",
-    "log2_of_size",
-    "log2_of_work",
+    "log2_in_steps",
     "rough",
 ]
 
@@ -90,6 +89,7 @@ class SizeTrace:
         self.quotients: list[Quotient] = []
         self.conditions: dict[Terms, Bounds] = {}
         self._numbers: dict[Quotient, int] = {}
+        self._last: tuple[tuple[int, ...], list[int]] = (), []
 
     def array(self, array: np.ndarray[Any, Any], position: int) -> SymbolicArray:
         """Returns what stands for an array of the call; all of them come before anything is computed."""
@@ -137,10 +137,7 @@ class SizeTrace:
         quantities
             Values of the symbols in the other call.
         """
-        known = list(quantities)
-        for remainder, dividend, divisor in self.quotients:
-            a, b = int(_sum(dividend, known)), int(_sum(divisor, known))
-            known.append(a % b if remainder else a // b)
+        known = self._known(tuple(quantities))
 
         def one(part: Any) -> Any:
             if type(part) is SymbolicSize:
@@ -148,6 +145,17 @@ class SizeTrace:
             return type(part)(map(one, part)) if type(part) in (tuple, list) else part
 
         return one(value)
+
+    def _known(self, quantities: tuple[int, ...]) -> Sequence[int]:
+        """The symbols and the quotients in another call."""
+        last = self._last
+        if last[0] != quantities or len(last[1]) != len(self.values):
+            known = list(quantities)
+            for remainder, dividend, divisor in self.quotients:
+                a, b = int(_sum(dividend, known)), int(_sum(divisor, known))
+                known.append(a % b if remainder else a // b)
+            last = self._last = quantities, known  # at once: other threads may ask, too
+        return last[1]
 
 
 class SymbolicArray:
@@ -410,43 +418,29 @@ def rough(size: Any) -> Any:
     return _value(size)
 
 
-def log2_of_size(size: Any) -> float:
-    """Returns log2 of a size, 0 for none; of a symbolic one that of this call, under the condition that others round alike.
+def log2_in_steps(value: float, steps: int) -> float:
+    """Returns log2 of a number, 0 for less than one.
+
+    Of a symbolic one it is that of this call, under the condition that others round to the same step.
+
+    Parameters
+    ----------
+    value
+        Number of operations, or a size.
+    steps
+        Steps to a doubling: whoever reads the result must round it to these.
 
     Examples
     --------
-    >>> log2_of_size(8), log2_of_size(0)
-    (3.0, 0.0)
-    """
-    if not is_symbolic(size):
-        return math.log2(size or 1)
-    if size < 1:
-        return 0.0
-    return _in_step(size, SIZE_STEPS)
-
-
-def log2_of_work(work: float) -> float:
-    """Returns log2 of a number of operations, 0 for less than one.
-
-    Of a symbolic one it is that of this call, under the condition that others round to the same quarter: in quarters of a
-    doubling is how times are predicted.
-
-    Examples
-    --------
-    >>> log2_of_work(8.0)
+    >>> log2_in_steps(8.0, 4)
     3.0
     """
-    work = max(work, 1.0)
-    if not is_symbolic(work):
-        return math.log2(work)
-    return _in_step(work, WORK_STEPS)
-
-
-def _in_step(number: Any, steps: int) -> float:
-    """Returns log2 of this call's number, under the condition that it rounds to the same one of so many steps to a doubling."""
-    logarithm = math.log2(number.value)
+    value = max(value, 1)
+    if not is_symbolic(value):
+        return math.log2(value)
+    logarithm = math.log2(_value(value))
     step = round(steps * logarithm)
     # A little less than the step: powers of two are rounded, too.
-    if not 2 ** ((step - 0.499999) / steps) <= number <= 2 ** ((step + 0.499999) / steps):
-        raise Untraceable("a number is just between two steps")
+    if not 2 ** ((step - 0.499999) / steps) <= value <= 2 ** ((step + 0.499999) / steps):
+        raise Untraceable("the number is just between two steps")
     return logarithm

@@ -184,7 +184,7 @@ def _softmax_columns(b: Builder, p: NeuralProblem, out: Pointer, threads: int) -
         source, target = (given[0], given[1], at), (out[0], out[1], at)
         step = columns if halves else after
         fields = [wide, vector_level(), p.op == "log_softmax", width, step, step]
-        description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+        description = b.packed(f"<{len(fields)}q", *fields)
         if halves:
             b.copy((width, columns), source, (after * item, item), work, (columns * wide, wide), (name, "float32"))
         here = (work, work) if halves else (source, target)

@@ -282,8 +282,8 @@ class _Search:
         return best
 
     def moving(self, labels: tuple[str, ...]) -> float:
-        spent: float = CALL + rough(self.size(labels)) * STEP
-        return spent
+        elements: int = rough(self.size(labels))
+        return CALL + elements * STEP
 
     def products(self, items: int, m: tuple[int, ...], n: tuple[int, ...], k: tuple[int, ...]) -> float:
         """Time of all products: full speed needs sizes of some tens and rows that are not short pieces of memory far apart.
@@ -302,7 +302,8 @@ class _Search:
             length, step = (columns, down) if layout == "C" else (rows, across)
             if abs(step) > length * self.item:
                 moved += 2 * rows * columns / length  # a line of the cache for each row, at least
-        return items * (ITEM[(m[0] > 1) + (n[0] > 1)] + flops / speed + moved * STEP)
+        seconds: float = rough(items) * (ITEM[(m[0] > 1) + (n[0] > 1)] + flops / speed + moved * STEP)
+        return seconds
 
 
 def _few(labels: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
