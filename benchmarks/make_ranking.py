@@ -2,7 +2,8 @@
 
 ``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does,
 every algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
-parts that are not named stay as they are. What was measured beside another program, or makes no sense beside its neighbours, is
+parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run them that
+no entry of the operation and dtype names. What was measured beside another program, or makes no sense beside its neighbours, is
 measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 
@@ -38,6 +39,13 @@ def part_of(entry):
     return "algebra" if op.startswith(("linalg.", "cholesky_")) else "layers"
 
 
+def unknown(able, entry, named):
+    """The algorithms that no entry names; of those that divide a batch, those that this entry does not name."""
+    here = {key.partition("@")[0] for key in entry["order"]}
+    names = {f"{a.library}.{a.name}" for a in able}
+    return {name for name in names if name not in (here if name.endswith("_items") else named)}
+
+
 def measured(problem, able, threads, others):
     """The record of a problem: made again, and the lesser times kept, while it makes no sense beside itself and the others."""
     record = None
@@ -51,7 +59,8 @@ def measured(problem, able, threads, others):
 
 def main() -> None:
     threads = backline.get_num_threads()
-    wanted = sys.argv[1:] or list(designed_problems.PARTS)
+    wanted = [word for word in sys.argv[1:] if word != "--new"] or list(designed_problems.PARTS)
+    new = "--new" in sys.argv
     if set(wanted) - set(designed_problems.PARTS):
         sys.exit(f"parts are {', '.join(designed_problems.PARTS)}")
     path = ranking_files.file_name(ranking_files.here())
@@ -59,11 +68,17 @@ def main() -> None:
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
             old = json.load(stream)
-    entries = [e for e in old["entries"] if part_of(e) not in wanted]
+    there = {e["example"]: e for e in old["entries"]} if new else {}
+    named = {(e["op"], e["dtype"]): set() for e in old["entries"]}
+    for e in old["entries"]:
+        named[e["op"], e["dtype"]].update(key.partition("@")[0] for key in e["order"])
+    tables = {part: list(designed_problems.problems(part)) for part in wanted}
+    made = {problem.key for table in tables.values() for problem in table}
+    entries = [e for e in old["entries"] if part_of(e) not in wanted and e["example"] not in made]
     begin = time.perf_counter()
     for part in wanted:
         others = []
-        for problem in designed_problems.problems(part):
+        for problem in tables[part]:
             able = [
                 a
                 for library in libraries.all_libraries()
@@ -71,10 +86,13 @@ def main() -> None:
                 for a in library.algorithms(problem, threads)
                 if isinstance(a, Algorithm)
             ]
+            place = problem.place()
+            if problem.key in there and not unknown(able, there[problem.key], named[place.op, place.dtype]):
+                entries.append(there[problem.key])
+                continue
             record = measured(problem, able, threads, others)
             others.append(record)
             timed = sorted((seconds, key) for key, seconds in record.medians.items())
-            place = problem.place()
             entries.append({
                 "op": place.op, "dtype": place.dtype, "class": place.shape_class, "size": round(place.work, 2),
                 "example": problem.key, "order": [key for _, key in timed],
