@@ -24,6 +24,9 @@ LARGE = 1e6  # floating-point operations from which what uses all threads comes 
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
 # Algorithms that the shipped rankings do not name -> those in whose place they stand.
 STAND_INS = {
+    # Hermitian matrices take what symmetric ones take.
+    **{f"{name}.he{routine}{way}@{count}": f"{name}.sy{routine}{way}@{count}"
+       for name in ("mkl", "openblas") for routine in ("trf", "trs") for way in ("", "_items") for count in "1n"},
     # A dot product in parts is listed before the whole one, and comes before it where threads bring something.
     **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
     "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 from ..records import Record
@@ -24,6 +23,8 @@ class Setting(Record):
         Functions of the framework's module (and a value).
     words
         Backline's values and the framework's, where they differ. A value that is missing here cannot be said there.
+    save
+        Function of the module that returns one which puts back what holds now; None where writing what was read does that.
     """
 
     switch: str
@@ -31,6 +32,7 @@ class Setting(Record):
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], Any]
     words: Mapping[Any, Any] | None = None
+    save: Callable[[Any], Callable[[], None]] | None = None
 
 
 class Framework(Record):
@@ -201,45 +203,41 @@ CUPY = Framework(
 )  # fmt: skip
 
 
-def _pools(module: Any) -> list[dict[str, Any]]:
-    return [pool for pool in module.threadpool_info() if pool.get("internal_api") != "backline"]
+def _pools(threadpoolctl: Any) -> list[Any]:
+    return [pool for pool in threadpoolctl.ThreadpoolController().lib_controllers if pool.internal_api != "backline"]
 
 
-def _limit(module: Any, value: int) -> None:
-    for pool in module.ThreadpoolController().lib_controllers:
-        if pool.internal_api != "backline":
-            pool.set_num_threads(value)
-
-
-def _most(module: Any) -> int | None:
-    return max((pool["num_threads"] for pool in _pools(module)), default=None)
-
-
-THREADPOOLCTL = Framework(
-    "threadpoolctl", (Setting("num_threads", "threads of every pool in the process", _most, _limit),), {}
-)  # fmt: skip
-
-
-def _controller(numpy: ModuleType) -> Any:
+def _numpys_pools(numpy: Any) -> list[Any]:
     """The pool of the BLAS that NumPy's wheel brought."""
     import threadpoolctl
 
-    found = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
-    return [pool for pool in found if "numpy.libs" in (pool.filepath or "")]
+    return [pool for pool in _pools(threadpoolctl) if "numpy.libs" in (pool.filepath or "")]
 
 
-def _numpy_threads(numpy: ModuleType) -> int | None:
-    return max((pool.num_threads for pool in _controller(numpy)), default=None)
+def _threads(theirs: str, pools: Callable[[Any], list[Any]]) -> Setting:
+    def write(module: Any, value: int) -> None:
+        for pool in pools(module):
+            pool.set_num_threads(value)
+
+    def save(module: Any) -> Callable[[], None]:
+        held = [(pool, pool.num_threads) for pool in pools(module)]
+
+        def put_back() -> None:
+            for pool, count in held:
+                pool.set_num_threads(count)
+
+        return put_back
+
+    def most(module: Any) -> int | None:
+        return max((pool.num_threads for pool in pools(module)), default=None)
+
+    return Setting("num_threads", theirs, most, write, None, save)
 
 
-def _set_numpy_threads(numpy: ModuleType, value: int) -> None:
-    for pool in _controller(numpy):
-        pool.set_num_threads(value)
-
-
+THREADPOOLCTL = Framework("threadpoolctl", (_threads("threads of every pool in the process", _pools),), {})
 NUMPY = Framework(
     "numpy",
-    (Setting("num_threads", "threads of the BLAS in NumPy's wheel", _numpy_threads, _set_numpy_threads),),
+    (_threads("threads of the BLAS in NumPy's wheel", _numpys_pools),),
     {
         "prefer": "backline.numpy runs under this switch; NumPy's own functions have one BLAS",
         "only": "backline.numpy runs under this switch; NumPy's own functions have one BLAS",

@@ -177,12 +177,13 @@ def _apply(done: Applied, name: str, setting: Setting, module: Any, value: Any, 
         if value not in setting.words:
             return AppliedSetting(name, setting.switch, setting.theirs, value, before, before, f"{name} has no such value")
         wanted = setting.words[value]
+    put_back = functools.partial(_write_back, setting, module, before) if setting.save is None else setting.save(module)
     try:
         setting.write(module, wanted)
     except Exception as error:  # whatever a framework raises about a value that it does not take
         reason = f"{name} refused it: {error}"
         return AppliedSetting(name, setting.switch, setting.theirs, value, before, setting.read(module), reason)
-    done._back.append(lambda: _write_back(setting, module, before))
+    done._back.append(put_back)
     effective = setting.read(module)
     reason = "" if effective == wanted else f"{name} reads {effective!r} after it was set"
     return AppliedSetting(name, setting.switch, setting.theirs, value, before, effective, reason)

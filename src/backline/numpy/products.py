@@ -198,7 +198,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         return np.tensordot(a, b, axes)
     if isinstance(axes, (tuple, list)):
         axes = tuple((each,) if isinstance(each, int) else each for each in axes)
-    return matrix_chains.tensordot(given[0], given[1], axes=axes)
+    return np.asarray(matrix_chains.tensordot(given[0], given[1], axes=axes))
 
 
 def einsum(*operands: Any, out: Any = None, optimize: Any = False, **keywords: Any) -> Any:
