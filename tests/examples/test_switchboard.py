@@ -60,7 +60,7 @@ def run(script: str) -> str:
     done = subprocess.run(
         # The machine may be busy, which is said in a warning.
         [sys.executable, "-W", "error", "-W", "ignore:timed on a busy machine", str(FOLDER / f"{script}.py")],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), "BACKLINE_NUM_THREADS": "2"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), "BACKLINE_NUM_THREADS": "2", "BACKLINE_SHARE_PROCESSORS": "0"},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
