@@ -2,9 +2,9 @@
 
 ``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does,
 every algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
-parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run them
-that no entry of the operation and dtype names. What was measured beside another program, or makes no sense beside its neighbours, is
-measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
+parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
+them that no entry of the operation and dtype names. What was measured beside another program, or makes no sense beside its
+neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
 """
 
 from __future__ import annotations

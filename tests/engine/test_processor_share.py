@@ -194,7 +194,7 @@ def test_a_pool_that_spins_is_made_room_for(processors: int, running: int, threa
     watch._next = -math.inf
     found, again = watch.look()
     assert found == threads
-    assert (again == 0.0) == (running > 0)  # it may stop at any time
+    assert again > 0.0  # calls do not all pay for a look
 
 
 def test_the_clock_of_a_thread_that_runs_and_of_one_that_has_ended() -> None:

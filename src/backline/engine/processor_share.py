@@ -38,6 +38,7 @@ SETTLED = 0.5  # seconds for which there has been room for more threads before m
 PART = 0.4  # of a processor that other programs may use without one being left to them
 QUOTA = 2.0  # seconds between readings of the quota of the control group
 ACTIVE = 1e-3  # seconds of processor time between two readings that make a thread of this process worth watching
+GLANCES = 50  # as many times what a look at those threads takes pass before the next: short calls must not pay for it each time
 GLANCE = 4e-6  # seconds in which a thread that runs is seen to run
 FLOPS = 4e5  # operations from which what is written in Python may use threads
 
@@ -165,7 +166,8 @@ class Watch:
             return self.threads, max(self._next - now, 0.0)
         # Few of many are left alone: a team that gets smaller and larger from call to call ends and starts threads each time.
         running = self._clocks.running()
-        return (max(1, min(self.threads, self._most) - running) if 2 * running >= self._most else self.threads), 0.0
+        threads = max(1, min(self.threads, self._most) - running) if 2 * running >= self._most else self.threads
+        return threads, GLANCES * (time.perf_counter() - now)
 
     def _wanted(self) -> tuple[int, float]:
         """The threads to use by what was read now, and since when that holds."""
