@@ -200,6 +200,7 @@ def test_wrong_arguments_are_refused_as_ever() -> None:
         linalg.solve(np.diag([1.0] * 53 + [0.0]), filled(54, 3))
 
 
+@pytest.mark.cpu_kernel
 def test_code_is_compiled_for_a_shape_that_is_called_often(monkeypatch: pytest.MonkeyPatch) -> None:
     mkl = need("mkl")
     monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: ("mkl.jit@1", *BLAS))
