@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,13 @@ from backline import linalg
 from support import rng, seed
 
 assert rng and seed
+
+
+@pytest.fixture(autouse=True)
+def lanes_first() -> Iterator[None]:
+    """Whatever is fastest on the machine: here it is about the compiled loops."""
+    with backline.use("kernels"):
+        yield
 
 
 def matrices(items: int, n: int, dtype: str, rng: np.random.Generator) -> Any:
