@@ -206,3 +206,15 @@ def test_an_error_is_a_verdict_on_any_machine(two: list[Algorithm], busy: Any, m
     monkeypatch.setattr(Two, "prepare", lambda self, p, a: wrong if a.name == "three" else real(self, p, a))
     record = measure.measure_problem(square(), [*two, Algorithm(library="fake", name="three")], 2, budget=0.0)
     assert record.covered == ("fake.three@1",) and "wrong result" in record.rejected["fake.three@1"]
+
+
+@pytest.mark.parametrize(("texts", "least", "read_so_often"), [
+    (["1 1 1 1/170 9"], 1, 1), (["1 1 1 3/170 9", "1 1 1 1/170 9"], 1, 2), (["1 1 1 4/9 9", "1 1 1 2/9 9", *["1 1 1 3/9 9"] * 3], 2, 5),
+    (["1 1 1 0/0 0"], 0, 1), ([""], None, 1), (["1 1 1"], None, 1), (["1 1 1 x 9"], None, 1),
+])  # fmt: skip
+def test_threads_that_run_now(texts: list[str], least: int | None, read_so_often: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = iter(texts)
+    monkeypatch.setattr(machine_load, "read_text", lambda path: next(given))
+    assert machine_load.running(apart=0.0) == least
+    assert not list(given)
+    assert len(texts) == read_so_often

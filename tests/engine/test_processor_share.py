@@ -32,7 +32,10 @@ class Machine:
         self.at, self.own, self.busy, self.polite = 0.0, 0.0, 0.0, 0.0
         self.processors, self.quota, self.readings = processors, quota, 0
         self.told = True
-        self.watch = Watch(self.read, lambda: range(self.processors), lambda: self.quota, ThreadClocks((), lambda thread: 0.0))
+        self.running: int | None = None
+        self.watch = Watch(
+            self.read, lambda: range(self.processors), lambda: self.quota, ThreadClocks((), lambda thread: 0.0), lambda: self.running
+        )
         self.watch._clocks.note = lambda team: None  # type: ignore[method-assign]  # nothing inside of this process
 
     def read(self) -> Reading:
@@ -45,7 +48,8 @@ class Machine:
         self.own += own * seconds
         self.polite += polite * seconds
         self.busy += (own + others + polite) * seconds
-        self.watch._next = -math.inf
+        self.watch._next = self.at - max(seconds - processor_share.INTERVAL, 0.0)
+        self.watch._next = min(self.watch._next, time.perf_counter())
         return self.watch.look()[0]
 
 
@@ -78,6 +82,18 @@ def test_a_long_quiet_time_counts_as_such() -> None:
     machine.passes(0.0, 0.0)
     assert machine.passes(0.1, 3.0) == 1
     assert machine.passes(60.0, 0.0) == MOST_THREADS
+
+
+@pytest.mark.parametrize(("running", "threads"), [(1, MOST_THREADS), (2, 3), (3, 2), (9, 1), (0, MOST_THREADS), (None, 1)])
+def test_after_a_pause_those_that_run_now_count(running: int | None, threads: int) -> None:
+    machine = Machine()
+    machine.passes(0.0, 0.0)
+    machine.running = running
+    assert machine.passes(0.4, 3.5) == threads
+    machine.running = 1
+    assert machine.passes(0.1, 3.5) == 1  # calls follow each other: what was used meanwhile counts
+    assert machine.passes(0.4, 3.5) == 1  # until it has been so for a while
+    assert machine.passes(0.8, 3.5) == MOST_THREADS
 
 
 def test_programs_of_lower_priority_are_not_made_room_for() -> None:

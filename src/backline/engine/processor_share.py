@@ -129,6 +129,8 @@ class Watch:
         Return the processors that this process may use, and the quota of its control group.
     clocks
         Those of this process's threads.
+    running
+        Returns how many threads of the system run at this moment, with this one; None where that is not known.
 
     Attributes
     ----------
@@ -138,9 +140,9 @@ class Watch:
 
     def __init__(
         self, read: Callable[[], Reading], processors: Callable[[], Collection[int]], quota: Callable[[], float | None],
-        clocks: ThreadClocks,
+        clocks: ThreadClocks, running: Callable[[], int | None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._read, self._processors, self._quota, self._clocks = read, processors, quota, clocks
+        self._read, self._processors, self._quota, self._clocks, self._running = read, processors, quota, clocks, running
         self._lock = threading.Lock()
         self._last: Reading | None = None
         self._quota_now: float | None = None
@@ -177,6 +179,9 @@ class Watch:
             self._quota_now, self._quota_at = self._quota(), reading.at
         self._most = max(self._most, processors)
         others = 0.0 if last is None else machine_load.used_by_others(last, reading)
+        if others > PART and reading.at >= self._next + INTERVAL and (running := self._running()) is not None:
+            # This program has paused, and others may have worked and ended meanwhile: those that run now count.
+            others, self._more = min(others, max(running - 1.0, 0.0)), None
         threads = room(processors, others, self._quota_now)
         # A program that asks for more threads than there are processors gets them, where nobody else wants any.
         return (MOST_THREADS if threads == self._most else threads), (reading if last is None else last).at
@@ -272,7 +277,7 @@ def _counters() -> Reading:
 
 
 # Pools that exist by now belong to others, such as NumPy's BLAS. What Backline's libraries start comes later, and is not watched.
-watch = Watch(_counters, usable_cpus, cpu_quota, ThreadClocks(_threads_here(), _processor_seconds, _waits))
+watch = Watch(_counters, usable_cpus, cpu_quota, ThreadClocks(_threads_here(), _processor_seconds, _waits), machine_load.running)
 
 
 def begin() -> None:

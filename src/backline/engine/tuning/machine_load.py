@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from ...processors import read_text, usable_cpus
 
-__all__ = ["Quietness", "Reading", "between", "in_turn", "read", "spread", "used_by_others"]
+__all__ = ["Quietness", "Reading", "between", "in_turn", "read", "running", "spread", "used_by_others"]
 
 TAKEN = 0.1  # part of the processors asked for that other programs and the hypervisor may take
 STOLEN = 0.05  # part of the time of all processors that the hypervisor may take
@@ -126,6 +126,26 @@ def read() -> Reading:
         time.perf_counter(), time.process_time() + ended.children_user + ended.children_system, busy, stolen, _switches(),
         float(load) if load else None, 0.0 if _polite() else polite,
     )  # fmt: skip
+
+
+def running(samples: int = 5, apart: float = 1e-4) -> int | None:
+    """Returns how many threads of the system run or wait for a processor, with the one that asks; None where it is not known.
+
+    It is the least of some samples, so that a thread that runs for a moment does not count. Where the first shows no other
+    thread, there are no more.
+    """
+    least = None
+    for sample in range(samples):
+        if sample:
+            time.sleep(apart)
+        fields = read_text("/proc/loadavg").split()
+        count = fields[3].partition("/")[0] if len(fields) > 3 else ""
+        if not count.isdigit():
+            return None
+        least = int(count) if least is None else min(least, int(count))
+        if least <= 1:
+            break
+    return least
 
 
 def between(before: Reading, after: Reading, threads: int, spread: float = 1.0) -> Quietness:
