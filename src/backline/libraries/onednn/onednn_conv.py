@@ -18,7 +18,7 @@ from ...native.plan_builder import Pointer, same_place
 from ...problems.conv_problem import ConvProblem, channels_last
 from ..base import Algorithm, Refusal
 from . import abi
-from .onednn_products import BF16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
+from .onednn_products import BF16, F16, F32, PACKED, SMALL_FLOPS, THREAD_FLOPS, is_reference, without
 from .plan_writer import Place, Writer, dense_strides, fits, image_strides
 from .primitives import Desc, DnnlError, Engine, PrimitiveDesc, why
 
@@ -51,7 +51,7 @@ def conv_algorithms(engine: Engine, p: ConvProblem, threads: int) -> Iterator[Al
         if name == BLOCKED and made.is_last:
             yield Refusal("onednn", name, f"left to itself oneDNN takes channels last: that is {LAST}")
             continue
-        precision = "bf16" if name == REDUCED else "f32 accumulation" if p.dtype == BF16 else ""
+        precision = "bf16" if name == REDUCED else "f32 accumulation" if p.dtype != F32 else ""
         isa = "avx512" if precision else ""
         note = kernel + (PACKED if p.packed else "")
         if many > 1:
@@ -70,7 +70,7 @@ def prepare_conv(engine: Engine, p: ConvProblem, algorithm: Algorithm) -> Any:
 
 
 def _refusal(engine: Engine, p: ConvProblem) -> str:
-    if p.dtype not in (F32, BF16):
+    if p.dtype not in (F32, BF16, F16):
         return f"no convolution of {p.dtype.name}"
     if any(o.dtype != p.dtype for o in p.operands):
         return "operands of several dtypes"
@@ -82,6 +82,8 @@ def _refusal(engine: Engine, p: ConvProblem) -> str:
         return f"output_padding={p.output_padding} is more than oneDNN can express here"
     if p.dtype == BF16 and not engine.bf16:
         return "the processor has, or may use, no instructions for bfloat16: oneDNN would be slow"
+    if p.dtype == F16 and not engine.f16:
+        return "the processor has, or may use, no instructions for float16"
     return ""
 
 
@@ -227,6 +229,8 @@ class _Forward(_Convolution):
         o = self.p.get("bias")
         if o is None:
             return None
+        if o.dtype == F16:
+            return self.w.widened("bias", o)
         spread = self.w.spread("bias", copied=o.strides[0] != o.dtype.itemsize)
         return Place(self.engine.desc(o.shape, o.dtype, (1,)), spread.pointer)
 

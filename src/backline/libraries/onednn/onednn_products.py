@@ -226,10 +226,8 @@ class _Product:
         if o is None:
             return None
         shape = (*[1] * (self._ndim - 1), o.shape[-1])
-        if o.dtype == F16:  # its kernels for float16 want a bias of float32
-            wide = self.w.b.work(4 * o.shape[-1], shared=True)
-            self.w.b.copy((1, o.shape[-1]), self.w.argument(self.row), (0, o.strides[-1]), wide, (0, 4), ("float16", "float32"))
-            return Place(self.engine.desc(shape, F32, dense_strides(shape)), wide)
+        if o.dtype == F16:
+            return Place(self.engine.desc(shape, F32, dense_strides(shape)), self.w.widened(self.row, o).pointer)
         spread = self.w.spread(self.row, o, copied=o.strides[-1] != o.dtype.itemsize)
         return Place(self.engine.desc(shape, o.dtype, dense_strides(shape)), spread.pointer)
 

@@ -138,6 +138,13 @@ class Writer:
         )  # fmt: skip
         self.b.each(prod(shape))
 
+    def widened(self, role: str, o: Operand) -> Place:
+        """A float16 vector as float32: kernels for float16 want a bias of float32. `o` describes the operand, or a part of it."""
+        n = o.shape[-1]
+        target = self.b.work(4 * n, shared=True)
+        self.b.copy((1, n), self.argument(role), (0, o.strides[-1]), target, (0, 4), ("float16", "float32"))
+        return Place(self.engine.desc((n,), _F32, (1,)), target)
+
     def result(self, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int]) -> Pointer:
         """A new array to be returned; strides in elements."""
         return self.b.result(dtype, shape, [s * dtype.itemsize for s in strides])
@@ -207,7 +214,7 @@ class Writer:
         self.run(self.engine.reorder_desc(source.desc, target.desc), {abi.Arg.SRC: source, abi.Arg.DST: target})
 
     def look(self, pointer: Pointer, elements: int, dtype: np.dtype[Any] = _F32, *, alone: bool = False) -> None:
-        """Report NOT_FINITE if an element, of float32 or bfloat16, is NaN or infinite.
+        """Report NOT_FINITE if an element is NaN or infinite.
 
         All threads look; with `alone` one does, and where it reports something no primitive runs after it.
         """
@@ -240,7 +247,7 @@ class Writer:
         again
             Makes the plan without relu, or None.
         dtype
-            Of the elements: float32 or bfloat16.
+            Of the elements: float32, bfloat16 or float16.
         """
         self.look(target.pointer, elements, dtype, alone=again is None)
         if again is None:
