@@ -61,3 +61,46 @@ def test_max_pool_is_numpys(last: bool, value: float) -> None:
     with backline.use("onednn", only=True):
         result = functional.max_pool2d(x, 3, 2, 1)
     np.testing.assert_array_equal(wide(result), wide(wanted))
+
+
+def laid(x: Any, layout: str) -> Any:
+    if layout == "F":
+        return np.asfortranarray(x)
+    if layout == "rows apart":
+        apart = np.full((x.shape[0], x.shape[1] + 7), np.nan, x.dtype)[:, : x.shape[1]]
+        apart[...] = x
+        return apart
+    return np.repeat(x, 2, 1)[:, ::2] if layout == "steps" else x
+
+
+@pytest.mark.parametrize("layouts", ["C C", "C F", "F C", "F F", "rows apart,rows apart", "steps,steps"])
+@pytest.mark.parametrize("m,k,n", [(300, 1, 300), (301, 40, 507), (300, 60, 700), (90, 100, 80), (520, 100, 611), (257, 300, 640)])
+def test_products_whose_inner_size_is_padded(m: int, k: int, n: int, layouts: str) -> None:
+    """Tiles want other inner sizes. The sums are those of float32, whatever lies beside the operands and was in workspace."""
+    rng = np.random.default_rng(k)
+    a, b = rng.standard_normal((m, k)).astype(BF16), rng.standard_normal((k, n)).astype(BF16)
+    wanted, bias = wide(a) @ wide(b), rng.standard_normal(n).astype(BF16)
+    first, second = layouts.split("," if "," in layouts else " ")
+    out = np.full((m, n), np.nan, BF16)
+    with backline.use("onednn", only=True):
+        for threads in (1, 2):
+            with backline.num_threads(threads):
+                for _ in range(2):
+                    got = backline.matmul(laid(a, first), laid(b, second))
+                    np.testing.assert_allclose(wide(got), wanted, rtol=2**-8, atol=1e-5 * k)
+                backline.matmul(laid(a, first), laid(b, second), out=out)
+                np.testing.assert_array_equal(wide(out), wide(got))
+                summed = backline.addmm(bias, laid(a, first), laid(b, second))
+                np.testing.assert_allclose(wide(summed), wanted + wide(bias), rtol=2**-8, atol=1e-5 * k)
+        layer = functional.linear(laid(a, first), laid(np.ascontiguousarray(b.T), second), bias, activation="relu")
+    np.testing.assert_allclose(wide(layer), np.maximum(wanted + wide(bias), 0), rtol=2**-8, atol=1e-5 * k)
+
+
+def test_padding_an_inner_size_keeps_what_is_not_finite() -> None:
+    a, b = np.ones((400, 40), BF16), np.ones((40, 500), BF16)
+    a[3, 39], b[0, 7] = np.inf, np.nan
+    with backline.use("onednn", only=True):
+        got = wide(backline.matmul(a, b))
+    wanted = wide(a) @ wide(b)
+    np.testing.assert_array_equal(got, wanted)
+    assert np.isinf(wanted[3]).sum() == 499 and np.isnan(wanted[:, 7]).all()

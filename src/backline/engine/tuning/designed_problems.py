@@ -24,6 +24,8 @@ LINALG = (
     "linalg.householder_product",
 )  # fmt: skip
 
+FACTORIZATIONS = ("linalg.cholesky", "linalg.lu_factor", "linalg.inv", "linalg.solve")
+
 
 def products(dtype: Any) -> Iterator[Call]:
     sizes = [(n, n, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]
@@ -58,7 +60,8 @@ def arguments(op: str, n: int, dtype: Any, batch: tuple[int, ...] = ()) -> tuple
 def linear_algebra(dtype: Any) -> Iterator[Call]:
     for op in LINALG:
         keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
-        for n in (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024):
+        sizes = (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024)
+        for n in sorted({*sizes, 512}) if op in FACTORIZATIONS else sizes:  # where threads begin to be worth it
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
             yield op, arguments(op, n, dtype, (items,)), keywords

@@ -36,8 +36,12 @@ F32, BF16, F16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np
 # Below this many operations a thread team costs more than it brings, and so does releasing the GIL.
 THREAD_FLOPS, SMALL_FLOPS = 1e6, 6e4
 RELU_THREADED = 1 << 18  # elements of a result
+COPY_THREADED = 1 << 16  # elements of an operand
 REDUCED = "bf16"
 PACKED = "; weights packed once"
+# Inner sizes from which kernels take tiles, and what they are multiples of at full speed. With other sizes they take twice as
+# long; below the first ones oneDNN 3.2 has kernels without tiles, a tenth as fast (measured on an Intel Xeon with AMX, 2026-11).
+TILE_SIZES, TILE = (64, 96), 32
 ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "relu": ("prelu",), "gelu": (abi.Alg.GELU_ERF, 0.0, 0.0), "gelu_tanh": (abi.Alg.GELU_TANH, 0.0, 0.0),
     "silu": (abi.Alg.SWISH, 1.0, 0.0), "tanh": (abi.Alg.TANH, 0.0, 0.0), "sigmoid": (abi.Alg.LOGISTIC, 0.0, 0.0),
@@ -56,7 +60,8 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
             yield Refusal("onednn", name, "the processor has, or may use, no instructions for bfloat16")
             continue
         try:
-            kernel = engine.describe(_Product, p, many, name).kernel.implementation
+            made = engine.describe(_Product, p, many, name)
+            kernel = made.kernel.implementation
         except RuntimeError as error:
             yield Refusal("onednn", name, why(error, "a product of these"))
             continue
@@ -66,6 +71,7 @@ def product_algorithms(engine: Engine, p: Product, threads: int) -> Iterator[Alg
         precision = REDUCED if name == REDUCED else "f32 accumulation" if p.dtype != F32 else ""
         isa = "avx512" if precision else ""
         note = kernel + ("; NaN for infinity" if p.parameter("activation") == "gelu" else "") + (PACKED if p.packed else "")
+        note += f"; inner size padded to {made.padded}" if made.padded else ""
         if many > 1:
             yield Algorithm(
                 library="onednn", name=name, threads=many, scaled=True, precision=precision, pool=engine.pool, note=note, isa=isa
@@ -152,18 +158,73 @@ class _Product:
         # One axis for the whole batch where that can be: kernels are made for it.
         steps = [m.offsets(p.batch, 1) for m in (a, b, self.target)]
         self.flat = len(p.batch) > 1 and all(isinstance(step, int) for step in steps)
-        self.a, self.b, self.dst = self._place(a), self._place(b), self._place(self.target)
+        self.dst, self.bias = self._place(self.target), self._bias()
+        self._describe(a, b)
+        self.padded = 0
+        if p.dtype == BF16 and engine.amx and not p.batch and not p.packed:
+            self._pad(a, b)
+
+    def _describe(self, a: _Matrices, b: _Matrices) -> None:
+        """Makes the primitive descriptor."""
+        self.a, self.b = self._place(a), self._place(b)
         self.source, weights = self.a.desc, self.b.desc
         if self.reduced:
             shape = self._laid(a)[0]
-            self.source = engine.desc(shape, BF16, dense_strides(shape))
-        if self.reduced or p.packed:
-            weights = engine.desc(self._laid(b)[0], BF16 if self.reduced else p.dtype)
-        self.bias = self._bias()
-        self.kernel = engine.primitive_desc(
+            self.source = self.engine.desc(shape, BF16, dense_strides(shape))
+        if self.reduced or self.p.packed:
+            weights = self.engine.desc(self._laid(b)[0], BF16 if self.reduced else self.p.dtype)
+        self.kernel = self.engine.primitive_desc(
             "matmul", self.source, weights, self.bias.desc if self.bias else None, self.dst.desc,
-            attr=engine.attributes(self._post()),
+            attr=self.engine.attributes(self._post()),
         )  # fmt: skip
+
+    # inner sizes that kernels like better
+
+    def _pad(self, a: _Matrices, b: _Matrices) -> None:
+        """Takes copies of A and B with zeros up to another inner size, where a kernel for that is so much faster."""
+        (m, k), n = a.shape, b.shape[-1]
+        plain = a, b, self.kernel
+        tiles = "amx" in self.kernel.implementation
+        for size in sorted({-(-k // TILE) * TILE, *TILE_SIZES} - {k}):
+            # A kernel without tiles does 120 operations in a nanosecond and one with them 800 to 1400; a copy moves some bytes.
+            if size < k or m * n * k < (200 if tiles else 60) * (m + n) * size:
+                continue
+            made = tuple(_Matrices((0, 0, 0), shape, strides) for shape, strides in (
+                ((m, size), (size, 1) if a.strides[-1] == 1 else (1, m)), ((size, n), (n, 1) if b.strides[-1] == 1 else (1, size))
+            ))  # fmt: skip
+            self._describe(*made)
+            if "amx" in self.kernel.implementation:
+                self.padded = size
+                self._describe(self._copied(a, made[0], 1), self._copied(b, made[1], 0))
+                return
+        self._describe(*plain[:2])
+
+    def _copied(self, given: _Matrices, wanted: _Matrices, axis: int) -> _Matrices:
+        """A copy in workspace that is larger along an axis, filled with zeros."""
+        w, size = self.w, self.p.dtype.itemsize
+        wanted.pointer = w.b.work(wanted.shape[0] * wanted.shape[1] * size, shared=True)
+        from_, to = (tuple(s * size for s in m.strides) for m in (given, wanted))
+        source, target = given.pointer, wanted.pointer
+        # By rows of memory, some to each thread.
+        rows = 0 if from_[1] == size else 1
+        count = given.shape[rows]
+        parts = w.threads if given.shape[0] * given.shape[1] >= COPY_THREADED else 1
+        each = -(-count // parts)
+        starts = [min(i * each, count - each) for i in range(parts)]
+        w.b.each()
+        shape = [each, each]
+        shape[1 - rows] = given.shape[1 - rows]
+        w.b.copy(
+            (shape[0], shape[1]), (source[0], source[1], tuple(s * from_[rows] for s in starts)), (from_[0], from_[1]),
+            (target[0], target[1], tuple(s * to[rows] for s in starts)), (to[0], to[1]), size,
+        )  # fmt: skip
+        w.b.each(parts, parts)
+        rest = list(given.shape)
+        rest[axis] = wanted.shape[axis] - given.shape[axis]
+        at = target[1] + given.shape[axis] * to[axis]
+        w.b.copy((rest[0], rest[1]), w.b.constant(bytes(size)), (0, 0), (target[0], at, 0), (to[0], to[1]), size)
+        w.b.each()
+        return wanted
 
     # operands
 

@@ -128,6 +128,8 @@ class Engine:
         Whether the processor multiplies bfloat16, and oneDNN may use that.
     f16
         The same of float16.
+    amx
+        Whether it multiplies tiles of bfloat16.
     """
 
     def __init__(self, native: NativeLibrary, thread_guard: Any, pool: str = "") -> None:
@@ -137,6 +139,7 @@ class Engine:
         self.address = self.make("dnnl_engine_create", ctypes.c_int(abi.CPU), ctypes.c_size_t(0))
         self.bf16 = bool(self.isa & abi.Isa.AVX512_BF16)
         self.f16 = bool(self.isa & abi.Isa.AVX512_FP16)
+        self.amx = bool(self.isa & abi.Isa.AMX_BF16)
 
     # calls
 
