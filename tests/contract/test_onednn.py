@@ -926,3 +926,17 @@ def test_operations_run_on_it_and_say_so(rng: np.random.Generator) -> None:
         with backline.backends.flags(deterministic=True, determinism_level="threads"):
             assert F.softmax(x, 1).tobytes() == bits
             assert backline.explain(backline.matmul, x[0, 0], x[0, 0]).chosen.threads == 1
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("shape,kernel,stride,padding", [((4, 32, 17, 16), 2, 2, 0), ((2, 5, 9, 9), 3, 2, 1), ((3, 64, 8, 8), (2, 3), 1, 1)])
+def test_the_largest_bytes_of_windows(shape: Any, kernel: Any, stride: int, padding: int, dtype: str, rng: np.random.Generator) -> None:
+    x = last(np.frombuffer(rng.bytes(int(np.prod(shape))), dtype).reshape(shape))
+    with backline.use("numpy", only=True):
+        wanted = backline.nn.functional.max_pool2d(x, kernel, stride, padding)
+    made = list(ways("nn.functional.max_pool2d", x, kernel, stride, padding))
+    assert made
+    for way, plan, arrays in made:
+        got = plan(*arrays)
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted, err_msg=way.key)
