@@ -129,6 +129,7 @@ def also_named(**names: str) -> Callable[[Function], Function]:
                         keywords[own] = keywords.pop(given)
             return function(*args, **keywords)
 
+        # The same parameters under further names: for the checker it is the function itself.
         return renamed  # type: ignore[return-value]
 
     return decorate
