@@ -1,11 +1,11 @@
 """Programs that know nothing of Backline, under each library that can run NumPy's and SciPy's BLAS and LAPACK.
 
 ``python benchmarks/existing_programs.py`` runs the scripts of the folder of that name with plain ``python``, with
-``backline run --blas openblas`` (and mkl, and blis), and with ``backline run --tuned`` after ``backline tune``: each run in a process
-of its own, in turn, the order changing from round to round. A program repeats its timed section, which leaves out imports and
-loading; the first repeat is not counted, and the figure is the median of the others of all rounds (``--figure minimum`` beside other
-programs). The results of every run must agree with those of the first run of plain NumPy, or the benchmark fails. ``--json`` keeps
-the table in benchmarks/results. Run it where nothing else runs.
+``backline run --blas openblas`` (and mkl, and blis), and with ``backline run --tuned`` after ``backline tune``: each run in a
+process of its own, in turn, the order changing from round to round. A program repeats its timed section, which leaves out imports
+and loading; the first repeat is not counted, and the figure is the median of the others of all rounds (``--figure minimum``
+beside other programs). The results of each run must agree with those of the first run of plain NumPy, or it fails. ``--json``
+keeps the table in benchmarks/results. Run it where nothing else runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from program_suite import differences
 from side_by_side import PAUSE, Table, geometric_mean
 
 FOLDER = Path(__file__).parent / "existing_programs"
-#: Largest difference of a result from plain NumPy's, relative to its largest element. Where a program minimises a function, rounding
-#: decides where it stops; elsewhere the bound is what thousands of roundings of its longest sums may give.
+#: Largest difference of a result from plain NumPy's, relative to its largest element. Where a program minimises a function,
+#: rounding decides where it stops; elsewhere the bound is what thousands of roundings of its longest sums may give.
 BOUNDS = {
     "digits_numpy": 1e-9, "pca_ridge_sklearn": 1e-8, "gaussian_process_sklearn": 1e-4, "kernel_pca_sklearn": 1e-8,
     "signal_scipy": 1e-9, "optimisation_scipy": 1e-6,
@@ -93,7 +93,8 @@ def measured(program: str, sides: list[str], args: argparse.Namespace, folder: P
                         f"{program} on {side}: {name} differs from plain NumPy's by {far:.1e} of its largest element, "
                         f"the bound is {BOUNDS[program]:.0e}"
                     )
-    return {side: FIGURES[args.figure](each) for side, each in times.items()}, f"differ by {farthest:.0e}, bound {BOUNDS[program]:.0e}"
+    taken = {side: FIGURES[args.figure](each) for side, each in times.items()}
+    return taken, f"differ by {farthest:.0e}, bound {BOUNDS[program]:.0e}"
 
 
 def available(names: list[str]) -> list[str]:
@@ -123,7 +124,7 @@ def summary(table: Table) -> dict[str, dict[str, float]]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"parts of names, of {', '.join(BOUNDS)}; all if none is given")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"parts of names; all without one: {', '.join(BOUNDS)}")
     parser.add_argument("--sides", default=",".join(name for name in COMMANDS if name != STOCK), help="besides plain NumPy")
     parser.add_argument("--threads", type=int, default=0, help="of every side; as Backline counts processors by default")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,4 +1,4 @@
-"""Options, the timed section and the file of results of the programs in this folder. It knows NumPy, and nothing of what runs it."""
+"""Options, the timed section and the file of results of the programs in this folder. It knows nothing of what runs it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,17 @@ def test_a_program_computes_the_same_on_every_library(name: str, library: str) -
 
 
 def test_the_benchmark_runs() -> None:
-    command = [sys.executable, str(FOLDER / "existing_programs.py"), "--small", "--rounds", "1", "--repeats", "1", "--sides", "openblas,blis"]
+    command = [
+        sys.executable,
+        str(FOLDER / "existing_programs.py"),
+        "--small",
+        "--rounds",
+        "1",
+        "--repeats",
+        "1",
+        "--sides",
+        "openblas,blis",
+    ]
     done = subprocess.run([*command, "signal"], capture_output=True, text=True, check=False, timeout=300)
     if "left out" in done.stdout and done.returncode:
         pytest.skip(done.stdout)

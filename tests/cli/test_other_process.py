@@ -74,7 +74,9 @@ def test_another_process_shows_versions_packages_and_thread_scopes() -> None:
         if library["family"] == "openblas" and library["owner"] == "numpy":
             assert library["release"] == np.__version__ and library["version"]
             if library["threading"] == "pthreads":
-                assert library["threads"] == 1 and "OPENBLAS_NUM_THREADS=1" in library["scope"] and "this copy" in library["scope"]
+                assert (
+                    library["threads"] == 1 and "OPENBLAS_NUM_THREADS=1" in library["scope"] and "this copy" in library["scope"]
+                )
     assert not [c for c in found["conflicts"] if c["kind"] == "several pools that wait by spinning"]
 
 

@@ -62,7 +62,11 @@ def test_a_profile_sets_switches_that_there_are_to_what_it_says(name: str) -> No
 
 def test_the_profiles_mean_what_their_names_say() -> None:
     deterministic, fast, exact = (resolve(name, [], {}).values for name in ("deterministic", "fast", "exact"))
-    assert (deterministic["deterministic"], deterministic["determinism_level"], deterministic["benchmark"]) == (True, "threads", False)
+    assert (deterministic["deterministic"], deterministic["determinism_level"], deterministic["benchmark"]) == (
+        True,
+        "threads",
+        False,
+    )
     assert fast["benchmark"] == "online" and "deterministic" not in fast
     nodes = {name for name in switches.declared() if name.endswith("fp32_precision")}
     assert {name for name, value in exact.items() if value == "ieee"} == nodes

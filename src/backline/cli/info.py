@@ -19,9 +19,7 @@ def info(
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
     process: Annotated[
         str,
-        typer.Option(
-            help="The maths libraries of another process: its number, or a script to run.", metavar="PID|SCRIPT"
-        ),
+        typer.Option(help="The maths libraries of another process: its number, or a script to run.", metavar="PID|SCRIPT"),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -153,7 +151,9 @@ def _set_switches() -> list[dict[str, Any]]:
 
     said = [switches.history(name)[0] for name in switches.declared()]
     return [
-        {"name": s.switch, "value": s.value, "kind": s.origin.kind, "where": s.origin.where} for s in said if s.origin.kind != "default"
+        {"name": each.switch, "value": each.value, "kind": each.origin.kind, "where": each.origin.where}
+        for each in said
+        if each.origin.kind != "default"
     ]
 
 

@@ -37,7 +37,7 @@ def conflicts_of(mapped: Any, environ: Mapping[str, str] | None = None) -> list[
 
 
 def described(mapped: Iterable[LoadedLibrary], environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the libraries of one process as they are printed: with the release of their package, and the scope of their threads."""
+    """Returns the libraries of one process as they are printed: with the release of their package and their thread scope."""
     from ..libraries import file_facts, openmp_runtimes, thread_scopes
 
     mapped = tuple(mapped)
@@ -96,7 +96,7 @@ def _with_threads(library: LoadedLibrary, environ: Mapping[str, str]) -> LoadedL
 
     scope = thread_scopes.scope_of(library)
     texts = [environ.get(name, "").split(",")[0].strip() for name in scope.variables] if scope else []
-    counts = [int(text) for text in texts if text.isascii() and text.isdecimal() and 0 < int(text[:9])]
+    counts = [int(text) for text in texts if text.isascii() and text.isdecimal() and int(text[:9]) > 0]
     return replace(library, threads=counts[0]) if counts and library.threads is None else library
 
 

@@ -53,7 +53,8 @@ class _Program(argparse.Action):
 def new_parser(prog: str = "python -m backline.backends.xeon.run_cpu") -> argparse.ArgumentParser:
     """A parser that prints our help and knows no options yet."""
     return argparse.ArgumentParser(
-        prog=prog, usage="%(prog)s [options] program [args...]", description=DESCRIPTION, epilog=EXAMPLES.format(prog=prog, profiles=profiles.listed()),
+        prog=prog, usage="%(prog)s [options] program [args...]", description=DESCRIPTION,
+        epilog=EXAMPLES.format(prog=prog, profiles=profiles.listed()),
         allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
 
@@ -87,7 +88,7 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
     _value(group, "--profile", str, "", "PROFILE", f"set the switches of a profile: {', '.join(profiles.PROFILES)}")
     group.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="set a switch, as its environment variable would; may be repeated, and counts more than the profile (`backline switches`)",
+        help="set a switch (`backline switches`) as its environment variable would; may be repeated; counts more than a profile",
     )  # fmt: skip
 
     group = parser.add_argument_group("instances and cores")

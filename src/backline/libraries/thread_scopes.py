@@ -55,7 +55,8 @@ _NO_THREADS: Final = ThreadScope("the calling thread only", (), "", "")
 #: By family and, where that matters, how it was built to run threads.
 _SCOPES: Final[Mapping[tuple[str, str], ThreadScope]] = {
     ("openblas", "pthreads"): ThreadScope(
-        "its own threads", ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"), "openblas_set_num_threads", "this copy"
+        "its own threads", ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"), "openblas_set_num_threads",
+        "this copy",
     ),
     ("openblas", "openmp"): _OPENMP._replace(variables=("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")),
     ("openblas", "none"): _NO_THREADS,
@@ -64,7 +65,8 @@ _SCOPES: Final[Mapping[tuple[str, str], ThreadScope]] = {
         "threads of its threading layer", ("MKL_NUM_THREADS", "OMP_NUM_THREADS"), "MKL_Set_Num_Threads", "this copy"
     ),
     ("blis", ""): ThreadScope(
-        "threads of the OpenMP runtime, or its own", ("BLIS_NUM_THREADS", "OMP_NUM_THREADS"), "bli_thread_set_num_threads", "this copy"
+        "threads of the OpenMP runtime, or its own", ("BLIS_NUM_THREADS", "OMP_NUM_THREADS"), "bli_thread_set_num_threads",
+        "this copy",
     ),
     ("onednn", "openmp"): _OPENMP,
     ("onednn", "none"): _NO_THREADS,
