@@ -89,6 +89,7 @@ class Compared:
             if there.size != reference.high.size:
                 return math.inf
             shown = paired(there)
+            # Of a lambda with a default the checker infers no type.
             worst = max(worst, relative(shown, reference.each(lambda x, shape=there.shape: x.reshape(shape)), p.least))  # type: ignore[misc]
         return 0.0 if p.coarse and worst < COARSE else worst
 

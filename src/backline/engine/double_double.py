@@ -244,6 +244,7 @@ def bilinear(function: Callable[[Array, Array], Array], a: Array, b: Array, term
     total: Pair | None = None
     for unit, (slices, exponent) in left.items():
         for other, (others, more) in right.items():
+            # Of a lambda with defaults the checker infers no type.
             part = _sum_of_products(lambda x, y, u=unit, v=other: function(u * x, v * y), slices, others, bits)  # type: ignore[misc]
             part = part.times(np.ldexp(1.0, exponent + more))
             total = part if total is None else total + part

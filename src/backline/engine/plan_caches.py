@@ -72,6 +72,7 @@ AnyCache = TypeVar("AnyCache", bound=BoundedCache)
 def named(name: str, make: Callable[[], AnyCache]) -> AnyCache:
     """Returns the cache of this name, the same one for all threads, made if it is not there; `clear` knows of it."""
     found: Any = _caches.get(name)
+    # Each name belongs to one `make`, and so to one class of caches, which a dict of all of them does not say.
     return found if found is not None else _caches.setdefault(name, make())  # type: ignore[return-value]
 
 

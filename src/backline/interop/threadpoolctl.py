@@ -53,7 +53,7 @@ def register(library: ModuleType | None = None) -> bool:
 
 
 def _controller(base: Any) -> Any:
-    class BacklineController(base):  # type: ignore[misc]
+    class BacklineController(base):  # type: ignore[misc]  # threadpoolctl may not be installed: its class is known when it is there
         """The number of threads that Backline's calls may use."""
 
         user_api = "blas"

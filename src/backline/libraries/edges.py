@@ -23,6 +23,7 @@ _P = TypeVar("_P", bound=Problem)
 
 def edge(predicate: Callable[[_P], bool]) -> Callable[[_P], bool]:
     """Register a predicate under the name of its function, with hyphens."""
+    # It is called with problems of its own type only, which the table does not say.
     EDGES[predicate.__name__.strip("_").replace("_", "-")] = predicate  # type: ignore[assignment]
     return predicate
 

@@ -91,5 +91,6 @@ def _variant(function: Callable[..., R], name: str, value: Any, text: str | None
     variant.__name__ = variant.__qualname__ = name
     variant.__doc__ = text
     variant.__module__ = module
+    # What `inspect.signature` looks at first, and the stubs of functions do not have.
     variant.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
     return variant

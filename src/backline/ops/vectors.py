@@ -260,7 +260,8 @@ def powers_of(where: str, x: Array, count: int) -> Array:
     xp, shape = functions(x), (*x.shape, count)
     enough_memory(where, shape, dtype_of(x), f"N={count}")
     if 0 in shape:
-        return xp.zeros(shape, dtype=dtype_of(x))  # type: ignore[no-any-return]
+        empty: Array = xp.zeros(shape, dtype=dtype_of(x))
+        return empty
     with np.errstate(all="ignore"):
         if xp is np:
             result: Array = np.empty(shape, x.dtype)
@@ -269,7 +270,8 @@ def powers_of(where: str, x: Array, count: int) -> Array:
         found = [xp.ones_like(x)]
         while len(found) < count:
             found.append(found[-1] * x)
-        return xp.stack(found, -1)  # type: ignore[no-any-return]
+        stacked: Array = xp.stack(found, -1)
+        return stacked
 
 
 def vander_problem(op: str, x: Any, N: Any, increasing: bool = True) -> Problem | None:

@@ -168,6 +168,7 @@ class SymbolicArray:
         self.dtype, self.ndim, self.shape, self.strides = array.dtype, array.ndim, shape, strides
         self.flags = SimpleNamespace(aligned=array.flags.aligned, writeable=array.flags.writeable)
 
+    # The checker knows __class__ as an attribute that no property may take the place of.
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # what checks arguments takes it for an array
         return np.ndarray

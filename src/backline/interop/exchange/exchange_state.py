@@ -33,7 +33,7 @@ class Layer:
 
 
 notes: list[str] = []
-"""What went otherwise than wanted since the last choice, for the status."""
+"""Deviations from the last choice, for the status."""
 
 _layers: list[Layer] = []
 _now: tuple[Decision, ...] = ()

@@ -1,4 +1,4 @@
-"""What runs where: the exchange as a table."""
+"""Status of the exchange: which library runs each routine, as a table."""
 
 from __future__ import annotations
 

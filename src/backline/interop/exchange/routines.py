@@ -15,7 +15,7 @@ __all__ = ["FAMILIES", "SIZED", "Naming", "Sizes", "Symbol", "family", "letter",
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a library puts around the names of its routines: ``scipy_`` and ``64_`` in ``scipy_dgemm_64_``."""
+    """Prefix and suffix of the names of a library's routines: ``scipy_`` and ``64_`` in ``scipy_dgemm_64_``."""
 
     prefix: str = ""
     suffix: str = ""
@@ -148,7 +148,7 @@ def letter(routine: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Where the sizes of a call are, and below which product of them the former library is kept.
+    """Positions of the sizes among the arguments of a call, and the product below which the former library is kept.
 
     Attributes
     ----------
