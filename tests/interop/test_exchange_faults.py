@@ -165,16 +165,16 @@ def extension(folder: Path, declared: str, body: str, *options: str) -> Path:
 
 
 FAKE = """
-    import importlib.util, sys, types
-    import numpy as np
-    from backline import _exchange, errors
-    from backline.interop import numpy as exchange
-    from backline.interop.exchange import layouts, loaded_objects
-    spec = importlib.util.spec_from_file_location("fakeblas", sys.argv[1])
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    (row,) = [row for row in _exchange.objects() if row[0] == sys.argv[1]]
-    found = loaded_objects._module("numpy", *row)
+        import importlib.util, sys, types
+        import numpy as np
+        from backline import _exchange, errors
+        from backline.interop import numpy as exchange
+        from backline.interop.exchange import layouts, loaded_objects
+        spec = importlib.util.spec_from_file_location("fakeblas", sys.argv[1])
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        (row,) = [row for row in _exchange.objects() if row[0] == sys.argv[1]]
+        found = loaded_objects._module("numpy", *row)
 """
 
 

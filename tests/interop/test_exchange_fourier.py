@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -50,27 +50,32 @@ def agree(compute: Callable[[], Any], on_mkl: bool = True) -> None:
 
 @pytest.mark.parametrize("package", ["numpy", "scipy"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "int16", "float16"])
-@pytest.mark.parametrize("name", [*ONE, *SEVERAL])
-def test_transforms_of_all_types(name: str, dtype: str, package: str) -> None:
-    if dtype.startswith("complex") and name in REAL_INPUT:
-        return
+def test_transforms_of_all_types(dtype: str, package: str) -> None:
     rng = np.random.default_rng(new_seed())
     transforms: Any = np.fft if package == "numpy" else scipy.fft
     x = rng.standard_normal((3, 96, 2 * 96)) * 9
     if dtype.startswith("complex"):
         x = x + 1j * rng.standard_normal(x.shape)
     x = x.astype(dtype)
-    keywords: dict[str, Any] = {"norm": ("backward", "ortho", "forward")[rng.integers(3)]}
-    if name in ONE:
-        keywords["axis"] = int(rng.integers(-3, 3))
-        keywords["n"] = (None, 64, 191, 200)[rng.integers(4)]
-    else:
-        keywords |= {"axes": (0, 2), "s": [(3, 192), (5, 100), (2, 201)][rng.integers(3)]}
-    before = getattr(transforms, name)(x, **keywords)
+
+    def computed(calls: Iterable[tuple[str, dict[str, Any]]]) -> list[Any]:
+        return [getattr(transforms, name)(x, **keywords) for name, keywords in calls]
+
+    calls = []
+    for name in (*ONE, *SEVERAL):
+        keywords: dict[str, Any] = {"norm": ("backward", "ortho", "forward")[rng.integers(3)]}
+        if name in ONE:
+            keywords |= {"axis": int(rng.integers(-3, 3)), "n": (None, 64, 191, 200)[rng.integers(4)]}
+        else:
+            keywords |= {"axes": (0, 2), "s": [(3, 192), (5, 100), (2, 201)][rng.integers(3)]}
+        if not (dtype.startswith("complex") and name in REAL_INPUT):
+            calls.append((name, keywords))
+    before = computed(calls)
     with exchange.use("mkl"):
-        during = getattr(transforms, name)(x, **keywords)
-    assert difference(during, before) < (1e3 if dtype == "float16" else 60)
-    assert getattr(transforms, name)(x, **keywords).tobytes() == before.tobytes()
+        during = computed(calls)
+    bound = 1e3 if dtype == "float16" else 60
+    assert [call for call, got, wanted in zip(calls, during, before, strict=True) if not difference(got, wanted) < bound] == []
+    assert [got.tobytes() for got in computed(calls)] == [wanted.tobytes() for wanted in before]
 
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
@@ -83,12 +88,24 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["fft", "rfft", "irfft", "fft2"])
-def test_layouts(name: str, layout: str) -> None:
+def test_layouts(layout: str) -> None:
     x = LAYOUTS[layout](np.random.default_rng(new_seed()).standard_normal((180, 200)))
-    agree(lambda: getattr(np.fft, name)(x))
-    agree(lambda: getattr(scipy.fft, name)(x))
+    for package in (np.fft, scipy.fft):
+        agree(lambda p=package: p.fft(p.fft(x, n=200), axis=0))
+        agree(lambda p=package: p.rfft(x, n=200))
+        agree(lambda p=package: p.irfft(x, n=200))
 
+
+def test_what_mkl_computes_inaccurately_stays() -> None:
+    """A composite length with a large prime factor loses digits in MKL: Backline refuses it, and so it stays here."""
+    x = np.random.default_rng(new_seed()).standard_normal((200, 2 * 199))
+    before = np.fft.fft(x), scipy.fft.fft(x)
+    with exchange.use("mkl"), backline.trace() as trace:
+        for _ in range(3):
+            after = np.fft.fft(x), scipy.fft.fft(x)
+            if not trace:  # the errata of this version of MKL have it
+                assert [a.tobytes() for a in after] == [b.tobytes() for b in before]
+            assert difference(after[0], before[0]) < 1e4
 
 def test_results_go_where_they_are_asked_for() -> None:
     x = np.random.default_rng(new_seed()).standard_normal((150, 200)) + 0j

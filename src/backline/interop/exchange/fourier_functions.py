@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BacklineError
+from ...switches import current
 
 __all__ = ["LIBRARIES", "SMALL", "apply", "missing", "packages"]
 
@@ -44,6 +45,22 @@ def _scope(library: str) -> Any:
     return use(library, only=True)
 
 
+# Transforms that the library does not run (errata, a switch that is off): asking again takes as long as computing them. The settings
+# are part of the key, for they decide as well.
+_refused: dict[tuple[Any, ...], bool] = {}
+_MOST_REFUSED = 1000
+
+
+def _is_refused(key: tuple[Any, ...]) -> bool:
+    return bool(_refused) and (current(), *key) in _refused
+
+
+def _refuse(key: tuple[Any, ...]) -> None:
+    if len(_refused) >= _MOST_REFUSED:
+        _refused.clear()
+    _refused[current(), *key] = True
+
+
 class _Ufunc:
     """Stands for a ufunc of `numpy.fft`, as its functions call it: ``ufunc(a, factor, axes=[(axis,), (), (axis,)], out=out)``."""
 
@@ -63,6 +80,9 @@ class _Ufunc:
         arguments = self._arguments(*args, **keywords)
         if arguments is not None:
             a, out, *rest = arguments
+            key = (self._name, a.shape, a.strides, a.dtype.char, *rest)
+            if _is_refused(key):
+                return self._ufunc(*args, **keywords)
             try:
                 with self._scope:
                     if np.may_share_memory(a, out):
@@ -70,7 +90,7 @@ class _Ufunc:
                         return out
                     return self._function(a, *rest, out=out)
             except BacklineError:
-                pass  # this library has no such transform, or is switched off by now
+                _refuse(key)
         return self._ufunc(*args, **keywords)
 
     def _arguments(self, a: Any, factor: Any = None, *more: Any, axes: Any = None, out: Any = None, **others: Any) -> Any:
@@ -115,11 +135,14 @@ class _Backend:
         if method.__name__ in _SCIPY and args and type(args[0]) is np.ndarray and args[0].size >= SMALL:
             from .. import scipy_fft
 
+            key = (method.__name__, args[0].shape, args[0].strides, args[0].dtype.char, repr(args[1:]), repr(keywords))
+            if _is_refused(key):
+                return self._former.__ua_function__(method, args, keywords)
             try:
                 with self._scope:
                     result = scipy_fft.__ua_function__(method, args, keywords)
             except BacklineError:
-                pass  # SciPy says what is wrong, or computes it
+                _refuse(key)  # SciPy computes it, or says what is wrong
         return self._former.__ua_function__(method, args, keywords) if result is NotImplemented else result
 
 
