@@ -148,8 +148,9 @@ def shims() -> None:
     for name in (n for n in ("mkl", "openblas", "blis") if libraries.get(n).available()):
         with exchange.use(name):
             found = exchange.status().routines
-            print(f"{name:9} {sum(r.slots for r in found if r.library == name and r.small is None):5} addresses lead to it straight, "
-                  f"{sum(r.slots for r in found if r.small is not None):4} by size")  # fmt: skip
+            straight = sum(r.slots for r in found if r.library == name and r.small is None)
+            sized = sum(r.slots for r in found if r.small is not None)
+            print(f"{name:9} {straight:5} addresses lead to it straight, {sized:4} by size")
 
 
 def call_nanoseconds(address: int) -> float:
@@ -179,7 +180,8 @@ def main() -> None:
 def table(names: list[str], threads: int, args: argparse.Namespace) -> None:
     """Prints the rows on so many threads, and the geometric means of the ratios."""
     contestants = [STOCK, *names]
-    print(f"\n{f'milliseconds, {threads} threads':32}" + "".join(f"{n:>12}" for n in contestants) + "".join(f"{n:>10}" for n in names))
+    heads = "".join(f"{name:>12}" for name in contestants) + "".join(f"{name:>10}" for name in names)
+    print(f"\n{f'milliseconds, {threads} threads':32}{heads}")
     ratios: dict[str, list[float]] = {name: [] for name in names}
     for title, function in functions().items():
         if args.only in title:

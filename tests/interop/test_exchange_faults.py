@@ -18,7 +18,15 @@ import scipy.linalg
 
 from backline import _exchange, errors
 from backline.interop import numpy as exchange
-from backline.interop.exchange import choices, exchange_state, fourier_functions, loaded_objects, self_check, targets, thread_counts
+from backline.interop.exchange import (
+    choices,
+    exchange_state,
+    fourier_functions,
+    loaded_objects,
+    self_check,
+    targets,
+    thread_counts,
+)
 from exchange_support import child, held, restored, same, wheels_only
 from processes import wrapped
 from support import need
@@ -43,7 +51,7 @@ def test_a_file_that_vanishes_between_its_test_and_the_exchange(monkeypatch: pyt
     monkeypatch.setattr(library.blas.native, "path", str(tmp_path / "libopenblas.so"))
     before = held()
     try:
-        with pytest.raises(errors.BackendUnavailable, match="a second copy cannot be mapped: .*No such file"):
+        with pytest.raises(errors.BackendUnavailable, match=r"a second copy cannot be mapped: .*No such file"):
             exchange.use("openblas")
         untouched(before)
         (tmp_path / "libopenblas.so").write_bytes(b"\x7fELF and nothing behind it")
@@ -255,7 +263,7 @@ def test_children_that_are_killed_in_the_middle_of_swaps() -> None:
         a = np.random.default_rng(3).standard_normal((60, 60))
         before = np.linalg.inv(a).tobytes()
         with exchange.use("openblas"):
-            for turn in range(6):
+            for turn in range(3):
                 reading, writing = os.pipe()
                 pid = os.fork()
                 if pid == 0:

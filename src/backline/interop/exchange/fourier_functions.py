@@ -1,8 +1,8 @@
 """`numpy.fft` and `scipy.fft` under an exchange: long transforms run on the library chosen, by Backline's own call of it.
 
-Neither package calls another library for its transforms, so there is no address to be exchanged. `numpy.fft` looks its ufuncs up in
-the module ``numpy.fft._pocketfft_umath`` at every call, and `scipy.fft` has a global backend: these two are what is put in place and
-taken back. What does not fit exactly (a subclass, another dtype, a factor that no `norm` gives) goes to what was there before.
+Neither package calls another library for its transforms, so there is no address to be exchanged. `numpy.fft` looks its ufuncs up
+in the module ``numpy.fft._pocketfft_umath`` at every call, and `scipy.fft` has a global backend: these two are put in place and
+taken back. What does not fit exactly (another dtype, a factor that no `norm` gives) goes to what was there before.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _scope(library: str) -> Any:
     return use(library, only=True)
 
 
-# Transforms that the library does not run (errata, a switch that is off): asking again takes as long as computing them. The settings
-# are part of the key, for they decide as well.
+# Transforms that the library does not run (errata, a switch that is off): asking again takes as long as computing them. The
+# settings are part of the key, for they decide as well.
 _refused: dict[tuple[Any, ...], bool] = {}
 _MOST_REFUSED = 1000
 
@@ -99,7 +99,9 @@ class _Ufunc:
             return None
         if a.dtype.char not in self._inputs or out.dtype.char != self._dtypes[a.dtype.char] or a.ndim != out.ndim:
             return None
-        if not (a.dtype.isnative and out.dtype.isnative and out.flags.writeable and isinstance(factor, (int, float, np.floating))):
+        if not (a.dtype.isnative and out.dtype.isnative and out.flags.writeable):
+            return None
+        if not isinstance(factor, (int, float, np.floating)):
             return None
         axis = axes[0][0]
         if axes != [(axis,), (), (axis,)] or not 0 <= axis < a.ndim:
@@ -114,7 +116,7 @@ class _Ufunc:
         return (a, out, points, axis, norm) if norm and points > 0 else None
 
     def _norm(self, factor: float, points: int) -> str:
-        """Returns the `norm` that scales by a factor, "" if there is none; the factor has the rounding of the input's precision."""
+        """Returns the `norm` that scales by a factor, "" if there is none; it was rounded to the input's precision."""
         if factor == 1:
             return self._unscaled
         if abs(factor * points - 1) < 1e-5:
@@ -211,7 +213,7 @@ def _is_complete() -> bool:
 
 def _former() -> tuple[Any, dict[str, bool]] | None:
     """Returns SciPy's global backend and its options; None where it is not SciPy's own: that is a program's choice, and stays."""
-    found, own = _global_backend(), sys.modules[_BACKENDS]._named_backends.get("scipy")  # type: ignore[attr-defined]
+    found, own = _global_backend(), sys.modules[_BACKENDS]._named_backends.get("scipy")
     return found if found is not None and found[0] is own else None
 
 

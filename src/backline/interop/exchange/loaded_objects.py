@@ -120,7 +120,9 @@ def _files() -> tuple[list[int], list[tuple[int, str]]]:
     return [start for start, _, _ in rows], [(end, path) for _, end, path in rows]
 
 
-_real = lru_cache(maxsize=256)(os.path.realpath)
+@lru_cache(maxsize=256)
+def _real(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def file_at(address: int, files: tuple[list[int], list[tuple[int, str]]] | None = None) -> str:
