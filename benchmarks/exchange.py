@@ -11,15 +11,21 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.fft
 import scipy.linalg
+import threadpoolctl
 
+import backline
 from backline import _exchange, libraries
 from backline.interop import numpy as exchange
+from backline.interop.exchange import narrow_calls
 from side_by_side import PAUSE
 
 STOCK = "numpy"
@@ -36,6 +42,7 @@ def functions() -> dict[str, Callable[[], Any]]:
     symmetric, small, tall = a512 + a512.T, rng.standard_normal((200, 200)), rng.standard_normal((4, 1024)).astype(np.float32)
     wide, x = rng.standard_normal((1024, 4096)).astype(np.float32), rng.standard_normal(1_000_000)
     general = rng.standard_normal((512, 512))
+    long, image = rng.standard_normal(1 << 18), rng.standard_normal((512, 512)).astype(np.float32)
     return {
         "np.matmul 8x8": lambda: a8 @ a8,
         "np.matmul 64x64": lambda: a64 @ a64,
@@ -64,6 +71,11 @@ def functions() -> dict[str, Callable[[], Any]]:
         "scipy.linalg.expm 200": lambda: scipy.linalg.expm(small / 20),
         "scipy.linalg.schur complex 200": lambda: scipy.linalg.schur(small, output="complex"),
         "scipy.linalg.sqrtm 200": lambda: scipy.linalg.sqrtm(small @ small.T),
+        "np.fft.fft 1024": lambda: np.fft.fft(long[:1024]),
+        "np.fft.fft 2^18": lambda: np.fft.fft(long),
+        "np.fft.rfft2 f32 512": lambda: np.fft.rfft2(image),
+        "scipy.fft.rfft 2^18": lambda: scipy.fft.rfft(long),
+        "scipy.fft.fft2 f32 512": lambda: scipy.fft.fft2(image),
     }  # fmt: skip
 
 
@@ -88,11 +100,23 @@ def row(function: Callable[[], Any], contestants: list[str], rounds: int, second
     return {name: min(found) if best else statistics.median(found) for name, found in times.items()}
 
 
+FIRST = """
+import sys, time, numpy, scipy.linalg
+from backline.interop import numpy as exchange
+begin, cpu = time.perf_counter(), time.process_time()
+exchange.use(sys.argv[1])
+between = time.perf_counter()
+exchange.restore()
+print(between - begin, time.perf_counter() - between, time.process_time() - cpu)
+"""
+
+
 def swaps(name: str) -> None:
-    """Prints what an exchange takes: the first one checks the library's routines and compares results."""
-    begin = time.perf_counter()
+    """Prints what an exchange takes with SciPy imported: the first of a process, and later ones."""
+    runs = [subprocess.run([sys.executable, "-c", FIRST, name], capture_output=True, text=True, check=True) for _ in range(5)]
+    first, first_back, cpu = (min(times) * 1e3 for times in zip(*(map(float, r.stdout.split()) for r in runs), strict=True))
     with exchange.use(name):
-        first, addresses = time.perf_counter() - begin, exchange.status().slots
+        addresses = exchange.status().slots
     later = []
     for _ in range(20):
         begin = time.perf_counter()
@@ -102,21 +126,36 @@ def swaps(name: str) -> None:
         later.append((between - begin, time.perf_counter() - between))
     there, back = (statistics.median(times) * 1e3 for times in zip(*later, strict=True))
     print(
-        f"exchange for {name:9} {addresses:5} addresses: first {first * 1e3:6.1f} ms, "
+        f"exchange for {name:9} {addresses:5} addresses: first of a process {first:6.1f} ms ({cpu:.1f} ms of CPU with its end, "
+        f"which takes {first_back:.1f} ms), "
         f"then {there:5.1f} ms, restoring {back:5.1f} ms"
     )
 
 
 def shims() -> None:
-    """Prints what a call costs that is decided by size."""
+    """Prints what functions cost that stand before a routine."""
     nothing = _exchange.no_function()
-    address = _exchange.shim(nothing, nothing, 0, bytes((2, 3, 4)), 1000, b"")
-    narrow = _exchange.shim(nothing, nothing, 3, bytes((3, 4, 5)), 1000, bytes((3, 4, 5, 7, 9, 11)))
-    direct, decided, both = (min(_exchange.call_seconds(a, 5000) for _ in range(2000)) / 5000 * 1e9 for a in (0, address, narrow))
-    print(
-        f"a call decided by size: {decided - direct:.1f} ns more than a call, "
-        f"{both - direct:.1f} ns where the width of integers is checked, too"
-    )
+    addresses = {
+        "by size": _exchange.shim(nothing, nothing, 0, bytes((2, 3, 4)), 1000, b""),
+        "by size, the width of integers checked": _exchange.shim(
+            nothing, nothing, 3, bytes((3, 4, 5)), 1000, bytes((3, 4, 5, 7, 9, 11))
+        ),
+        "integers converted (heevd)": _exchange.narrow_call(nothing, nothing, narrow_calls.kinds("zheevd"), 16_000),
+    }
+    direct = call_nanoseconds(0)
+    for title, address in addresses.items():
+        print(f"per call, {title}: {call_nanoseconds(address) - direct:.1f} ns more than a call")
+    for name in (n for n in ("mkl", "openblas", "blis") if libraries.get(n).available()):
+        with exchange.use(name):
+            found = exchange.status().routines
+            straight = sum(r.slots for r in found if r.library == name and r.small is None)
+            sized = sum(r.slots for r in found if r.small is not None)
+            print(f"{name:9} {straight:5} addresses lead to it straight, {sized:4} by size")
+
+
+def call_nanoseconds(address: int) -> float:
+    """Least time of a call of an address; its arguments are integers of 8."""
+    return min(_exchange.call_seconds(address, 5000) for _ in range(2000)) / 5000 * 1e9
 
 
 def main() -> None:
@@ -126,18 +165,33 @@ def main() -> None:
     parser.add_argument("--best", action="store_true", help="the least time instead of the median")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--libraries", default="mkl,openblas,blis")
+    parser.add_argument("--threads", default="1,2", help="of every library, one table each")
     args = parser.parse_args()
     names = [name for name in args.libraries.split(",") if libraries.get(name).available()]
-    shims()
     for name in names:
         swaps(name)
+    shims()
+    for threads in map(int, args.threads.split(",")):
+        backline.set_num_threads(threads)
+        with threadpoolctl.threadpool_limits(threads):  # NumPy's own OpenBLAS among them
+            table(names, threads, args)
+
+
+def table(names: list[str], threads: int, args: argparse.Namespace) -> None:
+    """Prints the rows on so many threads, and the geometric means of the ratios."""
     contestants = [STOCK, *names]
-    print(f"\n{'milliseconds':32}" + "".join(f"{name:>12}" for name in contestants) + "".join(f"{name:>10}" for name in names))
+    heads = "".join(f"{name:>12}" for name in contestants) + "".join(f"{name:>10}" for name in names)
+    print(f"\n{f'milliseconds, {threads} threads':32}{heads}")
+    ratios: dict[str, list[float]] = {name: [] for name in names}
     for title, function in functions().items():
         if args.only in title:
             found = row(function, contestants, args.rounds, args.seconds, args.best)
             times = "".join(f"{found[name] * 1e3:12.4f}" for name in contestants)
-            print(f"{title:32}{times}" + "".join(f"{found[STOCK] / found[name]:9.2f}x" for name in names), flush=True)
+            for name in names:
+                ratios[name].append(found[STOCK] / found[name])
+            print(f"{title:32}{times}" + "".join(f"{ratios[name][-1]:9.2f}x" for name in names), flush=True)
+    means = "".join(f"{statistics.geometric_mean(found):9.2f}x" for found in ratios.values() if found)
+    print(f"{'geometric mean':32}{'':{12 * len(contestants)}}{means}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-SUITES = ("numpy.linalg", "scipy.linalg")
+SUITES = (
+    "numpy.linalg", "scipy.linalg", "scipy.sparse.linalg", "numpy.fft", "scipy.fft", "scipy.optimize.tests.test_lsq_linear",
+    "scipy.optimize.tests.test_nnls", "scipy.optimize.tests.test_least_squares", "scipy.optimize.tests.test_minpack",
+)  # fmt: skip
 
 EXCEPTIONS: dict[tuple[str, str], dict[str, str]] = {}
 """By suite and library: part of a test's name, and why it may fail."""

@@ -34,3 +34,6 @@ def call_seconds(address: int, count: int, /) -> float:
 
 def no_function() -> int:
     """Address of a function that does nothing."""
+
+def narrow_call(wide: int, narrow: int, kinds: str, largest: int, /) -> int:
+    """A function that takes 64-bit integers by reference and calls a routine with 32-bit ones; 0 if none is left."""

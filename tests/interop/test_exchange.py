@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,52 +17,16 @@ from backline.interop import numpy as exchange
 from backline.interop.exchange import (
     exchange_state,
     function_checks,
-    layouts,
     loaded_objects,
-    origin_pools,
     self_check,
     targets,
 )
-from processes import wrapped
+from exchange_support import child, held, loaded_origins, pool_threads, restored, same, threads_of, wheels_only
 from support import need, python
 
-WHY_NOT = layouts.unsupported()
-ELSEWHERE = [slot.symbol.routine for module in ([] if WHY_NOT else loaded_objects.modules()) for slot in module.slots if not slot.symbol.bundled]
-pytestmark = pytest.mark.skipif(bool(WHY_NOT or ELSEWHERE), reason="NumPy is no wheel for Linux with glibc here")
+pytestmark = [wheels_only, pytest.mark.usefixtures("restored")]
+assert restored
 RNG = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    """Every test leaves the process as it found it: the same address in every slot."""
-    before = held()
-    threads = pool_threads()
-    yield
-    exchange.restore()
-    after = held()
-    functions = {slot.address: slot.function for module in loaded_objects.modules() for slot in module.slots}
-    # A slot that the loader had not bound yet may have been bound meanwhile.
-    assert all(after[slot] in (value, functions[slot]) for slot, value in before.items())
-    assert pool_threads() == threads and not origin_pools.limited()
-
-
-def held() -> dict[int, int]:
-    return {slot.address: _exchange.read(slot.address) for module in loaded_objects.modules() for slot in module.slots}
-
-
-def threads_of(file: str) -> int:
-    from backline.libraries.reference.numpy_threads import openblas_thread_count
-
-    functions = openblas_thread_count(file)
-    return functions[0]() if functions else 0
-
-
-def pool_threads() -> list[int]:
-    return [threads for file in sorted(loaded_origins()) if (threads := threads_of(file))]
-
-
-def loaded_origins() -> set[str]:
-    return {file for module in loaded_objects.modules() for file in module.origins}
 
 
 def available(library: str) -> str:
@@ -152,14 +112,6 @@ def test_the_call_reaches_the_library() -> None:
     called = [line.split("(")[0].split()[-1].lower() for line in out.splitlines() if line.startswith("MKL_VERBOSE") and "CNR:" in line]
     assert any("gemm" in name for name in called)
     assert sum("gesv" in name for name in called) == 1 and any("getrf" in name for name in called)
-
-
-def child(text: str, *, status: int = 0, environment: dict[str, str] | None = None) -> str:
-    """What a program prints, in a process of its own."""
-    command = wrapped([sys.executable, "-c", textwrap.dedent(text)])
-    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=os.environ | (environment or {}))
-    assert result.returncode == status, result.stdout + result.stderr
-    return result.stdout + result.stderr
 
 
 def test_scopes_nest_and_the_last_one_counts() -> None:
@@ -401,8 +353,7 @@ def test_wrong_results_are_found_and_all_is_put_back(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(self_check, "results", results)
     with pytest.raises(errors.LibraryFailed, match=r"do not agree: numpy\.linalg\.inv differs"):
         exchange.use("openblas")
-    functions = {slot.address: slot.function for module in loaded_objects.modules() for slot in module.slots}
-    assert all(value in (before[slot], functions[slot]) for slot, value in held().items())
+    assert same(before)
     assert exchange.status().choice == ""
 
 

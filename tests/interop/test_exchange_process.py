@@ -7,27 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from backline import _exchange
 from backline.interop import numpy as exchange
-from backline.interop.exchange import layouts, loaded_objects
+from backline.interop.exchange import loaded_objects
+from exchange_support import child, wheels_only
 from processes import wrapped
 from support import need
 
-ELSEWHERE = layouts.unsupported() or [s.symbol.routine for m in loaded_objects.modules() for s in m.slots if not s.symbol.bundled]
-pytestmark = pytest.mark.skipif(bool(ELSEWHERE), reason="NumPy is no wheel for Linux with glibc here")
-
-
-def child(text: str, *, status: int = 0, arguments: tuple[str, ...] = ()) -> str:
-    """What a program prints, in a process of its own."""
-    command = wrapped([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(text), *arguments])
-    result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
-    assert result.returncode == status, result.stdout + result.stderr
-    return result.stdout + result.stderr
+pytestmark = wheels_only
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import subprocess
 import sys
@@ -13,8 +14,11 @@ import threadpoolctl
 import backline
 from backline import switches
 from backline.engine import ranking
+from backline.interop import numpy as exchange
 from backline.interop import threadpoolctl as bridge
+from backline.interop.exchange import targets
 from backline.switches import store
+from exchange_support import wheels_only
 from support import clean, need
 
 pytestmark = pytest.mark.usefixtures("unset")
@@ -147,3 +151,57 @@ def test_a_count_that_it_left_in_a_library_is_set_again(monkeypatch: pytest.Monk
     with backline.use("openblas", only=True), backline.num_threads(1):
         backline.mm(a, a)
     assert native.call(count, restype=ctypes.c_int) == 1
+
+
+# The library under NumPy ----------------------------------------------------------------------------------------------
+
+
+def exchanged() -> list[dict[str, object]]:
+    return [info for info in threadpoolctl.threadpool_info() if info["internal_api"] == "backline-exchange"]
+
+
+@wheels_only
+@pytest.mark.parametrize("library", ["openblas", "mkl"])
+@pytest.mark.parametrize("scoped", [False, True])
+def test_a_limit_holds_for_the_library_under_numpy(library: str, scoped: bool) -> None:
+    """OpenBLAS is a copy without a file there, which threadpoolctl does not find by itself; within a scope of Backline's, too."""
+    need(library)
+    target = targets.load(library)
+    assert target.get_threads is not None
+    backline.set_num_threads(2)
+    with backline.num_threads(2) if scoped else contextlib.nullcontext(), exchange.use(library):
+        (info,) = exchanged()
+        assert info["user_api"] == "blas" and info["num_threads"] == 2 == target.get_threads()
+        for api, threads in (("blas", 1), (None, 1), ("openmp", 2)):
+            with threadpoolctl.threadpool_limits(1, user_api=api):
+                if api != "openmp" or library != "mkl":  # MKL's threads may be those of OpenMP
+                    assert target.get_threads() == threads == exchanged()[0]["num_threads"]
+                assert np.allclose(np.linalg.inv(A + 300 * np.eye(300)) @ (A + 300 * np.eye(300)), np.eye(300), atol=1e-2)
+            assert target.get_threads() == 2
+        with threadpoolctl.threadpool_limits(3), threadpoolctl.threadpool_limits(1):
+            assert target.get_threads() == 1
+        assert target.get_threads() == 2
+
+
+@wheels_only
+def test_an_exchange_within_a_limit_and_a_limit_past_the_end_of_an_exchange() -> None:
+    need("openblas")
+    target = targets.load("openblas")
+    assert target.get_threads is not None
+    backline.set_num_threads(2)
+    with threadpoolctl.threadpool_limits(1):
+        with exchange.use("openblas"):
+            assert target.get_threads() == 1 == exchange.status().threads
+            np.linalg.inv(np.eye(200))
+        (info,) = exchanged()
+        assert info["num_threads"] == 1  # nothing is exchanged: what an exchange would have
+    held = exchange.use("openblas")
+    try:
+        limit = threadpoolctl.threadpool_limits(1)
+        held.restore()
+        limit.restore_original_limits()
+    finally:
+        exchange.restore()
+    assert backline.get_num_threads() == 2
+    with exchange.use("openblas"):
+        assert target.get_threads() == 2

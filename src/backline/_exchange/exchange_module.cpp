@@ -25,11 +25,15 @@ namespace {
 int execute(PyObject *module) {
     if (PyModule_AddObjectRef(module, "supported", BACKLINE_HAS_EXCHANGE ? Py_True : Py_False) < 0) return -1;
     if (add_loaded_objects(module) < 0) return -1;
-    return add_size_shims(module);
+    if (add_size_shims(module) < 0) return -1;
+    return add_narrow_calls(module);
 }
 
 }  // namespace
 }  // namespace backline
+
+// By this other programs tell this module from others of its name.
+extern "C" __attribute__((visibility("default"))) int backline_exchange() { return 1; }
 
 PyMODINIT_FUNC PyInit__exchange() {
     return backline::module_definition<backline::execute>("backline._exchange",

@@ -238,7 +238,7 @@ void nothing(const void *, const void *, const void *, const void *, const void 
 
 double call_seconds(void *address, int64_t count) {
     const volatile Product function = address ? reinterpret_cast<Product>(address) : nothing;
-    const int64_t n = 8;
+    int64_t n = 8;  // written to by functions that convert integers
     const auto begin = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < count; ++i) function(&n, &n, &n, &n, &n, &n, &n, &n, &n, &n, &n, &n, &n);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

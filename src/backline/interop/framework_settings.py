@@ -204,7 +204,7 @@ CUPY = Framework(
 
 
 def _pools(threadpoolctl: Any) -> list[Any]:
-    return [pool for pool in threadpoolctl.ThreadpoolController().lib_controllers if pool.internal_api != "backline"]
+    return [pool for pool in threadpoolctl.ThreadpoolController().lib_controllers if not pool.internal_api.startswith("backline")]
 
 
 def _numpys_pools(numpy: Any) -> list[Any]:

@@ -48,6 +48,7 @@ def register(library: ModuleType | None = None) -> bool:
         return False
     if not hasattr(library, "_backline_is_registered"):
         add(_controller(base))
+        add(_exchange_controller(base))
         library._backline_is_registered = True  # type: ignore[attr-defined]  # goes with the module when that is reloaded
     return True
 
@@ -74,6 +75,36 @@ def _controller(base: Any) -> Any:
             return __version__
 
     return BacklineController
+
+
+def _exchange_controller(base: Any) -> Any:
+    class ExchangeController(base):  # type: ignore[misc]
+        """The threads of the library that NumPy's and SciPy's calls were exchanged for.
+
+        MKL and BLIS are found by threadpoolctl as well. The copy of OpenBLAS is not: it has no file.
+        """
+
+        user_api = "blas"
+        internal_api = "backline-exchange"
+        filename_prefixes = ("_exchange",)
+        check_symbols = ("backline_exchange",)
+
+        def get_num_threads(self) -> int:
+            return _in_place_of_numpys().threads() or settings.get_num_threads()
+
+        def set_num_threads(self, num_threads: int) -> None:
+            _in_place_of_numpys().set_threads(int(num_threads))
+
+        def get_version(self) -> str:
+            return __version__
+
+    return ExchangeController
+
+
+def _in_place_of_numpys() -> Any:
+    from .exchange import thread_counts
+
+    return thread_counts
 
 
 _set_here = False  # whether the value that is assigned for the process is a limit of ours

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from ... import _exchange
 from ...errors import BadType, BadValue
-from . import function_checks, routines, targets
+from . import fourier_functions, function_checks, narrow_calls, routines, targets
 from .loaded_objects import Module, Slot
 from .routines import Symbol
 
@@ -18,7 +19,7 @@ __all__ = ["ORIGINAL", "Choice", "Decision", "decide", "parse"]
 ORIGINAL = "numpy"
 """The name of what NumPy and SciPy brought along."""
 
-_EXCHANGED = ("blas", "level1", "lapack")  # families that can be
+_EXCHANGED = ("blas", "level1", "lapack", "fft")  # families that can be
 
 # Measured to be slower than what NumPy has. A program that names the routine has it exchanged all the same.
 _SLOWER: Mapping[tuple[str, str], str] = {
@@ -67,6 +68,10 @@ class Choice:
     def libraries(self) -> tuple[str, ...]:
         """Returns the libraries chosen, in order, without "numpy"."""
         return tuple(dict.fromkeys(library for _, library in self.rows if library != ORIGINAL))
+
+    def transforms(self) -> str:
+        """Returns the library chosen for Fourier transforms."""
+        return self.library("fft", "fft")[0]
 
     def threshold(self, routine: str, shipped: int) -> int:
         """Returns the product of sizes from which on a routine is exchanged."""
@@ -162,19 +167,28 @@ def decide(choice: Choice, modules: Iterable[Module]) -> tuple[Decision, ...]:
     """
     modules = tuple(modules)
     _check_names(choice, {slot.symbol.routine for module in modules for slot in module.slots})
+    if choice.transforms() in fourier_functions.LIBRARIES:
+        targets.load(choice.transforms())  # refused where it is not there, whether or not an address leads to it
     known: dict[tuple[Symbol, int], tuple[str, int, str, bool]] = {}
+    load = lru_cache(maxsize=None)(targets.load)
     decisions = []
     for module in modules:
         for slot in module.slots:
             key = slot.symbol, slot.function
             if key not in known:
-                known[key] = _of_routine(choice, slot)
+                known[key] = _of_routine(choice, slot, load)
             decisions.append(Decision(module, slot, *known[key]))
     return tuple(decisions)
 
 
 def _check_names(choice: Choice, called: set[str]) -> None:
     for pattern, library in choice.rows:
+        reason = fourier_functions.missing(library) if pattern == "fft" and library != ORIGINAL else ""
+        if reason:
+            raise BadValue(
+                f"transforms cannot be exchanged for {library}'s", cause=reason,
+                remedy=f"one of: {', '.join(fourier_functions.LIBRARIES)}",
+            )  # fmt: skip
         if pattern in _EXCHANGED or any(c in pattern for c in "*?["):
             continue
         if pattern not in called:
@@ -197,7 +211,7 @@ _DECLINED = {
 }
 
 
-def _of_routine(choice: Choice, slot: Slot) -> tuple[str, int, str, bool]:
+def _of_routine(choice: Choice, slot: Slot, load: Callable[[str], targets.Target]) -> tuple[str, int, str, bool]:
     """Returns library, address, reason and whether the address is a shim's."""
     symbol = slot.symbol
     family = routines.family(symbol)
@@ -208,7 +222,7 @@ def _of_routine(choice: Choice, slot: Slot) -> tuple[str, int, str, bool]:
         if not reason and not is_named:
             reason = _SLOWER.get((name, symbol.routine[1:]), "")
         if not reason:
-            address, reason, shim = _address(choice, targets.load(name), slot, family)
+            address, reason, shim = _address(choice, load(name), slot, family)
             if not reason:
                 return name, address, "", shim
         if is_named:
@@ -221,9 +235,10 @@ def _address(choice: Choice, target: targets.Target, slot: Slot, family: str) ->
     sizes = routines.sizes(symbol.routine, symbol.interface)
     width = symbol.width
     narrow = width == 8 and 8 not in target.namings
+    converted = narrow and symbol.interface == "fortran"
     if narrow:
         # By value, a 64-bit integer is a 32-bit one to a function that looks at half of the register. By reference it is not.
-        if symbol.interface != "cblas" or sizes is None:
+        if not narrow_calls.kinds(symbol.routine) if converted else sizes is None:
             return 0, f"it is called with 64-bit integers, {target.title} here has 32-bit ones", False
         width = 4
     address = target.address(symbol.interface, symbol.routine, width)
@@ -234,13 +249,18 @@ def _address(choice: Choice, target: targets.Target, slot: Slot, family: str) ->
     reasons = [r for (i, f, x), r in wrong.items() if (i, f) == (symbol.interface, family) and letter in ("", x)]
     if reasons:
         return 0, f"{target.title}: {reasons[0]}", False
+    if converted:
+        address = narrow_calls.address(symbol.routine, slot.function, address)
+        if not address:
+            return 0, _NO_MORE, False
     threshold = choice.threshold(symbol.routine, sizes.small) if sizes else 0
-    if sizes is None or (not narrow and threshold == 0):
+    if sizes is None or (threshold == 0 and (converted or not narrow)):
         return address, "", False
     mode = (2 if symbol.interface == "cblas" else 0) + (symbol.width == 8)
     return _shim(slot.function, address, mode, sizes.positions, threshold, sizes.integers if narrow else ())
 
 
+_NO_MORE = "no more functions that stand before routines are left in this process"
 _shims: dict[tuple[object, ...], int] = {}
 
 
@@ -252,6 +272,6 @@ def _shim(
     if key not in _shims:
         address = _exchange.shim(small, large, mode, bytes(sizes), threshold, bytes(checked))
         if not address:
-            return 0, "no more functions that choose by size are left in this process", False
+            return 0, _NO_MORE, False
         _shims[key] = address
     return _shims[key], "", True

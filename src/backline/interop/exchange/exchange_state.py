@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable
+from contextvars import Context
 from typing import Any
 
 from ... import _exchange, switches
 from ...errors import Frozen, LibraryFailed, NotDeterministic
-from ...native import loading, thread_team
-from ...switches.scope_state import on_base
-from . import choices, later_imports, layouts, loaded_objects, origin_pools, self_check, targets
+from ...native import loading
+from . import choices, fourier_functions, later_imports, layouts, loaded_objects, origin_pools, self_check, thread_counts
 from .choices import Choice, Decision
 from .loaded_objects import Module
 
@@ -41,7 +41,6 @@ _decided: dict[tuple[Choice, tuple[Module, ...]], tuple[Decision, ...]] = {}
 _compared: set[tuple[Choice, tuple[Module, ...]]] = set()  # whose results agreed with those before
 _originals: dict[int, int] = {}  # what a slot held before the first exchange, by its address
 _ours: dict[int, set[int]] = {}  # all that an exchange ever put into it
-_in_place: dict[str, tuple[targets.Target, int]] = {}  # libraries in NumPy's place, and the thread counts they had before
 _applying = False
 
 
@@ -107,11 +106,12 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
     compare = key is not None and key not in _compared and bool(changes)
     _applying = True
     try:
-        before = self_check.results() if compare else {}
+        before = _results() if compare else {}
         _write(changes)
         try:
             _set_threads(wanted, new)
-            wrong = self_check.disagreement(before, self_check.results()) if compare else ""
+            fourier_functions.apply(new.choice.transforms() if new else "")
+            wrong = self_check.disagreement(before, _results()) if compare else ""
             # The loader may have bound a slot late, in a thread that called through it while it was written.
             _write(_changes(wanted))
         except BaseException:
@@ -131,9 +131,15 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
         _applying = False
 
 
+def _results() -> dict[str, Any]:
+    # Without the scopes that are open here: neither their trace nor their settings are meant for this.
+    return Context().run(self_check.results)
+
+
 def _undo(changes: Iterable[tuple[int, int, int]], former: Layer | None) -> None:
     _write([(slot, value, held) for slot, held, value in changes if _exchange.read(slot) == value])
     _set_threads(_now, former)
+    fourier_functions.apply(former.choice.transforms() if former else "")
 
 
 def _decisions(new: Layer | None) -> tuple[tuple[Decision, ...], tuple[Choice, tuple[Module, ...]] | None]:
@@ -201,38 +207,15 @@ def _write(changes: list[tuple[int, int, int]]) -> None:
 
 def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
     """Sets the new library's thread count to Backline's, and that of the old copies to one where little is left to them."""
-    used = {d.library for d in wanted if d.address}
-    for name in [name for name in _in_place if name not in used]:
-        target, former = _in_place.pop(name)
-        target.set_threads(former)
-    for name in used - set(_in_place):
-        target = targets.load(name)
-        _in_place[name] = target, target.get_threads() if target.get_threads else targets.threads()
-    _follow_threads(targets.threads())
+    thread_counts.hold(d.library for d in wanted if d.address)
     moved = {d.slot.function for d in wanted if d.address and d.slot.symbol.routine[1:] == "gemm"}
     keep = new is None or new.keep_pools
     origin_pools.limit(() if keep else {loaded_objects.file_at(function) for function in moved})
 
 
-def _follow_threads(count: int) -> None:
-    for target, _ in _in_place.values():
-        target.set_threads(count)
-
-
-def _base_changed(snapshot: Any) -> None:
-    if _in_place:
-        _follow_threads(1 if thread_team.forked() else snapshot["num_threads"])
-
-
-on_base.append(_base_changed)
-
-
 def _forked() -> None:
     global _applying
     _applying = False  # by a thread that does not exist in the child
-    for target, _ in _in_place.values():
-        if target.openmp:  # its team is a list of threads that do not exist here
-            target.set_threads(1)
 
 
 if hasattr(os, "register_at_fork"):

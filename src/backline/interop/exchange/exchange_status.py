@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ... import _exchange
-from . import exchange_state, layouts, loaded_objects, origin_pools, routines, targets
+from . import exchange_state, fourier_functions, layouts, loaded_objects, origin_pools, routines, targets
 from .choices import ORIGINAL, Decision
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def gather() -> Status:
     decisions = exchange_state.decisions()
     if layer is None:
         decisions = tuple(Decision(module, slot, ORIGINAL) for module in loaded_objects.modules() for slot in module.slots)
-    found = tuple(_merged(decisions))
+    found = (*_merged(decisions), *_transforms(layer.choice.transforms() if layer else ORIGINAL))
     return Status(
         str(layer.choice) if layer else "",
         found,
@@ -154,6 +154,13 @@ def _merged(decisions: tuple[Decision, ...]) -> Iterator[RoutineStatus]:
         yield RoutineStatus(package, routine, interface, family, library, reason, len(members), small, large)
 
 
+def _transforms(chosen: str) -> Iterator[RoutineStatus]:
+    """One row for the transforms of each package."""
+    for package, reason in fourier_functions.packages():
+        kept = "" if chosen == ORIGINAL else fourier_functions.missing(chosen) or reason
+        yield RoutineStatus(package, "fft", "python", "fft", ORIGINAL if kept else chosen, kept, 0)
+
+
 def _rows(found: tuple[RoutineStatus, ...]) -> Iterator[tuple[str, ...]]:
     groups: dict[tuple[str, str, str, str], list[RoutineStatus]] = {}
     for r in found:
@@ -161,6 +168,8 @@ def _rows(found: tuple[RoutineStatus, ...]) -> Iterator[tuple[str, ...]]:
     for (package, family, library, _), members in sorted(groups.items()):
         counted = [r for r in members if r.small is not None]
         remark = members[0].reason if len(members) == 1 else _shared_reason(members)
+        if family == "fft" and library != ORIGINAL:
+            remark = f"from {fourier_functions.SMALL:,} elements on"
         if counted:
             small, large = sum(r.small or 0 for r in counted), sum(r.large or 0 for r in counted)
             remark = "; ".join(filter(None, [remark, f"by size: {small} small calls stayed, {large} went over"]))

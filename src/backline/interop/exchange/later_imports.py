@@ -6,9 +6,16 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 __all__ = ["watch"]
+
+
+_PACKAGES = ("scipy.fft",)
+"""What has something to exchange besides the addresses of its extension modules, once all of it is there."""
 
 
 class _Finder:
@@ -21,19 +28,19 @@ class _Finder:
         if not fullname.startswith(("scipy.", "numpy.")):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or not isinstance(spec.loader, ExtensionFileLoader):
+        if spec is None or spec.loader is None or not (isinstance(spec.loader, ExtensionFileLoader) or fullname in _PACKAGES):
             return None  # the finders behind this one look again, and find the same
         spec.loader = cast(Any, _Loader(spec.loader, self.loaded))
         return spec
 
 
 class _Loader:
-    """The loader of an extension module, followed by the function."""
+    """The loader of a module, followed by the function."""
 
-    def __init__(self, real: ExtensionFileLoader, loaded: Callable[[], object]) -> None:
+    def __init__(self, real: Loader, loaded: Callable[[], object]) -> None:
         self._real, self._loaded = real, loaded
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._real.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:

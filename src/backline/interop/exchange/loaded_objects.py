@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ... import _exchange
 from .routines import Symbol, parse
@@ -119,13 +120,18 @@ def _files() -> tuple[list[int], list[tuple[int, str]]]:
     return [start for start, _, _ in rows], [(end, path) for _, end, path in rows]
 
 
+@lru_cache(maxsize=256)
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
 def file_at(address: int, files: tuple[list[int], list[tuple[int, str]]] | None = None) -> str:
     """Returns the file of the loaded object that an address lies in, "" if in none; `files` saves listing them."""
     starts, ends = files or _files()
     index = bisect.bisect_right(starts, address) - 1
     if index < 0 or address >= ends[index][0]:
         return ""
-    return os.path.realpath(ends[index][1])
+    return _real(ends[index][1])
 
 
 def _package(path: str, folders: dict[str, str]) -> str:

@@ -58,6 +58,7 @@ _FORM = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def parse(name: str) -> Symbol | None:
     """Returns what a symbol's name says; None for one that is not a routine's.
 
@@ -82,10 +83,11 @@ FAMILIES = {
     "blas": "matrix products and triangular systems (levels 2 and 3 of BLAS)",
     "level1": "vectors (level 1 of BLAS)",
     "lapack": "factorizations, eigenvalues, singular values",
+    "fft": "Fourier transforms of `numpy.fft` and `scipy.fft`, which are no routines",
     "complex result": "functions that return a complex number",
     "utility": "constants of the machine, error messages, block sizes",
 }
-"""The families of routines, and what is in them. The first three can be exchanged."""
+"""The families of routines, and what is in them. The first four can be exchanged."""
 
 
 def _words(text: str) -> list[str]:

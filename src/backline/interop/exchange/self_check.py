@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .fourier_functions import SMALL
+
 __all__ = ["disagreement", "results"]
 
 SIZE = 48  # 48 x 48 x 48 is past every threshold for small products
@@ -33,6 +35,12 @@ def results() -> dict[str, Any]:
         "numpy.linalg.qr": np.abs(np.linalg.qr(a, mode="r")),
         "numpy.linalg.lstsq": np.linalg.lstsq(np.vstack([positive, a]), np.vstack([b, b]), rcond=None)[0],
     }
+    signal = random.standard_normal(SMALL)
+    for package, name in (("numpy.fft", "irfft"), ("scipy.fft", "set_global_backend")):
+        transforms = sys.modules.get(package)
+        if transforms is not None and hasattr(transforms, name):  # not while it is being imported
+            found[f"{package}.fft"] = transforms.fft(signal)
+            found[f"{package}.irfft"] = transforms.irfft(transforms.rfft(signal))
     linalg = sys.modules.get("scipy.linalg")
     if linalg is not None and hasattr(linalg, "expm"):  # not while it is being imported
         found |= {
