@@ -176,7 +176,7 @@ class PlanTemplate:
         options: dict[str, Any],
         rwlock: ReadWriteLock | None,
         describe: Callable[[tuple[int, ...]], Any] | None,
-        outgrown: bool,
+        lasts: int,
     ) -> Self: ...
 
 @final

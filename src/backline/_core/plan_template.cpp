@@ -110,7 +110,7 @@ struct PlanTemplate {
     std::optional<Part> description;
     std::vector<PyObject *> objects;  // owned, for the parts
     PyObject *options, *rwlock, *describe;
-    int outgrown;  // a shape that is called often has a better Plan
+    uint64_t lasts;  // calls of one shape, after which it has a better Plan; 0 for none
 };
 
 // From Python's description ----------------------------------------------------------------------------------------------
@@ -202,11 +202,11 @@ void each_member(PlanTemplate *self, const Run &run) {
 }
 
 PyObject *template_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"quantities", "quotients", "conditions", "sums", "description", "options", "rwlock", "describe", "outgrown", nullptr};
+    static const char *names[] = {"quantities", "quotients", "conditions", "sums", "description", "options", "rwlock", "describe", "lasts", nullptr};
     PyObject *quantities, *quotients, *conditions, *sums, *description, *options, *rwlock, *describe;
-    int outgrown;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO!OOp", const_cast<char **>(names), &quantities, &quotients, &conditions, &sums,
-                                     &description, &PyDict_Type, &options, &rwlock, &describe, &outgrown))
+    Py_ssize_t lasts;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO!OOn", const_cast<char **>(names), &quantities, &quotients, &conditions, &sums,
+                                     &description, &PyDict_Type, &options, &rwlock, &describe, &lasts))
         return nullptr;
     if (rwlock != Py_None && Py_TYPE(rwlock) != &ReadWriteLockType) throw python_error(PyExc_TypeError, "rwlock must be a ReadWriteLock or None");
     Ref made(checked(type->tp_alloc(type, 0)));
@@ -215,7 +215,7 @@ PyObject *template_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->options = Py_NewRef(options);
     self->rwlock = Py_NewRef(rwlock);
     self->describe = Py_NewRef(describe);
-    self->outgrown = outgrown;
+    self->lasts = uint64_t(std::max<Py_ssize_t>(lasts, 0));
     each(quantities, [&](PyObject *raw) {
         const int64_t array = from_python<int64_t>(item(raw, 0, 3)), axis = from_python<int64_t>(item(raw, 2, 3));
         if (array < 0 || array >= Signature::kArrays || axis < 0 || axis >= NPY_MAXDIMS) fail("a quantity is of an array that is not there");
@@ -326,7 +326,6 @@ struct CallClass {
 // A template is worth its time where sizes keep changing: after some calls with sizes of their own, and as long as the ones there are
 // are used. The numbers bound what is kept.
 constexpr uint64_t kUnknown = 8, kMadeFirst = 16, kUses = 8;
-constexpr uint64_t kOften = 500;  // calls of one shape, from which on code that is compiled for it is worth its time
 constexpr size_t kMostClasses = 256, kMostTemplates = 1024, kMostOfClass = 256;
 
 using Classes = std::unordered_map<uint64_t, CallClass>;
@@ -438,7 +437,7 @@ Ref template_plan(PyObject *made, const Signature &s) {
     if (self->rwlock != Py_None) call->rwlock.set(self->rwlock);
     call->sizes.assign(values, values + self->quantities.size());
     Py_SETREF(call->origin, Py_NewRef(made));
-    if (self->outgrown) call->lasts = kOften;
+    call->lasts = self->lasts;
     return plan;
 }
 
@@ -459,7 +458,7 @@ void templates_empty() {
 int add_plan_template_type(PyObject *module) {
     describe<PlanTemplate>(
         PlanTemplateType, "backline._core.PlanTemplate", entry<template_new>,
-        "PlanTemplate(quantities, quotients, conditions, sums, description, options, rwlock, describe, outgrown)\n\n"
+        "PlanTemplate(quantities, quotients, conditions, sums, description, options, rwlock, describe, lasts)\n\n"
         "A Plan for calls that differ in sizes and strides alone: the description of a PreparedCall with sums of products of these in\n"
         "it, and the conditions under which it holds. Without a description it says that such calls have no Plan of one form.",
         Py_TPFLAGS_HAVE_GC);

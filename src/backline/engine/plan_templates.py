@@ -33,7 +33,7 @@ __all__ = ["FAMILIES", "Part", "template_of"]
 
 # Families whose Plans may be of one form for many sizes. In no other one is a Problem made for the sake of a template: where a
 # process draws seeds, that would draw one.
-FAMILIES = ("linalg", "matmul", "neural")
+FAMILIES = ("fft", "linalg", "matmul", "neural")
 LARGEST = 1 << 62  # bounds of conditions beyond it are none
 
 
@@ -78,11 +78,11 @@ def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         conditions = list(_conditions(trace))
         written = _Encoder()
         if found is None:
-            return _core.PlanTemplate(trace.symbols, trace.quotients, conditions, (), None, {}, None, None, False)
-        parts, rwlock, describe, outgrown = found
+            return _core.PlanTemplate(trace.symbols, trace.quotients, conditions, (), None, {}, None, None, 0)
+        parts, rwlock, describe, lasts = found
         tree = written.encode_description(parts)
         return _core.PlanTemplate(
-            trace.symbols, trace.quotients, conditions, written.sums, tree, parts.options, rwlock, describe, outgrown
+            trace.symbols, trace.quotients, conditions, written.sums, tree, parts.options, rwlock, describe, lasts
         )
     except (Untraceable, OverflowError):
         return None
@@ -90,8 +90,10 @@ def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _traced(
     trace: SizeTrace, build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Description, Any, Callable[[tuple[int, ...]], Choice], bool] | None:
-    """Returns the description of the Plan with symbolic sizes, its lock, what tells the Choice, and if a better one may come."""
+) -> tuple[Description, Any, Callable[[tuple[int, ...]], Choice], int] | None:
+    """Returns the description of the Plan with symbolic sizes, its lock, what tells the Choice, and after how many calls one that
+    is made for its shape takes its place (0: never).
+    """
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
     if thread_team.forked():
@@ -138,7 +140,7 @@ def _traced(
             return choice(_evaluated(trace, problem, sizes))
         return made.explain(_evaluated(trace, made.whole, sizes), choice)
 
-    return written, libraries.get(first.algorithm.library).rwlock, describe, bool(first.passed)
+    return written, libraries.get(first.algorithm.library).rwlock, describe, min(first.passed.values(), default=0)
 
 
 def _part(built: Problem | Part | None) -> Part | None:

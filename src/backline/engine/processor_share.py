@@ -33,6 +33,8 @@ from .tuning.machine_load import Reading
 __all__ = ["ThreadClocks", "Watch", "begin", "on_fewer", "room", "scope_here", "watch"]
 
 INTERVAL = 0.1  # seconds between readings of the system's counters, which count in hundredths of a second
+RECENT = 2 * INTERVAL  # seconds over which what others used, on average, says what they use now
+GLIMPSES = 3  # readings at once, the least busy of which counts where that is not so
 COST = 500  # as many times what a reading takes pass before the next: the counters of many processors are a long text
 SETTLED = 0.5  # seconds for which there has been room for more threads before more are used
 PART = 0.4  # of a processor that other programs may use without one being left to them
@@ -177,9 +179,16 @@ class Watch:
             self._quota_now, self._quota_at = self._quota(), reading.at
         self._most = max(self._most, processors)
         others = 0.0 if last is None else machine_load.used_by_others(last, reading)
+        if last is not None and others > PART and reading.at - last.at > RECENT:
+            others = min(others, self._others_now(reading))
         threads = room(processors, others, self._quota_now)
         # A program that asks for more threads than there are processors gets them, where nobody else wants any.
         return (MOST_THREADS if threads == self._most else threads), (reading if last is None else last).at
+
+    def _others_now(self, reading: Reading) -> float:
+        """Returns how many threads of others run at this moment: a program that pauses for seconds knows nothing else of now."""
+        glimpses = (reading, *(self._read() for _ in range(GLIMPSES - 1)))
+        return min(math.inf if each.running is None else max(each.running - 1, 0) for each in glimpses)
 
     def _settle(self, wanted: int, since: float) -> None:
         """Uses fewer threads at once, and more when there has been room for them for a while."""

@@ -142,6 +142,8 @@ class SizeTrace:
         def one(part: Any) -> Any:
             if type(part) is SymbolicSize:
                 return _sum(_ordered(part), known)
+            if hasattr(part, "evaluated_by"):  # what is computed from sizes, such as a `SymbolicFactor`
+                return part.evaluated_by(one)
             return type(part)(map(one, part)) if type(part) in (tuple, list) else part
 
         return one(value)

@@ -43,6 +43,8 @@ class Reading:
         Load average of the last minute.
     polite
         The part of `busy` of programs that have made way for others by their priority (nice); 0 where this one has, too.
+    running
+        Threads of the whole system that run or wait for a processor, the one that reads included.
     """
 
     at: float
@@ -52,6 +54,7 @@ class Reading:
     switches: int | None = None
     load: float | None = None
     polite: float | None = None
+    running: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +123,13 @@ def _processors(count: int) -> str:
 def read() -> Reading:
     """Returns the counters as they are now."""
     ended = os.times()
-    busy, stolen, polite = _of_processors(read_text("/proc/stat"), usable_cpus())
+    text = read_text("/proc/stat")
+    busy, stolen, polite = _of_processors(text, usable_cpus())
+    running = text.rpartition("procs_running ")[2].partition("\n")[0]
     load = read_text("/proc/loadavg").partition(" ")[0]
     return Reading(
         time.perf_counter(), time.process_time() + ended.children_user + ended.children_system, busy, stolen, _switches(),
-        float(load) if load else None, 0.0 if _polite() else polite,
+        float(load) if load else None, 0.0 if _polite() else polite, int(running) if running.isdigit() else None,
     )  # fmt: skip
 
 
