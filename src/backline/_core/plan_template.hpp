@@ -18,6 +18,10 @@ FoundTemplate template_find(const Signature &signature);
 // As memo_put: keeps references to all three, or notes that there are such calls if `made` is nullptr; nothing if the Memo was emptied since `age`.
 void template_put(const Signature &signature, PyObject *made, PyObject *operation, PyObject *snapshot, uint64_t age);
 
+// Whether a template is for a call; whether it has a Plan, or only says that there is none of one form.
+bool template_fits(PyObject *made, const Signature &signature);
+bool template_plans(PyObject *made);
+
 // The Plan of a template for a call; nullptr without an exception if it does not fit.
 Ref template_plan(PyObject *made, const Signature &signature);
 

@@ -334,7 +334,7 @@ PyMethodDef methods[] = {
                              "Set (True) or clear the mode that takes subnormal numbers for zero, in this thread and so many of the team's; "
                              "False where the processor has no such mode."),
     function<team_bind>("team_bind", "Bind the addresses of GOMP_parallel, omp_get_thread_num, omp_get_num_threads."),
-    function<team_keep_apart>("team_keep_apart", "Whether sleeping threads of the team are kept off the caller's processor."),
+    function<team_keep_apart>("team_keep_apart", "Keeps sleeping threads of the team off the caller's processor, or lets them stay there."),
     function<team_moves>("team_moves", "How often the team's threads were given other processors."),
     function<team_threads>("team_threads", "Identifiers of the threads of the team that have run for threads of this process."),
     function<pause_seconds>("pause_seconds", "Seconds that a pause of the processor takes, as loops have it that wait."),

@@ -47,7 +47,7 @@ def shift(pointer: Pointer, offset: int) -> Pointer:
 
 
 class Description(NamedTuple):
-    """What a PreparedCall is made of, as `Builder` writes it down.
+    """The parts of a PreparedCall, as `Builder` writes them down.
 
     Attributes
     ----------

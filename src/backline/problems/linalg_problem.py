@@ -37,7 +37,7 @@ class LinalgProblem(MatrixProblem):
 
     @cached_property
     def many_small(self) -> bool:
-        """Whether it is a batch of small real matrices, whose elements fill vectors better than one matrix does."""
+        """True for a batch of small real matrices, whose elements fill vectors better than one matrix does."""
         return max(self.m, self.n) <= SMALL and self.items >= MANY and self.dtype.name in ("float32", "float64")
 
     def where(self, role: str, core: int = 2) -> int | tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What this process learns while running: the learners of its Problems, and the tuning records made of what they found.
+"""Learning while a process runs: the learners of its Problems, and the tuning records made of what they found.
 
 Records are written at intervals and when the process ends. A forked child learns nothing and writes nothing: what it inherits
 is its parent's, and its libraries run on one thread.

@@ -31,7 +31,7 @@ class Account:
 
 @dataclass(slots=True)
 class Costs:
-    """What learning costs in a process, and what things that are done for it usually take.
+    """Time that learning takes in a process, and the usual times of its steps.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ KEPT = 15  # times kept of an algorithm
 
 @dataclass(slots=True)
 class Tried:
-    """What is known of one algorithm.
+    """Knowledge of one algorithm.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Pace:
 
 
 class Learner:
-    """What was learned of one Problem, and what is to be tried next.
+    """Learns which algorithm runs one Problem fastest, and decides which is tried next.
 
     Parameters
     ----------

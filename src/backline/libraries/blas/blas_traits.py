@@ -1,4 +1,4 @@
-"""What is known of a BLAS library beside its symbols, and the constants of its C interface."""
+"""Traits of a BLAS library that its symbols do not show, and the constants of its C interface."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Axis(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """What is computed: the kernel, the axes of the result, and those that are summed over or belong to the operation."""
+    """A loop nest: the kernel, the axes of the result, and those that are summed over or belong to the operation."""
 
     way: str
     kept: tuple[Axis, ...]
