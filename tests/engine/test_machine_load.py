@@ -26,6 +26,8 @@ cpu1 500 50 200 2500 10 0 10 40 0 0
 cpu2 9 9 9 9 9 9 9 9 0 0
 intr 560164 0 0
 ctxt 1
+procs_running 3
+procs_blocked 0
 """
 
 
@@ -41,12 +43,13 @@ def test_counters_are_those_of_the_processors_that_may_be_used(monkeypatch: pyte
     found = injected(monkeypatch, STAT, "6.49 4.16 1.99 11/170 13665\n")
     assert found.busy == pytest.approx(5.60 + 7.60) and found.stolen == pytest.approx(0.60) and found.load == 6.49
     assert injected(monkeypatch, STAT, "1 1 1 1/1 1", (1,)).busy == pytest.approx(7.60)
+    assert found.running == 3
 
 
 @pytest.mark.parametrize("stat", ["", "nothing\n", "cpu 1 2\n", "cpu0 1 2 3\ncpu1\n"])
 def test_where_there_are_no_counters_nothing_is_known(stat: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = injected(monkeypatch, stat, "")
-    assert (found.busy, found.stolen, found.load) == (None, None, None)
+    assert (found.busy, found.stolen, found.load, found.running) == (None, None, None, None)
     assert between(found, found, 2).disturbed == ""
 
 

@@ -357,13 +357,13 @@ def test_memory_is_bounded_however_many_sizes_come() -> None:
 def test_a_template_is_checked_before_it_is_believed() -> None:
     one = ((0, 1),), 1
     for arguments in (
-        ([(0, False, 0)], [], [((((5,), 1),), None, None, [])], [], None, {}, None, None, False),  # a quantity that is not there
-        ([(-1, False, 0)], [], [], [], None, {}, None, None, False),
-        ([(0, False, 0)], [], [], [], ("#", 0), {}, None, None, False),  # a sum that is not there
-        ([(0, False, 0)], [], [], [], ("?", 0), {}, None, None, False),
-        ([(0, False, 0)], [], [], [((((0,), 1)),)], ("b", b"1234", [(1, 4, 0)]), {}, None, None, False),  # outside the bytes
+        ([(0, False, 0)], [], [((((5,), 1),), None, None, [])], [], [], None, {}, None, None, None, 0),  # a quantity that is not there
+        ([(-1, False, 0)], [], [], [], [], None, {}, None, None, None, 0),
+        ([(0, False, 0)], [], [], [], [], ("#", 0), {}, None, None, None, 0),  # a sum that is not there
+        ([(0, False, 0)], [], [], [], [], ("?", 0), {}, None, None, None, 0),
+        ([(0, False, 0)], [], [], [], [((((0,), 1)),)], ("b", b"1234", [(1, 4, 0)]), {}, None, None, None, 0),  # outside the bytes
         ([(0, False, 0)], [], [(one,)], [], None, {}, None, None, False),
-        ([(0, False, i % 8) for i in range(300)], [], [], [], None, {}, None, None, False),
+        ([(0, False, i % 8) for i in range(300)], [], [], [], [], None, {}, None, None, None, 0),
     ):
         with pytest.raises((ValueError, TypeError)):
             _core.PlanTemplate(*arguments)  # type: ignore[arg-type]

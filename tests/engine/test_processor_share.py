@@ -32,12 +32,13 @@ class Machine:
         self.at, self.own, self.busy, self.polite = 0.0, 0.0, 0.0, 0.0
         self.processors, self.quota, self.readings = processors, quota, 0
         self.told = True
+        self.running: int | None = None
         self.watch = Watch(self.read, lambda: range(self.processors), lambda: self.quota, ThreadClocks((), lambda thread: 0.0))
         self.watch._clocks.note = lambda team: None  # type: ignore[method-assign]  # nothing inside of this process
 
     def read(self) -> Reading:
         self.readings += 1
-        return Reading(self.at, self.own, self.busy if self.told else None, polite=self.polite)
+        return Reading(self.at, self.own, self.busy if self.told else None, polite=self.polite, running=self.running)
 
     def passes(self, seconds: float, others: float, own: float = 1.0, polite: float = 0.0) -> int:
         """Some time at a load; returns the threads to use then."""
@@ -78,6 +79,30 @@ def test_a_long_quiet_time_counts_as_such() -> None:
     machine.passes(0.0, 0.0)
     assert machine.passes(0.1, 3.0) == 1
     assert machine.passes(60.0, 0.0) == MOST_THREADS
+
+
+def test_what_others_did_while_a_program_paused_is_over() -> None:
+    machine = Machine(2)
+    machine.running = 1
+    machine.passes(0.0, 0.0)
+    assert machine.passes(2.0, 2.0, own=0.0) == MOST_THREADS  # nobody else runs now
+    machine.running = 2
+    assert machine.passes(2.0, 2.0, own=0.0) == 1  # the other program does
+    machine.running = 1
+    assert machine.passes(0.1, 2.0) == 1  # others come and go, and nothing was paused
+    assert machine.passes(2.0, 2.0, own=0.0) == MOST_THREADS
+    machine.running = 9  # on other processors than those of this process
+    assert machine.passes(2.0, 0.3) == MOST_THREADS
+    machine.running = None  # not told
+    assert machine.passes(2.0, 2.0, own=0.0) == 1
+
+
+def test_of_several_glimpses_the_quietest_counts() -> None:
+    machine = Machine(2)
+    machine.passes(0.0, 0.0)
+    glimpses = iter((3, 1, 3))
+    machine.watch._read = lambda: Reading(machine.at, machine.own, machine.busy, running=next(glimpses))
+    assert machine.passes(2.0, 2.0, own=0.0) == MOST_THREADS
 
 
 def test_programs_of_lower_priority_are_not_made_room_for() -> None:
