@@ -50,10 +50,13 @@ PyObject *ufunc_loop(PyObject *ufunc, PyObject *dtypes) {
     Py_ssize_t count;
     checked(PyBytes_AsStringAndSize(dtypes, &wanted, &count) == 0);
     const PyUFuncObject *u = reinterpret_cast<const PyUFuncObject *>(ufunc);
-    if (!is_one || !u->types || !u->functions || !u->data || u->nargs != count) Py_RETURN_NONE;
+    if (!is_one || !u->types || !u->functions || u->nargs != count) Py_RETURN_NONE;
     for (int i = 0; i < u->ntypes; ++i)
-        if (u->functions[i] && !std::memcmp(u->types + i * count, wanted, size_t(count)))
-            return Py_BuildValue("KK", reinterpret_cast<unsigned long long>(u->functions[i]), reinterpret_cast<unsigned long long>(u->data[i]));
+        if (u->functions[i] && !std::memcmp(u->types + i * count, wanted, size_t(count))) {
+            Ref loop(checked(PyLong_FromVoidPtr(reinterpret_cast<void *>(u->functions[i]))));
+            Ref data(checked(PyLong_FromVoidPtr(u->data ? u->data[i] : nullptr)));
+            return PyTuple_Pack(2, loop.get(), data.get());
+        }
     Py_RETURN_NONE;
 }
 

@@ -122,7 +122,10 @@ def _traced(trace: SizeTrace, build: Build, args: tuple[Any, ...], kwargs: dict[
             return trace.array(value, next(positions))
         return tuple(map(symbolic, value)) if type(value) is tuple else value
 
-    made = _part(build(*map(symbolic, args), **{name: symbolic(value) for name, value in kwargs.items()}))
+    # One after the other: arrays count in the order of the call, and Python makes the keywords of a call before its `*arguments`.
+    positional = tuple(map(symbolic, args))
+    keywords = {name: symbolic(value) for name, value in kwargs.items()}
+    made = _part(build(*positional, **keywords))
     if made is None:
         return _Traced()
     problem = made.step
