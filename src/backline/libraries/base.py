@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "COMPILED_AFTER", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal",
-    "failure", "planner_for",
+    "BORROWED", "COMPILED_AFTER", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner",
+    "PythonPlan", "Refusal", "failure", "planner_for",
 ]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")

@@ -137,8 +137,9 @@ class FftProblem(Problem):
     @cached_property
     def flops(self) -> float:
         """As is usual: 5 n log2 n, half of it for real transforms."""
-        points = rough(self.points)
-        whole = 5.0 * rough(self.items) * points * log2(max(points, 2))
+        points: int = rough(self.points)
+        items: int = rough(self.items)
+        whole = 5.0 * items * points * log2(max(points, 2))
         return whole if self.op == "fft.c2c" else whole / 2
 
     @cached_property

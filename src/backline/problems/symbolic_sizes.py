@@ -73,7 +73,7 @@ class SizeTrace:
     conditions
         Bounds by sum, its constant left out.
     levels
-        Sums whose logarithms say where a Problem stands in the ranking, with the steps to a doubling in which they count. Another call
+        Sums whose logarithms are a Problem's place in the ranking, with the steps to a doubling in which they count. Another call
         may have an algorithm of its own where one of them rounds to another step.
 
     Examples
@@ -424,7 +424,7 @@ def rough(size: Any) -> Any:
     return _value(size)
 
 
-def log2_in_steps(value: float, steps: int) -> float:
+def log2_in_steps(value: Any, steps: int) -> float:
     """Returns log2 of a number, 0 for less than one.
 
     Of a symbolic one it is that of this call, and noted among the levels of its trace.

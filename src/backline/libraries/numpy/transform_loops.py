@@ -1,7 +1,7 @@
 """Fourier transforms by the compiled loops below `numpy.fft`, without its Python: nothing is planned for a length.
 
-Libraries that plan a transform take longer for the plan of a short one than NumPy takes to transform it. So this is what calls run
-on while their lengths keep changing: its Plans hold no tables, and are made from templates. Along each axis the result is that of
+Libraries that plan a transform take longer for the plan of a short one than NumPy takes to transform it. So calls run on this
+while their lengths keep changing: its Plans hold no tables, and are made from templates. Along each axis the result is that of
 `numpy.fft`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -30,7 +31,7 @@ AXES = 3  # beside the one that is transformed: so many loops the kernel has
 def _loop(kind: str, sign: int, odd: bool, single: bool) -> tuple[int, int] | None:
     """Returns the addresses of the loop of a transform and of its data; None where this NumPy has other ones."""
     try:
-        from numpy.fft import _pocketfft_umath as module
+        module: Any = import_module("numpy.fft._pocketfft_umath")
     except ImportError:
         return None
     name = {"c2c": "fft" if sign < 0 else "ifft", "r2c": "rfft_n_odd" if odd else "rfft_n_even", "c2r": "irfft"}[kind]
