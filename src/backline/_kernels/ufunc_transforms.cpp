@@ -1,4 +1,4 @@
-// Fourier transforms along one axis by the compiled loops of NumPy's own, called below its ufuncs: no plan is made for a length, so
+// Fourier transforms along one axis by the compiled float64 loops of NumPy's own, called below its ufuncs: no plan is made for a length, so
 // that the first transform of a length takes no longer than the others.
 #include "arrays.hpp"
 #include "kernels.hpp"
@@ -15,7 +15,6 @@ constexpr int kOuter = 3;  // axes of a batch
 struct UfuncTransform {
     PyUFuncGenericFunction loop;
     void *data;
-    int64_t single;         // whether the factor is a float, else a double
     int64_t normalisation;  // 0: the factor is 1; 1: 1 / sqrt(period); 2: 1 / period
     int64_t period;
     int64_t taken, points;  // elements of a line that are read, and that are written
@@ -26,14 +25,13 @@ struct UfuncTransform {
 // Called with the GIL, which the loop takes for granted where it has no memory: it sets Python's exception then. Returns 1 for that.
 int run(const UfuncTransform *t, char *from, char *to) {
     double factor = t->normalisation == 0 ? 1.0 : 1.0 / (t->normalisation == 1 ? std::sqrt(double(t->period)) : double(t->period));
-    float narrow = float(factor);
-    char *scale = t->single ? reinterpret_cast<char *>(&narrow) : reinterpret_cast<char *>(&factor);
     const npy_intp sizes[] = {npy_intp(t->sizes[kOuter - 1]), npy_intp(t->taken), npy_intp(t->points)};
     const npy_intp steps[] = {npy_intp(t->from_outer[kOuter - 1]), 0, npy_intp(t->to_outer[kOuter - 1]), npy_intp(t->from_step),
                               npy_intp(t->to_step)};
     for (int64_t i = 0; i < t->sizes[0]; ++i)
         for (int64_t j = 0; j < t->sizes[1]; ++j) {
-            char *lines[] = {from + i * t->from_outer[0] + j * t->from_outer[1], scale, to + i * t->to_outer[0] + j * t->to_outer[1]};
+            char *lines[] = {from + i * t->from_outer[0] + j * t->from_outer[1], reinterpret_cast<char *>(&factor),
+                             to + i * t->to_outer[0] + j * t->to_outer[1]};
             t->loop(lines, sizes, steps, t->data);
         }
     if (!PyErr_Occurred()) return 0;

@@ -35,6 +35,7 @@ __all__ = ["FAMILIES", "Part", "template_of"]
 # process draws seeds, that would draw one.
 FAMILIES = ("fft", "linalg", "matmul", "neural")
 LARGEST = 1 << 62  # bounds of conditions beyond it are none
+LEVEL_STEPS = 1  # to a doubling: within a step an algorithm that was chosen for one size is near the best for the others
 
 
 
@@ -101,9 +102,10 @@ def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     written, rwlock, describe, same, lasts = found
     try:
         conditions, encoder = list(_conditions(trace)), _Encoder()
+        levels = [(terms, min(steps, LEVEL_STEPS)) for terms, steps in trace.levels]
         tree, options = (None, {}) if written is None else (encoder.encode_description(written), written.options)
         return _core.PlanTemplate(
-            trace.symbols, trace.quotients, conditions, trace.levels, encoder.sums, tree, options, rwlock, describe, same, lasts
+            trace.symbols, trace.quotients, conditions, levels, encoder.sums, tree, options, rwlock, describe, same, lasts
         )
     except (Untraceable, OverflowError):
         return None

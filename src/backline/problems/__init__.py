@@ -227,18 +227,13 @@ class Problem:
         """Returns the class of the shape beyond its size: vectors, batches, thin matrices, kernels of one point."""
         return "batch" if getattr(self, "items", 1) > 1 else ""
 
-    @staticmethod
-    def ranked(size: Any) -> Any:
-        """Returns the size by which a Problem has its place: of symbolic ones with the conditions under which it holds."""
-        return size
-
     def place(self) -> Place:
         """Returns where the Problem stands among those whose times are known."""
         return self._place
 
     @cached_property
     def _place(self) -> Place:
-        sizes = tuple(log2_in_steps(self.ranked(n), SIZE_STEPS) for o in self.operands if o.role != "out" for n in o.shape)
+        sizes = tuple(log2_in_steps(n, SIZE_STEPS) for o in self.operands if o.role != "out" for n in o.shape)
         return Place(self.op, short(self.dtype), self.shape_class(), log2_in_steps(self.flops, WORK_STEPS), sizes)
 
     @cached_property

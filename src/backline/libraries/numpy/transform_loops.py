@@ -18,7 +18,7 @@ import numpy as np
 from ... import _kernels
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Refusal, failure
-from ..fft_steps import Lay, Steps, batches, unfit
+from ..fft_steps import Lay, Steps, batches, on_threads, unfit
 
 __all__ = ["LOOPS", "MOST_ELEMENTS", "loop_algorithms", "prepare_loops"]
 
@@ -28,15 +28,14 @@ AXES = 3  # beside the one that is transformed: so many loops the kernel has
 
 
 @functools.cache
-def _loop(kind: str, sign: int, odd: bool, single: bool) -> tuple[int, int] | None:
+def _loop(kind: str, sign: int, odd: bool) -> tuple[int, int] | None:
     """Returns the addresses of the loop of a transform and of its data; None where this NumPy has other ones."""
     try:
         module: Any = import_module("numpy.fft._pocketfft_umath")
     except ImportError:
         return None
     name = {"c2c": "fft" if sign < 0 else "ifft", "r2c": "rfft_n_odd" if odd else "rfft_n_even", "c2r": "irfft"}[kind]
-    real, whole = ("f", "F") if single else ("d", "D")
-    dtypes = {"c2c": whole + real + whole, "r2c": real + real + whole, "c2r": whole + real + real}[kind]
+    dtypes = {"c2c": "DdD", "r2c": "ddD", "c2r": "Ddd"}[kind]
     ufunc = getattr(module, name, None)
     return None if ufunc is None else _kernels.ufunc_loop(ufunc, bytes(np.dtype(letter).num for letter in dtypes))
 
@@ -56,7 +55,7 @@ def _reason(problem: FftProblem) -> str:
         return f"they are for arrays of up to {AXES + 1} axes"
     if problem.normalisation is None:
         return f"NumPy has no factor of {problem.scale}"
-    if any(_loop(kind, sign, odd, problem.single) is None for kind, sign, odd in KINDS):
+    if any(_loop(kind, sign, odd) is None for kind, sign, odd in KINDS):
         return f"NumPy {np.__version__} has no loops of the form known here"
     return ""
 
@@ -70,7 +69,8 @@ def loop_algorithms(problem: FftProblem) -> Iterator[Algorithm | Refusal]:
     if reason:
         yield Refusal("numpy", LOOPS, reason)
     else:
-        yield Algorithm(library="numpy", name=LOOPS, level="threads", basis="construction")
+        precision, note = ("f64", "float32 computed in float64, as NumPy does") if problem.single else ("", "")
+        yield on_threads("numpy", LOOPS, 1, pool="", precision=precision, note=note)
 
 
 def prepare_loops(problem: FftProblem) -> Any:
@@ -82,7 +82,7 @@ class LoopSteps(Steps):
     """Writes down transforms by NumPy's loops, one axis after the other."""
 
     def __init__(self, problem: FftProblem) -> None:
-        super().__init__(problem, 1)
+        super().__init__(problem, 1, wide=problem.single)
         self.statuses = 0
 
     def transform(
@@ -99,12 +99,12 @@ class LoopSteps(Steps):
         """Writes down transforms along one axis."""
         b = self.b
         odd = kind == "r2c" and bool(length % 2 == 1)
-        found = _loop(kind, sign, odd, self.problem.single)
+        found = _loop(kind, sign, odd)
         assert found is not None and normalisation is not None
         dims = batches(source, target, (axis,))
         dims = [(1, 0, 0)] * (AXES - len(dims)) + dims
         values = [
-            *found, int(self.problem.single), normalisation, self.problem.period, source.shape[axis], target.shape[axis],
+            *found, normalisation, self.problem.period, source.shape[axis], target.shape[axis],
             source.strides[axis], target.strides[axis], *(d[0] for d in dims), *(d[1] for d in dims), *(d[2] for d in dims),
         ]  # fmt: skip
         info = b.info(1)
