@@ -171,12 +171,14 @@ class PlanTemplate:
         quantities: Iterable[tuple[int, bool, int]],
         quotients: Iterable[Any],
         conditions: Iterable[Any],
+        levels: Iterable[Any],
         sums: Iterable[Any],
         description: tuple[Any, ...] | None,
         options: dict[str, Any],
         rwlock: ReadWriteLock | None,
         describe: Callable[[tuple[int, ...]], Any] | None,
-        outgrown: bool,
+        same: Callable[[tuple[int, ...]], bool] | None,
+        lasts: int,
     ) -> Self: ...
 
 @final

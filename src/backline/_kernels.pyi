@@ -25,3 +25,6 @@ def dequantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: in
 
 def value_range(x: Any, level: int, /) -> tuple[float, float]:
     """The least and the greatest of 0 and the elements of a float32 array; NaN if one is."""
+
+def ufunc_loop(ufunc: Any, dtypes: bytes, /) -> tuple[int, int] | None:
+    """Addresses of the loop of a ufunc for dtypes, as bytes of their numbers, and of its data; None where it has none."""

@@ -184,6 +184,16 @@ def test_given_outputs_are_written_and_must_not_overlap() -> None:
         backline.mm(filled(47, 40), filled(40, 47), out=np.empty((47, 46)))
 
 
+def test_given_outputs_of_any_layout_and_size_are_written() -> None:
+    for n in range(70, 70 + KNOWN):
+        a, b, out = filled(n, n), filled(n, n), np.empty((n, n))
+        assert same(backline.mm(a, b, out=out), a @ b)
+    for n in (115, 116, 90):
+        a, b, whole = filled(n, n), filled(n, n), np.full((n, n + 9), np.nan)
+        assert same(backline.mm(a, b, out=whole[:, 5 : n + 5]), a @ b)
+        assert np.isnan(whole[:, :5]).all() and np.isnan(whole[:, n + 5 :]).all()
+
+
 def test_wrong_arguments_are_refused_as_ever() -> None:
     changing("mm")
     for n in range(51, 70):
@@ -357,13 +367,14 @@ def test_memory_is_bounded_however_many_sizes_come() -> None:
 def test_a_template_is_checked_before_it_is_believed() -> None:
     one = ((0, 1),), 1
     for arguments in (
-        ([(0, False, 0)], [], [((((5,), 1),), None, None, [])], [], None, {}, None, None, False),  # a quantity that is not there
-        ([(-1, False, 0)], [], [], [], None, {}, None, None, False),
-        ([(0, False, 0)], [], [], [], ("#", 0), {}, None, None, False),  # a sum that is not there
-        ([(0, False, 0)], [], [], [], ("?", 0), {}, None, None, False),
-        ([(0, False, 0)], [], [], [((((0,), 1)),)], ("b", b"1234", [(1, 4, 0)]), {}, None, None, False),  # outside the bytes
-        ([(0, False, 0)], [], [(one,)], [], None, {}, None, None, False),
-        ([(0, False, i % 8) for i in range(300)], [], [], [], None, {}, None, None, False),
+        ([(0, False, 0)], [], [((((5,), 1),), None, None, [])], [], [], None, {}, None, None, None, 0),  # a quantity that is not there
+        ([(-1, False, 0)], [], [], [], [], None, {}, None, None, None, 0),
+        ([(0, False, 0)], [], [], [], [], ("#", 0), {}, None, None, None, 0),  # a sum that is not there
+        ([(0, False, 0)], [], [], [], [], ("?", 0), {}, None, None, None, 0),
+        ([(0, False, 0)], [], [], [], [((((0,), 1)),)], ("b", b"1234", [(1, 4, 0)]), {}, None, None, None, 0),  # outside the bytes
+        ([(0, False, 0)], [], [(one,)], [], [], None, {}, None, None, None, 0),
+        ([(0, False, 0)], [], [], [((((5,), 1),), 4)], [], None, {}, None, None, None, 0),
+        ([(0, False, i % 8) for i in range(300)], [], [], [], [], None, {}, None, None, None, 0),
     ):
         with pytest.raises((ValueError, TypeError)):
             _core.PlanTemplate(*arguments)  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ def test_runs_are_counted() -> None:
     x, out = np.ones(16), np.empty(9, complex)
     for name in ("scipy", "numpy"):
         problem = problem_of("fft.rfft", x, out=out)
-        plan = libraries.get(name).prepare(problem, algorithms(name, problem, 1)[0])
+        plan = libraries.get(name).prepare(problem, next(a for a in algorithms(name, problem, 1) if a.name != "loops"))
         assert (plan.runs, plan.used) == (0, 0)
         plan(x, out)
         first = plan.used

@@ -177,6 +177,10 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     const uint64_t age = memo_age();
     FoundTemplate found;
     if (sized) found = template_find(s);
+    while (found.near) {  // each is asked once for sizes at these levels
+        template_note(found.near.get(), s, template_same(found.near.get(), s));
+        found = template_find(s);
+    }
     if (found.plans)
         if (Ref plan = template_plan(found.made.get(), s)) {
             memo_put(s, hash, plan.get(), raw, hold_snapshot.get(), age);

@@ -3,8 +3,10 @@
 
 #include "plan_parse.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <new>
 #include <optional>
 
@@ -12,7 +14,7 @@ namespace backline {
 namespace {
 
 constexpr int kMostQuantities = 256;
-constexpr uint64_t kOften = 500;  // calls of one shape, from which on code that is compiled for it is worth its time
+constexpr size_t kMostPlaces = 4096;  // that a template remembers
 
 struct Term {
     int64_t factor;
@@ -100,16 +102,24 @@ struct Part {
     std::vector<Patch> patches;
 };
 
+struct Level {  // the logarithm of a sum, rounded to so many steps to a doubling
+    Sum sum;
+    double steps;
+};
+using Place = std::vector<int>;  // the levels of a call
+
 struct PlanTemplate {
     PyObject_HEAD
     std::vector<Quantity> quantities;
     std::vector<Quotient> quotients;
     std::vector<Condition> first, rest;  // conditions; the first ones know no quotients
+    std::vector<Level> levels;
+    std::map<Place, bool> places;  // whether the ranking chooses there what the template was made for
     std::vector<Sum> sums;
     std::optional<Part> description;
     std::vector<PyObject *> objects;  // owned, for the parts
-    PyObject *options, *rwlock, *describe;
-    int outgrown;  // a shape that is called often has a better Plan
+    PyObject *options, *rwlock, *describe, *same;
+    uint64_t lasts;  // calls of one shape, after which it has a better Plan; 0 for none
 };
 
 // From Python's description ----------------------------------------------------------------------------------------------
@@ -196,16 +206,17 @@ Part parse_part(PlanTemplate *self, PyObject *o) {
 
 template <class Run>
 void each_member(PlanTemplate *self, const Run &run) {
-    run(self->quantities), run(self->quotients), run(self->first), run(self->rest), run(self->sums), run(self->description),
-        run(self->objects);
+    run(self->quantities), run(self->quotients), run(self->first), run(self->rest), run(self->levels), run(self->places),
+        run(self->sums), run(self->description), run(self->objects);
 }
 
 PyObject *template_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static const char *names[] = {"quantities", "quotients", "conditions", "sums", "description", "options", "rwlock", "describe", "outgrown", nullptr};
-    PyObject *quantities, *quotients, *conditions, *sums, *description, *options, *rwlock, *describe;
-    int outgrown;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO!OOp", const_cast<char **>(names), &quantities, &quotients, &conditions, &sums,
-                                     &description, &PyDict_Type, &options, &rwlock, &describe, &outgrown))
+    static const char *names[] = {"quantities", "quotients", "conditions", "levels", "sums", "description",
+                                  "options",    "rwlock",    "describe",   "same",   "lasts", nullptr};
+    PyObject *quantities, *quotients, *conditions, *levels, *sums, *description, *options, *rwlock, *describe, *same;
+    Py_ssize_t lasts;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOO!OOOn", const_cast<char **>(names), &quantities, &quotients, &conditions, &levels,
+                                     &sums, &description, &PyDict_Type, &options, &rwlock, &describe, &same, &lasts))
         return nullptr;
     if (rwlock != Py_None && Py_TYPE(rwlock) != &ReadWriteLockType) throw python_error(PyExc_TypeError, "rwlock must be a ReadWriteLock or None");
     Ref made(checked(type->tp_alloc(type, 0)));
@@ -214,7 +225,8 @@ PyObject *template_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->options = Py_NewRef(options);
     self->rwlock = Py_NewRef(rwlock);
     self->describe = Py_NewRef(describe);
-    self->outgrown = outgrown;
+    self->same = Py_NewRef(same);
+    self->lasts = lasts < 0 ? 0 : uint64_t(lasts);
     each(quantities, [&](PyObject *raw) {
         const int64_t array = from_python<int64_t>(item(raw, 0, 3)), axis = from_python<int64_t>(item(raw, 2, 3));
         if (array < 0 || array >= Signature::kArrays || axis < 0 || axis >= NPY_MAXDIMS) fail("a quantity is of an array that is not there");
@@ -227,6 +239,7 @@ PyObject *template_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     });
     if (known > size_t(kMostQuantities)) fail("a template has too many quantities");
     each(conditions, [&](PyObject *raw) { parse_condition(self, raw, known); });
+    each(levels, [&](PyObject *raw) { self->levels.push_back({parse_sum(item(raw, 0, 2), known), from_python<double>(item(raw, 1, 2))}); });
     each(sums, [&](PyObject *raw) { self->sums.push_back(parse_sum(raw, known)); });
     if (description != Py_None) self->description = parse_part(self, description);
     return made.release();
@@ -238,14 +251,17 @@ int template_traverse(PyObject *raw, visitproc visit, void *arg) {
     Py_VISIT(self->options);
     Py_VISIT(self->rwlock);
     Py_VISIT(self->describe);
+    Py_VISIT(self->same);
     return 0;
 }
 
-// What describes may lead back to it. The rest stays: it may be used after it was cleared.
+// What describes and compares may lead back to it. The rest stays: it may be used after it was cleared.
 int template_clear(PyObject *raw) {
-    PyObject *old = as<PlanTemplate>(raw)->describe;
-    as<PlanTemplate>(raw)->describe = Py_NewRef(Py_None);
-    Py_XDECREF(old);
+    for (PyObject **slot : {&as<PlanTemplate>(raw)->describe, &as<PlanTemplate>(raw)->same}) {
+        PyObject *old = *slot;
+        *slot = Py_NewRef(Py_None);
+        Py_XDECREF(old);
+    }
     return 0;
 }
 
@@ -256,6 +272,7 @@ void template_dealloc(PyObject *raw) {
     Py_XDECREF(self->options);
     Py_XDECREF(self->rwlock);
     Py_XDECREF(self->describe);
+    Py_XDECREF(self->same);
     each_member(self, [](auto &member) { std::destroy_at(&member); });
     Py_TYPE(raw)->tp_free(raw);
 }
@@ -278,6 +295,22 @@ bool fits(const PlanTemplate *self, const Signature &s, int64_t *values) {
     for (const Condition &c : self->rest)
         if (!c.holds(values)) return false;
     return true;
+}
+
+Place place_of(const PlanTemplate *self, const int64_t *values) {
+    Place place;
+    for (const Level &level : self->levels) {
+        int64_t integer = 0;
+        const double number = level.sum.real ? level.sum.number(values) : level.sum.integer(values, integer) ? double(integer) : HUGE_VAL;
+        place.push_back(int(std::nearbyint(level.steps * std::log2(std::clamp(number, 1.0, 1e300)))));
+    }
+    return place;
+}
+
+Ref sizes_of(const int64_t *values, size_t count) {
+    Ref sizes(checked(PyTuple_New(Py_ssize_t(count))));
+    for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(sizes.get(), Py_ssize_t(i), checked(PyLong_FromLongLong(values[i])));
+    return sizes;
 }
 
 struct DoesNotFit {};
@@ -316,9 +349,30 @@ PyObject *build(const PlanTemplate *self, const Part &part, const int64_t *value
 
 PyTypeObject PlanTemplateType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-bool template_fits(PyObject *made, const Signature &s) {
+Fit template_fits(PyObject *made, const Signature &s) {
     int64_t values[kMostQuantities];
-    return fits(as<PlanTemplate>(made), s, values);
+    const PlanTemplate *self = as<PlanTemplate>(made);
+    if (!fits(self, s, values)) return Fit::no;
+    if (self->levels.empty()) return Fit::yes;
+    auto at = self->places.find(place_of(self, values));
+    if (at != self->places.end()) return at->second ? Fit::yes : Fit::no;
+    return self->same == Py_None ? Fit::no : Fit::ask;
+}
+
+void template_add(PyObject *made, const Signature &s, bool same) {
+    int64_t values[kMostQuantities];
+    PlanTemplate *self = as<PlanTemplate>(made);
+    if (!fits(self, s, values)) return;
+    if (self->places.size() >= kMostPlaces) self->places.clear();
+    self->places[place_of(self, values)] = same;
+}
+
+bool template_same(PyObject *made, const Signature &s) {
+    int64_t values[kMostQuantities];
+    const PlanTemplate *self = as<PlanTemplate>(made);
+    if (self->same == Py_None || !fits(self, s, values)) return false;
+    Ref same(Py_NewRef(self->same)), sizes(sizes_of(values, self->quantities.size()));
+    return from_python<bool>(Ref(checked(PyObject_CallOneArg(same.get(), sizes.get()))).get());
 }
 
 bool template_plans(PyObject *made) {
@@ -340,22 +394,21 @@ Ref template_plan(PyObject *made, const Signature &s) {
     if (self->rwlock != Py_None) call->rwlock.set(self->rwlock);
     call->sizes.assign(values, values + self->quantities.size());
     Py_SETREF(call->origin, Py_NewRef(made));
-    if (self->outgrown) call->lasts = kOften;
+    call->lasts = self->lasts;
     return plan;
 }
 
 Ref template_choice(PyObject *made, const std::vector<int64_t> &sizes) {
     Ref describe(Py_NewRef(as<PlanTemplate>(made)->describe));
     if (describe.get() == Py_None) return Ref(Py_NewRef(Py_None));
-    Ref values(checked(PyTuple_New(Py_ssize_t(sizes.size()))));
-    for (size_t i = 0; i < sizes.size(); ++i) PyTuple_SET_ITEM(values.get(), Py_ssize_t(i), checked(PyLong_FromLongLong(sizes[i])));
+    Ref values(sizes_of(sizes.data(), sizes.size()));
     return Ref(checked(PyObject_CallOneArg(describe.get(), values.get())));
 }
 
 int add_plan_template_type(PyObject *module) {
     describe<PlanTemplate>(
         PlanTemplateType, "backline._core.PlanTemplate", entry<template_new>,
-        "PlanTemplate(quantities, quotients, conditions, sums, description, options, rwlock, describe, outgrown)\n\n"
+        "PlanTemplate(quantities, quotients, conditions, levels, sums, description, options, rwlock, describe, same, lasts)\n\n"
         "A Plan for calls that differ in sizes and strides alone: the description of a PreparedCall with sums of products of these in\n"
         "it, and the conditions under which it holds. Without a description it says that such calls have no Plan of one form.",
         Py_TPFLAGS_HAVE_GC);

@@ -11,13 +11,13 @@ namespace {
 struct CallClass {
     std::vector<int64_t> words;
     PyObject *operation = nullptr, *snapshot = nullptr;
-    uint64_t unknown = 0, made = 0, used = 0;  // calls that no template fitted; templates that were made, and how often they fitted
+    uint64_t unknown = 0, tried = 0, used = 0;  // calls that no template fitted; attempts to make one, and how often one fitted
     std::vector<PyObject *> templates;         // the one that fitted last comes first
 };
 
 // A template is worth its time where sizes keep changing: after some calls with sizes of their own, and as long as the ones there are
 // are used. The numbers bound what is kept.
-constexpr uint64_t kUnknown = 8, kMadeFirst = 16, kUses = 8;
+constexpr uint64_t kUnknown = 8, kTriedFirst = 16, kUses = 8;
 constexpr size_t kMostClasses = 256, kMostTemplates = 1024, kMostOfClass = 256;
 
 using Classes = std::unordered_map<uint64_t, CallClass>;
@@ -74,14 +74,19 @@ FoundTemplate template_find(const Signature &s) {
     CallClass &c = at->second;
     found.known = true;
     for (size_t i = 0; i < c.templates.size(); ++i) {
-        if (!template_fits(c.templates[i], s)) continue;
+        const Fit fit = template_fits(c.templates[i], s);
+        if (fit == Fit::ask && !found.near) found.near.reset(Py_NewRef(c.templates[i]));
+        if (fit != Fit::yes) continue;
+        found.near.reset();
         std::rotate(c.templates.begin(), c.templates.begin() + long(i), c.templates.begin() + long(i) + 1);
         ++c.used;
         found.made.reset(Py_NewRef(c.templates.front()));
         found.plans = template_plans(c.templates.front());
         return found;
     }
-    found.due = ++c.unknown > kUnknown && c.made < kMadeFirst + c.used / kUses;
+    if (found.near) return found;
+    found.due = ++c.unknown > kUnknown && c.tried < kTriedFirst + c.used / kUses;
+    c.tried += found.due;
     return found;
 }
 
@@ -105,9 +110,14 @@ void template_put(const Signature &s, PyObject *made, PyObject *operation, PyObj
         c.templates.pop_back();
         --kept;
     }
+    template_add(made, s, true);
     c.templates.insert(c.templates.begin(), Py_NewRef(made));
     ++kept;
-    ++c.made;
+}
+
+void template_note(PyObject *made, const Signature &s, bool same) {
+    StateGuard guard(lock);
+    template_add(made, s, same);
 }
 
 void templates_empty() {

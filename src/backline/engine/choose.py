@@ -114,8 +114,9 @@ def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
         whole = context.run(_choose, problem, snapshot, False, {}, _not_loaded(problem, snapshot), chosen, refused)
         choice.candidates, choice.basis = whole.candidates, whole.basis
         for c in whole.candidates if passed else ():
-            if c.detail in passed:
-                c.reason = "compiled when a shape has been called often: shapes keep changing here"
+            after = passed.get(c.library) or (passed.get(c.detail.key) if c.detail is not None else None)
+            if after:
+                c.reason = f"tried after {after} calls of one shape: shapes keep changing here"
 
     choice = Choice(problem, chosen, [], threads=threads, switches=dict(matter))
     choice.requested, choice.effective = kind.wish, kind.spelled(chosen)

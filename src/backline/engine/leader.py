@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .. import libraries
 from ..libraries import capability, errata, overrides
-from ..libraries.base import BORROWED, ONE_SHAPE, Algorithm, Library, Planner, Refusal, planner_for
+from ..libraries.base import BORROWED, COMPILED_AFTER, ONE_SHAPE, Algorithm, Library, Planner, Refusal, planner_for
 from ..native import thread_team
 from ..problems import Problem, short
 from . import policy, problem_class, ranking
@@ -16,12 +18,15 @@ __all__ = ["Leader", "allowed_threads", "forbids", "leader", "threads_of"]
 
 
 class Leader(NamedTuple):
-    """The Algorithm that the ranking puts first, the class of its Problem, the threads allowed, and what was passed over."""
+    """The Algorithm that the ranking puts first, the class of its Problem, the threads allowed, and what was passed over.
+
+    `passed` has the calls of one shape from which on each is worth its time, by the key of an algorithm or by a library.
+    """
 
     algorithm: Algorithm
     kind: problem_class.ProblemClass
     threads: int
-    passed: tuple[Algorithm, ...] = ()
+    passed: Mapping[str, int] = MappingProxyType({})
 
 
 def threads_of(snapshot: Any) -> int:
@@ -34,7 +39,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
 
     Libraries are asked in the order of the least place that any of their algorithms may have, until what was found comes before
     that: the same Algorithm is chosen as if all of them had been asked, and the others are asked when somebody wants to know.
-    Where shapes keep `changing`, those are passed over that compile code for one.
+    Where shapes keep `changing`, those are passed over whose plans are for one.
     """
     kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
     if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
@@ -43,12 +48,17 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
     if kind.learns and (changing or learned.find(problem, threads, snapshot) is not None):
         return None
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
-    chosen, best, dtype, passed = None, None, short(problem.dtype), []
+    chosen, best, dtype = None, None, short(problem.dtype)
+    passed: dict[str, int] = {}
     for bound, name in kind.order(keys, ranking.leader(problem, keys)):
         if best is not None and best < bound:
             break
         library = libraries.get(name)
         if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
+            continue
+        handler = library.handlers.get(type(problem))
+        if changing and handler is not None and handler.one_shape:
+            passed[name] = handler.one_shape
             continue
         try:
             for found in library.algorithms(problem, allowed_threads(library, threads, snapshot), *planner_for(library, planner)):
@@ -59,7 +69,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
                 if found.traits and policy.priority(found, snapshot):
                     return None
                 if changing and ONE_SHAPE in found.traits:
-                    passed.append(found)
+                    passed[found.key] = COMPILED_AFTER
                     continue
                 place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
                 if best is None or place < best:
@@ -68,7 +78,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
                         break  # it has nothing that comes before
         except Exception:  # which `algorithms_of` makes a refusal of
             return None
-    return None if chosen is None else Leader(chosen, kind, threads, tuple(passed))
+    return None if chosen is None else Leader(chosen, kind, threads, passed)
 
 
 def allowed_threads(library: Library, threads: int, snapshot: Any) -> int:

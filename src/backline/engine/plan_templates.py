@@ -33,8 +33,9 @@ __all__ = ["FAMILIES", "Part", "template_of"]
 
 # Families whose Plans may be of one form for many sizes. In no other one is a Problem made for the sake of a template: where a
 # process draws seeds, that would draw one.
-FAMILIES = ("linalg", "matmul", "neural")
+FAMILIES = ("fft", "linalg", "matmul", "neural")
 LARGEST = 1 << 62  # bounds of conditions beyond it are none
+LEVEL_STEPS = 1  # to a doubling: within a step an algorithm that was chosen for one size is near the best for the others
 
 
 
@@ -59,6 +60,30 @@ class Part(NamedTuple):
 Build = Callable[..., "Problem | Part | None"]
 
 
+class _Traced(NamedTuple):
+    """What was found with symbols in the place of sizes.
+
+    Attributes
+    ----------
+    written
+        Description of the Plan with symbolic sizes; None where there is none of one form.
+    rwlock
+        Lock that its calls take.
+    describe
+        Returns the Choice of a call, from its sizes.
+    same
+        Tells from the sizes of a call if the ranking chooses the same algorithm for it; None where nobody knows.
+    lasts
+        Calls of one shape after which a Plan that is made for the shape takes its place; 0 for never.
+    """
+
+    written: Description | None = None
+    rwlock: Any = None
+    describe: Callable[[tuple[int, ...]], Choice] | None = None
+    same: Callable[[tuple[int, ...]], bool] | None = None
+    lasts: int = 0
+
+
 def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.PlanTemplate | None:
     """Returns the template that holds for a call, and for others like it; or one that says that there is none for such sizes.
 
@@ -73,29 +98,25 @@ def template_of(build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     try:
         found = _traced(trace, build, args, kwargs)
     except Exception:  # also for arguments that are refused: the call itself says so
-        found = None
+        found = _Traced()
+    written, rwlock, describe, same, lasts = found
     try:
-        conditions = list(_conditions(trace))
-        written = _Encoder()
-        if found is None:
-            return _core.PlanTemplate(trace.symbols, trace.quotients, conditions, (), None, {}, None, None, False)
-        parts, rwlock, describe, outgrown = found
-        tree = written.encode_description(parts)
+        conditions, encoder = list(_conditions(trace)), _Encoder()
+        levels = [(terms, min(steps, LEVEL_STEPS)) for terms, steps in trace.levels]
+        tree, options = (None, {}) if written is None else (encoder.encode_description(written), written.options)
         return _core.PlanTemplate(
-            trace.symbols, trace.quotients, conditions, written.sums, tree, parts.options, rwlock, describe, outgrown
+            trace.symbols, trace.quotients, conditions, levels, encoder.sums, tree, options, rwlock, describe, same, lasts
         )
     except (Untraceable, OverflowError):
         return None
 
 
-def _traced(
-    trace: SizeTrace, build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Description, Any, Callable[[tuple[int, ...]], Choice], bool] | None:
-    """Returns the description of the Plan with symbolic sizes, its lock, what tells the Choice, and if a better one may come."""
+def _traced(trace: SizeTrace, build: Build, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Traced:
+    """Returns what holds for a call and for those like it."""
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
     if thread_team.forked():
-        return None
+        return _Traced()
     positions = count()
 
     def symbolic(value: Any) -> Any:
@@ -103,32 +124,44 @@ def _traced(
             return trace.array(value, next(positions))
         return tuple(map(symbolic, value)) if type(value) is tuple else value
 
-    made = _part(build(*map(symbolic, args), **{name: symbolic(value) for name, value in kwargs.items()}))
+    # One after the other: arrays count in the order of the call, and Python makes the keywords of a call before its `*arguments`.
+    positional = tuple(map(symbolic, args))
+    keywords = {name: symbolic(value) for name, value in kwargs.items()}
+    made = _part(build(*positional, **keywords))
     if made is None:
-        return None
+        return _Traced()
     problem = made.step
     if problem.family not in FAMILIES or problem.packed or problem.converted or _recorded(problem):
-        return None
+        return _Traced()
     first = leader(problem, snapshot, planner, changing=True)
     if first is None or verbose_scopes.speaks(libraries.get(first.algorithm.library), snapshot):
-        return None
-    written = _written(problem, first)
+        return _Traced()
+
+    def same(sizes: tuple[int, ...]) -> bool:
+        found = leader(_evaluated(trace, problem, sizes), snapshot, planner, changing=True)
+        return found is not None and found.algorithm == first.algorithm
+
+    nothing = _Traced(same=same)
+    try:
+        written = _written(problem, first)
+    except Exception:  # the library needs a number
+        return nothing
     if written is None:
-        return None
+        return nothing
 
     # The way that was gone with symbols must be the way that is gone with numbers.
     values = tuple(trace.values[: len(trace.symbols)])
     plain = _part(build(*args, **kwargs))
     if plain is None or any(
-        type(b) is not type(same := _evaluated(trace, a, values)) or b != same for a, b in zip(made[:2], plain[:2], strict=True)
+        type(b) is not type(here := _evaluated(trace, a, values)) or b != here for a, b in zip(made[:2], plain[:2], strict=True)
     ):
-        return None
+        return nothing
     again = leader(plain.step, snapshot, planner, changing=True)
     if again is None or again.algorithm != first.algorithm:
-        return None
+        return nothing
     expected = _written(plain.step, again)
     if expected is None or tuple(trace.evaluated(tuple(written[:5]), values)) != tuple(expected[:5]):
-        return None
+        return nothing
 
     def choice(step: Problem) -> Choice:
         return choice_of(step, first, snapshot)
@@ -138,7 +171,8 @@ def _traced(
             return choice(_evaluated(trace, problem, sizes))
         return made.explain(_evaluated(trace, made.whole, sizes), choice)
 
-    return written, libraries.get(first.algorithm.library).rwlock, describe, bool(first.passed)
+    rwlock = libraries.get(first.algorithm.library).rwlock
+    return _Traced(written, rwlock, describe, same, min(first.passed.values(), default=0))
 
 
 def _part(built: Problem | Part | None) -> Part | None:

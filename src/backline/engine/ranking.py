@@ -29,6 +29,8 @@ STAND_INS = {
        for name in ("mkl", "openblas") for routine in ("trf", "trs") for way in ("", "_items") for count in "1n"},
     # A dot product in parts is listed before the whole one, and comes before it where threads bring something.
     **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
+    # The same transforms without NumPy's Python around them.
+    "numpy.loops@1": "numpy.fft@1",
     "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..native.library_search import Finding, LibrarySpec  # importing backline searches nothing
 
 __all__ = [
-    "BORROWED", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner", "PythonPlan", "Refusal",
-    "failure", "planner_for",
+    "BORROWED", "COMPILED_AFTER", "NULL_PLANNER", "ONE_SHAPE", "Algorithm", "FileLibrary", "Handler", "Library", "Planner",
+    "PythonPlan", "Refusal", "failure", "planner_for",
 ]  # fmt: skip
 
 LEVELS = ("off", "run", "threads")
@@ -31,6 +31,7 @@ BORROWED = "count of the process"
 
 #: Trait of an algorithm that compiles code for one shape: worth its time where calls of the shape are many.
 ONE_SHAPE = "one shape"
+COMPILED_AFTER = 500  # calls of one shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,10 +182,14 @@ class Handler(Record):
         Function of the library's `context`, the Problem and the threads allowed: its algorithms, and why it lacks others.
     prepare
         Function of the `context`, the Problem and an Algorithm that `algorithms` listed: the Plan.
+    one_shape
+        Calls of one shape from which on its Plan is worth its time where shapes keep changing: it holds tables for the shape. 0
+        where Plans hold nothing of the kind.
     """
 
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
     prepare: Callable[[Any, Any, Algorithm], Any]
+    one_shape: int = 0
 
     @classmethod
     def plain(

@@ -6,7 +6,6 @@ way it can describe. `Steps` makes of these what an `FftProblem` asks: a subclas
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -21,13 +20,14 @@ from ..problems.memory_layout import contiguous_strides
 from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets", "on_threads",
-    "packed", "unfit",
+    "DTYPES", "IN_DOUBLE", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets",
+    "on_threads", "packed", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SMALL_FLOPS = 2e5  # below this the GIL is kept
 THREAD_FLOPS = 4e5  # below this a team costs more than it brings
+PLANNED_AFTER = 32  # calls of one shape, where shapes keep changing: a plan takes as long as some dozen short transforms
 SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
 MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead
 MOST_OFFSETS = 1 << 20  # entries of a table of offsets
@@ -127,7 +127,7 @@ class Steps:
         self.b = Builder(problem)
 
     def transform(
-        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: Any,
         *, spare: bool = False,
     ) -> None:  # fmt: skip
         """Write down one transform: "c2c", "r2c" (sign -1), "c2r" (sign +1). A `spare` source may be destroyed."""
@@ -288,11 +288,11 @@ class Steps:
         """One matrix of a copy, as a step of a new group."""
         self.b.each()
         if isinstance(element, tuple) and element[0] == "convert":
-            what = struct.pack("<qqqqqqqqq", *element[1:], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
-            self.b.call(_kernels.addresses["transform_convert"], [self.b.constant(what), source, target])
+            what = self.b.packed("<9q", *element[1:], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
+            self.b.call(_kernels.addresses["transform_convert"], [what, source, target])
         elif isinstance(element, tuple) and element[0] == "mirror":  # four times faster, for aligned numbers
-            what = struct.pack("<qqqqqqq", element[1], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
-            self.b.call(_kernels.addresses["transform_mirror"], [self.b.constant(what), source, target])
+            what = self.b.packed("<7q", element[1], rows[0], cols[0], rows[1], cols[1], rows[2], cols[2])
+            self.b.call(_kernels.addresses["transform_mirror"], [what, source, target])
         else:
             self.b.copy((rows[0], cols[0]), source, (rows[1], cols[1]), target, (rows[2], cols[2]), element)
 

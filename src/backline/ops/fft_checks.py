@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.fft_problem import FftProblem
+from ..problems.symbolic_factor import reciprocal
 from ..switches.switch import show
 from .array_arguments import check_array, check_out
 from .axes import axes_of, axis_of
@@ -92,11 +92,11 @@ def _lengths(
     return tuple(lengths)
 
 
-def _scale(sign: int, norm: str | None, period: int) -> float:
+def _scale(sign: int, norm: str | None, period: int) -> Any:
     if norm == "ortho":
-        return 1.0 / sqrt(period)
+        return reciprocal(period, root=True)
     divided = norm == "forward" if sign < 0 else norm in (None, "backward")
-    return 1.0 / period if divided else 1.0
+    return reciprocal(period) if divided else 1.0
 
 
 def _checked_norm(where: str, norm: Any) -> str | None:
@@ -157,7 +157,7 @@ def _transform(
         parameters += (("overwrite", True),)
     operands = [operand("input", array)]
     plan = FftProblem(op, tuple(operands), parameters, "fft", axes=axes, lengths=lengths, sign=sign, result=result)
-    enough_memory(where, result, plan.result_dtype, f"s={lengths}" if len(axes) > 1 else f"n={lengths[0] if axes else 1}")
+    enough_memory(where, result, plan.result_dtype, lambda: f"s={lengths}" if len(axes) > 1 else f"n={lengths[0] if axes else 1}")
     if out is not None:
         operands.append(operand("out", check_out(out, f"{where}: out", result, plan.result_dtype)))
     # The direction of a cosine transform is in its kind and scale.

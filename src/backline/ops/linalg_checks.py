@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -106,8 +107,10 @@ def number(where: str, name: str, value: Any) -> float:
         ) from None
 
 
-def enough_memory(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], given: str = "this") -> None:
-    """Refuse a result that cannot be allocated, before a library plans it; `given` names the arguments that ask for it."""
+def enough_memory(
+    where: str, shape: tuple[int, ...], dtype: np.dtype[Any], given: str | Callable[[], str] = "this"
+) -> None:  # fmt: skip
+    """Refuses a result that cannot be allocated, before a library plans it; `given` names the arguments that ask for it."""
     nbytes = dtype.itemsize * prod(n for n in shape if n)
     if nbytes < PROBED or (device_dispatch.device() != "cpu" and nbytes < 2**62):  # a device has memory of its own
         return
@@ -115,8 +118,9 @@ def enough_memory(where: str, shape: tuple[int, ...], dtype: np.dtype[Any], give
         np.empty(shape, dtype)
     except (MemoryError, ValueError, OverflowError):
         size = f"{nbytes / 2**30:.3g} GiB" if nbytes < 2**1000 else f"2**{nbytes.bit_length() - 1} bytes"
+        words = given if isinstance(given, str) else given()
         raise TooLarge(
-            f"{where}: {given} gives a result of shape {shape}, {size}", cause="so much memory cannot be had",
+            f"{where}: {words} gives a result of shape {shape}, {size}", cause="so much memory cannot be had",
             remedy="a smaller size, a smaller dtype, or the computation in parts",
         ) from None  # fmt: skip
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from . import Problem, short
+from .symbolic_factor import SymbolicFactor
+from .symbolic_sizes import rough
 
 __all__ = ["FftProblem", "largest_factor"]
 
@@ -107,6 +109,10 @@ class FftProblem(Problem):
     @cached_property
     def normalisation(self) -> int | None:
         """0 where `scale` is 1, 1 where it is 1 / sqrt(`period`), 2 where it is 1 / `period`; None for any other."""
+        if self.scale == 1.0:
+            return 0
+        if isinstance(self.scale, SymbolicFactor):  # of the period, as `ops` makes it
+            return 1 if self.scale.root else 2
         scales = (1.0, 1.0 / sqrt(self.period), 1.0 / self.period) if self.period else (1.0,)
         return scales.index(self.scale) if self.scale in scales else None
 
@@ -122,16 +128,18 @@ class FftProblem(Problem):
         return ceil(log2(max(self.points, 2)))
 
     def shape_class(self) -> str:
-        rest = self.points
+        rest = rough(self.points)
         for factor in (2, 3, 5, 7, 11, 13):
             while rest > 1 and rest % factor == 0:
                 rest //= factor
-        return f"{min(len(self.axes), 2)}d{' batch' if self.items > 1 else ''}{' prime' if rest > 1 else ''}"
+        return f"{min(len(self.axes), 2)}d{' batch' if rough(self.items) > 1 else ''}{' prime' if rest > 1 else ''}"
 
     @cached_property
     def flops(self) -> float:
         """As is usual: 5 n log2 n, half of it for real transforms."""
-        whole = 5.0 * self.items * self.points * log2(max(self.points, 2))
+        points: int = rough(self.points)
+        items: int = rough(self.items)
+        whole = 5.0 * items * points * log2(max(points, 2))
         return whole if self.op == "fft.c2c" else whole / 2
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import Problem
 from .memory_layout import batch_offsets, matrix_layout
+from .symbolic_sizes import rough
 
 __all__ = ["MatmulProblem", "MatrixProblem", "ProductProblem", "View"]
 
@@ -72,7 +73,8 @@ class ProductProblem(MatrixProblem):
         return max(self.k, 1)
 
     def shape_class(self) -> str:
-        return product_class(self.m, self.n, self.k, self.items)
+        # Of symbolic sizes that of this call: the class only says which measurements are the nearest.
+        return product_class(*map(rough, (self.m, self.n, self.k, self.items)))
 
 
 @dataclass(frozen=True)

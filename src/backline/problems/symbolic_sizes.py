@@ -72,6 +72,9 @@ class SizeTrace:
         Integer quotients and remainders of expressions, in the order in which they need each other.
     conditions
         Bounds by sum, its constant left out.
+    levels
+        Sums whose logarithms are a Problem's place in the ranking, with the steps to a doubling in which they count. Another call
+        may have an algorithm of its own where one of them rounds to another step.
 
     Examples
     --------
@@ -88,6 +91,7 @@ class SizeTrace:
         self.values: list[int] = []
         self.quotients: list[Quotient] = []
         self.conditions: dict[Terms, Bounds] = {}
+        self.levels: list[tuple[Terms, int]] = []
         self._numbers: dict[Quotient, int] = {}
         self._last: tuple[tuple[int, ...], list[int]] = (), []
 
@@ -142,6 +146,8 @@ class SizeTrace:
         def one(part: Any) -> Any:
             if type(part) is SymbolicSize:
                 return _sum(_ordered(part), known)
+            if hasattr(part, "evaluated_by"):  # what is computed from sizes, such as a `SymbolicFactor`
+                return part.evaluated_by(one)
             return type(part)(map(one, part)) if type(part) in (tuple, list) else part
 
         return one(value)
@@ -419,10 +425,10 @@ def rough(size: Any) -> Any:
     return _value(size)
 
 
-def log2_in_steps(value: float, steps: int) -> float:
+def log2_in_steps(value: Any, steps: int) -> float:
     """Returns log2 of a number, 0 for less than one.
 
-    Of a symbolic one it is that of this call, under the condition that others round to the same step.
+    Of a symbolic one it is that of this call, and noted among the levels of its trace.
 
     Parameters
     ----------
@@ -439,9 +445,7 @@ def log2_in_steps(value: float, steps: int) -> float:
     value = max(value, 1)
     if not is_symbolic(value):
         return math.log2(value)
-    logarithm = math.log2(_value(value))
-    step = round(steps * logarithm)
-    # A little less than the step: powers of two are rounded, too.
-    if not 2 ** ((step - 0.499999) / steps) <= value <= 2 ** ((step + 0.499999) / steps):
-        raise Untraceable("the number is just between two steps")
-    return logarithm
+    level = _ordered(value), steps
+    if level not in value.trace.levels:
+        value.trace.levels.append(level)
+    return math.log2(_value(value))

@@ -18,6 +18,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems import operand
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, FileLibrary, Handler, Refusal
+from ..fft_steps import PLANNED_AFTER
 from ..probing.probe_cache import prove_found
 from . import wisdom
 from .guru_transforms import fftw_algorithms, prepare_fftw
@@ -112,7 +113,7 @@ class FFTW(FileLibrary):
             plan.rwlock = planner.base.rwlock
         return plan
 
-    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
+    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare, one_shape=PLANNED_AFTER)}
 
     # wisdom
 

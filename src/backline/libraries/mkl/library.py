@@ -25,6 +25,7 @@ from ..base import NULL_PLANNER, ONE_SHAPE, Algorithm, Handler, Planner, Refusal
 from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
 from ..blas.blas_product import BlasProduct
 from ..blas.cblas import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
+from ..fft_steps import PLANNED_AFTER
 from .mixed_products import MIXED, MixedProduct, mixed_algorithms
 from .mkl_fft import RealTransforms, fft_algorithms, prepare_fft
 
@@ -69,7 +70,7 @@ class MKL(BlasLibrary):
         **BlasLibrary.handlers,
         **ATTENTION,
         MatmulProblem: Handler(_product_algorithms, _prepare_product),
-        FftProblem: Handler(_fft_algorithms, _prepare_fft),
+        FftProblem: Handler(_fft_algorithms, _prepare_fft, one_shape=PLANNED_AFTER),
     }
     reproducible = True
 

@@ -57,6 +57,7 @@ from ..reference import (
     reference_sparse,
 )
 from ..reference.composed_multi_head import composed_algorithms, prepare_composed
+from . import transform_loops
 
 __all__ = ["NumPy"]
 
@@ -249,6 +250,16 @@ WRAP: dict[tuple[str, bool], Any] = {
 }
 
 
+def _transforms(problem: FftProblem, threads: int) -> Listed:
+    yield from transform_loops.loop_algorithms(problem)
+    yield from reference_fft.algorithms(problem)
+
+
+def _transform(problem: FftProblem, algorithm: Algorithm) -> Any:
+    loops = algorithm.name == transform_loops.LOOPS
+    return transform_loops.prepare_loops(problem) if loops else reference_fft.plan(problem)
+
+
 class NumPy(Library):
     """numpy, the package."""
 
@@ -272,7 +283,7 @@ class NumPy(Library):
         EinsumProblem: Handler.plain(
             lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
         ),
-        FftProblem: Handler.plain(lambda p, threads: reference_fft.algorithms(p), lambda p, algorithm: reference_fft.plan(p)),
+        FftProblem: Handler.plain(_transforms, _transform),
         SparseProblem: Handler.plain(
             lambda p, threads: reference_sparse.algorithms(p), lambda p, algorithm: PythonPlan(reference_sparse.plan(p))
         ),

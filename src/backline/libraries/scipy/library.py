@@ -15,7 +15,7 @@ import numpy as np
 
 from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Handler, Library
-from ..fft_steps import IN_DOUBLE, on_threads
+from ..fft_steps import IN_DOUBLE, PLANNED_AFTER, on_threads
 from ..reference.reference_fft import FftPlan, apart, fits, fitted, scaled
 
 __all__ = ["SciPy"]
@@ -42,7 +42,7 @@ def _prepare(library: SciPy, problem: FftProblem, algorithm: Algorithm) -> FftPl
 class SciPy(Library):
     """The compiled module below scipy.fft."""
 
-    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare)}
+    handlers: ClassVar = {FftProblem: Handler(_algorithms, _prepare, one_shape=PLANNED_AFTER)}
 
     def __init__(self) -> None:
         self._reason: str | None = None
