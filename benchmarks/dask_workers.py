@@ -1,7 +1,7 @@
 """A job of several Dask workers beside one process: ``python benchmarks/dask_workers.py [--workers 1 2 4] [--repeats 5]``.
 
 The job is products by blocks, a singular value decomposition of a tall matrix, transforms and convolutions of a batch. It runs
-under determinism level "threads" and under settings that are no defaults. Three questions are answered for each number of workers:
+under determinism level "threads" and under settings that are no defaults. Questions that are answered for each number of workers:
 
 - are the results those of one process, bit by bit?
 - does every worker have the settings?
@@ -36,7 +36,13 @@ from backline.interop.dask.block_function import BlockFunction
 from backline.interop.dask.plugins import BacklineWorker
 from backline.interop.dask.worker_settings import collect
 
-SETTINGS: dict[str, Any] = {"deterministic": True, "determinism_level": "threads", "num_threads": 1, "fallback": "error", "promote": "numpy"}
+SETTINGS: dict[str, Any] = {
+    "deterministic": True,
+    "determinism_level": "threads",
+    "num_threads": 1,
+    "fallback": "error",
+    "promote": "numpy",
+}
 
 
 def job(size: int) -> list[Any]:
@@ -48,7 +54,8 @@ def job(size: int) -> list[Any]:
     images = da.from_array(rng.standard_normal((16, 8, 64, 64)).astype(np.float32), chunks=(2, 8, 64, 64))
     weight = rng.standard_normal((16, 8, 3, 3)).astype(np.float32)
     return [
-        blocks.matmul(a, a.T), *blocks.linalg.svd(tall), blocks.fft.rfft(tall.rechunk({1: -1})), blocks.nn.conv2d(images, weight, padding=1)
+        blocks.matmul(a, a.T), *blocks.linalg.svd(tall), blocks.fft.rfft(tall),
+        blocks.nn.conv2d(images, weight, padding=1),
     ]  # fmt: skip
 
 
@@ -95,7 +102,8 @@ def main() -> None:
         if len(rows) > 1:
             (few, first, less), (many, last, more) = rows[0], rows[-1]
             added = many - few
-            print(f"\nper added worker: register {(last - first) / added * 1e3:.1f} ms, overhead {(more - less) / added * 1e3:.0f} ms of processor time")
+            register, overhead = (last - first) / added * 1e3, (more - less) / added * 1e3
+            print(f"\nper added worker: register {register:.1f} ms, overhead {overhead:.0f} ms of processor time")
         sizes()
 
 
@@ -119,7 +127,10 @@ def row(count: int, expressions: list[Any], alone: tuple[Any, ...], one: float, 
             del result
         spent = min(processor)
         bits, settings = ("same" if same else "OTHER"), ("kept" if kept else "LOST")
-        print(f"{count:>8}{registering * 1e3:>9.1f} ms{min(walls):>9.3f}s{spent:>11.3f}s{spent - one:>10.3f}s  {bits:<6}{settings}", flush=True)
+        print(
+            f"{count:>8}{registering * 1e3:>9.1f} ms{min(walls):>9.3f}s{spent:>11.3f}s{spent - one:>10.3f}s  {bits:<6}{settings}",
+            flush=True,
+        )
         return count, registering, spent - one
 
 
@@ -127,13 +138,19 @@ def sizes() -> None:
     """Prints the bytes that are sent."""
     from backline.engine.tuning.record import TuningRecord
 
+    rng = np.random.default_rng(1)
     algorithms = [f"{library}.gemm@{threads}" for library in ("mkl", "openblas", "blis", "numpy") for threads in ("1", "n")]
+    versions = {"mkl": "2026.2.0", "openblas": "0.3.34", "blis": "1.0", "numpy": "2.4.6"}
+
+    def numbers(scale: float) -> dict[str, float]:
+        return dict(zip(algorithms, map(float, scale * rng.uniform(1, 2, len(algorithms))), strict=True))
+
     records = [
         TuningRecord(
-            f"matmul f32 {n}x{n} {n}x{n}", 2, medians={a: 1e-6 * n for a in algorithms}, minima={a: 1e-6 * n for a in algorithms},
-            runs=dict.fromkeys(algorithms, 60), errors=dict.fromkeys(algorithms, 1.2e-7), covered=tuple(algorithms), winner=algorithms[0],
-            versions={"mkl": "2026.2.0", "openblas": "0.3.34", "blis": "1.0", "numpy": "2.4.6"}, created="2026-11-23T03:00:00.000000Z",
-            place=f"matmul|f32|square|{n / 100:.2f}", machine="intel-xeon-processor-2c-00000000", backline=backline.__version__,
+            f"matmul f32 {n}x{n} {n}x{n}", 2, medians=numbers(1e-6 * n), minima=numbers(1e-6 * n), errors=numbers(1e-7),
+            runs=dict.fromkeys(algorithms, 60), covered=tuple(algorithms), winner=algorithms[0], versions=versions,
+            place=f"matmul|f32|square|{n / 100:.2f}", machine="intel-xeon-processor-2c-00000000", seed=int(rng.integers(1 << 62)),
+            created="2026-11-23T03:00:00.000000Z", backline=backline.__version__,
         )
         for n in range(1000, 2000)
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from .progress import Progress
 
 __all__ = ["info", "tune"]
 
+
 def _connected(address: str) -> Any:
     from ..errors import BackendUnavailable
 
@@ -25,6 +26,8 @@ def _connected(address: str) -> Any:
 
 def info(address: str, *, json: bool) -> None:
     """Prints the table of a cluster's workers, and what differs among them."""
+    from ..interop.dask.worker_table import HEADS
+
     with _connected(address) as client:
         table = dask.workers(client)
     if json:
@@ -32,7 +35,7 @@ def info(address: str, *, json: bool) -> None:
         return
     output.line(f"workers of {table.scheduler}", "bold")
     styles = [output.STYLES["missing"] if row.differs else "" for row in table.rows]
-    output.table(table.cells(), table.heads, right=[3], styles=styles, indent=2, title=True)
+    output.table(table.cells(), HEADS, right=[3], styles=styles, indent=2, title=True)
     output.heading("mismatches")
     for text in table.mismatches:
         output.line(f"  {text}", output.STYLES["missing"])
@@ -54,7 +57,14 @@ def tune(
         return
     output.heading("machines")
     rows = [
-        (each.machine, each.processors, str(len(each.workers)), str(len(each.records)), str(each.known), str(len(each.left_out)))
+        (
+            f"{each.machine} ({each.shown})",
+            each.processors,
+            str(len(each.workers)),
+            str(len(each.records)),
+            str(each.known),
+            str(len(each.left_out)),
+        )
         for each in report.machines
     ]
     heads = ("machine", "processor", "workers", "measured", "known", "left out")

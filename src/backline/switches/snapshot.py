@@ -405,5 +405,3 @@ def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, resto
         scope._over(current())  # raises now for what contradicts itself
         return scope
     return Scope(name, overlay(tuple(named.items())), place(depth + 1))
-
-

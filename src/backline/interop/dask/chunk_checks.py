@@ -66,5 +66,5 @@ def same_cuts(where: str, a: tuple[str, Array, int], b: tuple[str, Array, int]) 
 
 
 def stand_in(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Returns an array without data, of which an operation makes its Problem: that checks the arguments and has the result's shape."""
+    """Returns an array without data, of which an operation makes its Problem: this has the shape of the result."""
     return meta_array(Described(dtype, shape, contiguous_strides(shape, dtype.itemsize), "cpu"))

@@ -42,6 +42,10 @@ class MachineTuning:
     ----------
     machine, processors : str
         Its fingerprint in records, and its class of processors.
+    shown : str
+        Processor and instructions that libraries may use there: records of the same machine under a cap on them are others.
+    in_file : bool
+        Whether the records go to the file: of several caps on one machine, those of most workers.
     workers : tuple of str
         Workers on such machines. The first that is there measures.
     records : list of TuningRecord
@@ -56,7 +60,9 @@ class MachineTuning:
 
     machine: str
     processors: str
+    shown: str
     workers: tuple[str, ...]
+    in_file: bool = True
     records: list[TuningRecord] = field(default_factory=list)
     known: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
@@ -93,7 +99,7 @@ class ClusterTuning:
         return {
             "script": self.script, "measured": self.measured(), "seconds": self.seconds, "file": self.file,
             "machines": {
-                each.machine: {
+                f"{each.machine}, {each.shown}": {
                     "processors": each.processors, "workers": each.workers, "measured": len(each.records), "known": each.known,
                     "left_out": each.left_out, "told": each.told,
                 }
@@ -144,7 +150,15 @@ def measure(problem: dict[str, Any], threads: int, seconds: float, again: bool) 
         return packed([held]), False, ""
     try:
         record = measure_missing(
-            asked, able, threads, again=again, under=under, planner=planner, budget=min(PER_PROBLEM, seconds), limit=seconds, tries=1
+            asked,
+            able,
+            threads,
+            again=again,
+            under=under,
+            planner=planner,
+            budget=min(PER_PROBLEM, seconds),
+            limit=seconds,
+            tries=1,
         )
     except MemoryError:
         return b"", False, "there is not enough memory to measure it"
@@ -254,10 +268,16 @@ def _entries(client: Any, script: Sequence[str], threads: int | None, verbose: b
 
 
 def _machines(found: dict[str, dict[str, Any]]) -> list[MachineTuning]:
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[tuple[str, str], list[str]] = {}
     for address, facts in sorted(found.items()):
-        kinds.setdefault(facts["machine"], []).append(address)
-    return [MachineTuning(machine, found[members[0]]["processors"], tuple(members)) for machine, members in sorted(kinds.items())]
+        kinds.setdefault((facts["machine"], facts["arithmetic"]), []).append(address)
+    made: dict[str, MachineTuning] = {}
+    everything = []
+    for (machine, shown), members in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
+        each = MachineTuning(machine, found[members[0]]["processors"], shown, tuple(members), machine not in made)
+        made.setdefault(machine, each)
+        everything.append(each)
+    return everything
 
 
 class _Measuring:
@@ -267,7 +287,7 @@ class _Measuring:
         self, client: Any, report: ClusterTuning, budget: float, again: bool, progress: Callable[[int, int, str], None]
     ) -> None:
         self.client, self.report, self.budget, self.again, self.progress = client, report, budget, again, progress
-        self.left: dict[str, deque[Wanted]] = {}
+        self.left: dict[int, deque[Wanted]] = {}
         self.under_way: dict[Any, tuple[MachineTuning, Wanted, str]] = {}
         self.lost_once: list[Wanted] = []
         self.done = self.total = 0
@@ -275,9 +295,9 @@ class _Measuring:
     def run(self, entries: Iterable[dict[str, Any]], found: dict[str, dict[str, Any]], threads: int | None) -> None:
         for each in self.report.machines:
             counts = sorted({found[w]["num_threads"] for w in each.workers}) if threads is None else [threads]
-            self.left[each.machine] = deque((e["problem"], e["key"], count) for e in entries for count in counts)
-            known = records_of([each.machine])
-            if known and not self.again:  # what was measured before, on another such machine perhaps
+            self.left[id(each)] = deque((e["problem"], e["key"], count) for e in entries for count in counts)
+            known = records_of([each.machine]) if each.in_file and not self.again else []
+            if known:  # what was measured before, on another such machine perhaps
                 call(self.client, keep_lines, packed(known), workers=each.workers[:1])
         self.total = sum(map(len, self.left.values()))
         deadline = time.monotonic() + self.budget
@@ -294,7 +314,7 @@ class _Measuring:
         self.progress(self.total, self.total, "")
 
     def _begin(self, each: MachineTuning, deadline: float) -> None:
-        left = self.left[each.machine]
+        left = self.left[id(each)]
         if not left or any(machine is each for machine, _, _ in self.under_way.values()):
             return
         seconds = deadline - time.monotonic()
@@ -308,9 +328,8 @@ class _Measuring:
         wanted = left.popleft()
         self.progress(self.done, self.total, wanted[1])
         with answered("a measurement was begun", self._kept):
-            future = self.client.submit(
-                measure, wanted[0], wanted[2], min(seconds, max(3 * PER_PROBLEM, seconds / 4)), self.again, workers=[here[0]], pure=False
-            )  # fmt: skip
+            most = min(seconds, max(3 * PER_PROBLEM, seconds / 4))
+            future = self.client.submit(measure, wanted[0], wanted[2], most, self.again, workers=[here[0]], pure=False)
         self.under_way[future] = each, wanted, here[0]
 
     def _there(self) -> dict[str, int]:
@@ -336,7 +355,7 @@ class _Measuring:
                     each.left_out[wanted[1]] = f"two workers were lost while they measured it, the last at {worker}"
                 else:
                     self.lost_once.append(wanted)
-                    self.left[each.machine].appendleft(wanted)
+                    self.left[id(each)].appendleft(wanted)
             else:
                 continue
             del self.under_way[future]
@@ -353,9 +372,11 @@ class _Measuring:
             each.known += 1
         if data:
             records = unpacked(data)
-            record_store.keep_all(records)
+            if each.in_file:
+                record_store.keep_all(records)
             each.records += records if now else []
 
     def _kept(self) -> str:
         file = self.report.file
-        return f"{self.report.measured()} records that had come in are kept{f' in {file}' if file else ' for this process only'}"
+        count = sum(len(each.records) for each in self.report.machines if each.in_file)
+        return f"{count} records that had come in are kept{f' in {file}' if file else ' for this process only'}"

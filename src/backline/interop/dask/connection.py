@@ -13,7 +13,18 @@ import distributed
 from ..._version import __version__
 from ...errors import BackendUnavailable, BacklineError, BadType
 
-__all__ = ["SchedulerLost", "WorkerMismatch", "answered", "call", "check_versions", "client_of", "connected", "lost", "results", "slots"]
+__all__ = [
+    "SchedulerLost",
+    "WorkerMismatch",
+    "answered",
+    "call",
+    "check_versions",
+    "client_of",
+    "connected",
+    "lost",
+    "results",
+    "slots",
+]
 
 CONNECTING = 10.0  # seconds until a scheduler has answered
 
@@ -75,7 +86,9 @@ def answered(doing: str, kept: Callable[[], str] = lambda: "") -> Iterator[None]
 def lost(doing: str, error: BaseException | str, kept: str = "") -> SchedulerLost:
     """Returns the error for a scheduler that was lost."""
     cause = error if isinstance(error, str) else " ".join(str(error).split()) or type(error).__name__
-    return SchedulerLost(f"the scheduler was lost while {doing}{kept and '; ' + kept}", cause=cause, remedy="start it, and call again")
+    return SchedulerLost(
+        f"the scheduler was lost while {doing}{kept and '; ' + kept}", cause=cause, remedy="start it, and call again"
+    )
 
 
 def slots(client: Any) -> dict[str, int]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import BadValue
 from ...ops.families import function_family
-from ...ops.fourier import KINDS, RANKS, Sizes
+from ...ops.fft_checks import Sizes
+from ...ops.fourier import KINDS, RANKS
 from ...problems.fft_problem import FftProblem
 from ...problems.op_registry import operations
 from .block_function import BlockFunction

@@ -20,7 +20,7 @@ STACKED = 8  # factors R that are put on top of each other and factorized as one
 
 
 def qr(A: Array) -> tuple[Array, Array]:
-    """QR factors of a tall array, of which each block of rows is factorized by itself, then the factors R of eight blocks at a time.
+    """QR factors of a tall array, by blocks of rows: each is factorized by itself, then the factors R, eight at a time.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def svd(A: Array) -> tuple[Array, Array, Array]:
     Returns
     -------
     U, S, Vh : dask.array.Array
-        U (m, k), S (k,) and Vh (k, n), k = min(m, n). Singular values descend. The longer factor has the chunks of `A`, the others
-        one chunk.
+        U (m, k), S (k,) and Vh (k, n), k = min(m, n). Singular values descend. The longer factor has the chunks of `A`, the
+        others one chunk.
 
     Raises
     ------

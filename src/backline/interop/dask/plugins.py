@@ -32,10 +32,10 @@ def thread_variables(count: int) -> dict[str, str]:
 
 
 class BacklineWorker(distributed.WorkerPlugin):  # type: ignore[misc]
-    """Plug-in of workers: the settings that hold where it is made are put in force in every worker, also in those that come later.
+    """Plug-in of workers: the settings that hold where it is made are in force in every worker, also in those that come later.
 
-    They are the switches, the exchange of NumPy's BLAS, and tuning records. A worker of another version of Backline refuses them and
-    does not start. Where the worker is in the process of the client, as with ``LocalCluster(processes=False)``, they hold in its
+    They are the switches, the exchange of NumPy's BLAS, and tuning records. A worker of another version of Backline refuses them
+    and does not start. Where the worker is in the process of the client, as with ``LocalCluster(processes=False)``, they hold in its
     tasks.
 
     Parameters
@@ -137,7 +137,7 @@ class BacklineNanny(distributed.NannyPlugin):  # type: ignore[misc]
     """Plug-in of nannies: environment variables of the workers' processes, which are started again with them.
 
     It is for what must be there before a library is loaded: the threads of the BLAS in NumPy's wheel, paths of libraries
-    (``BACKLINE_MKL_LIBRARY``), processor binding. Everything else is a switch, which `BacklineWorker` carries without a new start.
+    (``BACKLINE_MKL_LIBRARY``), processor binding. Everything else is a switch, which `BacklineWorker` carries.
 
     Parameters
     ----------

@@ -24,8 +24,8 @@ def register(
 ) -> WorkerTable:
     """Gives the settings that hold here to every worker of a cluster, also to those that join it later.
 
-    Switches are set as they are seen here, scopes included; thread counts only where something has set them. An exchange of NumPy's
-    BLAS is made on the workers, too, and tuning records are sent for the processors that the workers have.
+    Switches are set as they are seen here, scopes included; thread counts only where something has set them. An exchange of
+    NumPy's BLAS is made on the workers, too, and tuning records are sent for the processors that the workers have.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def register(
     Raises
     ------
     WorkerMismatch
-        A worker has another version of Backline or none, or, with `strict`, another processor or other libraries. Nothing is in force
-        on any worker then.
+        A worker has another version of Backline or none, or, with `strict`, another processor or other libraries. Nothing is in
+        force on any worker then.
     BackendUnavailable
         There are no workers, or one of them cannot make the exchange.
     SchedulerLost
@@ -90,7 +90,9 @@ def register(
     table = workers(client, all_libraries=strict, environment=variables)
     different = [f"{row.address}: {text}" for row in table.rows for text in row.differs]
     if different:
-        warnings.warn(f"workers differ: {'; '.join(different[:5])}{', ...' if len(different) > 5 else ''}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"workers differ: {'; '.join(different[:5])}{', ...' if len(different) > 5 else ''}", RuntimeWarning, stacklevel=2
+        )
     return table
 
 
@@ -119,7 +121,9 @@ def unregister(client: Any = None) -> None:
                 continue  # it is not registered
 
 
-def workers(client: Any = None, *, all_libraries: bool = True, environment: Mapping[str, str] | Sequence[str] = ()) -> WorkerTable:
+def workers(
+    client: Any = None, *, all_libraries: bool = True, environment: Mapping[str, str] | Sequence[str] = ()
+) -> WorkerTable:
     """Returns the table of a cluster's workers: processors, threads, versions, and what differs among them.
 
     Parameters

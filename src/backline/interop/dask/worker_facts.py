@@ -1,4 +1,4 @@
-"""Facts about the process that a worker runs in: versions, processor, threads, libraries; read by a function that workers call."""
+"""Facts about the process that a worker runs in: versions, processor, threads, libraries; a function that workers call."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from ..workers import this_process
 
 __all__ = ["Applied", "collect", "is_here", "keep_lines", "packed", "records_of", "switch_values", "unpacked"]
 
+
 def switch_values() -> dict[str, Value]:
     """Returns the values of the switches here, without those that start with what the machine says and that nothing has set.
 
@@ -144,7 +145,9 @@ class Applied:
             return
         chosen = content["exchange"]
         if chosen:
-            layer = Layer(Choice(tuple(map(tuple, chosen["rows"])), tuple(map(tuple, chosen["small"]))), keep_pools=chosen["keep_pools"])
+            layer = Layer(
+                Choice(tuple(map(tuple, chosen["rows"])), tuple(map(tuple, chosen["small"]))), keep_pools=chosen["keep_pools"]
+            )
             exchange_state.push(layer)
             self._layer = layer
         try:

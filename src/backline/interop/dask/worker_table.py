@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["WorkerRow", "WorkerTable"]
+__all__ = ["HEADS", "Comparison", "WorkerRow", "WorkerTable"]
 
 HEADS = ("worker", "host", "processor", "cores", "threads", "python", "numpy", "backline", "libraries")
 # What workers are compared by: name in the table, and where it is among the facts.
@@ -130,7 +130,9 @@ class Comparison:
         rows = []
         for address, f in sorted(self.found.items()):
             differs = [
-                f"{title} {_said(f, key)}, most have {usual[key] or 'none'}" for title, key in COMPARED.items() if f[key] != usual[key]
+                f"{title} {_said(f, key)}, most have {usual[key] or 'none'}"
+                for title, key in COMPARED.items()
+                if f[key] != usual[key]
             ]
             differs += self._libraries(f, libraries)
             differs += self._switches(f, switches)
