@@ -10,6 +10,9 @@ under determinism level "threads" and under settings that are no defaults. Quest
 
 The workers are processes of this machine with one thread each, so the job gets faster up to the number of its cores. Below the
 table stand the bytes that registering sends to each worker, and what the settings of a task add to the task.
+
+``--many 10 100 300`` registers with so many workers of one process, which talk by TCP and do nothing else: the time
+that messages take, on one processor for all sides.
 """
 
 from __future__ import annotations
@@ -47,12 +50,11 @@ SETTINGS: dict[str, Any] = {
 
 def job(size: int) -> list[Any]:
     """The expressions of the job; `size` is that of its largest matrix."""
-    rng = np.random.default_rng(1)
-    block = size // 4
-    a = da.from_array(rng.standard_normal((size, size)).astype(np.float32), chunks=block)
-    tall = da.from_array(rng.standard_normal((8 * size, 64)), chunks=(size, 64))
-    images = da.from_array(rng.standard_normal((16, 8, 64, 64)).astype(np.float32), chunks=(2, 8, 64, 64))
-    weight = rng.standard_normal((16, 8, 3, 3)).astype(np.float32)
+    rng = da.random.default_rng(1)  # made on the workers: the same numbers wherever a block is made
+    a = rng.standard_normal((size, size), chunks=size // 4).astype(np.float32)
+    tall = rng.standard_normal((8 * size, 64), chunks=(size, 64))
+    images = rng.standard_normal((16, 8, 64, 64), chunks=(2, 8, 64, 64)).astype(np.float32)
+    weight = np.random.default_rng(1).standard_normal((16, 8, 3, 3)).astype(np.float32)
     return [
         blocks.matmul(a, a.T), *blocks.linalg.svd(tall), blocks.fft.rfft(tall),
         blocks.nn.conv2d(images, weight, padding=1),
@@ -86,7 +88,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--size", type=int, default=2048)
+    parser.add_argument("--many", type=int, nargs="+", default=[])
     arguments = parser.parse_args()
+    if arguments.many:
+        many(arguments.many, arguments.repeats)
+        return
     with switches.scope(SETTINGS):
         expressions = job(arguments.size)
         alone = dask.compute(*expressions, scheduler="synchronous")
@@ -100,8 +106,8 @@ def main() -> None:
         print(f"{'none':>8}{'':>12}{wall:>9.3f}s{min(processor):>11.3f}s{'':>11}")
         rows = [row(count, expressions, alone, min(processor), arguments.repeats) for count in arguments.workers]
         if len(rows) > 1:
-            (few, first, less), (many, last, more) = rows[0], rows[-1]
-            added = many - few
+            (few, first, less), (most, last, more) = rows[0], rows[-1]
+            added = most - few
             register, overhead = (last - first) / added * 1e3, (more - less) / added * 1e3
             print(f"\nper added worker: register {register:.1f} ms, overhead {overhead:.0f} ms of processor time")
         sizes()
@@ -132,6 +138,21 @@ def row(count: int, expressions: list[Any], alone: tuple[Any, ...], one: float, 
             flush=True,
         )
         return count, registering, spent - one
+
+
+def many(counts: list[int], repeats: int) -> None:
+    """Prints the time of registering with many workers of this process."""
+    print(f"{'workers':>8}{'register':>12}{'for each':>12}")
+    for count in counts:
+        with (
+            LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=False, protocol="tcp://", dashboard_address=None, silence_logs=50
+            ) as cluster,
+            Client(cluster, set_as_default=False) as client,
+        ):  # fmt: skip
+            client.wait_for_workers(count)
+            seconds = least(lambda: blocks.register(client), repeats)
+            print(f"{count:>8}{seconds * 1e3:>9.0f} ms{seconds / count * 1e3:>9.2f} ms", flush=True)
 
 
 def sizes() -> None:

@@ -8,7 +8,7 @@ Examples
 >>> import dask.array as da
 >>> from backline.interop import dask as blocks
 >>> x = da.ones((6, 4), chunks=(3, 4))
->>> blocks.matmul(x, x.T).compute(scheduler="synchronous").sum()
+>>> float(blocks.matmul(x, x.T).compute(scheduler="synchronous").sum())
 144.0
 """
 

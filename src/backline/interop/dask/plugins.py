@@ -35,8 +35,8 @@ class BacklineWorker(distributed.WorkerPlugin):  # type: ignore[misc]
     """Plug-in of workers: the settings that hold where it is made are in force in every worker, also in those that come later.
 
     They are the switches, the exchange of NumPy's BLAS, and tuning records. A worker of another version of Backline refuses them
-    and does not start. Where the worker is in the process of the client, as with ``LocalCluster(processes=False)``, they hold in its
-    tasks.
+    and does not start. Where the worker is in the process of the client, as with ``LocalCluster(processes=False)``, they hold in
+    its tasks.
 
     Parameters
     ----------
