@@ -7,6 +7,7 @@
 # make storm     first calls of many threads at once, in 300 processes
 # make fuzz      random calls of every operation against wider arithmetic
 # make test-torch Backline beside PyTorch, which is installed for it
+# make test-ray   the same settings in Ray's workers; Ray is installed for it
 # make test-exchange the linear algebra tests of NumPy and SciPy, their BLAS exchanged for each library
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
@@ -26,7 +27,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-exchange lint types bench \
+.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-ray test-exchange lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -77,6 +78,11 @@ test-cupy: $(VENV)/test $(VENV)/devices $(VENV)/cupy
 test-torch: $(VENV)/test $(VENV)/mkl
 	@$(BIN)/python -c 'import torch, expecttest' 2> /dev/null || $(PIP) install 'torch==2.13.0' expecttest
 	$(BIN)/python -m pytest -m torch tests $(ARGS)
+
+# Settings in the workers of Ray, which is 250 MB.
+test-ray: $(VENV)/test
+	@$(BIN)/python -c 'import ray' 2> /dev/null || $(PIP) install 'ray>=2.50'
+	$(BIN)/python -m pytest -m ray tests/interop $(ARGS)
 
 # What NumPy and SciPy test of their linear algebra, with their BLAS exchanged for MKL, OpenBLAS and BLIS in turn.
 test-exchange: $(VENV)/test $(VENV)/mkl

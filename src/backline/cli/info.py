@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import other_process, output
+from . import cluster, other_process, output
 
 __all__ = ["info"]
 
@@ -21,9 +21,17 @@ def info(
         str,
         typer.Option(help="The maths libraries of another process: its number, or a script to run.", metavar="PID|SCRIPT"),
     ] = "",
+    scheduler: Annotated[
+        str, typer.Option(help="The libraries of every worker of a Dask cluster, and what differs.", metavar="ADDRESS")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the machine, the libraries with version and path or why not, thread runtimes, conflicts, the tuning file."""
+    if scheduler:
+        if process or arguments:
+            raise typer.BadParameter("--scheduler shows the workers of a cluster: it goes with no --process and no arguments")
+        cluster.info(scheduler, json=json)
+        return
     if process:
         content = other_process.gather(process, arguments or [])
         if json:

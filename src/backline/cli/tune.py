@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import output
+from . import cluster, output
 from .progress import Progress
 
 __all__ = ["SETTINGS", "tune"]
@@ -25,6 +25,9 @@ def tune(
     budget: Annotated[float, typer.Option(help="Seconds to measure for.", min=0.0)] = 60.0,
     threads: Annotated[int | None, typer.Option(help="Threads a call may use.", min=1)] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what was measured already, too.")] = False,
+    scheduler: Annotated[
+        str, typer.Option(help="Measure on the workers of a Dask cluster, once on each kind of machine.", metavar="ADDRESS")
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the script's output in every run.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, after the script's own output.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Move the tuning file aside and start anew.")] = False,
@@ -44,6 +47,14 @@ def tune(
         raise BadValue(f"--deterministic {deterministic!r} is not a level", remedy='"run" or "threads"')
     if not (script or reset or export or import_ or list_):
         raise BadValue("there is nothing to do", remedy="name a script, or --list, --export, --import, --reset")
+    if scheduler:
+        if not script or reset or export or import_ or list_ or deterministic or max_error is not None:
+            raise BadValue(
+                "--scheduler goes with a script and with --budget, --threads, --again, --verbose and --json",
+                remedy="the other options in a call without it",
+            )
+        cluster.tune(scheduler, script, budget=budget, threads=threads, again=again, verbose=verbose, json=json)
+        return
     if reset:
         moved = record_store.reset()
         output.line(f"moved the tuning file to {moved}" if moved else "there was no tuning file")

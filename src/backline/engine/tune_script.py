@@ -432,3 +432,8 @@ def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:
     error = ScriptFailed(f"{script} {how}{where}", cause=shown)
     error.status = status
     return error
+
+
+def recorded(argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
+    """Runs a script once, untuned, in a process of its own with some environment variables; returns what it called."""
+    return _run("untuned", argv, {"BACKLINE_TUNING": "", **more}, show=show)

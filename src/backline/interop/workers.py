@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
+import uuid
 from typing import Any
 
 from .. import switches
 
-__all__ = ["Carried", "WorkerInitializer", "carry", "worker_initializer"]
+__all__ = ["Carried", "WorkerInitializer", "carry", "this_process", "worker_initializer"]
+
+_IMPORTED = uuid.uuid4().hex
+
+
+def this_process() -> str:
+    """Returns a name of this process that no other has: a process of another machine may have the same number.
+
+    Examples
+    --------
+    >>> this_process() == this_process()
+    True
+    """
+    return f"{_IMPORTED} {os.getpid()}"
 
 
 class Carried:
@@ -57,16 +71,18 @@ def carry(function: Any) -> Carried:
 class WorkerInitializer:
     """Gives a worker the settings that held where this was made. Made by `worker_initializer`."""
 
-    def __init__(self, snapshot: switches.Snapshot, process: int) -> None:
+    __name__ = "worker_initializer"  # some frameworks name what they call
+
+    def __init__(self, snapshot: switches.Snapshot, process: str) -> None:
         self.snapshot, self.process = snapshot, process
 
     def __call__(self) -> None:
-        if os.getpid() == self.process:  # a thread: what it sets must not hold for the others
+        if this_process() == self.process:  # a thread: what it sets must not hold for the others
             self.snapshot.apply().__enter__()
             return
         here = switches.current()
         changed = {name: value for name, value in self.snapshot.items() if name not in here or here[name] != value}
-        switches.assign_many(changed, depth=2)
+        switches.assign_many(changed, depth=2, restore=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WorkerInitializer, (self.snapshot, self.process)
@@ -89,4 +105,4 @@ def worker_initializer() -> WorkerInitializer:
     ...     pool.submit(backline.get_num_threads).result()
     1
     """
-    return WorkerInitializer(switches.current(), os.getpid())
+    return WorkerInitializer(switches.current(), this_process())

@@ -18,7 +18,9 @@ from .switch_registry import all_switches, attached, declared, derived_switches,
 if TYPE_CHECKING:
     from .config import Source
 
-__all__ = ["accepted", "assigned", "configured", "defaults", "expand", "forget", "merged", "report", "were_read"]
+__all__ = [
+    "accepted", "assigned", "configured", "defaults", "expand", "forget", "merged", "report", "restored", "were_read",
+]  # fmt: skip
 
 defaults: dict[str, tuple[Value, str]] = {}
 """Default of each switch, with a word on where it comes from."""
@@ -119,6 +121,11 @@ def accepted(name: str, value: object) -> Value:
     if accept is not None:
         accept(checked)
     return checked
+
+
+def restored(name: str, value: object) -> Value:
+    """Returns a value that switch `name` stored before, checked."""
+    return lookup(name).restore(value)
 
 
 def expand(values: Mapping[str, Value], under: Mapping[str, Value]) -> dict[str, Value]:

@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import BacklineError, BadValue
 from . import process_values
 from .lookup import lookup
-from .process_values import accepted, expand
+from .process_values import accepted, expand, restored
 from .provenance import Place, place, text_of
 from .scope_decorator import ScopeDecorator
 from .scope_state import ForkSafeLock, lock, process, set_base, state_over, states
@@ -392,7 +392,7 @@ def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, resto
     restore
         The values were stored before, and need not be such as a program may write.
     """
-    check = _restored if restore else accepted
+    check = restored if restore else accepted
     named: dict[str, Value] = {}
     for switch, value in values.items():  # this function makes every scope: no comprehension, which would be one more call
         if value is not None:
@@ -405,7 +405,3 @@ def make_scope(name: str, values: Mapping[str, object], depth: int = 1, *, resto
         scope._over(current())  # raises now for what contradicts itself
         return scope
     return Scope(name, overlay(tuple(named.items())), place(depth + 1))
-
-
-def _restored(name: str, value: object) -> Value:
-    return lookup(name).restore(value)

@@ -20,7 +20,7 @@ from ..errors import Frozen
 from . import process_values
 from .lookup import lookup
 from .precision_tree import PARENT, decides
-from .process_values import accepted, expand
+from .process_values import accepted, expand, restored
 from .provenance import Origin, place, text_of
 from .scope_state import Layer, lock, process, set_base, state_over, states
 from .snapshot import current, overlay, start
@@ -169,9 +169,13 @@ def assign(name: str, value: object, depth: int = 1) -> None:
     assign_many({name: value}, depth + 1)
 
 
-def assign_many(values: Mapping[str, object], depth: int = 1) -> None:
-    """Sets several switches as one; if one value is illegal, or the base is frozen, none is set."""
-    named = {name: accepted(name, value) for name, value in values.items()}
+def assign_many(values: Mapping[str, object], depth: int = 1, *, restore: bool = False) -> None:
+    """Sets several switches as one; if one value is illegal, or the base is frozen, none is set.
+
+    With `restore` the values are such as a Snapshot holds, which need not be such as a program may write.
+    """
+    check = restored if restore else accepted
+    named = {name: check(name, value) for name, value in values.items()}
     if not named:
         return
     noted = place(depth + 1)
