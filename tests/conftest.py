@@ -34,6 +34,7 @@ MAY_SKIP = {
     "cudnn": "needs cuDNN, 1 GB with what it needs, and puts a stub of the driver in its place: `make test-cudnn` runs these",
     "cupy": "needs CuPy and NVRTC, 250 MB with CUDA's headers, and puts a driver in its place: `make test-cupy` runs these",
     "torch": "needs PyTorch beside Backline, 200 MB and more: `make test-torch` runs these",
+    "jax": "needs JAX beside Backline, 130 MB: `make test-jax` runs these",
     "other_os": "tests what another operating system does",
     "other_arch": "tests what another processor architecture does",
     "cpu_kernel": "needs a kernel that the vendor compiles for some processors only, such as MKL's JIT kernels",
