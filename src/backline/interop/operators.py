@@ -116,10 +116,12 @@ class Operator(Record):
         """Returns the arguments by name, defaults included."""
         if len(args) > len(self.parameters):
             raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments, not {len(args)}")
-        found = {parameter.name: value for parameter, value in zip(self.parameters, args, strict=False)}
+        if len(args) == len(self.parameters) and not kwargs:
+            return dict(zip(self._names, args, strict=True))
+        found = dict(zip(self._names, args, strict=False))
         for name, value in kwargs.items():
-            if name in found or not any(name == parameter.name for parameter in self.parameters):
-                known = ", ".join(parameter.name for parameter in self.parameters)
+            if name in found or name not in self._names:
+                known = ", ".join(self._names)
                 raise TypeError(f"{self.name}() got an unexpected argument {name!r}, or got it twice; it has {known}")
             found[name] = value
         for parameter in self.parameters:
@@ -127,14 +129,14 @@ class Operator(Record):
                 if parameter.required:
                     raise TypeError(f"{self.name}() misses the argument {parameter.name!r}")
                 found[parameter.name] = parameter.default
-        return {parameter.name: found[parameter.name] for parameter in self.parameters}
+        return {name: found[name] for name in self._names}
 
     def call(self, arguments: dict[str, Any]) -> tuple[Any, ...]:
         """Runs the operation on NumPy arrays, and returns its results as a tuple of arrays."""
         args, kwargs = self._passed(arguments)
         result = self.function(*args, **kwargs)
         parts = result if isinstance(result, tuple) else (result,)
-        return tuple(np.asarray(part) for part in parts if part is not None)
+        return tuple([np.asarray(part) for part in parts if part is not None])
 
     def describe(self, arguments: dict[str, Any]) -> Results:
         """Returns shapes and dtypes of the results; of arrays it reads shape and dtype only."""
@@ -158,7 +160,7 @@ class Operator(Record):
         return found
 
     def _passed(self, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = {p.name: _given(arguments[p.name]) for p in self.parameters}
+        given = {name: tuple(value) if type(value) is list else value for name, value in arguments.items()}
         dropped = given.get("dropout_p") or (given.get("dropout") and given.get("train"))
         if dropped and given.get("seed") is None:
             raise BadValue(
@@ -168,7 +170,7 @@ class Operator(Record):
         if self.variadic:
             *rest, last = given.values()
             return (*rest, *last), {}
-        return tuple(given[name] for name in self._by_position), {name: given[name] for name in self._by_name}
+        return tuple([given[name] for name in self._by_position]), {name: given[name] for name in self._by_name}
 
     @property
     def signature(self) -> inspect.Signature:
@@ -176,11 +178,15 @@ class Operator(Record):
         return self.row.signature
 
     @functools.cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters)
+
+    @functools.cached_property
     def _by_position(self) -> tuple[str, ...]:
         """Parameters that are given by position: those before the first that is left out or has to be named."""
-        names, found = [p.name for p in self.parameters], []
+        found = []
         for name, parameter in self.signature.parameters.items():
-            if name not in names or parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            if name not in self._names or parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                 break
             found.append(name)
         return tuple(found)
@@ -188,11 +194,6 @@ class Operator(Record):
     @functools.cached_property
     def _by_name(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters if p.name not in self._by_position)
-
-
-def _given(value: Any) -> Any:
-    """A list as a tuple, which operations can have in a key."""
-    return tuple(value) if type(value) is list else value
 
 
 def _type_of(row: Op, parameter: inspect.Parameter) -> str | None:

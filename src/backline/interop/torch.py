@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -95,7 +96,7 @@ def _declared(parameter: Parameter, required: bool = False) -> str:
 
 def _converted(arguments: dict[str, Any], one: Any) -> dict[str, Any]:
     """The arguments with every tensor, in lists too, replaced by what `one` makes of it and its name, and dtypes by NumPy's."""
-    torch = import_module("torch")
+    torch = sys.modules["torch"]
 
     def value(name: str, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
@@ -128,15 +129,16 @@ def _run(operator: Operator, *args: Any, **kwargs: Any) -> Any:
     format_ = _memory_format(operator, arguments)
 
     def tensor(result: Any) -> Any:
-        if any(np.may_share_memory(result, view) for view in views):
-            result = result.copy()
+        for view in views:
+            if np.may_share_memory(result, view):
+                result = result.copy()
         return torch_tensor(result).contiguous(memory_format=format_(result.ndim))
 
     return _returned(operator, [tensor(result) for result in results])
 
 
 def _fake(operator: Operator, *args: Any, **kwargs: Any) -> Any:
-    torch = import_module("torch")
+    torch = sys.modules["torch"]
     arguments = operator.bind(args, kwargs)
     described = _converted(arguments, lambda tensor, name: _Described(tensor))
     format_ = _memory_format(operator, arguments)
@@ -161,13 +163,13 @@ def _returned(operator: Operator, results: list[Any]) -> Any:
 
 def _memory_format(operator: Operator, arguments: dict[str, Any]) -> Any:
     """Returns a function that tells the memory format of a result by its number of axes."""
-    torch = import_module("torch")
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    first = next(iter(_tensors(arguments)), None)
-    last = None
-    if operator.row.family in ("conv", "neural") and first is not None and first.ndim in formats and not first.is_contiguous():
-        last = first.ndim if first.is_contiguous(memory_format=formats[first.ndim]) else None
-    return lambda ndim: formats[ndim] if ndim == last else torch.contiguous_format
+    torch = sys.modules["torch"]
+    if operator.row.family in ("conv", "neural"):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        first = _tensors(arguments)[0]
+        if first.ndim in formats and not first.is_contiguous() and first.is_contiguous(memory_format=formats[first.ndim]):
+            return lambda ndim: formats[ndim] if ndim == first.ndim else torch.contiguous_format
+    return lambda ndim: torch.contiguous_format
 
 
 # Gradients ----------------------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ class _Operators:
     """The registered operators by name, as `operator_gradients` calls them."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module("torch").ops.backline, name)
+        return getattr(sys.modules["torch"].ops.backline, name)
 
     @staticmethod
     def cast(tensor: Any, like: Any) -> Any:
@@ -210,7 +212,7 @@ class _Place:
 
 
 def _places(arguments: dict[str, Any], place: Any) -> dict[str, Any]:
-    torch = import_module("torch")
+    torch = sys.modules["torch"]
 
     def value(name: str, given: Any) -> Any:
         if isinstance(given, torch.Tensor):

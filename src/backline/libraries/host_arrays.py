@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
@@ -137,9 +137,9 @@ def torch_memory(tensor: Any, where: str) -> Array:
 def torch_tensor(array: Array) -> Any:
     """Returns a tensor with the memory of an array; with a copy of it where tensors have no such layout."""
     torch = sys.modules["torch"]
-    if not array.flags.writeable or any(step < 0 or step % array.itemsize for step in array.strides):
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
-    if array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V":  # bfloat16
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
@@ -249,14 +249,16 @@ def _named(made: type) -> HostKind | None:
     return kind if kind is not None and made.__name__ in kind.type_names else None
 
 
-def _leaves(values: Any, depth: int = DEPTH) -> Iterator[Any]:
+def _kind_among(values: Any, depth: int = DEPTH) -> HostKind | None:
+    """The kind of the first such array among values, and those of tuples and lists in them."""
     for value in values:
         if type(value) in _PLAIN:
             continue
-        if isinstance(value, (tuple, list)) and depth:
-            yield from _leaves(value, depth - 1)
-        else:
-            yield value
+        within = isinstance(value, (tuple, list)) and depth
+        kind = _kind_among(value, depth - 1) if within else host_kind_of(value)
+        if kind is not None:
+            return kind
+    return None
 
 
 def view_of(value: Any, where: str) -> Any:
@@ -270,7 +272,8 @@ class _Views:
 
     def __init__(self, where: str, kind: HostKind) -> None:
         self.where, self.kind = where, kind
-        self.seen: dict[int, tuple[Any, Array]] = {}  # by the identity of the array, which is kept
+        self.seen: dict[int, tuple[Any, Array]] = {}  # array and view, by the identity of the array
+        self.origins: dict[int, Any] = {}  # arrays by the identity of the view, which `seen` keeps
 
     def of(self, value: Any, name: str, depth: int = DEPTH) -> Any:
         if type(value) in _PLAIN and type(value) is not np.ndarray:
@@ -283,7 +286,9 @@ class _Views:
             if name.partition("[")[0] == "out" and kind.written is None:
                 raise BadType(f"{self.where}: out", cause=f"nothing writes to arrays of {kind.title}", remedy="take the result")
             if id(value) not in self.seen:
-                self.seen[id(value)] = value, kind.view(value, f"{self.where}: {name}")
+                view = kind.view(value, f"{self.where}: {name}")
+                self.seen[id(value)] = value, view
+                self.origins[id(view)] = value
             return self.seen[id(value)][1]
         other = kind or kind_of(value)
         if other is not None or isinstance(value, np.ndarray):
@@ -295,19 +300,14 @@ class _Views:
         own = self.kind.dtype(value)
         return value if own is None else own
 
-    def original(self, array: Array) -> Any:
-        """The array that a view was made of; None where it is of none."""
-        for value, view in self.seen.values():
-            if view is array:
-                if self.kind.written is not None and view.flags.writeable:
-                    self.kind.written(value)
-                return value
-        return None
-
     def back(self, result: Any) -> Any:
         if isinstance(result, np.ndarray):
-            given = self.original(result)
-            return self.kind.back(result) if given is None else given
+            given = self.origins.get(id(result))
+            if given is None:
+                return self.kind.back(result)
+            if self.kind.written is not None and result.flags.writeable:  # it was `out`
+                self.kind.written(given)
+            return given
         if isinstance(result, np.generic):
             return self.kind.back(np.array(result))
         return _parted(result, self.back)
@@ -319,15 +319,6 @@ def _parted(result: Any, one: Callable[[Any], Any]) -> Any:
         parts = [one(part) for part in result]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return [one(part) for part in result] if type(result) is list else result
-
-
-def _views(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Views | None:
-    """Returns what makes views of the arrays of a call; None where no argument is such an array."""
-    for value in _leaves((*args, *kwargs.values())):
-        kind = host_kind_of(value)
-        if kind is not None:
-            return _Views(where, kind)
-    return None
 
 
 def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...] = ()) -> Any:
@@ -342,9 +333,10 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     names
         Names of its first parameters where its signature has not all of them.
     """
-    made = _views(function.__name__, args, kwargs)
-    if made is None:
+    kind = _kind_among((*args, *kwargs.values()))
+    if kind is None:
         return NotImplemented
+    made = _Views(function.__name__, kind)
     known = names or getattr(function, "parameters", None) or _parameters(function)
     named = (*known, *(f"operand {i}" for i in range(len(known), len(args))))
     plain = [made.of(value, name) for name, value in zip(named, args, strict=False)]
@@ -359,9 +351,10 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def as_numpy(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of a call with views in the place of such arrays."""
-    made = _views(where, args, kwargs)
-    if made is None:
+    kind = _kind_among((*args, *kwargs.values()))
+    if kind is None:
         return args, kwargs
+    made = _Views(where, kind)
     plain = tuple(made.of(value, f"argument {i}") for i, value in enumerate(args))
     return plain, {name: made.of(value, name) for name, value in kwargs.items()}
 
