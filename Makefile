@@ -8,6 +8,7 @@
 # make fuzz      random calls of every operation against wider arithmetic
 # make test-torch Backline beside PyTorch, which is installed for it
 # make test-ray   the same settings in Ray's workers; Ray is installed for it
+# make test-jax  Backline beside JAX, likewise
 # make test-exchange the linear algebra tests of NumPy and SciPy, their BLAS exchanged for each library
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
@@ -27,7 +28,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-ray test-exchange lint types bench \
+.PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-jax test-ray \
+        test-exchange lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -83,6 +85,11 @@ test-torch: $(VENV)/test $(VENV)/mkl
 test-ray: $(VENV)/test
 	@$(BIN)/python -c 'import ray' 2> /dev/null || $(PIP) install 'ray>=2.50'
 	$(BIN)/python -m pytest -m ray tests/interop $(ARGS)
+
+# Arrays of JAX, and operations in functions that JAX traces. PYTHONPATH may name a folder that has it, as for test-torch.
+test-jax: $(VENV)/test $(VENV)/mkl
+	@$(BIN)/python -c 'import jax' 2> /dev/null || $(PIP) install jax
+	$(BIN)/python -m pytest -m jax tests $(ARGS)
 
 # What NumPy and SciPy test of their linear algebra, with their BLAS exchanged for MKL, OpenBLAS and BLIS in turn.
 test-exchange: $(VENV)/test $(VENV)/mkl

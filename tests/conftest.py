@@ -35,6 +35,7 @@ MAY_SKIP = {
     "cupy": "needs CuPy and NVRTC, 250 MB with CUDA's headers, and puts a driver in its place: `make test-cupy` runs these",
     "torch": "needs PyTorch beside Backline, 200 MB and more: `make test-torch` runs these",
     "ray": "needs Ray, 250 MB: `make test-ray` runs these",
+    "jax": "needs JAX beside Backline, 130 MB: `make test-jax` runs these",
     "other_os": "tests what another operating system does",
     "other_arch": "tests what another processor architecture does",
     "cpu_kernel": "needs a kernel that the vendor compiles for some processors only, such as MKL's JIT kernels",

@@ -39,9 +39,9 @@ def imports() -> None:
 @difference(
     "Names", "tensors, devices, autograd and modules",
     torch="`torch.tensor`, `torch.device`, `torch.nn.Module`, `backward()`.",
-    backline="Not there: AttributeError. Arrays are NumPy's, CuPy's or MLX's, which carry their device; gradients are functions (`nn.grad`).",
+    backline="Not there: AttributeError. Operations take arrays of NumPy, CuPy, MLX, JAX and PyTorch, which carry their device; gradients are functions (`nn.grad`).",
     why="Backline is `torch.backends` and the operations it governs, without a framework.",
-    remedy="`np.asarray(tensor)`, `np.from_dlpack(tensor)`; the device is that of the array.",
+    remedy="`torch.tensor`: operations take tensors that need no gradient; `torch.ops.backline` has those that record one.",
 )  # fmt: skip
 def tensors() -> None:
     for name in ("tensor", "Tensor", "device", "float32", "no_grad", "compile"):

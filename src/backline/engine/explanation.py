@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import BadType, BadValue
+from ..libraries import host_arrays
 from ..problems import Problem
 from ..problems.op_registry import composites, operations
 from .choice import Choice
@@ -49,6 +50,7 @@ def explain(op: Any = None, /, *args: Any, **kwargs: Any) -> Choice:
             raise BadValue("no operation ran in this thread yet", remedy="run one, or name it: explain(op, *args)")
         choice: Choice = plan.choice
         return choice
+    args, kwargs = host_arrays.as_numpy("explain", args, kwargs)
     if isinstance(op, _core.Operation) and hasattr(op, "problem"):  # a layer that owns its weights
         with scope_here():
             return choose(op.problem(*args, **kwargs), measure=False)

@@ -10,9 +10,9 @@ from .on_import import when_imported
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from . import dask, frameworks, numpy, scipy_fft, threadpoolctl, workers
+    from . import dask, frameworks, jax, numpy, scipy_fft, threadpoolctl, torch, workers
 
-__all__ = ["dask", "frameworks", "numpy", "scipy_fft", "threadpoolctl", "workers"]
+__all__ = ["dask", "frameworks", "jax", "numpy", "scipy_fft", "threadpoolctl", "torch", "workers"]
 
 
 def __getattr__(name: str) -> Any:

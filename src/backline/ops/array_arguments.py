@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import describe, kind_of, meta_array
+from ..libraries.host_arrays import host_kind_of
 from ..libraries.reference.array_namespaces import NUMPY, Space, mlx_space
 
 __all__ = [
@@ -36,6 +37,9 @@ def check_array(value: Any, where: str) -> np.ndarray[Any, Any]:
                 f"{where} must be a NumPy array, not one of {kind.title}", cause="this is computed on the host alone",
                 remedy="a copy on the host, which the program makes: Backline never copies between devices implicitly",
             )  # fmt: skip
+        host = host_kind_of(value)
+        if host is not None:
+            raise BadType(f"{where} must be a NumPy array, not one of {host.title}", **ONE_KIND)
         raise BadType(
             f"{where} must be a NumPy array, not {type(value).__name__}",
             remedy="np.asarray(x), or np.from_dlpack(x) without a copy",

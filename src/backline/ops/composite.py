@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import BadType
+from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
 from ..problems.op_registry import composites
 from .array_arguments import native
@@ -59,6 +60,9 @@ def on_its_device(function: F) -> F:
         try:
             if args and type(args[0]) is np.ndarray:
                 return function(*args, **kwargs)
+            result = host_arrays.call(call, args, kwargs)
+            if result is not NotImplemented:
+                return result
             with _device(args, kwargs):
                 return function(*args, **kwargs)
         except BadType as error:

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from .. import _core
+from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
 from ..problems.conv_problem import ConvProblem
 from .convolution_checks import Array, Sizes, conv_problem, transpose_problem
@@ -58,6 +59,9 @@ def _convolution(name: str) -> Callable[[Callable[P, ConvProblem]], Callable[P, 
             return UnbatchedPlan(plan, rank) if single(args, kwargs) else plan
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            result = host_arrays.call(op, args, kwargs)
+            if result is not NotImplemented:
+                return result
             if not single(args, kwargs):
                 return batched(*args, **kwargs)
             arguments = signature.bind(*args, **kwargs).arguments

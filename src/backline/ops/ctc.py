@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries.host_arrays import taking_host_arrays
 from ..switches.switch import show
 from .array_arguments import check_array
 from .layer_checks import MODULE
@@ -24,6 +25,7 @@ LARGEST = 2**62  # beyond any length and any label
 LARGEST_FLOAT = np.float64(2**53)  # up to which a float holds every whole number; of NumPy, as a float16 holds no 2**53
 
 
+@taking_host_arrays
 def ctc_loss(
     log_probs: Array, targets: Array, input_lengths: Array | Sequence[int], target_lengths: Array | Sequence[int],
     blank: int = 0, reduction: str = "mean", zero_infinity: bool = False,

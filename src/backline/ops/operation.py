@@ -15,6 +15,7 @@ from .. import _core, switches
 from ..engine import fft_plan_caches
 from ..engine.choose import plan_for
 from ..engine.plan_templates import FAMILIES, template_of
+from ..libraries import host_arrays
 from ..libraries.array_kinds import arrays_in, learn
 from ..problems import Problem
 from ..problems.op_registry import Measured, Op, operations
@@ -110,6 +111,9 @@ def operation(
             return template_of(of_numpy, args, kwargs)
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            result = host_arrays.call(op, args, kwargs)
+            if result is not NotImplemented:
+                return result
             keyed = _keyed(parameters, lists, args, kwargs)
             if any(a is not b for a, b in zip((*args, *kwargs.values()), (*keyed[0], *keyed[1].values()), strict=True)):
                 return op(*keyed[0], **keyed[1])

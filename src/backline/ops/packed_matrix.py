@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries import host_arrays
 from ..problems import short
 from . import matrix_products as products
 from .array_arguments import check_array
@@ -62,6 +63,10 @@ class Packed:
 
     def product(self, input: Array, *, out: Array | None = None) -> Array:
         """``input @ matrix``; shapes and errors as `matmul`."""
+        if type(input) is not np.ndarray:
+            other = host_arrays.call(self.product, (input,), {} if out is None else {"out": out})
+            if other is not NotImplemented:
+                return other  # type: ignore[no-any-return]  # an array of the kind that the input is of
         return products.matmul(input, self._array) if out is None else products.matmul(input, self._array, out=out)
 
     def __rmatmul__(self, input: Array) -> Array:
@@ -104,7 +109,7 @@ def prepack(other: Array) -> Packed:
     """
     if isinstance(other, Packed):
         return other
-    array = check_array(other, "prepack: other")
+    array = check_array(host_arrays.view_of(other, "prepack: other"), "prepack: other")
     if array.ndim != 2:
         raise BadValue(f"prepack takes a matrix, not an array of shape {array.shape}")
     if array.dtype.kind not in "fcV":

@@ -13,6 +13,7 @@ from .. import _core, switches
 from ..engine import policy
 from ..engine.plan_templates import FAMILIES, template_of
 from ..errors import BadValue, FallbackRefused, NoKernel, NotDeterministic
+from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem
 from ..problems.op_registry import Flops, Op, operations
@@ -69,6 +70,9 @@ def planned(
                 return None
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            result = host_arrays.call(op, args, kwargs)
+            if result is not NotImplemented:
+                return result
             if lists and args and type(args[0]) is list:
                 return op(tuple(args[0]), *args[1:], **kwargs)
             plain, named = tuple(map(_tupled, args)), {key: _tupled(value) for key, value in kwargs.items()}

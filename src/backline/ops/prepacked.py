@@ -17,6 +17,7 @@ import numpy as np
 from .. import _core
 from ..engine.choose import plan_for
 from ..errors import BadType, BadValue
+from ..libraries import host_arrays
 from ..problems import Problem, short
 from . import linear_layers
 from .array_arguments import check_array, native
@@ -136,6 +137,7 @@ class Layer:
         if not 1 <= max_plans <= 1 << 20:
             raise BadValue(f"{where}: max_plans={max_plans}", cause="a layer keeps at least one plan, and not millions")
         self.operation, self.rank, self.max_plans = operation, rank, max_plans
+        weight, bias = (host_arrays.view_of(a, f"{where}: {name}") for name, a in (("weight", weight), ("bias", bias)))
         self.settings = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
         self.owner: Callable[[], PackedLayer | None] = lambda: None
         # Checked before it is copied, by asking for nothing at all.
@@ -197,14 +199,17 @@ class Layer:
 
     def general(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a call that cannot be memoised as it is: with plain arrays it can, or building its Problem raises."""
+        owner = self.owner()
+        assert owner is not None
+        other = host_arrays.call(owner, args, kwargs)
+        if other is not NotImplemented:
+            return other
         arguments = self._named(args, kwargs)
         plain = {name: _plain(arguments[name]) for name in PARAMETERS if name in arguments}
         out = arguments.get("out")
         if out is not None and not (isinstance(out, np.ndarray) and out.dtype.isnative):
             plain["out"] = out  # an array to write to is not converted: it is refused
         self.problem((), plain)
-        owner = self.owner()
-        assert owner is not None
         result = owner(**plain)
         return result if out is None else out
 

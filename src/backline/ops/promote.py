@@ -17,6 +17,7 @@ import numpy as np
 from .. import _core, switches
 from ..engine.choose import plan_for
 from ..errors import BacklineError, BadType
+from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
 from ..problems import Problem, short
 from . import device_dispatch
@@ -130,6 +131,10 @@ def promoting(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not (args and type(args[0]) is np.ndarray):
+            result = host_arrays.call(call, args, kwargs)
+            if result is not NotImplemented:
+                return result
         try:
             return function(*args, **kwargs)
         except BadType as error:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries.host_arrays import taking_host_arrays
 from ..problems import operand, short
 from ..problems.op_registry import operations
 from ..problems.sparse_problem import DTYPES, GROUP, SparseProblem
@@ -129,6 +130,7 @@ def _compress(input: Array, check: bool = True) -> SparseProblem:
     return SparseProblem("sparse.compress", (operand("input", array),), parameters, "sparse", m=array.shape[0], k=array.shape[1])
 
 
+@taking_host_arrays
 def compress(input: Array, *, check: bool = True) -> CompressedMatrix:
     """Leave out the zeros of a 2:4 sparse matrix.
 
@@ -231,6 +233,7 @@ def _way(value: Any) -> tuple[int, int, int] | None:
     return alg_id, split_k, mode
 
 
+@taking_host_arrays
 def matmul(input: CompressedMatrix, other: Array, *, way: ProductWay | None = None, out: Array | None = None) -> Array:
     """Product of a 2:4 sparse matrix and a dense one.
 
@@ -266,6 +269,7 @@ def matmul(input: CompressedMatrix, other: Array, *, way: ProductWay | None = No
     return _matmul(*arguments, _way(way)) if out is None else _matmul(*arguments, _way(way), out=out)
 
 
+@taking_host_arrays
 def search(input: CompressedMatrix, other: Array) -> ProductWay:
     """Time the ways in which cuSPARSELt can compute a product, and tell the fastest; this waits for the device.
 

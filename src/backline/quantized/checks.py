@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries import host_arrays
 from ..ops import axes
 from ..ops.array_arguments import check_array
 
@@ -20,6 +21,8 @@ LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 def check_kind(where: str, value: Any) -> Array:
     """Returns the value if it is an array of real numbers."""
+    if type(value) is not np.ndarray:
+        value = host_arrays.view_of(value, f"{where}: x")
     array = check_array(value, f"{where}: x")
     if array.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
         raise BadType(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import BadType, BadValue
+from ..libraries import host_arrays
 from ..libraries.array_kinds import kind_of
 from ..libraries.reference.reference_requantize import FLOAT32, input_integers, input_parameters
 from ..ops.array_arguments import dtype_of
@@ -240,6 +241,10 @@ def linear_dynamic(x: Array, packed: PackedLinear) -> Array:
     >>> quantized.linear_dynamic(np.array([[255.0, 0.0]], np.float32), packed)
     array([[255.]], dtype=float32)
     """
+    if type(x) is not np.ndarray:
+        other = host_arrays.call(linear_dynamic, (x, packed), {})
+        if other is not NotImplemented:
+            return other  # type: ignore[no-any-return]  # an array of the kind that x is of
     call = _linear_dynamic_there if in_mlx(x) else _linear_dynamic
     result: Array = call(*for_dynamic(x, packed))
     return result

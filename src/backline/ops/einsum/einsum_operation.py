@@ -15,6 +15,7 @@ from ...engine.choose import choose, plan_for
 from ...engine.plan_templates import Part, template_of
 from ...engine.tuning import record_store
 from ...errors import BadType, BadValue
+from ...libraries import host_arrays
 from ...libraries.array_kinds import kind_of, learn
 from ...problems import Operand, Problem
 from ...problems.einsum_problem import EinsumProblem, joined, parse, sublist
@@ -214,6 +215,9 @@ def _templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _general(*args: Any, **kwargs: Any) -> Any:
     """A call that cannot be memoised as it is: an equation and arrays are made of it."""
+    result = host_arrays.call(einsum, args, kwargs, ("equation",))
+    if result is not NotImplemented:
+        return result
     for name in kwargs:
         if name not in _PARAMETERS:
             raise TypeError(f"einsum() got an unexpected keyword argument {name!r}; it has out, memory_limit")
