@@ -34,3 +34,21 @@ def call_seconds(address: int, count: int, /) -> float:
 
 def no_function() -> int:
     """Address of a function that does nothing."""
+
+def recorder(function: int, mode: int, flags: bytes, integers: bytes, query: int, arguments: int, /) -> tuple[int, int] | None:
+    """A function that notes each call of another, and its number."""
+
+def recorded_calls() -> list[tuple[int, bytes, tuple[int, ...], bool, int, int, int]]:
+    """What was called: number of the recorder, flags, integers, whether they are rounded, calls, nanoseconds, least of them."""
+
+def recorded_rest() -> list[tuple[int, int, int, int, int]]:
+    """By recorder: calls without sizes and their nanoseconds, questions for workspace and theirs."""
+
+def recorded_reset() -> None:
+    """Set all counts to zero."""
+
+def recorded_pause(pause: bool, /) -> bool:
+    """Whether calls of this thread go unrecorded; returns what held before."""
+
+def timed_calls(function: int, words: bytes, numbers: bytes, count: int, copies: Sequence[tuple[int, int, int]], /) -> float:
+    """Seconds of so many calls; before each one (to, from, bytes) are copied."""

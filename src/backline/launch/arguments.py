@@ -22,6 +22,7 @@ examples:
   {prog} --throughput-mode script.py                 one on each NUMA node
   {prog} --latency-mode -m package.module            4 cores for each
   {prog} --blas mkl script.py                        NumPy and SciPy on MKL
+  {prog} --tuned script.py                           NumPy and SciPy on what was measured
   {prog} --ninstances 2 --log-path logs script.py    two, with logs
   {prog} --core-list 0-3,8 --ncores-per-instance 5 --no-python ./program
 
@@ -76,6 +77,7 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
     _flag(group, "-m", "--module", help="the program is a module, as for python -m")
     _flag(group, "--no-python", help="the program is run directly, not by Python")
     _value(group, "--blas", str, "", "LIBRARY", "run NumPy and SciPy on mkl, openblas or blis, or dgesdd=mkl,*=openblas")
+    _flag(group, "--tuned", help="run NumPy and SciPy on what backline tune found fastest here: the same as --blas tuned")
 
     group = parser.add_argument_group("instances and cores")
     _flag(group, "--multi-instance", help="without any count: the same as --throughput-mode")
@@ -144,6 +146,8 @@ def check(args: argparse.Namespace) -> None:
     _refuse_both(args, "enable_tcmalloc", "enable_jemalloc", "a process has one memory allocator")
     _refuse_both(args, "module", "no_python", "only Python runs modules")
     _refuse_both(args, "blas", "no_python", "the exchange is made inside Python")
+    _refuse_both(args, "tuned", "no_python", "the exchange is made inside Python")
+    _refuse_both(args, "blas", "tuned", "one of them says which library runs what")
     for mode in ("latency_mode", "throughput_mode"):
         if args.core_list is not None:
             _refuse_both(args, mode, "core_list", "a mode uses all physical cores")

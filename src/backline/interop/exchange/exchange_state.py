@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ... import _exchange, switches
@@ -17,19 +17,19 @@ from ...errors import Frozen, LibraryFailed, NotDeterministic
 from ...native import loading, thread_team
 from ...switches.scope_state import on_base
 from . import choices, later_imports, layouts, loaded_objects, origin_pools, self_check, targets
-from .choices import Choice, Decision
+from .choices import ORIGINAL, Choice, Decision
 from .loaded_objects import Module
 
-__all__ = ["Layer", "decisions", "layer", "notes", "pop", "push", "refuse_if_frozen"]
+__all__ = ["Layer", "decisions", "layer", "notes", "pop", "push", "record_by", "refuse_if_frozen"]
 
 
 class Layer:
     """One choice that holds from `push` to `pop`; the last one counts."""
 
-    __slots__ = ("choice", "keep_pools")
+    __slots__ = ("choice", "keep_pools", "one_pool")
 
-    def __init__(self, choice: Choice, *, keep_pools: bool = False) -> None:
-        self.choice, self.keep_pools = choice, keep_pools
+    def __init__(self, choice: Choice, *, keep_pools: bool = False, one_pool: bool = False) -> None:
+        self.choice, self.keep_pools, self.one_pool = choice, keep_pools, one_pool
 
 
 notes: list[str] = []
@@ -42,6 +42,7 @@ _compared: set[tuple[Choice, tuple[Module, ...]]] = set()  # whose results agree
 _originals: dict[int, int] = {}  # what a slot held before the first exchange, by its address
 _ours: dict[int, set[int]] = {}  # all that an exchange ever put into it
 _in_place: dict[str, tuple[targets.Target, int]] = {}  # libraries in NumPy's place, and the thread counts they had before
+_recorded: Callable[[tuple[Decision, ...]], tuple[Decision, ...]] | None = None
 _applying = False
 
 
@@ -90,6 +91,18 @@ def pop(old: Layer | None = None) -> None:
             later_imports.watch(None)
 
 
+def record_by(recorded: Callable[[tuple[Decision, ...]], tuple[Decision, ...]] | None) -> None:
+    """Lets calls go where a function of the decisions says, from now on, whichever choice is in force; with None no longer."""
+    global _recorded
+    with loading.lock():
+        before, _recorded = _recorded, recorded
+        try:
+            _apply(layer(), layer())
+        except BaseException:
+            _recorded = before
+            raise
+
+
 def _refuse_determinism(choice: Choice) -> None:
     if choice.libraries() and switches.get("deterministic"):
         raise NotDeterministic(
@@ -105,6 +118,7 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
     wanted, key = _decisions(new)
     changes = _changes(wanted)
     compare = key is not None and key not in _compared and bool(changes)
+    paused = _exchange.recorded_pause(True)  # what is computed for the comparison is no call of the program
     _applying = True
     try:
         before = self_check.results() if compare else {}
@@ -129,6 +143,7 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
         _now = wanted
     finally:
         _applying = False
+        _exchange.recorded_pause(paused)
 
 
 def _undo(changes: Iterable[tuple[int, int, int]], former: Layer | None) -> None:
@@ -144,7 +159,7 @@ def _decisions(new: Layer | None) -> tuple[tuple[Decision, ...], tuple[Choice, t
     key = new.choice, modules
     if key not in _decided:
         _decided[key] = choices.decide(new.choice, modules)
-    return _decided[key], key
+    return (_recorded(_decided[key]) if _recorded else _decided[key]), key
 
 
 def _changes(wanted: Iterable[Decision]) -> list[tuple[int, int, int]]:
@@ -201,7 +216,7 @@ def _write(changes: list[tuple[int, int, int]]) -> None:
 
 def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
     """Sets the new library's thread count to Backline's, and that of the old copies to one where little is left to them."""
-    used = {d.library for d in wanted if d.address}
+    used = {d.library for d in wanted if d.address and d.library != ORIGINAL}
     for name in [name for name in _in_place if name not in used]:
         target, former = _in_place.pop(name)
         target.set_threads(former)
@@ -209,7 +224,12 @@ def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
         target = targets.load(name)
         _in_place[name] = target, target.get_threads() if target.get_threads else targets.threads()
     _follow_threads(targets.threads())
-    moved = {d.slot.function for d in wanted if d.address and d.slot.symbol.routine[1:] == "gemm"}
+    one_pool = new is not None and new.one_pool
+    moved = {
+        d.slot.function
+        for d in wanted
+        if d.address and d.library != ORIGINAL and (one_pool or d.slot.symbol.routine[1:] == "gemm")
+    }
     keep = new is None or new.keep_pools
     origin_pools.limit(() if keep else {loaded_objects.file_at(function) for function in moved})
 
