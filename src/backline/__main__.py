@@ -1,6 +1,7 @@
-"""``python -m backline``: the command line; with a script, or with -m and a module, that program on the libraries that were chosen.
+"""``python -m backline``: the command line; with a script, or with -m and a module, a program on the libraries chosen for it.
 
-The program runs as under ``backline run --tuned``, or as the variable ``BACKLINE_EXCHANGE`` says, in this process and without the launcher.
+The program runs as under ``backline run --tuned``, or as the variable ``BACKLINE_EXCHANGE`` says, in this process and without
+the launcher.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Exchanges the BLAS under NumPy and SciPy as the variable ``BACKLINE_EXCHANGE`` says: for services, one import at their start.
 
-``BACKLINE_EXCHANGE`` is what `backline.interop.numpy.use` takes: ``mkl``, ``openblas``, ``blis``, ``tuned`` or libraries by routine such as
-``?gesdd=mkl,*=openblas``. Where it is empty or not set, nothing happens. What cannot be exchanged is an error at the import.
+``BACKLINE_EXCHANGE`` is what `backline.interop.numpy.use` takes: ``mkl``, ``openblas``, ``blis``, ``tuned``, or libraries by
+routine such as ``?gesdd=mkl,*=openblas``. Where it is empty or not set, nothing happens. What cannot be exchanged is an error
+at the import.
 
 Examples
 --------

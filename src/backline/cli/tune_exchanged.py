@@ -20,7 +20,16 @@ def print_report(report: Any) -> None:
     cells: list[tuple[str, ...]] = []
     for name, (count, seconds) in list(before.items())[:ROWS]:
         now = after[name][1] if name in after else None
-        cells.append((name, str(count), output.seconds(seconds), output.seconds(now), _times(report, seconds, now), _runs_on(chosen.get(name))))
+        cells.append(
+            (
+                name,
+                str(count),
+                output.seconds(seconds),
+                output.seconds(now),
+                _times(report, seconds, now),
+                _runs_on(chosen.get(name)),
+            )
+        )
     if len(before) > ROWS:
         cells.append((f"and {len(before) - ROWS} more", *[""] * 5))
     whole = [None if run is None or run.failed else run for run in (stock, tuned)]
@@ -38,7 +47,9 @@ def print_report(report: Any) -> None:
 def _facts(report: Any) -> list[tuple[str, str]]:
     facts = []
     if report.stock.failed:
-        facts.append(("failed", f"the script {report.stock.failed}; what it had called until then was measured, and it was not run again"))
+        facts.append(
+            ("failed", f"the script {report.stock.failed}; what it had called until then was measured, and it was not run again")
+        )
     if not report.choice.home:
         facts.append(("result", "no library was measured to be faster by 3 %: all stays with what NumPy and SciPy brought along"))
     elif report.tuned is not None:

@@ -312,7 +312,9 @@ def tune_script(
 
 def _check_that_it_computes(script: str, run: Run) -> None:
     if not run.entries:
-        raise nothing_to_tune(script, "functions of NumPy and SciPy are not replaced, and what other processes of the script do is not recorded")
+        raise nothing_to_tune(
+            script, "functions of NumPy and SciPy are not replaced, and what other processes of the script do is not recorded"
+        )
 
 
 def nothing_to_tune(script: str, cause: str) -> NothingToTune:
@@ -423,7 +425,8 @@ def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) ->
                 content = json.load(stream)
         except (OSError, ValueError):
             raise ScriptFailed(
-                f"{argv[argv[0] == '-m']} ended without a record of what it did", cause="it left by os._exit or replaced its process"
+                f"{argv[argv[0] == '-m']} ended without a record of what it did",
+                cause="it left by os._exit or replaced its process",
             ) from None
     return Run(name, content["seconds"], content["entries"], disturbed=content["disturbed"])
 

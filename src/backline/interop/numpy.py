@@ -112,7 +112,9 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     array([1., 1.])
     """
     exchange_state.refuse_if_frozen(f"use({library!r})")
-    layer = _tuned(small, keep_pools) if library == "tuned" else exchange_state.Layer(parse(library, small), keep_pools=keep_pools)
+    layer = (
+        _tuned(small, keep_pools) if library == "tuned" else exchange_state.Layer(parse(library, small), keep_pools=keep_pools)
+    )
     exchange_state.push(layer)
     if library == "tuned" and not layer.choice.libraries():
         exchange_state.notes.append(_NOT_TUNED)

@@ -94,7 +94,9 @@ def run(choice: str, words: Sequence[str], more: dict[str, str], *, show: bool) 
         command = [sys.executable, "-m", "backline.interop.recorded_program", written, str(os.getpid()), choice, *words]
         sys.stdout.flush()
         with open(os.path.join(folder, "errors"), "w+b") as errors:
-            with subprocess.Popen(command, env=os.environ | more, stdout=subprocess.PIPE, stderr=None if show else errors) as process:
+            with subprocess.Popen(
+                command, env=os.environ | more, stdout=subprocess.PIPE, stderr=None if show else errors
+            ) as process:
                 assert process.stdout is not None
                 try:
                     output = _pumped(process.stdout, show)
@@ -146,9 +148,7 @@ def _unpacked(row: dict[str, Any]) -> Recorded:
     call = None
     if signature is not None and row["flags"] is not None:
         call = signatures.Call(signature, row["flags"], row["integers"])
-    return Recorded(
-        row["package"], symbol, row["library"], call, row["count"], row["seconds"], row["least"], row["rounded"]
-    )
+    return Recorded(row["package"], symbol, row["library"], call, row["count"], row["seconds"], row["least"], row["rounded"])
 
 
 def _ending(status: int) -> str:

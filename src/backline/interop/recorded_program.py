@@ -1,8 +1,8 @@
 """Runs a Python program with the calls of its NumPy and SciPy recorded: ``backline tune`` starts it.
 
-``python -m backline.interop.recorded_program OUTPUT PARENT CHOICE [-m] PROGRAM [ARGUMENTS]``. CHOICE is "numpy" or "tuned". The program
-sees the arguments, the name ``__main__`` and the import path that it would have without it, and its exit status is the status. OUTPUT
-holds one JSON object, written every few seconds, so that it is there however the program ends.
+Called as ``python -m backline.interop.recorded_program OUTPUT PARENT CHOICE [-m] PROGRAM [ARGUMENTS]``; CHOICE is "numpy" or
+"tuned". The program sees the arguments, the name ``__main__`` and the import path that it would have without it, and its exit
+status is the status. OUTPUT holds one JSON object, written every few seconds, so that it is there however the program ends.
 """
 
 from __future__ import annotations

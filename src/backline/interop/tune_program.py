@@ -1,5 +1,6 @@
-"""Tuning a program that calls NumPy and SciPy: its calls of BLAS and LAPACK are recorded, measured on every library, and the program
-runs again with the fastest.
+"""Tuning a program that calls NumPy and SciPy.
+
+Its calls of BLAS and LAPACK are recorded, measured on every library, and the program runs again with the fastest.
 
 Every run is a process of its own. What is kept are tuning records, by which ``use("tuned")`` chooses.
 """
@@ -63,7 +64,7 @@ class ProgramReport:
 
     script: str
     stock: ProgramRun
-    choice: tuned_choice.Tuned = tuned_choice.Tuned("", ())
+    choice: tuned_choice.Tuned = field(default_factory=lambda: tuned_choice.Tuned("", ()))
     tuned: ProgramRun | None = None
     records: list[TuningRecord] = field(default_factory=list)
     held: list[TuningRecord] = field(default_factory=list)
@@ -110,7 +111,8 @@ class ProgramReport:
             "comparison": str(comparison) if comparison else "",
             "largest_error": self.largest_error(),
             "measured": len(self.records), "held": len(self.held), "left_out": self.left_out, "taken_back": self.taken_back,
-            "disturbed": {r.key: r.disturbed for r in self.records if r.disturbed}, "measuring": self.measuring, "file": self.file,
+            "disturbed": {r.key: r.disturbed for r in self.records if r.disturbed}, "measuring": self.measuring,
+            "file": self.file,
         }  # fmt: skip
 
 
@@ -247,7 +249,9 @@ def _problems(report: ProgramReport) -> list[Recorded]:
         longest = max(rows, key=lambda row: row.seconds)
         both = replace(longest, count=sum(row.count for row in rows), seconds=sum(row.seconds for row in rows))
         if both.seconds < PART * total:
-            report.left_out[f"{both.package}.{both.symbol.routine}"] = f"less than {100 * PART:g} % of the time in BLAS and LAPACK"
+            report.left_out[f"{both.package}.{both.symbol.routine}"] = (
+                f"less than {100 * PART:g} % of the time in BLAS and LAPACK"
+            )
         else:
             found.append(both)
     return sorted(found, key=lambda row: -row.seconds)
@@ -309,7 +313,6 @@ def _available(name: str) -> bool:
 def _import_what_is_called(stock: ProgramRun) -> None:
     """Imports the modules through which SciPy's routines are called: their addresses are known from them."""
     if any(row.package == "scipy" for row in stock.calls):
-
         for name in ("scipy.linalg", "scipy.linalg.cython_blas", "scipy.linalg.cython_lapack"):
             importlib.import_module(name)
 

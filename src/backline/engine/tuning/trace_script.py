@@ -1,8 +1,8 @@
 """Runs a script and writes down every Problem it has solved: the child process of `backline tune`.
 
-Called as ``python trace_script.py OUTPUT PARENT [-m] SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it
-ends, however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when the process
-PARENT ends.
+Called as ``python trace_script.py OUTPUT PARENT [-m] SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it;
+when it ends, however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when
+the process PARENT ends.
 """
 
 from __future__ import annotations

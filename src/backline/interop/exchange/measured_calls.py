@@ -80,7 +80,8 @@ def candidates(row: Recorded, names: Iterable[str]) -> tuple[list[Candidate], di
     """Returns the functions that could run a recorded call, the package's own first, and why others cannot."""
     symbol = row.symbol
     slot, module = next(
-        ((s, m) for m in loaded_objects.modules([row.package]) for s in m.slots if s.symbol == symbol and s.function), (None, None)
+        ((s, m) for m in loaded_objects.modules([row.package]) for s in m.slots if s.symbol == symbol and s.function),
+        (None, None),
     )
     if slot is None or module is None:
         return [], {row.package: f"no module of {row.package} that is imported here calls {symbol.routine}"}

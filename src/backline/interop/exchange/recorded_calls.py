@@ -1,8 +1,8 @@
 """Records the calls that NumPy and SciPy make of BLAS and LAPACK: routine, sizes, flags, leading dimensions, how often, how long.
 
-A recorder stands before every function that is called through a slot, whichever library it belongs to. It costs about a hundred
-nanoseconds a call, and memory that does not grow. Of routines that `signatures` does not have, and of calls whose sizes do not fit
-any more, only number and time are known.
+A recorder stands before every function that is called through a slot, whichever library it belongs to. It costs about a
+hundred nanoseconds a call, and memory that does not grow. Of routines that `signatures` does not have, and of calls whose
+sizes do not fit any more, only number and time are known.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,7 +62,11 @@ class Operands:
         call = self.call
         if name in INTEGER_ARRAYS:
             # As pivots: no rows are exchanged. As columns to be pivoted: all may be.
-            return np.arange(1, 2 * self.most + 65, dtype=self.integer) if name == "ipiv" else np.zeros(2 * self.most + 64, self.integer)
+            return (
+                np.arange(1, 2 * self.most + 65, dtype=self.integer)
+                if name == "ipiv"
+                else np.zeros(2 * self.most + 64, self.integer)
+            )
         if name not in self.signature.extents:
             values = np.zeros(self.most + 1, self.real if name in REAL_ARRAYS else self.dtype)
             if name == "tau":
@@ -97,7 +101,7 @@ class Operands:
 
     def bound(self) -> float:
         """Returns the relative error that rounding explains."""
-        return 100.0 * float(np.finfo(self.real).eps) * (10 + self.most)
+        return 100.0 * float(np.finfo(cast(Any, self.real)).eps) * (10 + self.most)
 
 
 def _elements(call: Call, name: str) -> int:
@@ -140,7 +144,7 @@ class Prepared:
         _exchange.timed_calls(self.address, words, numbers, 1, [])
         for name, array in (("lwork", self.work), ("lrwork", self.rwork), ("liwork", self.iwork)):
             first = float(np.real(array[0]))
-            self.spaces[name] = int(math.ceil(first * (1 + 1e-6))) if math.isfinite(first) and 0 < first < 2**40 else 1
+            self.spaces[name] = math.ceil(first * (1 + 1e-6)) if math.isfinite(first) and 0 < first < 2**40 else 1
 
     def _allocate(self) -> None:
         o, sizes = self.operands, self.operands.call.integers
@@ -148,7 +152,9 @@ class Prepared:
         spectral = "jobz" in o.call.flags and "s" in o.signature.arguments  # gesdd does not say how much rwork it wants
         reals = max(5 * least * least + 7 * least, 2 * o.most * least + 2 * least * least + least) if spectral else 0
         self.work = np.zeros(max(self.spaces["lwork"], 64), o.dtype)
-        self.rwork = np.zeros(max(self.spaces["lrwork"], reals, 64 * o.most + 64) if "rwork" in o.signature.arguments else 64, o.real)
+        self.rwork = np.zeros(
+            max(self.spaces["lrwork"], reals, 64 * o.most + 64) if "rwork" in o.signature.arguments else 64, o.real
+        )
         self.iwork = np.zeros(max(self.spaces["liwork"], 64 * o.most + 64) if "iwork" in o.signature.arguments else 64, o.integer)
 
     def _arguments(self, spaces: dict[str, int]) -> tuple[bytes, bytes]:

@@ -1,4 +1,6 @@
-"""Arguments of the routines of BLAS and LAPACK in which programs spend their time: their order, what each is, and how large arrays are.
+"""Arguments of the routines of BLAS and LAPACK in which programs spend their time.
+
+Of each routine: their order, what each is, and how large arrays are.
 
 From a row follow the positions that a recorder of calls looks at, the work of a call, and operands for measuring it again.
 """
@@ -14,8 +16,13 @@ from .routines import SIZED, letter
 
 __all__ = ["Call", "Signature", "call_of", "find", "work_names"]
 
-FLAGS = frozenset("transa transb trans uplo side diag jobz jobu jobvt jobvl jobvr range".split())
-INTEGERS = frozenset("itype m n k nrhs lda ldb ldc ldu ldvt ldvl ldvr ldz incx incy il iu ilo ihi".split())
+FLAGS = frozenset((
+    "transa", "transb", "trans", "uplo", "side", "diag", "jobz", "jobu", "jobvt", "jobvl", "jobvr", "range",
+))  # fmt: skip
+INTEGERS = frozenset((
+    "itype", "m", "n", "k", "nrhs", "lda", "ldb", "ldc", "ldu", "ldvt", "ldvl", "ldvr", "ldz", "incx", "incy", "il", "iu",
+    "ilo", "ihi",
+))  # fmt: skip
 WORKSPACE = frozenset(("lwork", "lrwork", "liwork"))  # a library's own affair: not part of what is asked
 RESULTS = frozenset(("info", "rank", "found"))  # integers that the routine sets
 INTEGER_ARRAYS = frozenset(("ipiv", "iwork", "jpvt", "isuppz", "ifail"))
@@ -23,10 +30,10 @@ SCALARS = frozenset(("alpha", "beta"))
 REAL_SCALARS = frozenset(("ralpha", "rbeta", "vlow", "vup", "abstol", "rcond"))
 REAL_ARRAYS = frozenset(("s", "w", "rwork"))
 
-# Name, also of a complex type where that differs; arguments, "{real|complex}" where they differ; extents of arrays, rows and columns
-# of a matrix or the length of a vector: "m/n:side" is m where the flag has its first value and n otherwise, "m/n:jobz=A" is m
-# where the flag is A; arrays that are filled so that a matrix has a dominant diagonal; arrays that are overwritten and read; the
-# array that is the same whichever library computes it, but for rounding.
+# Name, also of a complex type where that differs; arguments, "{real|complex}" where they differ; extents of arrays, rows and
+# columns of a matrix or the length of a vector: "m/n:side" is m where the flag has its first value and n otherwise,
+# "m/n:jobz=A" is m where the flag is A; arrays that are filled so that a matrix has a dominant diagonal; arrays that are
+# overwritten and read; the array that is the same whichever library computes it, but for rounding.
 _TABLE = """
 gemm ; transa transb m n k alpha a lda b ldb beta c ldc ; a=m/k:transa,k/m:transa b=k/n:transb,n/k:transb c=m,n ; ; ; c
 gemv ; trans m n alpha a lda x incx beta y incy ; a=m,n x=n/m:trans y=m/n:trans ; ; ; y
@@ -67,7 +74,8 @@ syev heev ; jobz uplo n a lda w work lwork {|rwork} info ; a=n,n ; ; a ; w
 syevd heevd ; jobz uplo n a lda w work lwork {|rwork lrwork} iwork liwork info ; a=n,n ; ; a ; w
 syevr heevr ; jobz range uplo n a lda vlow vup il iu abstol found w z ldz isuppz work lwork {|rwork lrwork} iwork liwork info \
 ; a=n,n z=n,n ; ; a ; w
-syevx heevx ; jobz range uplo n a lda vlow vup il iu abstol found w z ldz work lwork {|rwork} iwork ifail info ; a=n,n z=n,n ; ; a ; w
+syevx heevx ; jobz range uplo n a lda vlow vup il iu abstol found w z ldz work lwork {|rwork} iwork ifail info \
+; a=n,n z=n,n ; ; a ; w
 sygv hegv ; itype jobz uplo n a lda b ldb w work lwork {|rwork} info ; a=n,n b=n,n ; b ; a b ; w
 sygvd hegvd ; itype jobz uplo n a lda b ldb w work lwork {|rwork lrwork} iwork liwork info ; a=n,n b=n,n ; b ; a b ; w
 geev ; jobvl jobvr n a lda {wr wi|values} vl ldvl vr ldvr work lwork {|rwork} info ; a=n,n vl=n,n vr=n,n ; ; a ;

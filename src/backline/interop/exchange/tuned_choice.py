@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from ... import switches
 from ...engine.tuning import record_store
@@ -17,6 +18,8 @@ from ...engine.tuning.record import TuningRecord
 from ...errors import BacklineError
 from . import choices, exchange_state, layouts, loaded_objects, signatures, targets
 from .choices import ORIGINAL, Choice
+from .loaded_objects import Module
+from .routines import Symbol
 
 __all__ = ["Sample", "Tuned", "TunedRoutine", "choose", "homes", "layer", "records", "samples", "tuned"]
 
@@ -122,8 +125,8 @@ def _sample(record: TuningRecord) -> Sample | None:
     on_one = record.medians.get(f"{package}.{routine}@1", stock)
     margin = record_store.BUSY_MARGIN / record_store.MARGIN if record.disturbed else 1.0
     others = {name: seconds / margin for name, seconds in times.items() if name != package}
-    most = switches.get("max_error")
-    inexact = [key for key, error in record.errors.items() if most is not None and error > most]
+    most = cast(float, switches.get("max_error"))
+    inexact = [key for key, error in record.errors.items() if error > most]
     unusable = frozenset(key.partition(".")[0] for key in [*record.rejected, *inexact])
     return Sample(routine, work, max(record.calls, 1), stock, on_one, others, unusable)
 
@@ -185,7 +188,7 @@ def _routine(name: str, group: list[Sample], home: str) -> TunedRoutine:
 def homes(names: Iterable[str] = targets.NAMES) -> list[str]:
     """Returns the libraries that have what programs need of BLAS and LAPACK, for every package that is imported."""
     modules = loaded_objects.modules()
-    needed = {}
+    needed: dict[tuple[str, Symbol], Module] = {}
     for module in modules:
         for slot in module.slots:
             if slot.symbol.routine in COMPLETE and slot.function:
