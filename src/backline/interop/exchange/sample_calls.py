@@ -78,7 +78,8 @@ class Operands:
         values = values.astype(self.dtype)
         if name in self.signature.dominant:
             step = call.integers[f"ld{name}"] + 1
-            values[: step * min(call.extent(name)) : step] += self.most
+            diagonal = values[: step * min(call.extent(name)) : step]
+            diagonal[...] = diagonal.real + self.most  # that of a Hermitian matrix's factor is real
         if name == "a" and "tau" in self.signature.arguments and self.signature.unique:
             values *= _TINY
         return values

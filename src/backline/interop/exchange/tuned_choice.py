@@ -7,9 +7,9 @@ recorded, all together, and nothing is exchanged unless that saves 3 %.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from ... import switches
@@ -166,23 +166,33 @@ def choose(found: Iterable[Sample], homes: Iterable[str]) -> Tuned:
 
 def _routine(name: str, group: list[Sample], home: str) -> TunedRoutine:
     """Returns the best library and threshold of one routine beside a library that has the place of the packages' own."""
-    stock = sum(s.calls * s.stock for s in group)
     unusable = frozenset[str]().union(*(s.unusable for s in group))
-    on_one = [s.calls * s.stock_on_one for s in group]
-    best = TunedRoutine(name, ORIGINAL, 0, stock, sum(on_one))
+    classes = sorted({s.work for s in group})  # a threshold does not tell calls of one class apart
+    own = _seconds_by_class(group, lambda s: s.stock_on_one)
+    best = TunedRoutine(name, ORIGINAL, 0, sum(s.calls * s.stock for s in group), sum(own.values()))
     for library in sorted({library for s in group for library in s.others} - unusable, key=lambda other: other != home):
         factor = 1.0 if library == home else record_store.SECOND_POOL
-        seconds = [s.calls * factor * s.others.get(library, math.inf) for s in group]
-        for first in range(len(group)):
-            if first and group[first - 1].work == group[first].work:
-                continue  # a threshold does not tell these apart
-            # A package for which the library has no such routine keeps its own.
-            moved = sum(t if s == math.inf else s for s, t in zip(seconds[first:], on_one[first:], strict=True))
-            total = sum(on_one[:first]) + moved
-            if moved < record_store.MARGIN * sum(on_one[first:]) and total < best.tuned:
-                threshold = group[first].work if group[first].work > 1 else 0
-                best = TunedRoutine(name, library, threshold, stock, total)
+        other = _seconds_by_class(group, partial(_elsewhere, library=library, factor=factor))
+        for first, work in enumerate(classes):
+            moved = sum(other[w] for w in classes[first:])
+            total = sum(own[w] for w in classes[:first]) + moved
+            kept = sum(own[w] for w in classes[first:])
+            # Both the smallest class and all together have to gain.
+            if other[work] < record_store.MARGIN * own[work] and moved < record_store.MARGIN * kept and total < best.tuned:
+                best = replace(best, library=library, threshold=work if work > 1 else 0, tuned=total)
     return best
+
+
+def _elsewhere(sample: Sample, library: str, factor: float) -> float:
+    """Seconds of one call in a library; a package for which it has no such routine keeps its own."""
+    return factor * sample.others[library] if library in sample.others else sample.stock_on_one
+
+
+def _seconds_by_class(group: Iterable[Sample], seconds: Callable[[Sample], float]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for sample in group:
+        found[sample.work] = found.get(sample.work, 0.0) + sample.calls * seconds(sample)
+    return found
 
 
 def homes(names: Iterable[str] = targets.NAMES) -> list[str]:
