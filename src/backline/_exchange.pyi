@@ -37,3 +37,20 @@ def no_function() -> int:
 
 def narrow_call(wide: int, narrow: int, kinds: str, largest: int, /) -> int:
     """A function that takes 64-bit integers by reference and calls a routine with 32-bit ones; 0 if none is left."""
+def recorder(function: int, mode: int, flags: bytes, integers: bytes, query: int, arguments: int, /) -> tuple[int, int] | None:
+    """A function that notes each call of another, and its number."""
+
+def recorded_calls() -> list[tuple[int, bytes, tuple[int, ...], bool, int, int, int]]:
+    """What was called: number of the recorder, flags, integers, whether they are rounded, calls, nanoseconds, least of them."""
+
+def recorded_rest() -> list[tuple[int, int, int, int, int]]:
+    """By recorder: calls without sizes and their nanoseconds, questions for workspace and theirs."""
+
+def recorded_reset() -> None:
+    """Set all counts to zero."""
+
+def recorded_pause(pause: bool, /) -> bool:
+    """Whether calls of this thread go unrecorded; returns what held before."""
+
+def timed_calls(function: int, words: bytes, numbers: bytes, count: int, copies: Sequence[tuple[int, int, int]], /) -> float:
+    """Seconds of so many calls; before each one (to, from, bytes) are copied."""

@@ -26,7 +26,8 @@ int execute(PyObject *module) {
     if (PyModule_AddObjectRef(module, "supported", BACKLINE_HAS_EXCHANGE ? Py_True : Py_False) < 0) return -1;
     if (add_loaded_objects(module) < 0) return -1;
     if (add_size_shims(module) < 0) return -1;
-    return add_narrow_calls(module);
+    if (add_narrow_calls(module) < 0) return -1;
+    return add_call_recorder(module);
 }
 
 }  // namespace

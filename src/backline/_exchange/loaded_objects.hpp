@@ -14,5 +14,6 @@ namespace backline {
 int add_loaded_objects(PyObject *module);
 int add_size_shims(PyObject *module);
 int add_narrow_calls(PyObject *module);
+int add_call_recorder(PyObject *module);
 
 }  // namespace backline

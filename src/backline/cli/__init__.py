@@ -1,17 +1,19 @@
 """The command ``backline``: info, switches, explain, bench, check, tune, calibrate, run.
 
 Exit statuses: 0 done; 1 the script or the operation failed; 2 the command was not understood; 3 the script
-to tune called no operation of Backline; 130 stopped by Ctrl-C.
+to tune has nothing to tune; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
+
+import os
 
 import typer
 
 from . import bench, calibrate, check, explain, info, run, switches, tune
 from .output import reported, summary
 
-__all__ = ["app"]
+__all__ = ["app", "runs_program"]
 
 app = typer.Typer(
     help="torch.backends without PyTorch: which maths library runs what, how fast, how exactly.",
@@ -40,3 +42,20 @@ def main(version: bool = typer.Option(False, "--version", help="Print the versio
 
         typer.echo(f"backline {backline.__version__}")
         raise typer.Exit
+
+
+def runs_program(words: list[str]) -> bool:
+    """Tells whether a command line begins with a program to run, and not with a command or an option.
+
+    Examples
+    --------
+    >>> runs_program(["job.py", "--size", "3"]), runs_program(["-m", "package.module"]), runs_program(["info"]), runs_program([])
+    (True, True, False, False)
+    """
+    if not words:
+        return False
+    commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups} | {"check"}
+    first = words[0]
+    if first == "-m":
+        return len(words) > 1
+    return first not in commands and not first.startswith("-") and (first.endswith(".py") or os.path.isfile(first))

@@ -18,6 +18,7 @@ ROWS = 20
 
 def tune(
     script: Annotated[list[str] | None, typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")] = None,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")] = False,
     max_error: Annotated[float | None, typer.Option(help="Largest relative error an algorithm may have.", min=0.0)] = None,
     deterministic: Annotated[
         str, typer.Option(help='Same bits: "run" (again) or "threads" (for any count). Nothing is then chosen by timing.')
@@ -38,7 +39,7 @@ def tune(
     """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
 
     Options stand before SCRIPT; what follows it is the script's. What was measured before is not measured again. The exit status
-    is 1 where the script fails, and 3 where it calls no operation of Backline.
+    is 1 where the script fails, and 3 where it calls no operation of Backline and spends no time in BLAS and LAPACK.
     """
     from ..engine.tuning import record_store
     from ..errors import BadValue
@@ -62,7 +63,8 @@ def tune(
         taken, usable = record_store.import_from(import_)
         output.line(f"took {taken} records from {import_}, {usable} of them for this machine")
     if script:
-        _script(script, max_error, deterministic, budget, threads, again, verbose, json)
+        words = ["-m", *script] if module else script
+        _script(words, max_error, deterministic, budget, threads, again, verbose, json)
     if export:
         output.line(f"wrote {record_store.export(export)} records to {export}")
     if list_:
@@ -73,17 +75,43 @@ def _script(
     script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, again: bool,
     verbose: bool, json: bool,
 ) -> None:  # fmt: skip
-    from ..engine.tune_script import tune_script
+    from ..engine.tune_script import ScriptFailed, check_script, nothing_to_tune, tune_script
+    from ..interop import tune_program as programs
+    from .tune_exchanged import print_report
 
+    check_script(script)
+    name = script[script[0] == "-m"]
+    stock = report = exchanged = None
+    worth = False
     with Progress() as progress:
-        report = tune_script(
-            script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, again=again,
-            verbose=verbose, step=progress.step, progress=progress.measured,
-        )  # fmt: skip
+        if not deterministic and not programs.unsupported():
+            progress.step("NumPy and SciPy as they are, recorded")
+            stock = programs.recorded(script, threads=threads, show=verbose)
+            worth = programs.worth_tuning(stock)
+            if not worth and not stock.operations and not stock.failed:
+                raise nothing_to_tune(name, f"its calls of BLAS and LAPACK took {output.seconds(stock.in_calls)} in all")
+        if stock is None or stock.operations:
+            report = tune_script(
+                script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, again=again,
+                verbose=verbose, step=progress.step, progress=progress.measured,
+            )  # fmt: skip
+        if stock is not None and worth:
+            exchanged = programs.tune_program(
+                script, stock, max_error=max_error, threads=threads, budget=budget, again=again, step=progress.step,
+                progress=progress.measured,
+            )  # fmt: skip
     if json:
-        output.as_json(report.as_dict())
+        content = report.as_dict() if report else {"script": name}
+        output.as_json(content | ({"exchanged": exchanged.as_dict()} if exchanged else {}))
     else:
-        _print(report)
+        if report:
+            _print(report)
+        if exchanged:
+            print_report(exchanged)
+    if stock is not None and stock.failed:
+        failure = ScriptFailed(f"{name} {stock.failed}", cause=stock.said.replace("\n", "\n           "))
+        failure.status = stock.status
+        raise failure
 
 
 def _print(report: Any) -> None:

@@ -31,7 +31,7 @@ from .tuning.load_cost import not_worth_loading
 from .tuning.record import TuningRecord
 from .tuning.trace_script import unpack
 
-__all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "tune_script"]
+__all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "tune_script"]
 
 BUDGET = 60.0
 PER_PROBLEM = 1.0
@@ -219,6 +219,12 @@ def _by_problem(run: Run, layouts: bool = True) -> dict[tuple[str, int], dict[st
     return found
 
 
+def check_script(argv: Sequence[str]) -> None:
+    """Raises `BadValue` if there is no such script; whether there is a module, only the program's own Python can tell."""
+    if not argv or (argv[0] == "-m" and len(argv) < 2) or (argv[0] != "-m" and not os.path.isfile(argv[0])):
+        raise BadValue(f"there is no script {argv[-1] if argv else ''!r}", remedy="the path of a Python file, or -m and a module")
+
+
 def tune_script(
     argv: Sequence[str],
     *,
@@ -263,8 +269,8 @@ def tune_script(
     KeyboardInterrupt
         Passed on; what was measured is kept.
     """
-    if not argv or not os.path.isfile(argv[0]):
-        raise BadValue(f"there is no script {argv[0] if argv else ''!r}", remedy="the path of a Python file")
+    check_script(argv)
+    name = argv[argv[0] == "-m"]
     common = {"BACKLINE_BENCHMARK": "0"}
     if threads is not None:
         common["BACKLINE_NUM_THREADS"] = str(threads)
@@ -278,11 +284,11 @@ def tune_script(
     except ScriptFailed as error:
         numpy = Run("numpy", failed=error.message)
     else:
-        _check_that_it_computes(argv[0], numpy)
+        _check_that_it_computes(name, numpy)
     step("backline, not tuned")
     untuned = _run("untuned", argv, common | asked | {"BACKLINE_TUNING": ""}, show=verbose)
-    _check_that_it_computes(argv[0], untuned)
-    report = TuneReport(argv[0], numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
+    _check_that_it_computes(name, untuned)
+    report = TuneReport(name, numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
     begin = time.perf_counter()
     wanted = _problems(untuned)
     if deterministic and max_error is None:
@@ -306,12 +312,19 @@ def tune_script(
 
 def _check_that_it_computes(script: str, run: Run) -> None:
     if not run.entries:
-        raise NothingToTune(
-            f"{script} called no operation of Backline, so there is nothing to tune",
-            cause="functions of NumPy and SciPy are not replaced, and what other processes of the script do is not recorded",
-            remedy="call Backline's operations instead, such as backline.matmul(a, b) for a @ b and backline.linalg.svd(a) for "
-            "numpy.linalg.svd(a), and run `backline tune` again",
+        raise nothing_to_tune(
+            script, "functions of NumPy and SciPy are not replaced, and what other processes of the script do is not recorded"
         )
+
+
+def nothing_to_tune(script: str, cause: str) -> NothingToTune:
+    """Returns the error for a script that has no calls which could be tuned."""
+    return NothingToTune(
+        f"{script} called no operation of Backline, so there is nothing to tune",
+        cause=cause,
+        remedy="call Backline's operations instead, such as backline.matmul(a, b) for a @ b and backline.linalg.svd(a) for "
+        "numpy.linalg.svd(a), and run `backline tune` again",
+    )
 
 
 def _problems(run: Run) -> list[tuple[Problem, int]]:
@@ -406,13 +419,14 @@ def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) ->
             status = subprocess.run(command, env=os.environ | more, stdout=to, stderr=to, check=False).returncode
             if status:
                 kept.seek(0)
-                raise _failure(argv[0], name, status, kept.read().decode("utf-8", "replace"))
+                raise _failure(argv[argv[0] == "-m"], name, status, kept.read().decode("utf-8", "replace"))
         try:
             with open(output, encoding="utf-8") as stream:
                 content = json.load(stream)
         except (OSError, ValueError):
             raise ScriptFailed(
-                f"{argv[0]} ended without a record of what it did", cause="it left by os._exit or replaced its process"
+                f"{argv[argv[0] == '-m']} ended without a record of what it did",
+                cause="it left by os._exit or replaced its process",
             ) from None
     return Run(name, content["seconds"], content["entries"], disturbed=content["disturbed"])
 

@@ -13,14 +13,18 @@ from collections.abc import Sequence
 
 from ..errors import BacklineError, BadType, BadValue
 
-__all__ = ["main"]
+__all__ = ["main", "run_program"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Makes the exchange and runs the program; 2 for a library that does not exist, 1 if the exchange is refused."""
+    """Makes the exchange and runs the program; 2 for a library or a script that does not exist, 1 if the exchange is refused."""
     library, *rest = words
     from ..launch import messages
     from . import numpy
+
+    if rest[0] != "-m" and not os.path.exists(rest[0]):
+        messages.error(f"there is no script {rest[0]!r}")
+        return 2
 
     try:
         numpy.use(library)
@@ -30,13 +34,21 @@ def main(words: Sequence[str]) -> int:
     except BacklineError as error:
         messages.error(str(error))
         return 1
-    if rest[0] == "-m":
-        sys.argv[:] = rest[1:]
-        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    if library == "tuned":
+        for note in numpy.status().notes:
+            messages.line(note)
+    return run_program(rest)
+
+
+def run_program(words: Sequence[str]) -> int:
+    """Runs a script, or a module after "-m", as Python would."""
+    if words[0] == "-m":
+        sys.argv[:] = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv[:] = rest
-        sys.path[0] = os.path.dirname(os.path.abspath(rest[0]))  # where `python -m` put the working directory
-        runpy.run_path(rest[0], run_name="__main__")
+        sys.argv[:] = words
+        sys.path[0] = os.path.dirname(os.path.abspath(words[0]))  # where `python -m` put the working directory
+        runpy.run_path(words[0], run_name="__main__")
     return 0
 
 

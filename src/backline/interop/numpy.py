@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
-from .exchange import exchange_state, exchange_status
-from .exchange.choices import parse
+from ..errors import BadValue
+from .exchange import exchange_state, exchange_status, tuned_choice
+from .exchange.choices import ORIGINAL, Choice, parse
 from .exchange.exchange_status import RoutineStatus, Status
 
 __all__ = ["Exchange", "RoutineStatus", "Status", "restore", "status", "use"]
@@ -67,7 +68,8 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     Parameters
     ----------
     library
-        "mkl", "openblas" or "blis"; "numpy" is what NumPy and SciPy brought along. Or a mapping from routines to libraries: keys
+        "mkl", "openblas" or "blis"; "numpy" is what NumPy and SciPy brought along; "tuned" is, by routine and size, what was
+        measured to be fastest here by `backline tune`. Or a mapping from routines to libraries: keys
         are names of routines (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"`` and ``"level1"``, and
         ``"*"`` for the rest. A name counts before a pattern, a pattern before a family. Routines of level 1 go
         together: patterns and names pass them over.
@@ -110,9 +112,22 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     array([1., 1.])
     """
     exchange_state.refuse_if_frozen(f"use({library!r})")
-    layer = exchange_state.Layer(parse(library, small), keep_pools=keep_pools)
+    layer = (
+        _tuned(small, keep_pools) if library == "tuned" else exchange_state.Layer(parse(library, small), keep_pools=keep_pools)
+    )
     exchange_state.push(layer)
+    if library == "tuned" and not layer.choice.libraries():
+        exchange_state.notes.append(_NOT_TUNED)
     return Exchange(layer)
+
+
+_NOT_TUNED = "no routine was measured to be faster elsewhere, so all stay: `backline tune SCRIPT` measures what a script calls"
+
+
+def _tuned(small: Mapping[str, int] | None, keep_pools: bool) -> exchange_state.Layer:
+    if small or keep_pools:
+        raise BadValue('use("tuned") takes nothing else', cause="thresholds and pools are part of what was measured")
+    return tuned_choice.layer() or exchange_state.Layer(Choice((("*", ORIGINAL),), title="tuned"), keep_pools=True)
 
 
 def restore() -> None:

@@ -25,6 +25,7 @@ examples:
   {prog} --blas mkl script.py                        NumPy and SciPy on MKL
   {prog} --profile deterministic script.py           the same bits in every run
   {prog} --set cudnn.benchmark=true -m package       any switch of Backline, by its name
+  {prog} --tuned script.py                           NumPy and SciPy on what was measured
   {prog} --ninstances 2 --log-path logs script.py    two, with logs
   {prog} --core-list 0-3,8 --ncores-per-instance 5 --no-python ./program
 
@@ -83,6 +84,7 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
     _flag(group, "-m", "--module", help="the program is a module, as for python -m")
     _flag(group, "--no-python", help="the program is run directly, not by Python")
     _value(group, "--blas", str, "", "LIBRARY", "run NumPy and SciPy on mkl, openblas or blis, or dgesdd=mkl,*=openblas")
+    _flag(group, "--tuned", help="run NumPy and SciPy on what backline tune found fastest here: the same as --blas tuned")
 
     group = parser.add_argument_group("switches")
     _value(group, "--profile", str, "", "PROFILE", f"set the switches of a profile: {', '.join(profiles.PROFILES)}")
@@ -158,6 +160,8 @@ def check(args: argparse.Namespace) -> None:
     _refuse_both(args, "enable_tcmalloc", "enable_jemalloc", "a process has one memory allocator")
     _refuse_both(args, "module", "no_python", "only Python runs modules")
     _refuse_both(args, "blas", "no_python", "the exchange is made inside Python")
+    _refuse_both(args, "tuned", "no_python", "the exchange is made inside Python")
+    _refuse_both(args, "blas", "tuned", "one of them says which library runs what")
     for mode in ("latency_mode", "throughput_mode"):
         if args.core_list is not None:
             _refuse_both(args, mode, "core_list", "a mode uses all physical cores")

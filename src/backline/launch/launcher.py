@@ -267,7 +267,8 @@ def _python(args: argparse.Namespace) -> list[str]:
 def _program(args: argparse.Namespace) -> list[str]:
     module = ["-m"] if args.module else []
     # Exchanged by the program's own process, before the program: the launcher computes nothing.
-    exchange = ["-m", "backline.interop.exchanged_program", args.blas] if args.blas else []
+    chosen = "tuned" if args.tuned else args.blas
+    exchange = ["-m", "backline.interop.exchanged_program", chosen] if chosen else []
     return [*exchange, *module, args.program, *args.program_args]
 
 

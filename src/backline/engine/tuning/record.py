@@ -44,6 +44,8 @@ class TuningRecord:
         Key of the algorithm to take; "default" leaves it to the ranking.
     plan
         Where the record is of one library's own plans: the fastest of them, as the library wrote it.
+    calls
+        Where the record is of a routine of BLAS or LAPACK: how often the script called it that was tuned.
     covered
         Algorithms that it gives a verdict on: timed on a quiet machine, rejected, or given up as much slower than others. What
         is allowed and not covered is measured when that is asked for. Records that lack the field cover what they list.
@@ -85,6 +87,7 @@ class TuningRecord:
     left: Mapping[str, str] = field(default_factory=dict)
     winner: str = ""
     plan: str = ""
+    calls: int = 0
     covered: tuple[str, ...] = ()
     under: Mapping[str, str] = field(default_factory=dict)
     disturbed: str = ""
@@ -207,6 +210,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "left": (_table(_text(40, r"[a-z][a-z0-9_]*"), _text(200)), "libraries with reasons"),
     "winner": (lambda v: v in ("", "default") or _algorithm(v), 'an algorithm, "default" or empty'),
     "plan": (_text(500), "a line of printable ASCII"),
+    "calls": (_whole(0, 1 << 53), "a count"),
     "covered": (lambda v: isinstance(v, list) and len(v) <= MAX_ALGORITHMS and all(map(_algorithm, v)), "a list of algorithms"),
     "under": (_table(_text(100, r"[a-z][a-z0-9_.]*"), _text(200)), "switches with values"),
     "disturbed": (_text(500), "a line of printable ASCII"),
@@ -219,7 +223,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backline": (_text(60), "a version"),
 }
 # Fields that older records of this schema lack.
-ADDED = frozenset(("left", "plan", "covered", "under", "disturbed", "place"))
+ADDED = frozenset(("left", "plan", "calls", "covered", "under", "disturbed", "place"))
 
 
 def parse(text: object) -> TuningRecord:

@@ -12,16 +12,21 @@ from ...native import machine
 from ...problems import Problem
 from .record import TuningRecord
 
-__all__ = ["stamped"]
+__all__ = ["stamped", "stamped_key"]
 
 
 def stamped(problem: Problem, threads: int, used: Iterable[str], **found: Any) -> TuningRecord:
     """Returns the record, made now on this machine, of what was found of a Problem with some libraries."""
+    place = str(problem.place()) if problem.device == "cpu" else ""
+    return stamped_key(problem.key, threads, used, place=place, **found)
+
+
+def stamped_key(key: str, threads: int, used: Iterable[str], **found: Any) -> TuningRecord:
+    """Returns the record, made now on this machine, that is filed under a key."""
     return TuningRecord(
-        problem.key,
+        key,
         threads,
         **found,
-        place=str(problem.place()) if problem.device == "cpu" else "",
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         versions={name: libraries.get(name).version() or "" for name in sorted(set(used))},
         machine=machine.fingerprint(),

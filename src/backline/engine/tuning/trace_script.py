@@ -1,8 +1,8 @@
 """Runs a script and writes down every Problem it has solved: the child process of `backline tune`.
 
-Called as ``python trace_script.py OUTPUT PARENT SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it; when it
-ends, however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when the process
-PARENT ends.
+Called as ``python trace_script.py OUTPUT PARENT [-m] SCRIPT [ARGUMENTS]``. The script runs as if Python had been given it;
+when it ends, however it ends, OUTPUT holds one JSON object. The exit status is the script's. On Linux it is terminated when
+the process PARENT ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backline import _core, switches
 from backline.engine.tuning import machine_load
 from backline.problems import Operand, Problem
 
-__all__ = ["Recorder", "pack", "unpack"]
+__all__ = ["Recorder", "end_with", "pack", "unpack"]
 
 # Where the classes of Problems are that can be measured again from their description; imported as they are met.
 CLASSES = {
@@ -126,7 +126,7 @@ def _steps(choice: Any, op: str, count: int, nanoseconds: float) -> list[tuple[A
     return [(each, op, count, nanoseconds * max(each.problem.flops, 1.0) / total) for each in inner]
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Ends this process with `backline tune`, even where that is killed: nobody reads the record any more."""
     if sys.platform != "linux":
         return
@@ -149,16 +149,22 @@ def main(output: str, parent: int, script: str, arguments: list[str]) -> None:
     """Run the script and write what was seen."""
     import runpy
 
-    _end_with(parent)
+    end_with(parent)
     recorder = Recorder()
     here = os.getpid()
+    module = script == "-m"
+    if module:
+        script, *arguments = arguments
     sys.argv = [script, *arguments]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    sys.path.insert(0, "" if module else os.path.dirname(os.path.abspath(script)))
     _core.set_tracer(recorder)
     before = machine_load.read()
     start = time.perf_counter()
     try:
-        runpy.run_path(script, run_name="__main__")
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except Exception as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:

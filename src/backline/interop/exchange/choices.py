@@ -39,14 +39,19 @@ class Choice:
         A routine, a pattern of names, a family or "*", and a library. A routine's own name counts before patterns, these before
         families, and these before "*".
     small : tuple of (str, int)
-        Products of sizes below which the former library is kept, by the routine's name without its letter, in place of the
+        Products of sizes below which the former library is kept, by the name of a routine, or without its letter, in place of the
         shipped.
+    title : str
+        What it is called, in place of the rows.
     """
 
     rows: tuple[tuple[str, str], ...]
     small: tuple[tuple[str, int], ...] = ()
+    title: str = ""
 
     def __str__(self) -> str:
+        if self.title:
+            return self.title
         if [pattern for pattern, _ in self.rows] == ["*"]:
             return self.rows[0][1]
         return ", ".join(f"{pattern}={library}" for pattern, library in self.rows)
@@ -75,7 +80,8 @@ class Choice:
 
     def threshold(self, routine: str, shipped: int) -> int:
         """Returns the product of sizes from which on a routine is exchanged."""
-        return dict(self.small).get(routine[1:], shipped)
+        small = dict(self.small)
+        return small.get(routine, small.get(routine[1:], shipped))
 
 
 def parse(choice: str | Mapping[str, str], small: Mapping[str, int] | None = None) -> Choice:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Any
 
@@ -17,19 +17,19 @@ from ... import _exchange, switches
 from ...errors import Frozen, LibraryFailed, NotDeterministic
 from ...native import loading
 from . import choices, fourier_functions, later_imports, layouts, loaded_objects, origin_pools, self_check, thread_counts
-from .choices import Choice, Decision
+from .choices import ORIGINAL, Choice, Decision
 from .loaded_objects import Module
 
-__all__ = ["Layer", "decisions", "layer", "notes", "pop", "push", "refuse_if_frozen"]
+__all__ = ["Layer", "decisions", "layer", "notes", "pop", "push", "record_by", "refuse_if_frozen"]
 
 
 class Layer:
     """One choice that holds from `push` to `pop`; the last one counts."""
 
-    __slots__ = ("choice", "keep_pools")
+    __slots__ = ("choice", "keep_pools", "one_pool")
 
-    def __init__(self, choice: Choice, *, keep_pools: bool = False) -> None:
-        self.choice, self.keep_pools = choice, keep_pools
+    def __init__(self, choice: Choice, *, keep_pools: bool = False, one_pool: bool = False) -> None:
+        self.choice, self.keep_pools, self.one_pool = choice, keep_pools, one_pool
 
 
 notes: list[str] = []
@@ -41,6 +41,7 @@ _decided: dict[tuple[Choice, tuple[Module, ...]], tuple[Decision, ...]] = {}
 _compared: set[tuple[Choice, tuple[Module, ...]]] = set()  # whose results agreed with those before
 _originals: dict[int, int] = {}  # what a slot held before the first exchange, by its address
 _ours: dict[int, set[int]] = {}  # all that an exchange ever put into it
+_recorded: Callable[[tuple[Decision, ...]], tuple[Decision, ...]] | None = None
 _applying = False
 
 
@@ -89,6 +90,18 @@ def pop(old: Layer | None = None) -> None:
             later_imports.watch(None)
 
 
+def record_by(recorded: Callable[[tuple[Decision, ...]], tuple[Decision, ...]] | None) -> None:
+    """Lets calls go where a function of the decisions says, from now on, whichever choice is in force; with None no longer."""
+    global _recorded
+    with loading.lock():
+        before, _recorded = _recorded, recorded
+        try:
+            _apply(layer(), layer())
+        except BaseException:
+            _recorded = before
+            raise
+
+
 def _refuse_determinism(choice: Choice) -> None:
     if choice.libraries() and switches.get("deterministic"):
         raise NotDeterministic(
@@ -104,6 +117,7 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
     wanted, key = _decisions(new)
     changes = _changes(wanted)
     compare = key is not None and key not in _compared and bool(changes)
+    paused = _exchange.recorded_pause(True)  # what is computed for the comparison is no call of the program
     _applying = True
     try:
         before = _results() if compare else {}
@@ -129,6 +143,7 @@ def _apply(new: Layer | None, former: Layer | None) -> None:
         _now = wanted
     finally:
         _applying = False
+        _exchange.recorded_pause(paused)
 
 
 def _results() -> dict[str, Any]:
@@ -150,7 +165,7 @@ def _decisions(new: Layer | None) -> tuple[tuple[Decision, ...], tuple[Choice, t
     key = new.choice, modules
     if key not in _decided:
         _decided[key] = choices.decide(new.choice, modules)
-    return _decided[key], key
+    return (_recorded(_decided[key]) if _recorded else _decided[key]), key
 
 
 def _changes(wanted: Iterable[Decision]) -> list[tuple[int, int, int]]:
@@ -207,8 +222,13 @@ def _write(changes: list[tuple[int, int, int]]) -> None:
 
 def _set_threads(wanted: Iterable[Decision], new: Layer | None) -> None:
     """Sets the new library's thread count to Backline's, and that of the old copies to one where little is left to them."""
-    thread_counts.hold(d.library for d in wanted if d.address)
-    moved = {d.slot.function for d in wanted if d.address and d.slot.symbol.routine[1:] == "gemm"}
+    thread_counts.hold(d.library for d in wanted if d.address and d.library != ORIGINAL)
+    one_pool = new is not None and new.one_pool
+    moved = {
+        d.slot.function
+        for d in wanted
+        if d.address and d.library != ORIGINAL and (one_pool or d.slot.symbol.routine[1:] == "gemm")
+    }
     keep = new is None or new.keep_pools
     origin_pools.limit(() if keep else {loaded_objects.file_at(function) for function in moved})
 

@@ -129,7 +129,7 @@ def gather() -> Status:
     return Status(
         str(layer.choice) if layer else "",
         found,
-        sum(1 for d in decisions if d.address),
+        sum(1 for d in decisions if d.address and d.library != ORIGINAL),
         targets.threads(),
         origin_pools.limited(),
         tuple(_notes()),
