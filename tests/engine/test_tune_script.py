@@ -58,7 +58,9 @@ def script(tmp_path: Path) -> str:
 def test_a_script_is_tuned(script: str, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     steps: list[str] = []
     seen: list[tuple[int, int, str]] = []
-    report = tune_script.tune_script([script, "--verbose", "x y"], budget=5.0, step=steps.append, progress=lambda *a: seen.append(a))
+    report = tune_script.tune_script(
+        [script, "--verbose", "x y"], budget=5.0, step=steps.append, progress=lambda *a: seen.append(a)
+    )
     assert steps == ["NumPy alone", "backline, not tuned", "backline, tuned"]
     assert [text for _, _, text in seen][-1] == "" and seen[-1][0] == seen[-1][1] == 2
     # The script's own output comes once, from the last run, and its arguments are its own.
@@ -349,7 +351,7 @@ def test_problems_survive_the_way_between_processes(number: int) -> None:
 def test_the_recorder_runs_as_a_script(tmp_path: Path) -> None:
     """Every Problem, with how often and how long, by one process that was told nothing else."""
     (tmp_path / "job.py").write_text(SCRIPT)
-    run = tune_script._run("untuned", [str(tmp_path / "job.py")], {"BACKLINE_NUM_THREADS": "1"}, show=False)
+    run = tune_script.run_recorded("untuned", [str(tmp_path / "job.py")], {"BACKLINE_NUM_THREADS": "1"}, show=False)
     assert {e["threads"] for e in run.entries} == {1} and sum(e["count"] for e in run.entries) == 6
     assert run.seconds > run.in_operations > 0
     assert os.path.basename(sys.executable).startswith("python")

@@ -102,24 +102,44 @@ int threads_of(PyObject *plan, const Signature &s) {
     return is_prepared(plan) ? reinterpret_cast<PreparedCall *>(plan)->most_threads : kMostThreads;
 }
 
-// Tells those who trace what ran. False with an error set if that failed.
-bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent) {
+// The arguments of a traced call, and what an Operation is bound to beside them.
+struct Given {
+    PyObject *const *args;
+    Py_ssize_t count;
+    PyObject *bound;  // a tuple, or nullptr
+};
+
+PyObject *as_tuple(const Given &given) {
+    const Py_ssize_t before = given.bound ? PyTuple_GET_SIZE(given.bound) : 0;
+    Ref all(checked(PyTuple_New(before + given.count)));
+    for (Py_ssize_t i = 0; i < before; ++i) PyTuple_SET_ITEM(all.get(), i, Py_NewRef(PyTuple_GET_ITEM(given.bound, i)));
+    for (Py_ssize_t i = 0; i < given.count; ++i) PyTuple_SET_ITEM(all.get(), before + i, Py_NewRef(given.args[i]));
+    return all.release();
+}
+
+// Tells those who trace what ran. False with an error set if that failed. The process-wide tracer is also given the arguments
+// and the result if it has an attribute `sees_arrays`.
+bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent, const Given &given, PyObject *result) {
     Ref process_wide(Py_XNewRef(process_wide_tracer().get()));
-    Ref done(PyObject_CallFunction(tracer, "OOL", name, plan, spent));
-    if (done && process_wide && process_wide.get() != tracer)
-        done.reset(PyObject_CallFunction(process_wide.get(), "OOL", name, plan, spent));
-    return bool(done);
+    if (tracer != process_wide.get()) {
+        Ref done(PyObject_CallFunction(tracer, "OOL", name, plan, spent));
+        if (!done || !process_wide) return bool(done);
+    }
+    if (!PyObject_HasAttrString(process_wide.get(), "sees_arrays"))
+        return bool(Ref(PyObject_CallFunction(process_wide.get(), "OOL", name, plan, spent)));
+    Ref arguments(as_tuple(given));
+    return bool(Ref(PyObject_CallFunction(process_wide.get(), "OOLOO", name, plan, spent, arguments.get(), result)));
 }
 
 // Runs a plan for those who trace: `run` returns a new reference.
 template <class Run>
-PyObject *traced(PyObject *tracer, PyObject *name, PyObject *plan, const Run &run) {
+PyObject *traced(PyObject *tracer, PyObject *name, PyObject *plan, const Given &given, const Run &run) {
     using Clock = std::chrono::steady_clock;
     Ref hold_tracer(Py_NewRef(tracer));
     auto start = Clock::now();
     Ref result(run());
     auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-    if (!result || !tell(tracer, name, plan, (long long)spent)) return nullptr;
+    if (!result || !tell(tracer, name, plan, (long long)spent, given, result.get())) return nullptr;
     return result.release();
 }
 
@@ -156,7 +176,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         auto once = [&](PyObject *one, Stopwatch *watch) {
             auto bare = [&] { return run_plan(one, s, args, nargsf, kwnames, self->bound); };
             auto timed = [&] { return watch ? watch->time(bare) : bare(); };
-            return hold_tracer ? traced(hold_tracer.get(), self->name, one, timed) : timed();
+            return hold_tracer ? traced(hold_tracer.get(), self->name, one, {args, nargs + named, self->bound}, timed) : timed();
         };
         const bool sampled = is_sampled(plan);
         Ref inner(Py_NewRef(sampled ? as<SampledPlan>(plan)->plan.get().get() : plan));
@@ -355,7 +375,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
     Ref hold_tracer(Py_XNewRef(tracer.get())), plan(Py_NewRef(args[1]));
     if (!remember(plan.get())) return nullptr;
     auto run = [&] { return PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr); };
-    return hold_tracer ? traced(hold_tracer.get(), args[0], plan.get(), run) : run();
+    return hold_tracer ? traced(hold_tracer.get(), args[0], plan.get(), {args + 2, n - 2, nullptr}, run) : run();
 }
 
 PyMethodDef methods[] = {{"run", reinterpret_cast<PyCFunction>(entry<run_named>), METH_FASTCALL,

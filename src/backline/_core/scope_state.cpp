@@ -48,7 +48,8 @@ void set_tracer(PyObject *tracer) { process_tracer.set(tracer == Py_None ? nullp
 PyMethodDef methods[] = {
     function<bind_scope>("bind_scope", "bind_scope(contextvar, current): where calls find their ScopeState, and who merges it anew."),
     function<set_base>("set_base", "Make this the base Snapshot (None: not made yet)."),
-    function<set_tracer>("set_tracer", "Call this with every Event of the process (None: nobody)."),
+    function<set_tracer>("set_tracer", "Call this with every Event of the process (None: nobody); where it has an attribute `sees_arrays`, "
+                                       "with the arguments and the result, too."),
     {}};
 
 // What the ScopeState of this context holds. The context keeps it alive for the length of a call.

@@ -1,5 +1,5 @@
-"""``backline check``: checks of what is installed here. ``check kernels`` runs every kernel over problems with edges,
-``check errata`` lists the known defects that choices avoid.
+"""``backline check``: checks of what is installed here, and of scripts. ``check kernels`` runs every kernel over problems with
+edges, ``check errata`` lists the known defects that choices avoid, ``check determinism`` compares the bits of a script's runs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from ..kernel_check.cases import cases
-from . import output
+from . import check_determinism, output
 
 __all__ = ["app", "errata", "kernels", "page"]
 
-app = typer.Typer(help="Checks of the libraries on this machine.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Checks of the libraries on this machine and of scripts.", no_args_is_help=True, add_completion=False)
 SECONDS = 300.0
 
 
@@ -43,7 +43,7 @@ another one.
 
 @app.callback()
 def check() -> None:
-    """Checks of the libraries on this machine."""
+    """Checks of the libraries on this machine and of scripts."""
 
 
 def kernels(
@@ -217,3 +217,6 @@ def _content(job: Any, outcome: Any) -> dict[str, Any]:
 
 app.command("kernels", short_help=output.summary(kernels))(output.reported(kernels))
 app.command("errata", short_help=output.summary(errata))(output.reported(errata))
+app.command("determinism", short_help=output.summary(check_determinism.determinism), context_settings=check_determinism.SETTINGS)(
+    output.reported(check_determinism.determinism)
+)

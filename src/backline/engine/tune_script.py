@@ -31,7 +31,7 @@ from .tuning.load_cost import not_worth_loading
 from .tuning.record import TuningRecord
 from .tuning.trace_script import unpack
 
-__all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "tune_script"]
+__all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "run_recorded", "tune_script"]
 
 BUDGET = 60.0
 PER_PROBLEM = 1.0
@@ -280,13 +280,13 @@ def tune_script(
         plain["OPENBLAS_NUM_THREADS"] = str(threads)  # NumPy's own BLAS can only be told before it is loaded
     step("NumPy alone")
     try:
-        numpy = _run("numpy", argv, common | plain, show=verbose)
+        numpy = run_recorded("numpy", argv, common | plain, show=verbose)
     except ScriptFailed as error:
         numpy = Run("numpy", failed=error.message)
     else:
         _check_that_it_computes(name, numpy)
     step("backline, not tuned")
-    untuned = _run("untuned", argv, common | asked | {"BACKLINE_TUNING": ""}, show=verbose)
+    untuned = run_recorded("untuned", argv, common | asked | {"BACKLINE_TUNING": ""}, show=verbose)
     _check_that_it_computes(name, untuned)
     report = TuneReport(name, numpy, untuned, untuned, deterministic=deterministic, max_error=max_error)
     begin = time.perf_counter()
@@ -306,7 +306,7 @@ def tune_script(
             last["BACKLINE_TUNING"] = os.path.join(folder, "tuning.sqlite")
             database.write(last["BACKLINE_TUNING"], records.every())
         step("backline, tuned" if not deterministic else "backline, deterministic")
-        report.tuned = _run("tuned", argv, last, show=True)
+        report.tuned = run_recorded("tuned", argv, last, show=True)
     return report
 
 
@@ -407,12 +407,14 @@ def _weigh(report: TuneReport, untuned: Run) -> None:
         records.keep_all([*report.records, *report.held])
 
 
-def _run(name: str, argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
-    """Run the script in a process of its own, recorded."""
-    recorder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tuning", "trace_script.py")
+def run_recorded(
+    name: str, argv: Sequence[str], more: dict[str, str], *, show: bool, recorder: Sequence[str] = ("tuning/trace_script.py",)
+) -> Run:
+    """Run the script in a process of its own, recorded by a script of this folder with arguments of its own."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *recorder[0].split("/"))
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
         output = os.path.join(folder, "run.json")
-        command = [sys.executable, recorder, output, str(os.getpid()), *argv]
+        command = [sys.executable, path, *recorder[1:], output, str(os.getpid()), *argv]
         with open(os.path.join(folder, "output"), "w+b") as kept:
             to = None if show else kept
             sys.stdout.flush()

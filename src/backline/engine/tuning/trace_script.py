@@ -145,12 +145,12 @@ def _disturbed(before: machine_load.Reading) -> str:
     return machine_load.between(before, after, cast(int, switches.get("num_threads"))).disturbed
 
 
-def main(output: str, parent: int, script: str, arguments: list[str]) -> None:
-    """Run the script and write what was seen."""
+def main(output: str, parent: int, script: str, arguments: list[str], recorder: Any = None) -> None:
+    """Run the script and write what was seen: the entries of a `Recorder`, or of another recorder."""
     import runpy
 
     end_with(parent)
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     here = os.getpid()
     module = script == "-m"
     if module:

@@ -1,0 +1,53 @@
+"""``backline check determinism``: runs of a script, compared bit for bit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import output
+from .progress import Progress
+
+__all__ = ["SETTINGS", "determinism"]
+
+#: What the command is registered with: options after the script are the script's.
+SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def determinism(
+    script: Annotated[list[str] | None, typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")] = None,
+    runs: Annotated[int, typer.Option(help="Runs on each number of threads.", min=1)] = 3,
+    threads: Annotated[str, typer.Option(help="Numbers of threads, separated by commas.")] = "1,2",
+    level: Annotated[
+        str, typer.Option(help='Same bits: "run" (on one number of threads) or "threads" (on all; the default for several).')
+    ] = "",
+    moved: Annotated[bool, typer.Option("--moved/--not-moved", help="Lay memory out another way in some runs.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Run SCRIPT again and again, and name the first operation that gives other bits for the same arrays.
+
+    Runs differ in the number of threads and in where arrays lie in memory. Options stand before SCRIPT; what follows it is the
+    script's, and its output is not shown. The exit status is 1 where the runs do not reach the level, or the script fails; 3
+    where it calls no operation of Backline.
+    """
+    from ..engine.verify_determinism import verify_script
+    from ..errors import BadValue
+    from ..libraries.base import LEVELS
+
+    if level not in ("", *LEVELS[1:]):
+        raise BadValue(f"--level {level!r} is not a level", remedy='"run" or "threads"')
+    try:
+        counts = [int(word) for word in threads.split(",")]
+    except ValueError:
+        raise BadValue(f"--threads {threads!r} are no numbers of threads", remedy="such as --threads 1,2,4") from None
+    report = verify_script(script or [], runs=runs, threads=counts, moved=moved, step=Progress().step)
+    if json:
+        output.as_json(report.as_dict())
+    else:
+        output.table(report.rows(), indent=2)
+        if report.difference is not None:
+            output.heading("first difference")
+            output.table(report.difference.rows(), indent=2)
+    if not report.reaches(level or ("threads" if len(report.threads) > 1 else "run")):
+        raise typer.Exit(1)
