@@ -48,6 +48,9 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "threaded": ((2, 16, 16, 15), (24, 16, 3, 3), {"padding": 1}),
     "threaded 1x1": ((1, 40, 20, 20), (48, 40, 1, 1), {}),
     "threaded groups": ((1, 32, 14, 14), (128, 16, 3, 3), {"groups": 2, "stride": 2, "padding": 1}),
+    "few points": ((1, 6, 5, 4), (70, 6, 3, 3), {"padding": 1}),
+    "few points 1x1": ((1, 6, 5, 4), (70, 6, 1, 1), {}),
+    "few points, grouped": ((1, 6, 4, 4), (140, 3, 2, 3), {"groups": 2}),
 }
 
 

@@ -33,6 +33,12 @@ DEPTHWISE = {name: case for name, case in CASES.items() if "depthwise" in name} 
     "padding past the kernel": ((1, 2, 3, 3), (2, 1, 2, 2), {"padding": 4, "stride": 3, "groups": 2}),
     "kernel larger than the image": ((2, 2, 2, 3), (2, 1, 4, 5), {"padding": 2, "groups": 2}),
     "dilated": ((1, 4, 9, 9), (4, 1, 3, 3), {"padding": 2, "dilation": (2, 1), "groups": 4}),
+    "long rows": ((1, 2, 9, 150), (2, 1, 3, 5), {"padding": (1, 2), "groups": 2}),
+    "long rows, strided": ((2, 2, 20, 90), (4, 1, 5, 5), {"padding": 2, "stride": 2, "groups": 2}),
+    "steps of all sorts": ((1, 2, 17, 70), (2, 1, 3, 4), {"padding": (2, 3), "stride": (2, 3), "dilation": (3, 2), "groups": 2}),
+    "many rows": ((1, 3, 30, 7), (3, 1, 3, 3), {"padding": 1, "groups": 3}),
+    "14x14": ((1, 3, 14, 14), (3, 1, 5, 5), {"padding": 2, "groups": 3}),
+    "too large for lines": ((1, 1, 9, 70), (1, 1, 3, 65), {"padding": (1, 32)}),
     "threaded": ((2, 40, 30, 28), (40, 1, 3, 3), {"groups": 40, "padding": 1}),
 }
 
@@ -67,8 +73,8 @@ def test_loops_for_every_processor(word: str, dtype: str, rng: np.random.Generat
     """Channels past, at and below whole vectors; the cap decides which loop runs, and all are right."""
     if not capability.allows(word):
         pytest.skip(f"this processor has no {word}")
-    for channels in (3, 16, 37, 70):
-        x, w = (random_array(rng, shape, np.dtype(dtype)) for shape in ((2, channels, 6, 7), (channels, 1, 3, 3)))
+    for channels, width in ((3, 7), (16, 7), (37, 7), (70, 7), (2, 16), (3, 45), (2, 60), (1, 130)):
+        x, w = (random_array(rng, shape, np.dtype(dtype)) for shape in ((2, channels, 6, width), (channels, 1, 3, 3)))
         for call in ({"padding": 1}, {"stride": 2, "padding": (2, 1)}, {"dilation": (1, 2)}):
             exact = exact_conv(x, w, groups=channels, **call)
             for layout in (np.copy, channels_last):
@@ -103,6 +109,19 @@ def test_bias_residual_relu_and_out(each: int, dtype: str, rng: np.random.Genera
             for name, result in results:
                 exact.check(result, f"{name}, {images}, {other}, out {out}, {sorted(call)}", dtype=dtype)
                 assert out is None or result is call["out"]
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_weights_that_are_not_finite_meet_no_padding(number: float, rng: np.random.Generator) -> None:
+    x, w = rng.standard_normal((1, 3, 8, 20)), rng.standard_normal((3, 1, 3, 3))
+    w[1, 0, 0, 2] = number
+    inside = np.isfinite(w)
+    exact = exact_conv(x, np.where(inside, w, 0), padding=1, groups=3).value
+    for _, result in run_each("kernels", f"{FN}2d", x, w, padding=1, groups=3):
+        reached = np.zeros(result.shape, bool)
+        reached[:, 1, 1:, :-1] = True  # the tap of row -1 and column +1 is outside the image in the first row and the last column
+        assert np.isfinite(result[~reached]).all() and not np.isfinite(result[reached]).any()
+        np.testing.assert_allclose(result[~reached], exact.astype(np.float64)[~reached], rtol=1e-12, atol=1e-12)
 
 
 def test_repeated_and_reversed_bias(rng: np.random.Generator) -> None:

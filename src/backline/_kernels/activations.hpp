@@ -35,9 +35,10 @@ struct NormalTail<double> {  // relative error 4e-17
 constexpr double kTanhScale = 0.79788456080286535588, kTanhCubic = 0.044715;  // sqrt(2 / pi); Hendrycks and Gimpel, arXiv:1606.08415
 constexpr double kDensity = 0.39894228040143267794;                           // 1 / sqrt(2 pi)
 
-template <class T, int Bytes>
+// Of one vector, or of two at a time.
+template <class T, int Bytes, int Parts = 1>
 struct Activated {
-    using L = Lanes<T, Bytes>;
+    using L = Together<T, Bytes, Parts>;
     using V = typename L::Vector;
 
     // Writes e^of(x), where `of` computes in double a number that is not above 0: the digits that float lacks are those that an
@@ -48,28 +49,47 @@ struct Activated {
             of(x);
             exponential<T, Bytes>(x);
         } else {
-            using Wide = typename Lanes<double, 2 * Bytes>::Vector;
-            Wide wide = __builtin_convertvector(x, Wide);
-            of(wide);
-            x = __builtin_convertvector(wide, V);
-            wide = wide - __builtin_convertvector(x, Wide);
-            V low = __builtin_convertvector(wide, V);
+            V low;
+            if constexpr (Parts == 2) {
+                in_double(x.one, low.one, of);
+                in_double(x.other, low.other, of);
+            } else {
+                in_double(x, low, of);
+            }
             exponential<T, Bytes>(x, low);
         }
     }
 
+    // x becomes of(x), and `low` what float lacks of it.
+    template <class F, class Of>
+    static BACKLINE_INLINE void in_double(F &x, F &low, Of of) {
+        using Wide = typename Lanes<double, 2 * Bytes>::Vector;
+        Wide wide = __builtin_convertvector(x, Wide);
+        of(wide);
+        x = __builtin_convertvector(wide, F);
+        wide = wide - __builtin_convertvector(x, Wide);
+        low = __builtin_convertvector(wide, F);
+    }
+
     // e^-|x|
     static BACKLINE_INLINE void decay(V &e, const V &x) {
-        e = x < T(0) ? x : -x;
+        choose(e, x < T(0), x, -x);
         exponential<T, Bytes>(e);
     }
 
     // 1 / (1 + e^-u) from e^-|u| and a number that has the sign of u.
     static BACKLINE_INLINE void logistic(V &result, const V &e, const V &sign) {
-        V one;
+        V one, above;
         L::fill(one, T(1));
-        V above = sign < T(0) ? e : one;
+        choose(above, sign < T(0), e, one);
         result = above / (one + e);
+    }
+
+    // 1 / (1 + e^-u) and 1 / (1 + e^u), of the same: one division.
+    static BACKLINE_INLINE void shares(V &below, V &above, const V &e, const V &sign) {
+        const V larger = T(1) / (T(1) + e), smaller = e * larger;
+        choose(below, sign < T(0), smaller, larger);
+        choose(above, sign < T(0), larger, smaller);
     }
 
     // e^(-x^2 / 2), and the share of the normal distribution below x.
@@ -77,31 +97,31 @@ struct Activated {
         using N = NormalTail<T>;
         V s, p;
         typename L::Bits bits;
-        std::memcpy(&bits, &x, sizeof bits);
+        reinterpret(bits, x);
         bits = bits & (~typename L::Integer(0) >> 1);
-        std::memcpy(&s, &bits, sizeof bits);
+        reinterpret(s, bits);
         if constexpr (sizeof(T) == 8) {
             density = x * x * T(-0.5);
             exponential<T, Bytes>(density);
         } else {  // the square in two parts: that of the upper 12 bits is exact
             bits = bits & 0xfffff000u;
             V upper;
-            std::memcpy(&upper, &bits, sizeof bits);
+            reinterpret(upper, bits);
             V low = (upper - s) * (upper + s) * T(0.5);
             density = upper * upper * T(-0.5);
             exponential<T, Bytes>(density, low);
         }
         s = T(N::scale) / (s + T(N::scale));
         V w = s - T(0.5);
-        L::fill(p, T(N::terms[0]));
-        for (size_t i = 1; i < sizeof(N::terms) / sizeof(N::terms[0]); ++i) p = p * w + T(N::terms[i]);
+        p = w * T(N::terms[0]) + T(N::terms[1]);
+        for (size_t i = 2; i < sizeof(N::terms) / sizeof(N::terms[0]); ++i) p = p * w + T(N::terms[i]);
         s = density * (s * p);
-        below = x < T(0) ? s : T(1) - s;
+        choose(below, x < T(0), s, T(1) - s);
     }
 
     // e^-|u|, where gelu_tanh is x times the sigmoid of u.
     static BACKLINE_INLINE void tanh_decay(V &e, const V &x) {
-        e = x < T(0) ? x : -x;
+        choose(e, x < T(0), x, -x);
         exponential_of(e, [](auto &w) __attribute__((always_inline)) {
             w = w * (w * w * (2 * kTanhScale * kTanhCubic) + 2 * kTanhScale);
         });
@@ -109,10 +129,12 @@ struct Activated {
 
     // S. L. Moshier, Cephes: tanhf and tanh. Near 0 a polynomial, where the quotient would cancel.
     static BACKLINE_INLINE void tanh(V &x) {
-        V size = x < T(0) ? -x : x, e = size * T(-2), z = x * x, near;
+        V size, z = x * x, near;
+        choose(size, x < T(0), -x, x);
+        V e = size * T(-2);
         exponential<T, Bytes>(e);
         V far = (T(1) - e) / (T(1) + e);
-        far = x < T(0) ? -far : far;
+        choose(far, x < T(0), -far, far);
         if constexpr (sizeof(T) == 4) {
             near = z * T(-5.70498872745e-3) + T(2.06390887954e-2);
             near = near * z + T(-5.37397155531e-2);
@@ -124,7 +146,7 @@ struct Activated {
             near = near / below;
         }
         near = near * z * x + x;
-        x = size < T(0.625) ? near : far;
+        choose(x, size < T(0.625), near, far);
     }
 
     static BACKLINE_INLINE void sigmoid(V &x) {
@@ -138,7 +160,7 @@ struct Activated {
         V e, s;
         if constexpr (Kind == Activation::relu) {
             V zero{};
-            x = x <= zero ? zero : x;
+            choose(x, x <= zero, zero, x);
         } else if constexpr (Kind == Activation::gelu) {
             normal(e, s, x);
             x = x * s;
@@ -166,12 +188,12 @@ struct Activated {
         L::fill(least, -limit);
         L::fill(most, limit);
         if constexpr (Kind != Activation::tanh && Kind != Activation::sigmoid) {
-            near = near > most ? most : near;
-            near = near < least ? least : near;
+            choose(near, near > most, most, near);
+            choose(near, near < least, least, near);
         }
         if constexpr (Kind == Activation::relu || Kind == Activation::none) {
             V zero{};
-            g = Kind == Activation::relu ? (x <= zero ? zero : g) : g;  // NaN lets the gradient through
+            if constexpr (Kind == Activation::relu) choose(g, x <= zero, zero, g);  // NaN lets the gradient through
             return;
         }
         if constexpr (Kind == Activation::gelu) {
@@ -179,14 +201,13 @@ struct Activated {
             s = s + near * (e * T(kDensity));
         } else if constexpr (Kind == Activation::gelu_tanh) {
             tanh_decay(e, near);
-            logistic(s, e, near);
-            V d = T(1) + e, rise = near * near * T(6 * kTanhScale * kTanhCubic) + T(2 * kTanhScale);
-            s = s + near * (e / (d * d)) * rise;
+            V d, rise = near * near * T(6 * kTanhScale * kTanhCubic) + T(2 * kTanhScale);
+            shares(s, d, e, near);
+            s = s + near * (s * d) * rise;
         } else if constexpr (Kind == Activation::silu) {
-            V other = -near;
+            V other;
             decay(e, near);
-            logistic(s, e, near);
-            logistic(other, e, other);
+            shares(s, other, e, near);
             s = s * (T(1) + near * other);
         } else {
             s = Kind == Activation::tanh ? x + x : x;
@@ -201,13 +222,14 @@ struct Activated {
             constexpr T reach = Kind == Activation::gelu ? T(38) : Kind == Activation::gelu_tanh ? T(20) : Kind == Activation::tanh ? T(350) : T(700);
             constexpr bool falls = Kind != Activation::tanh && Kind != Activation::sigmoid;
             constexpr T largest = std::numeric_limits<T>::max(), smallest = std::numeric_limits<T>::min();
-            V low, high, tiny, zero{}, size = x < T(0) ? -x : x, finite = g;
+            V low, high, tiny, zero{}, size, finite = g;
+            choose(size, x < T(0), -x, x);
             L::fill(low, -largest);
             L::fill(high, largest);
             L::fill(tiny, falls ? -smallest : smallest);
-            finite = finite > high ? high : finite;
-            finite = finite < low ? low : finite;
-            tiny = size < reach ? tiny : zero;
+            choose(finite, finite > high, high, finite);
+            choose(finite, finite < low, low, finite);
+            choose(tiny, size < reach, tiny, zero);
             g = (g - finite) * (s + tiny) + finite * s;
             return;
         }

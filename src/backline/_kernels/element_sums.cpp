@@ -2,15 +2,14 @@
 // Lanes, blocks and parts are the same on every processor and for any number of threads, and so are the bits of a result.
 #include <algorithm>
 
+#include "double_lanes.hpp"
 #include "kernels.hpp"
-#include "targets.hpp"
 
 namespace backline {
 namespace {
 
 constexpr int kAxes = 4;
-constexpr int kLanes = 32;
-constexpr int64_t kBlock = 512;    // elements summed up in lanes, before such sums are added in pairs
+constexpr int64_t kBlock = 1024;   // elements summed up in lanes, before such sums are added in pairs
 constexpr int64_t kColumns = 128;  // neighbouring results that are summed up at once
 
 struct Axis {
@@ -31,28 +30,24 @@ struct Total {
 
 BACKLINE_INLINE Total operator+(const Total &a, const Total &b) { return {{a.sums[0] + b.sums[0], a.sums[1] + b.sums[1]}}; }
 
-constexpr int kWide = 8, kGroups = kLanes / kWide;
-typedef double Doubles __attribute__((vector_size(kWide * sizeof(double))));
-
-template <class T>
-struct Eight {
-    typedef T Vector __attribute__((vector_size(kWide * sizeof(T))));
-};
-
 struct Lanes {
     Doubles sums[kGroups] = {};
     double rest[2] = {0, 0};  // of numbers that fill no vector
 
     template <int Operands, class T>
     BACKLINE_INLINE void take(int group, const T *x, const T *y) {
-        typename Eight<T>::Vector one;
-        std::memcpy(&one, x, sizeof one);
+        Doubles terms;
+        load_terms<Operands>(terms, x, y);
+        sums[group] += terms;
+    }
+
+    template <int Operands, class T>
+    static BACKLINE_INLINE void load_terms(Doubles &terms, const T *x, const T *y) {
+        load_doubles(terms, x);
         if constexpr (Operands == 2) {
-            typename Eight<T>::Vector other;
-            std::memcpy(&other, y, sizeof other);
-            sums[group] += __builtin_convertvector(one, Doubles) * __builtin_convertvector(other, Doubles);
-        } else {
-            sums[group] += __builtin_convertvector(one, Doubles);
+            Doubles factors;
+            load_doubles(factors, y);
+            terms = terms * factors;
         }
     }
 
@@ -63,18 +58,23 @@ struct Lanes {
         for (; i + kLanes <= n; i += kLanes)
             for (int group = 0; group < kGroups; ++group) take<Operands>(group, x + i + group * kWide, y + i + group * kWide);
         for (; i + kWide <= n; i += kWide) take<Operands>(0, x + i, y + i);
+        if (i == n) return;
+        if (n > kWide) {  // the last eight, without those that were taken
+            Doubles terms;
+            load_terms<Operands>(terms, x + n - kWide, y + n - kWide);
+            keep_last(terms, n - i);
+            sums[0] += terms;
+            return;
+        }
         for (; i < n; ++i) rest[i % 2] += Operands == 2 ? double(x[i]) * double(y[i]) : double(x[i]);
     }
 
     template <int Parts>
     BACKLINE_INLINE Total folded() const {
         const Doubles all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-        double each[kWide];
-        std::memcpy(each, &all, sizeof each);
-        for (int width = kWide / 2; width >= Parts; width /= 2)
-            for (int j = 0; j < width; ++j) each[j] += each[j + width];
-        if constexpr (Parts == 2) return {{each[0] + rest[0], each[1] + rest[1]}};
-        else return {{each[0] + (rest[0] + rest[1]), 0.0}};
+        const TwoDoubles two = backline::folded(all);
+        if constexpr (Parts == 2) return {{two[0] + rest[0], two[1] + rest[1]}};
+        else return {{(two[0] + two[1]) + (rest[0] + rest[1]), 0.0}};
     }
 };
 

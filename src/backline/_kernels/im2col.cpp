@@ -1,29 +1,12 @@
 // Convolution as a matrix product: images spread into columns, columns added up into images, bias and activation after it.
-// Plain functions over plain memory, which plans call by address as they call a vendor's. Depthwise convolutions need no product.
-#include "../_core/bits.hpp"
+// Plain functions over plain memory, which plans call by address as they call a vendor's.
+#include "convolution.hpp"
 #include "kernels.hpp"
-#include "lanes.hpp"
 
-#include <algorithm>
 #include <complex>
 
 namespace backline {
 namespace {
-
-// In the constant memory of a plan, one 64-bit integer after the other. Images have up to three dimensions; those that are
-// missing come first and have size 1. "Points" are the places of the kernel, "taps" the elements of the kernel.
-struct Geometry {
-    int64_t item;                   // bytes of an element
-    int64_t type;                   // of the elements, where they are added up: a Type
-    int64_t channels;               // of one part
-    int64_t image[3], kernel[3], points[3];
-    int64_t stride[3], dilation[3], before[3];  // before: zeros in front of the image
-    int64_t step_channel, step[3];  // of the image in memory, in bytes
-    int64_t keep;                   // 1: what comes is added to what is there
-    int64_t level;                  // of vector instructions: 0 what all have, 1 AVX2 with FMA, 2 AVX-512
-    int64_t features;               // depthwise: of each channel
-    int64_t step_result;            // depthwise: bytes from one feature of the result, or with channels last point, to the next
-};
 
 enum Type : int64_t { kFloat32, kFloat64, kComplex64, kComplex128 };
 
@@ -55,39 +38,6 @@ inline void zero_line(char *to, int64_t bytes) {
         for (int64_t i = 0; i < bytes; i += int64_t(sizeof(T))) store(to + i, T{});
     }
 }
-
-// Points along an axis at which a tap lies inside the image.
-struct Inside {
-    int64_t from, to;
-    Inside(const Geometry &g, int axis, int64_t tap) {
-        int64_t shift = tap * g.dilation[axis] - g.before[axis], stride = g.stride[axis];
-        from = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
-        int64_t left = g.image[axis] - 1 - shift;
-        to = left < 0 ? 0 : left / stride + 1;
-        from = std::min(from, g.points[axis]);
-        to = std::max(from, std::min(to, g.points[axis]));
-    }
-};
-
-inline int64_t place(const Geometry &g, int axis, int64_t point, int64_t tap) {
-    return point * g.stride[axis] - g.before[axis] + tap * g.dilation[axis];
-}
-
-// A point of the result, in the order of memory: the last axis runs fastest.
-struct Point {
-    int64_t x, y, z;
-    Point(const Geometry &g, int64_t number)
-        : x(number % g.points[2]), y(number / g.points[2] % g.points[1]), z(number / g.points[2] / g.points[1]) {}
-    void next_line(const Geometry &g) {
-        x = 0;
-        if (++y == g.points[1]) y = 0, ++z;
-    }
-    void next(const Geometry &g) {
-        if (++x == g.points[2]) next_line(g);
-    }
-};
-
-inline bool within(const Geometry &g, int axis, int64_t at) { return at >= 0 && at < g.image[axis]; }
 
 // One row for each (channel, tap), in it the points first .. first + count.
 template <class T>
@@ -239,94 +189,6 @@ void finish_rows(const Finish &f, char *data, const char *bias, int64_t rows, in
     }
 }
 
-// Depthwise: every channel by itself, without columns. Weights are (features, taps), or (taps, channels) with channels last.
-
-struct DepthwiseRows {
-    template <class T, int>
-    static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
-        constexpr int64_t size = sizeof(T);
-        const int64_t step = g.stride[2] * g.step[2], width = g.points[2], line = width * size;
-        for (int64_t f = 0; f < features; ++f, result += g.step_result) {
-            const char *plane = image + f / g.features * g.step_channel;
-            char *to = result;
-            for (int64_t z = 0; z < g.points[0]; ++z)
-                for (int64_t y = 0; y < g.points[1]; ++y, to += line) {
-                    if (!g.keep) std::memset(to, 0, size_t(line));
-                    const char *w = weights + f * g.kernel[0] * g.kernel[1] * g.kernel[2] * size;
-                    for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
-                        for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
-                            int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
-                            if (!within(g, 0, iz) || !within(g, 1, iy)) {
-                                w += g.kernel[2] * size;
-                                continue;
-                            }
-                            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += size) {
-                                const Inside inside(g, 2, kx);
-                                const T factor = load<T>(w);
-                                char *out = to + inside.from * size;
-                                const char *from = plane + iz * g.step[0] + iy * g.step[1] + place(g, 2, inside.from, kx) * g.step[2];
-                                const int64_t n = inside.to - inside.from;
-                                if (step == size) {
-                                    for (int64_t i = 0; i < n; ++i)
-                                        store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * size)));
-                                } else {
-                                    for (int64_t i = 0; i < n; ++i)
-                                        store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * step)));
-                                }
-                            }
-                        }
-                }
-        }
-    }
-};
-
-// Some channels of one point, whose sums stay in registers over all taps: N vectors, or numbers.
-template <class V, int N>
-BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
-                                        int64_t row) {
-    constexpr size_t size = sizeof(V);
-    V sum[N] = {}, one, other;
-    if (g.keep) std::memcpy(sum, to, sizeof sum);
-    for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
-        for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
-            int64_t iz = at[0] + kz * g.dilation[0], iy = at[1] + ky * g.dilation[1];
-            const char *w = weights + (kz * g.kernel[1] + ky) * g.kernel[2] * row;
-            if (!within(g, 0, iz) || !within(g, 1, iy)) continue;
-            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += row) {
-                int64_t ix = at[2] + kx * g.dilation[2];
-                if (!within(g, 2, ix)) continue;
-                const char *from = image + iz * g.step[0] + iy * g.step[1] + ix * g.step[2];
-                for (size_t i = 0; i < N; ++i) {
-                    std::memcpy(&one, w + i * size, size);
-                    std::memcpy(&other, from + i * size, size);
-                    sum[i] += one * other;
-                }
-            }
-        }
-    std::memcpy(to, sum, sizeof sum);
-}
-
-struct DepthwisePoints {
-    template <class T, int Bytes>
-    static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
-                                    int64_t count) {
-        constexpr int64_t size = sizeof(T);
-        constexpr int wide = 64 / size;
-        using V = typename Lanes<T, Bytes>::Vector;
-        const int64_t row = g.channels * size;
-        Point p(g, first);
-        for (int64_t i = 0; i < count; ++i, p.next(g), to += g.step_result) {
-            const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), place(g, 2, p.x, 0)};
-            int64_t c = 0;
-            for (; c + 2 * wide <= g.channels; c += 2 * wide)
-                depthwise_channels<V, 128 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
-            for (; c + wide <= g.channels; c += wide)
-                depthwise_channels<V, 64 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
-            for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
-        }
-    }
-};
-
 // What plans call ------------------------------------------------------------------------------------------------------
 
 // run(T{}) for the element type of so many bytes, which is only moved, and for one that is computed with.
@@ -360,14 +222,6 @@ void im2col_add(const Geometry *g, const char *columns, char *image, int64_t cha
     by_type(g->type, [&](auto element) { add_rows<decltype(element)>(*g, columns, image, channels); });
 }
 
-void depthwise_rows_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
-    TypedVersions<DepthwiseRows>::table[g->level][g->item == 8](*g, image, weights, to, features);
-}
-
-void depthwise_points_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
-    TypedVersions<DepthwisePoints>::table[g->level][g->item == 8](*g, image, weights, to, first, count);
-}
-
 void im2col_finish(const Finish *f, char *data, const char *bias, int64_t rows, int64_t columns) {
     by_type(f->type, [&](auto element) { finish_rows<decltype(element)>(*f, data, bias, rows, columns); });
 }
@@ -378,9 +232,7 @@ int add_im2col(PyObject *, PyObject *addresses) {
     return add_kernels(addresses, {kernel("im2col_rows", im2col_rows),
                                    kernel("im2col_points", im2col_points),
                                    kernel("im2col_add", im2col_add),
-                                   kernel("im2col_finish", im2col_finish),
-                                   kernel("depthwise_rows", depthwise_rows_item),
-                                   kernel("depthwise_points", depthwise_points_item)});
+                                   kernel("im2col_finish", im2col_finish)});
 }
 
 }  // namespace backline

@@ -17,7 +17,7 @@ int best_level() {
 #if defined(__x86_64__)
     static const int level = [] {
         __builtin_cpu_init();
-        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+        if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) return 0;
         bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
         return wide ? 2 : 1;
@@ -38,10 +38,10 @@ int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels) {
 
 namespace {
 
-constexpr int (*kParts[])(PyObject *, PyObject *) = {add_attention, add_element_sums, add_exponential,   add_gradients,    add_im2col,
-                                                     add_matrix_results, add_normalize, add_norms,       add_pointwise,    add_quantize,
-                                                     add_recurrent, add_requantize,   add_small_systems, add_softmax_rows, add_transforms,
-                                                     add_ufunc_transforms};
+constexpr int (*kParts[])(PyObject *, PyObject *) = {
+    add_attention, add_depthwise, add_element_sums, add_exponential, add_few_rows,  add_gradients,     add_im2col,       add_matrix_results,
+    add_normalize, add_norms,     add_pointwise,    add_quantize,    add_recurrent, add_requantize,    add_small_systems,
+    add_softmax_rows, add_transforms, add_ufunc_transforms};
 
 int execute(PyObject *module) {
     if (PyArray_ImportNumPyAPI() < 0) return -1;

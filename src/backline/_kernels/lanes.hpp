@@ -35,4 +35,105 @@ struct Lanes {
     }
 };
 
+// Two vectors that are computed with as with one. Their instructions alternate, so that one's run while the other's wait for results:
+// a long formula of one vector fills the processor's queue with instructions that all wait.
+template <class V>
+struct Two {
+    V one, other;
+    BACKLINE_INLINE Two &operator+=(const Two &more) {
+        one += more.one, other += more.other;
+        return *this;
+    }
+};
+
+template <class S>
+using IfNumber = std::enable_if_t<std::is_arithmetic_v<S>>;
+
+#define BACKLINE_TWO(symbol)                                                                   \
+    template <class V>                                                                         \
+    BACKLINE_INLINE auto operator symbol(const Two<V> &x, const Two<V> &y) {                   \
+        return Two<decltype(x.one symbol y.one)>{x.one symbol y.one, x.other symbol y.other};  \
+    }                                                                                          \
+    template <class V, class S, class = IfNumber<S>>                                           \
+    BACKLINE_INLINE auto operator symbol(const Two<V> &x, S y) {                               \
+        return Two<decltype(x.one symbol y)>{x.one symbol y, x.other symbol y};                \
+    }                                                                                          \
+    template <class V, class S, class = IfNumber<S>>                                           \
+    BACKLINE_INLINE auto operator symbol(S x, const Two<V> &y) {                               \
+        return Two<decltype(x symbol y.one)>{x symbol y.one, x symbol y.other};                \
+    }
+BACKLINE_TWO(+)
+BACKLINE_TWO(-)
+BACKLINE_TWO(*)
+BACKLINE_TWO(/)
+BACKLINE_TWO(&)
+BACKLINE_TWO(<<)
+BACKLINE_TWO(<)
+BACKLINE_TWO(<=)
+BACKLINE_TWO(>)
+#undef BACKLINE_TWO
+
+template <class V>
+BACKLINE_INLINE Two<V> operator-(const Two<V> &x) {
+    return {-x.one, -x.other};
+}
+
+// Where a condition holds, elements of `yes`, else of `no`.
+template <class V, class M>
+BACKLINE_INLINE void choose(V &to, const M &condition, const V &yes, const V &no) {
+    to = condition ? yes : no;
+}
+template <class V, class M>
+BACKLINE_INLINE void choose(Two<V> &to, const Two<M> &condition, const Two<V> &yes, const Two<V> &no) {
+    to.one = condition.one ? yes.one : no.one;
+    to.other = condition.other ? yes.other : no.other;
+}
+
+// The same bits as elements of another type.
+template <class To, class From>
+BACKLINE_INLINE void reinterpret(To &to, const From &from) {
+    static_assert(sizeof to == sizeof from);
+    std::memcpy(&to, &from, sizeof to);
+}
+template <class To, class From>
+BACKLINE_INLINE void reinterpret(Two<To> &to, const Two<From> &from) {
+    reinterpret(to.one, from.one);
+    reinterpret(to.other, from.other);
+}
+
+template <class T, int Bytes>
+struct TwoLanes {
+    using L = Lanes<T, Bytes>;
+    using Integer = typename L::Integer;
+    using Vector = Two<typename L::Vector>;
+    using Bits = Two<typename L::Bits>;
+    static constexpr int count = 2 * L::count;
+
+    static BACKLINE_INLINE void load(Vector &v, const T *from) {
+        L::load(v.one, from);
+        L::load(v.other, from + L::count);
+    }
+    static BACKLINE_INLINE void store(const Vector &v, T *to) {
+        L::store(v.one, to);
+        L::store(v.other, to + L::count);
+    }
+    static BACKLINE_INLINE void fill(Vector &v, T value) {
+        L::fill(v.one, value);
+        v.other = v.one;
+    }
+    static BACKLINE_INLINE void load_some(Vector &v, const T *from, int64_t n) {
+        L::load_some(v.one, from, n);
+        v.other = typename L::Vector{};
+        if (n > L::count) L::load_some(v.other, from + L::count, n - L::count);
+    }
+    static BACKLINE_INLINE void store_some(const Vector &v, T *to, int64_t n) {
+        L::store_some(v.one, to, n);
+        if (n > L::count) L::store_some(v.other, to + L::count, n - L::count);
+    }
+};
+
+// One vector at a time, or two.
+template <class T, int Bytes, int Parts>
+using Together = std::conditional_t<Parts == 2, TwoLanes<T, Bytes>, Lanes<T, Bytes>>;
+
 }  // namespace backline

@@ -97,6 +97,8 @@ template <class T, int Bytes>
 BACKLINE_INLINE void normalize_row(const Normalize &p, const T *x, T *y, int64_t n, double mean, double scale, double shift) {
     using W = Wide<T, Bytes>;
     constexpr int count = W::L::count;
+    typename W::V v, end;
+    if (n >= count) W::load(end, x + n - count);  // before anything is written: y may be x
     int64_t i = 0;
     if (p.rounded) {
         using L = Lanes<T, Bytes>;
@@ -108,13 +110,17 @@ BACKLINE_INLINE void normalize_row(const Normalize &p, const T *x, T *y, int64_t
             L::store(u, y + i);
         }
     }
-    typename W::V v;
     for (; i + count <= n; i += count) {
         W::load(v, x + i);
         v = (v - mean) * scale + shift;
         W::store(v, y + i);
     }
-    for (; i < n; ++i) y[i] = T((double(x[i]) - mean) * scale + shift);
+    if (i < n && n >= count) {
+        end = (end - mean) * scale + shift;
+        W::store(end, y + n - count);
+    } else {
+        for (; i < n; ++i) y[i] = T((double(x[i]) - mean) * scale + shift);
+    }
 }
 
 struct LayerNorm {
@@ -175,8 +181,8 @@ struct BatchNorm {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Normalize &p, int64_t first, int64_t rows, const char *from, const char *mean, const char *variance,
                                     const char *w, const char *b, char *to) {
-        for (int64_t row = 0; row < rows; ++row) {
-            const int64_t i = (first + row) % p.channels;
+        int64_t i = first % p.channels;
+        for (int64_t row = 0; row < rows; ++row, i = i + 1 == p.channels ? 0 : i + 1) {
             Channel<T> c;
             c.mean = double(reinterpret_cast<const T *>(mean)[i]);
             c.finish(p, double(reinterpret_cast<const T *>(variance)[i]), w, b, i);

@@ -6,19 +6,15 @@
 #include <limits>
 
 #include "kernels.hpp"
+#include "norm_kinds.hpp"
 #include "powers.hpp"
 #include "targets.hpp"
 
 namespace backline {
 namespace {
 
-// Cubes and fourth powers of float32 stay within the range of float64, those of float64 are looked at as squares are. The total is a
-// sum of the elements themselves.
-enum Kind : int64_t { kCount, kSum, kSquares, kLargest, kSmallest, kPowers, kCubes, kFourths, kTotal };
-
 constexpr int kAxes = 3;
-constexpr int kLanes = 32;
-constexpr int64_t kBlock = 512;    // elements summed up in lanes, before such sums are added in pairs
+constexpr int64_t kBlock = 1024;   // elements summed up in lanes, before such sums are added in pairs
 constexpr int64_t kColumns = 64;   // columns of an item
 constexpr double kLeast = 1e-290;  // for each element: powers below the normal range do not count in a sum that is larger
 
@@ -51,50 +47,11 @@ double size_of(Number<float> x) {
 }
 double size_of(Number<double> x) { return std::hypot(x.real, x.imaginary); }
 
-// The bits of an absolute value as an integer: in the order of the values, with NaN beyond infinity.
-template <class T>
-using Bits = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
-
-template <class T>
-BACKLINE_INLINE Bits<T> bits_of(T x) {
-    Bits<T> bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    return bits & std::numeric_limits<Bits<T>>::max();
-}
-
-template <class T>
-BACKLINE_INLINE double value_of(Bits<T> bits) {
-    T x;
-    std::memcpy(&x, &bits, sizeof x);
-    return double(x);
-}
-
-// What a lane, and then a result, begins with; how a size is taken in; and how two of them become one.
-template <Kind K>
-constexpr double kStart = K == kLargest ? 0.0 : K == kSmallest ? std::numeric_limits<double>::infinity() : 0.0;
-
-template <Kind K, class T>
-BACKLINE_INLINE T taken(T sum, T size) {
-    if constexpr (K == kCount) return sum + (size != 0 ? T(1) : T(0));
-    else if constexpr (K == kSum || K == kTotal) return sum + size;
-    else if constexpr (K == kCubes) return sum + size * size * size;
-    else if constexpr (K == kFourths) return sum + (size * size) * (size * size);
-    else if constexpr (K == kSquares) return sum + size * size;
-    else if constexpr (K == kLargest) return size > sum ? size : sum;  // NaN is looked for beside
-    else return size < sum ? size : sum;
-}
-
-template <Kind K>
-BACKLINE_INLINE double joined(double one, double other) {
-    if constexpr (K == kLargest || K == kSmallest) return std::isnan(one) || std::isnan(other) ? one + other : taken<K>(one, other);
-    else return one + other;
-}
-
 // Elements without gaps, at most kBlock of them.
 template <Kind K, class T>
 BACKLINE_INLINE double block(const T *x, int64_t n) {
-    const int64_t whole = n / kLanes * kLanes;
     if constexpr (K == kLargest || K == kSmallest) {
+        const int64_t whole = n / kLanes * kLanes;
         Bits<T> most[kLanes] = {}, least[kLanes];
         for (int j = 0; j < kLanes; ++j) least[j] = std::numeric_limits<Bits<T>>::max();
         auto take = [&](int j, T value) __attribute__((always_inline)) {
@@ -109,16 +66,22 @@ BACKLINE_INLINE double block(const T *x, int64_t n) {
         if (K == kLargest || std::isnan(value_of<T>(largest))) return value_of<T>(largest);
         return value_of<T>(*std::min_element(least, least + kLanes));
     } else {
-        double sums[kLanes] = {};
-        auto take = [&](int j, T value) __attribute__((always_inline)) {
-            sums[j] = taken<K>(sums[j], K == kSquares || K == kTotal ? double(value) : std::fabs(double(value)));
+        Doubles sums[kGroups] = {}, elements;
+        int64_t i = 0;
+        auto take = [&](int group, const T *from) __attribute__((always_inline)) {
+            load_doubles(elements, from);
+            take_eight<K>(sums[group], elements);
         };
-        for (int64_t i = 0; i < whole; i += kLanes)
-            for (int j = 0; j < kLanes; ++j) take(j, x[i + j]);
-        for (int64_t i = whole; i < n; ++i) take(int(i - whole), x[i]);
-        for (int width = kLanes / 2; width > 0; width /= 2)
-            for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
-        return sums[0];
+        for (; i + kLanes <= n; i += kLanes)
+            for (int group = 0; group < kGroups; ++group) take(group, x + i + group * kWide);
+        for (; i + kWide <= n; i += kWide) take(0, x + i);
+        if (i < n) {  // the last eight, of this block and the one before, without those that were taken
+            load_doubles(elements, x + n - kWide);
+            keep_last(elements, n - i);
+            take_eight<K>(sums[0], elements);
+        }
+        const TwoDoubles two = folded((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        return two[0] + two[1];
     }
 }
 

@@ -13,10 +13,14 @@ struct Pointwise {
     int64_t itemsize, level, activation;
 };
 
-// Calls `some` with the place of each vector of n elements, and with its elements: the last one may be short.
+// Two vectors at a time.
+template <class T, int Bytes>
+using Both = Together<T, Bytes, 2>;
+
+// Calls `some` with the place of each two vectors of n elements, and with their elements: the last two may be short.
 template <class T, int Bytes, class Some>
 BACKLINE_INLINE void by_vectors(int64_t n, Some some) {
-    constexpr int64_t count = Lanes<T, Bytes>::count;
+    constexpr int64_t count = Both<T, Bytes>::count;
     int64_t i = 0;
     for (; i + count <= n; i += count) some(i, count);
     if (i < n) some(i, n - i);
@@ -29,10 +33,10 @@ struct Values {
         T *to = reinterpret_cast<T *>(y);
         for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
             by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
-                typename Lanes<T, Bytes>::Vector v;
-                Lanes<T, Bytes>::load_some(v, from + i, some);
-                Activated<T, Bytes>::template value<decltype(kind)::value>(v);
-                Lanes<T, Bytes>::store_some(v, to + i, some);
+                typename Both<T, Bytes>::Vector v;
+                Both<T, Bytes>::load_some(v, from + i, some);
+                Activated<T, Bytes, 2>::template value<decltype(kind)::value>(v);
+                Both<T, Bytes>::store_some(v, to + i, some);
             });
         });
     }
@@ -45,11 +49,11 @@ struct Slopes {
         T *to = reinterpret_cast<T *>(y);
         for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
             by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
-                typename Lanes<T, Bytes>::Vector v, w;
-                Lanes<T, Bytes>::load_some(v, from + i, some);
-                Lanes<T, Bytes>::load_some(w, grad + i, some);
-                Activated<T, Bytes>::template slope<decltype(kind)::value>(v, w);
-                Lanes<T, Bytes>::store_some(w, to + i, some);
+                typename Both<T, Bytes>::Vector v, w;
+                Both<T, Bytes>::load_some(v, from + i, some);
+                Both<T, Bytes>::load_some(w, grad + i, some);
+                Activated<T, Bytes, 2>::template slope<decltype(kind)::value>(v, w);
+                Both<T, Bytes>::store_some(w, to + i, some);
             });
         });
     }
@@ -78,14 +82,14 @@ struct Finished {
             for (int64_t row = 0; row < rows; ++row) {
                 T *here = reinterpret_cast<T *>(data + row * p.step);
                 by_vectors<T, Bytes>(p.width, [=, &p](int64_t i, int64_t some) __attribute__((always_inline)) {
-                    typename Lanes<T, Bytes>::Vector v, w;
-                    Lanes<T, Bytes>::load_some(v, here + i, some);
+                    typename Both<T, Bytes>::Vector v, w;
+                    Both<T, Bytes>::load_some(v, here + i, some);
                     if (p.biased) {
-                        Lanes<T, Bytes>::load_some(w, added + i, some);
+                        Both<T, Bytes>::load_some(w, added + i, some);
                         v += w;
                     }
-                    Activated<T, Bytes>::template value<decltype(kind)::value>(v);
-                    Lanes<T, Bytes>::store_some(v, here + i, some);
+                    Activated<T, Bytes, 2>::template value<decltype(kind)::value>(v);
+                    Both<T, Bytes>::store_some(v, here + i, some);
                 });
             }
         });

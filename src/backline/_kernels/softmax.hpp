@@ -35,26 +35,24 @@ struct Exp<double> {
 
 // e^(x + low) for x <= 0, which here is all there is, -infinity included; NaN stays NaN. `low`, which may be left out, is below a
 // unit in the last place of x. The error is below 1.5 units in the last place.
-template <class T, int Bytes, class... Low>
-BACKLINE_INLINE void exponential(typename Lanes<T, Bytes>::Vector &x, const Low &...low) {
-    using L = Lanes<T, Bytes>;
-    using V = typename L::Vector;
+template <class T, int Bytes, class V, class... Low>
+BACKLINE_INLINE void exponential(V &x, const Low &...low) {
     using E = Exp<T>;
+    constexpr bool two = sizeof(V) == 2 * Bytes;
     V n = (x * E::log2e + E::shifter) - E::shifter;  // the nearest integer
     V r = x - n * E::ln2_high;                       // exact: ln2_high has trailing zeros enough
     r = r - n * E::ln2_low;
     r = (r + ... + low);
-    V p;
-    L::fill(p, E::terms[0]);
-    for (size_t i = 1; i < sizeof(E::terms) / sizeof(T); ++i) p = p * r + E::terms[i];
+    V p = r * E::terms[0] + E::terms[1];
+    for (size_t i = 2; i < sizeof(E::terms) / sizeof(T); ++i) p = p * r + E::terms[i];
     p = (r * r) * p + r;
     V power = n + (E::shifter + T(E::bias));
-    typename L::Bits bits;
-    std::memcpy(&bits, &power, sizeof bits);
+    typename Together<T, Bytes, two ? 2 : 1>::Bits bits;
+    reinterpret(bits, power);
     bits = bits << E::mantissa;  // what the shifter left above falls out
-    std::memcpy(&power, &bits, sizeof bits);
-    V result = p * power + power, zero = V{};
-    x = x < E::lowest ? zero : result;
+    reinterpret(power, bits);
+    V result = p * power + power, zero{};
+    choose(x, x < E::lowest, zero, result);
 }
 
 template <class T, int Bytes>

@@ -20,7 +20,7 @@ namespace backline {
 #define BACKLINE_AVX512_UNFUSED
 #endif
 
-// Instruction sets that functions are chosen by: 0 is what every processor has, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL).
+// Instruction sets that functions are chosen by: 0 is what every processor has, 1 AVX2 with FMA and F16C, 2 AVX-512 (F, BW, DQ, VL).
 constexpr int kLevels = 3;
 
 int best_level();  // of this processor

@@ -452,4 +452,4 @@ def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:
 
 def recorded(argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
     """Runs a script once, untuned, in a process of its own with some environment variables; returns what it called."""
-    return _run("untuned", argv, {"BACKLINE_TUNING": "", **more}, show=show)
+    return run_recorded("untuned", argv, {"BACKLINE_TUNING": "", **more}, show=show)

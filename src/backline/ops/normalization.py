@@ -158,8 +158,30 @@ def batch_norm(
         positive("batch_norm", "momentum", momentum, most=1.0)
         return _inference(input, running_mean, running_var, weight, bias, eps)
     share = positive("batch_norm", "momentum", momentum, most=1.0)
+    if not _are_plain(input, running_mean, running_var):
+        _check_training(input, running_mean, running_var, weight, bias)
+    result, mean, variance = _training(input, weight, bias, eps)
+    count = input.size // max(input.shape[1], 1)
+    if count and (running_mean is not None or running_var is not None):
+        with np.errstate(all="ignore"):  # overflow and NaN show in the arrays
+            _update(running_mean, mean, share)
+            _update(running_var, variance, share, count / (count - 1))
+    return result
+
+
+def _are_plain(input: Any, *running: Any) -> bool:
+    """Tells whether running statistics are what training can update, by a glance: else they are checked in full."""
+    return type(input) is np.ndarray and input.ndim > 1 and all(
+        r is None
+        or (type(r) is np.ndarray and r.dtype == input.dtype and r.shape == input.shape[1:2] and r.flags.writeable)
+        for r in running
+    )  # fmt: skip
+
+
+def _check_training(input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any) -> None:
+    """Refuses arrays that training cannot take, before it updates any."""
     one_kind("batch_norm", input=input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
-    array, _ = _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
+    _checked("batch_norm", *map(like, (input, running_mean, running_var, weight, bias)))
     for name, running in (("running_mean", running_mean), ("running_var", running_var)):
         kind = kind_of(running)
         if kind is not None and kind.package == "mlx":
@@ -169,18 +191,16 @@ def batch_norm(
             )  # fmt: skip
         if isinstance(running, np.ndarray) and not running.flags.writeable:
             raise BadValue(f"batch_norm: {name} is read-only", cause="training updates it", remedy="a writeable array, or None")
-    result, mean, variance = _training(input, weight, bias, eps)
-    count = array.size // max(array.shape[1], 1)
-    if count:
-        _update(running_mean, mean, share)
-        _update(running_var, variance, share, count / (count - 1))
-    return result
 
 
 def _update(running: Array | None, new: Array, share: float, scale: float = 1.0) -> None:
-    if running is not None:
-        with np.errstate(all="ignore"):  # overflow and NaN show in the array
-            running[...] = (1 - share) * running.astype(np.float64) + share * (new.astype(np.float64) * scale)
+    if running is None:
+        return
+    updated, added = running.astype(np.float64), new.astype(np.float64)
+    updated *= 1 - share
+    added *= share * scale
+    updated += added
+    running[...] = updated
 
 
 def _problem(

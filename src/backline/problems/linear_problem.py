@@ -46,6 +46,22 @@ class LinearProblem(ProductProblem):
             result=self.result, device=self.device,
         )  # fmt: skip
 
+    @cached_property
+    def given_product(self) -> MatmulProblem:
+        """The product inside, added to the residual where there is one, with all operands of the layer as they are."""
+        operands = tuple(replace(o, role="c") if o.role == "residual" else o for o in self.operands)
+        parameters: tuple[tuple[str, Any], ...] = (("alpha", 1), ("beta", 1)) if self.get("residual") else ()
+        return MatmulProblem(
+            "matmul", operands, parameters, "matmul", m=self.m, n=self.n, k=self.k, batch=self.batch, result=self.result,
+            device=self.device,
+        )  # fmt: skip
+
+    @cached_property
+    def bias_row(self) -> Operand | None:
+        """The bias as the vector that it repeats, or None."""
+        o = self.get("bias")
+        return None if o is None else replace(o, shape=o.shape[-1:], strides=o.strides[-1:])
+
     @property
     def added(self) -> str:
         """Role of the operand that the product starts from; empty where there is none."""

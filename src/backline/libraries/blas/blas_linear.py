@@ -10,7 +10,6 @@ from ... import _kernels
 from ...native.plan_builder import Builder, Pointer
 from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.linear_problem import LinearProblem
-from ...problems.matmul_problem import MatmulProblem
 from ...problems.memory_layout import batch_offsets
 from ..base import Algorithm, Library, Refusal
 from ..kernels.pointwise_loops import pointwise_fields
@@ -31,7 +30,7 @@ def fused_linear_algorithms(library: Library, problem: LinearProblem, threads: i
     """Lists the ways of a library for the product inside, each followed by the rest."""
     product = problem.product
     if problem.halves:  # as they are given: the library may have products of them
-        product = _product(problem)
+        product = problem.given_product
         product = replace(product, operands=tuple(o for o in product.operands if o.role not in ("bias", "out")))
     for found in linear_algorithms(library, problem, threads, product, "a compiled loop"):
         if isinstance(found, Algorithm) and problem.halves:  # 16-bit floats have one such name, whatever they are widened by
@@ -43,12 +42,6 @@ def _is_fused(p: LinearProblem, algorithm: Algorithm) -> bool:
     return algorithm.name.removesuffix(SUFFIX) not in NOT_WRITTEN and not p.empty
 
 
-def _row(p: LinearProblem) -> Any:
-    """Returns the bias as the vector that it repeats, or None."""
-    o = p.get("bias")
-    return None if o is None else replace(o, shape=o.shape[-1:], strides=o.strides[-1:])
-
-
 def prepare_fused_linear(
     library: Library, blas: BlasTraits, kind: type[BlasProduct], p: LinearProblem, algorithm: Algorithm
 ) -> Any:  # fmt: skip
@@ -56,7 +49,7 @@ def prepare_fused_linear(
     if not _is_fused(p, algorithm):
         return prepare_linear(library, p, algorithm)
     inside = replace(algorithm, name=algorithm.name.removesuffix(SUFFIX))
-    product = _product(p)
+    product = p.given_product
     b = Builder(product, blas.native.int_size)
     wide, halves, out = compute_dtype(p.dtype), p.dtype.name in HALVES, p.get("out")
     one = p.m * p.n
@@ -71,7 +64,7 @@ def prepare_fused_linear(
     team = product_threads(blas, inside)
     count, threads = write_product(kind(blas, product, b, team, computed), inside)
     b.each(count, threads)
-    bias = vector(b, _row(p), "bias", p.dtype, computed)
+    bias = vector(b, p.bias_row, "bias", p.dtype, computed)
     b.each()
     rows = p.items * p.m
     words = (p.get("bias") is not None, p.n, p.n * wide.itemsize)
@@ -99,12 +92,3 @@ def prepare_fused_linear(
 def shifted(pointer: Pointer, step: int) -> Pointer:
     """Returns the pointer with another step from one item to the next."""
     return pointer[0], pointer[1], step
-
-
-def _product(p: LinearProblem) -> MatmulProblem:
-    """Returns the product inside, added to the residual where there is one, with all operands of the layer in their order."""
-    operands = tuple(replace(o, role="c") if o.role == "residual" else o for o in p.operands)
-    parameters: tuple[tuple[str, Any], ...] = (("alpha", 1), ("beta", 1)) if p.get("residual") else ()
-    return MatmulProblem(
-        "matmul", operands, parameters, "matmul", m=p.m, n=p.n, k=p.k, batch=p.batch, result=p.result, device=p.device
-    )

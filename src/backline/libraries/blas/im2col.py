@@ -14,6 +14,7 @@ from typing import Any
 
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer, shift
+from ...problems import Operand
 from ...problems.conv_problem import ConvProblem, channels_last
 from ..base import Algorithm, Refusal
 from ..kernels.conv_steps import ConvSteps, cut, same, uniform
@@ -23,7 +24,8 @@ __all__ = ["conv_algorithms", "prepare_conv"]
 
 BLOCK_BYTES = 1 << 20  # columns of one item: about an L2
 LEAST_POINTS = 128  # in a block, where there are so many: a product with fewer columns loses speed
-LEAST_ITEMS = 4  # so that there is something to share; then half as many points will do
+LEAST_ITEMS = 4  # so that there is something to share; then half as many points will do, and so many features
+LEAST_FEATURES = 32
 MOST = 2**31 - 1  # what 32-bit integers of a BLAS hold
 
 
@@ -118,30 +120,61 @@ class _ProductSteps(ConvSteps):
         there = whole and channels_last(o) is not None
         share = -(-points * p.batch * p.groups // LEAST_ITEMS)
         blocks = cut(points, min(max(BLOCK_BYTES // (depth * item), LEAST_POINTS), max(share, LEAST_POINTS // 2)))
-        items = [(n, g, first, count) for n, g, (first, count) in every(range(p.batch), range(p.groups), blocks)]
-        firsts, counts, most = [i[2] for i in items], same([i[3] for i in items]), max(i[3] for i in items)
+        images = [(n, g, first, count) for n, g, (first, count) in every(range(p.batch), range(p.groups), blocks)]
+        # Of few points the features are divided, too: then the columns are made for all of them, and by all threads.
+        most = -(-features * len(images) // LEAST_ITEMS) if len(images) < LEAST_ITEMS else features
+        parts = cut(features, max(most, LEAST_FEATURES))
+        items = [(*image, *part) for image, part in every(images, parts)]
+        firsts, counts = [i[2] for i in items], same([i[3] for i in items])
+        some = [g * features + feature for _, g, _, _, feature, _ in items]  # the first feature of each item
+        widths = same([i[5] for i in items])
         point = p.features * item if last else item  # from one point of the result to the next
-        at = [n * self.steps[0] + g * features * self.steps[1] + first * point for n, g, first, _ in items]
+        at = [i[0] * self.steps[0] + f * self.steps[1] + i[2] * point for i, f in zip(items, some, strict=True)]
         target = (self.target[0], self.target[1], uniform(at))
-        w = (weights[0], weights[1], uniform([g * features * ldw * item for _, g, _, _ in items]))
+        w = (weights[0], weights[1], uniform([f * ldw * item for f in some]))
         if there:
             step = p.channels * item if last else item
-            inputs = [n * o.strides[0] + g * channels * (item if last else points * item) for n, g, _, _ in items]
+            inputs = [n * o.strides[0] + g * channels * (item if last else points * item) for n, g, *_ in items]
             x: Pointer = self.b.argument("input", uniform([i + f * step for i, f in zip(inputs, firsts, strict=True)]))
             ldx: Any = p.channels if last else points
         else:
-            x = self.b.work(depth * most * item)
+            x = self.columns(o, images, channels, len(parts))
             ldx = depth if last else counts
-            source = self.b.argument("input", uniform([n * o.strides[0] + g * channels * o.strides[1] for n, g, _, _ in items]))
-            shape = self.geometry(p.image, p.points, channels, o.strides)
-            self.call("im2col_points" if last else "im2col_rows", [shape, source, x, channels, firsts, counts])
         if last:
-            self.gemm((PLAIN, TRANSPOSED), (counts, features, depth), (x, ldx), (w, ldw), (target, p.features), int(keep))
-            self.finish(target, [g * features for _, g, _, _ in items], counts, features)
+            self.gemm((PLAIN, TRANSPOSED), (counts, widths, depth), (x, ldx), (w, ldw), (target, p.features), int(keep))
+            self.finish(target, some, counts, widths)
         else:
-            self.gemm((PLAIN, PLAIN), (features, counts, depth), (w, ldw), (x, ldx), (target, points), int(keep))
-            self.finish(target, [g * features for _, g, _, _ in items], features, counts)
+            self.gemm((PLAIN, PLAIN), (widths, counts, depth), (w, ldw), (x, ldx), (target, points), int(keep))
+            self.finish(target, some, widths, counts)
         return len(items)
+
+    def columns(self, o: Operand, images: Sequence[tuple[int, int, int, int]], channels: int, parts: int) -> Pointer:
+        """Spreads blocks of images into columns; returns where the items of the product find theirs, `parts` of each block."""
+        last, depth, most = self.last, channels * self.taps, max(i[3] for i in images)
+        kernel = "im2col_points" if last else "im2col_rows"
+        shape = self.geometry(self.p.image, self.p.points, channels, o.strides)
+        sources = [n * o.strides[0] + g * channels * o.strides[1] for n, g, *_ in images]
+        if parts == 1:  # in the item that multiplies them
+            x = self.b.work(depth * most * self.item)
+            firsts, counts = [i[2] for i in images], same([i[3] for i in images])
+            self.call(kernel, [shape, self.b.argument("input", uniform(sources)), x, channels, firsts, counts])
+            return x
+        size = depth * most * self.item
+        x = self.b.work(size * len(images), shared=True)
+        # An item makes those of some channels of a block, or with channels last of some of its points.
+        shares = []  # where they are in the image and among the columns; channels, the first point, and points
+        for i, (source, (_, _, first, count)) in enumerate(zip(sources, images, strict=True)):
+            total = count if last else channels
+            for begin, n in cut(total, -(-total // LEAST_ITEMS)):
+                if last:
+                    shares.append((source, i * size + begin * depth * self.item, channels, first + begin, n))
+                else:
+                    to = i * size + begin * self.taps * count * self.item
+                    shares.append((source + begin * o.strides[1], to, n, first, count))
+        given, places, *numbers = (list(each) for each in zip(*shares, strict=True))
+        self.call(kernel, [shape, self.b.argument("input", uniform(given)), (x[0], x[1], uniform(places)), *map(same, numbers)])
+        self.b.each(len(shares), self.threads)
+        return x[0], x[1], uniform([i * size for i in range(len(images)) for _ in range(parts)])
 
     def scattered(self) -> int:
         """Columns = weights, transposed, times images, added up where they belong; for every image, group and some features."""

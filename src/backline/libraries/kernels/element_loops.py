@@ -30,7 +30,7 @@ __all__ = ["element_algorithms", "prepare_elements"]
 
 AXES = 4  # kept, and as many that are summed over, that the loops have
 DTYPES = (*HALVES, "float32", "float64", "complex64", "complex128")
-PART = 1 << 14  # elements of one result that an item takes
+PART = 1 << 14  # elements of one result that an item takes, where threads are worth while
 SHARE = 1 << 12  # elements of an item of several results
 COLUMNS, BLOCK = 4, 128  # neighbouring results that are worth summing up at once, and the most of them
 # Below so many elements, threads and the release of the GIL cost more than they bring.
@@ -248,7 +248,7 @@ def _sum(kept: tuple[Axis, ...], inner: tuple[Axis, ...], operands: int, dtype: 
     item = dtype.itemsize
     inside = inner[-1] if inner else Axis(1, item, item, 0)
     dense = inside.x == item and (operands == 1 or inside.y == item)
-    if not kept and len(inner) == 1 and inside.size > PART:
+    if not kept and len(inner) == 1 and inside.size >= THREADED:
         return Loop(PARTS, kept, inner, operands)
     if kept and not dense and kept[-1].out == item and kept[-1].size >= COLUMNS:
         along = (kept[-1].x, kept[-1].y)[:operands]

@@ -14,12 +14,15 @@ from ...problems.conv_problem import ConvProblem
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.elements_problem import ElementsProblem
 from ...problems.linalg_problem import LinalgProblem
+from ...problems.linear_problem import LinearProblem
+from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.norm_problem import NormProblem
 from ..base import Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .element_loops import element_algorithms, prepare_elements
+from .few_rows import few_rows_algorithms, prepare_few_rows
 from .norm_loops import norm_algorithms, prepare_norm
 from .small_systems import prepare_systems, system_algorithms
 from .vector_level import vector_levels
@@ -31,6 +34,8 @@ class Kernels(Library):
     """A part of Backline, and always there."""
 
     handlers: ClassVar = {
+        MatmulProblem: Handler.plain(few_rows_algorithms, prepare_few_rows),
+        LinearProblem: Handler.plain(few_rows_algorithms, prepare_few_rows),
         ConvProblem: Handler.plain(depthwise_algorithms, prepare_depthwise),
         NeuralProblem: Handler.plain(compiled_algorithms, prepare_compiled),
         NormProblem: Handler.plain(norm_algorithms, prepare_norm),

@@ -26,7 +26,7 @@ __all__ = ["norm_algorithms", "prepare_norm"]
 AXES = 3  # kept, and as many that are not, that the loop has
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 HALVES = ("float16", "bfloat16")
-PART = 1 << 14  # elements of one result that an item takes
+PART = 1 << 14  # elements of one result that an item takes, where threads are worth while
 SHARE = 1 << 12  # elements of an item of several results
 # Below so many elements, threads and the release of the GIL cost more than they bring.
 THREADED, SMALL_ELEMENTS = 1 << 17, 1 << 14
@@ -159,7 +159,7 @@ def _reduce(
         kept and kept[-1][1] == item and kept[-1][0] >= COLUMNS and not is_complex and kind != OTHER
         and summed and summed[-1][1] != item
     )  # fmt: skip
-    parts = results == 1 and dense and elements > PART and kind != OTHER and (kind == SQUARES or not is_complex)
+    parts = results == 1 and dense and elements >= THREADED and kind != OTHER and (kind == SQUARES or not is_complex)
     share = PART if parts else max(SHARE // elements, 1)
 
     def three(few: Axes) -> list[int]:

@@ -1,0 +1,271 @@
+// Depthwise convolutions: every channel by itself, without columns or a product. Plain functions over plain memory, which plans call by
+// address as they call a vendor's. Weights are (features, taps), or (taps, channels) with channels last.
+#include "convolution.hpp"
+#include "kernels.hpp"
+#include "lanes.hpp"
+
+#include <cmath>
+
+namespace backline {
+namespace {
+
+// Lines of an image, with zeros around it, from which some rows of the result are computed: sums stay in registers over all taps. With
+// a stride a line is several, each of the elements that one tap meets. A zero times a weight that is not finite would be no zero, so
+// that such weights, and shapes beyond the limits, are left to the other loop.
+template <class T>
+struct Lines {
+    static constexpr int64_t kElements = 4096, kTaps = 64;  // of all lines; of a row of the kernel
+
+    const Geometry &g;
+    int64_t step = g.stride[2], span = (g.kernel[2] - 1) * g.dilation[2] / step;
+    int64_t length = 0, pitch = 0;  // elements of a line, and from one row of the image to the next
+    int64_t begin = 0;              // the first point that the lines are for
+    int64_t offsets[kTaps];
+    alignas(64) T elements[kElements];
+
+    explicit Lines(const Geometry &given) : g(given) {}
+
+    static int64_t rows_of(const Geometry &g, int64_t points) { return (points - 1) * g.stride[1] + (g.kernel[1] - 1) * g.dilation[1] + 1; }
+
+    // Whether lines for `rows` rows of `width` points have room.
+    bool fit(int64_t rows, int64_t width) const {
+        const bool plane = g.kernel[0] == 1 && g.points[0] == 1 && g.before[0] == 0;
+        return plane && g.step[2] == int64_t(sizeof(T)) && g.kernel[2] <= kTaps && rows_of(g, rows) * step * (width + span) <= kElements;
+    }
+
+    // Makes lines for `width` points from `first` on, all 0.
+    void prepare(int64_t first, int64_t width, int64_t rows) {
+        begin = first, length = width + span, pitch = step * length;
+        for (int64_t k = 0; k < g.kernel[2]; ++k) offsets[k] = k * g.dilation[2] % step * length + k * g.dilation[2] / step;
+        std::fill(elements, elements + rows_of(g, rows) * pitch, T(0));
+    }
+
+    // Copies what the rows of points from y on need.
+    template <int Bytes>
+    BACKLINE_INLINE void load(const char *plane, int64_t y, int64_t rows) {
+        const int64_t count = rows_of(g, rows), top = y * g.stride[1] - g.before[1];
+        for (int64_t phase = 0; phase < step; ++phase) {
+            // Element i of the line is at i * step + left in the image.
+            const int64_t left = begin * step + phase - g.before[2];
+            const int64_t from = left >= 0 ? 0 : std::min((-left + step - 1) / step, length);
+            const int64_t rest = g.image[2] - 1 - left, end = rest < 0 ? from : std::clamp(rest / step + 1, from, length);
+            T *to = elements + phase * length + from;
+            for (int64_t row = 0; row < count; ++row, to += pitch) {
+                if (!within(g, 1, top + row)) std::fill(to, to + (end - from), T(0));
+                else copy<Bytes>(to, reinterpret_cast<const T *>(plane + (top + row) * g.step[1]) + from * step + left, end - from);
+            }
+        }
+    }
+
+  private:
+    template <int Bytes>
+    BACKLINE_INLINE void copy(T *to, const T *from, int64_t n) const {
+        using L = Lanes<T, Bytes>;
+        if (step > 1) {
+            for (int64_t i = 0; i < n; ++i) to[i] = backline::load<T>(from + i * step);
+            return;
+        }
+        typename L::Vector v;
+        int64_t i = 0;
+        for (; i + L::count <= n; i += L::count) {
+            L::load(v, from + i);
+            L::store(v, to + i);
+        }
+        if (i < n && n >= L::count) {
+            L::load(v, from + n - L::count);
+            L::store(v, to + n - L::count);
+        } else {
+            for (; i < n; ++i) to[i] = backline::load<T>(from + i);
+        }
+    }
+};
+
+// R rows of N vectors, which begin at `starts`; `left` elements of each row are there from its first one on.
+template <int N, int R, class T, int Bytes>
+BACKLINE_INLINE void depthwise_block(const Lines<T> &lines, const T *weights, T *to, const int64_t *starts, int64_t left) {
+    using L = Lanes<T, Bytes>;
+    const Geometry &g = lines.g;
+    typename L::Vector sums[R][N] = {}, v;
+    if (g.keep)
+        for (int r = 0; r < R; ++r)
+            for (int n = 0; n < N; ++n) L::load_some(sums[r][n], to + r * g.points[2] + starts[n], left - starts[n]);
+    for (int64_t ky = 0; ky < g.kernel[1]; ++ky)
+        for (int64_t kx = 0; kx < g.kernel[2]; ++kx) {
+            const T weight = load<T>(weights++);
+            const T *from = lines.elements + ky * g.dilation[1] * lines.pitch + lines.offsets[kx];
+            for (int r = 0; r < R; ++r)
+                for (int n = 0; n < N; ++n) {
+                    L::load(v, from + r * g.stride[1] * lines.pitch + starts[n]);
+                    sums[r][n] += weight * v;
+                }
+        }
+    for (int r = 0; r < R; ++r)
+        for (int n = 0; n < N; ++n) L::store_some(sums[r][n], to + r * g.points[2] + starts[n], left - starts[n]);
+}
+
+struct DepthwiseRows {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
+        Lines<T> lines(g);
+        constexpr int64_t count = Lanes<T, Bytes>::count;
+        const int64_t taps = g.kernel[0] * g.kernel[1] * g.kernel[2];
+        const T *w = reinterpret_cast<const T *>(weights);
+        bool finite = true;
+        for (int64_t i = 0; i < features * taps; ++i) finite &= std::isfinite(load<T>(w + i));
+        if (!finite || !lines.fit(std::min<int64_t>(g.points[1], 8), std::min<int64_t>((g.points[2] + count - 1) / count, 4) * count))
+            return apart<T>(g, image, weights, result, features);
+        for (int64_t x = 0; x < g.points[2];) {
+            switch ((g.points[2] - x + count - 1) / count) {
+                case 1: x = strip<1, 8, T, Bytes>(lines, x, image, w, result, features); break;
+                case 2: x = strip<2, 4, T, Bytes>(lines, x, image, w, result, features); break;
+                case 3: x = strip<3, 2, T, Bytes>(lines, x, image, w, result, features); break;
+                default: x = strip<4, 2, T, Bytes>(lines, x, image, w, result, features);
+            }
+        }
+    }
+
+  private:
+    // N vectors of all rows, up to R rows at a time; returns the first point after them.
+    template <int N, int R, class T, int Bytes>
+    static BACKLINE_INLINE int64_t strip(Lines<T> &lines, int64_t x, const char *image, const T *weights, char *result, int64_t features) {
+        const Geometry &g = lines.g;
+        constexpr int64_t count = Lanes<T, Bytes>::count, width = N * count;
+        constexpr int kHalf = R == 8 ? 4 : 1;
+        const int64_t next = x + width;
+        int64_t starts[N];
+        for (int n = 0; n < N; ++n) starts[n] = n * count;
+        if (!g.keep) {  // whole vectors, if need be of points that others compute, too
+            if (x && next > g.points[2]) x = g.points[2] - width;
+            if (g.points[2] >= count)
+                for (int n = 0; n < N; ++n) starts[n] = std::min(starts[n], g.points[2] - count - x);
+        }
+        const int64_t rows = std::min<int64_t>(R, g.points[1]);
+        lines.prepare(x, width, rows);
+        for (int64_t f = 0; f < features; ++f) {
+            const char *plane = image + f / g.features * g.step_channel;
+            T *to = reinterpret_cast<T *>(result + f * g.step_result) + x;
+            const T *w = weights + f * g.kernel[1] * g.kernel[2];
+            for (int64_t y = 0; y < g.points[1];) {
+                const int64_t left = g.points[1] - y;
+                // The last rows together with some before them, unless those would be added twice.
+                if (left >= R || (!g.keep && rows == R)) {
+                    y = block<N, R, Bytes>(lines, plane, std::min(y, g.points[1] - R), w, to, starts, x);
+                } else if (R == 8 && (left >= kHalf || (!g.keep && rows >= kHalf))) {
+                    y = block<N, kHalf, Bytes>(lines, plane, std::min(y, g.points[1] - kHalf), w, to, starts, x);
+                } else {
+                    y = block<N, 1, Bytes>(lines, plane, y, w, to, starts, x);
+                }
+            }
+        }
+        return next;
+    }
+
+    template <int N, int R, int Bytes, class T>
+    static BACKLINE_INLINE int64_t block(Lines<T> &lines, const char *plane, int64_t y, const T *w, T *to, const int64_t *starts, int64_t x) {
+        lines.template load<Bytes>(plane, y, R);
+        depthwise_block<N, R, T, Bytes>(lines, w, to + y * lines.g.points[2], starts, lines.g.points[2] - x);
+        return y + R;
+    }
+
+    // Tap by tap, each only where it meets the image.
+    template <class T>
+    static BACKLINE_INLINE void apart(const Geometry &g, const char *image, const char *weights, char *result, int64_t features) {
+        constexpr int64_t size = sizeof(T);
+        const int64_t step = g.stride[2] * g.step[2], width = g.points[2], line = width * size;
+        for (int64_t f = 0; f < features; ++f, result += g.step_result) {
+            const char *plane = image + f / g.features * g.step_channel;
+            char *to = result;
+            for (int64_t z = 0; z < g.points[0]; ++z)
+                for (int64_t y = 0; y < g.points[1]; ++y, to += line) {
+                    if (!g.keep) std::memset(to, 0, size_t(line));
+                    const char *w = weights + f * g.kernel[0] * g.kernel[1] * g.kernel[2] * size;
+                    for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+                        for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
+                            int64_t iz = place(g, 0, z, kz), iy = place(g, 1, y, ky);
+                            if (!within(g, 0, iz) || !within(g, 1, iy)) {
+                                w += g.kernel[2] * size;
+                                continue;
+                            }
+                            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += size) {
+                                const Inside inside(g, 2, kx);
+                                const T factor = load<T>(w);
+                                char *out = to + inside.from * size;
+                                const char *from = plane + iz * g.step[0] + iy * g.step[1] + place(g, 2, inside.from, kx) * g.step[2];
+                                const int64_t n = inside.to - inside.from;
+                                if (step == size) {
+                                    for (int64_t i = 0; i < n; ++i)
+                                        store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * size)));
+                                } else {
+                                    for (int64_t i = 0; i < n; ++i)
+                                        store(out + i * size, T(load<T>(out + i * size) + factor * load<T>(from + i * step)));
+                                }
+                            }
+                        }
+                }
+        }
+    }
+};
+
+// Some channels of one point, whose sums stay in registers over all taps: N vectors, or numbers.
+template <class V, int N>
+BACKLINE_INLINE void depthwise_channels(const Geometry &g, const char *image, const char *weights, char *to, const int64_t *at,
+                                        int64_t row) {
+    constexpr size_t size = sizeof(V);
+    V sum[N] = {}, one, other;
+    if (g.keep) std::memcpy(sum, to, sizeof sum);
+    for (int64_t kz = 0; kz < g.kernel[0]; ++kz)
+        for (int64_t ky = 0; ky < g.kernel[1]; ++ky) {
+            int64_t iz = at[0] + kz * g.dilation[0], iy = at[1] + ky * g.dilation[1];
+            const char *w = weights + (kz * g.kernel[1] + ky) * g.kernel[2] * row;
+            if (!within(g, 0, iz) || !within(g, 1, iy)) continue;
+            for (int64_t kx = 0; kx < g.kernel[2]; ++kx, w += row) {
+                int64_t ix = at[2] + kx * g.dilation[2];
+                if (!within(g, 2, ix)) continue;
+                const char *from = image + iz * g.step[0] + iy * g.step[1] + ix * g.step[2];
+                for (size_t i = 0; i < N; ++i) {
+                    std::memcpy(&one, w + i * size, size);
+                    std::memcpy(&other, from + i * size, size);
+                    sum[i] += one * other;
+                }
+            }
+        }
+    std::memcpy(to, sum, sizeof sum);
+}
+
+struct DepthwisePoints {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Geometry &g, const char *image, const char *weights, char *to, int64_t first,
+                                    int64_t count) {
+        constexpr int64_t size = sizeof(T);
+        constexpr int wide = 64 / size;
+        using V = typename Lanes<T, Bytes>::Vector;
+        const int64_t row = g.channels * size;
+        Point p(g, first);
+        for (int64_t i = 0; i < count; ++i, p.next(g), to += g.step_result) {
+            const int64_t at[3] = {place(g, 0, p.z, 0), place(g, 1, p.y, 0), place(g, 2, p.x, 0)};
+            int64_t c = 0;
+            for (; c + 2 * wide <= g.channels; c += 2 * wide)
+                depthwise_channels<V, 128 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
+            for (; c + wide <= g.channels; c += wide)
+                depthwise_channels<V, 64 / Bytes>(g, image + c * size, weights + c * size, to + c * size, at, row);
+            for (; c < g.channels; ++c) depthwise_channels<T, 1>(g, image + c * size, weights + c * size, to + c * size, at, row);
+        }
+    }
+};
+
+void depthwise_rows_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t features) {
+    TypedVersions<DepthwiseRows>::table[g->level][g->item == 8](*g, image, weights, to, features);
+}
+
+void depthwise_points_item(const Geometry *g, const char *image, const char *weights, char *to, int64_t first, int64_t count) {
+    TypedVersions<DepthwisePoints>::table[g->level][g->item == 8](*g, image, weights, to, first, count);
+}
+
+}  // namespace
+
+int add_depthwise(PyObject *, PyObject *addresses) {
+    return add_kernels(addresses, {kernel("depthwise_rows", depthwise_rows_item),
+                                   kernel("depthwise_points", depthwise_points_item)});
+}
+
+}  // namespace backline

@@ -1,0 +1,215 @@
+// Products of a few rows with a large matrix, whose elements are read once, in the order of memory, and of 16 bits as they are. A BLAS
+// packs the matrix first, or reads it once for each row, and most of the time of such a product is reading.
+#include "kernels.hpp"
+#include "lanes.hpp"
+
+#include <algorithm>
+
+namespace backline {
+namespace {
+
+// In the order of libraries/kernels/few_rows.py.
+enum Type : int64_t { kFloat32, kFloat64, kFloat16, kBfloat16 };
+
+// Written by libraries/kernels/few_rows.py: eight bytes for each field, in this order. Rows lie one behind the other, in the type that is
+// computed in, and so do results of a row.
+struct FewRows {
+    int64_t type, level;
+    int64_t rows, length;  // rows, and elements of each
+    int64_t dots;          // whether the elements that one result is made of are neighbours, or those that belong to one element of a row
+    int64_t step;          // bytes to the next such neighbours
+    int64_t target_step;   // bytes from one row of results to the next
+    int64_t keep;          // whether results are added to what is there
+};
+
+struct Float16 {
+    uint16_t bits;
+};
+struct Bfloat16 {
+    uint16_t bits;
+};
+
+template <class S, class T, int Bytes>
+struct Elements {
+    using L = Lanes<T, Bytes>;
+    using V = typename L::Vector;
+    typedef uint16_t Few __attribute__((vector_size(2 * L::count)));
+
+    static BACKLINE_INLINE void load(V &v, const S *from) {
+        if constexpr (std::is_same_v<S, T>) {
+            L::load(v, from);
+        } else {
+            Few few;
+            std::memcpy(&few, from, sizeof few);
+            if constexpr (std::is_same_v<S, Bfloat16>) {
+                typename L::Bits bits = __builtin_convertvector(few, typename L::Bits) << 16;
+                std::memcpy(&v, &bits, sizeof v);
+            } else {
+                widen(v, few);
+            }
+        }
+    }
+    static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
+        S some[L::count] = {};
+        std::copy(from, from + n, some);
+        load(v, some);
+    }
+
+  private:
+    static BACKLINE_INLINE void widen(V &v, const Few &few) {
+#if defined(__x86_64__) && !defined(__clang__)
+        // An intrinsic must not be used in a function that is compiled for all instruction sets, even where it is inlined into one that
+        // has the instruction.
+        if constexpr (Bytes > 16) {
+            asm("vcvtph2ps %1, %0" : "=v"(v) : "vm"(few));
+            return;
+        }
+#endif
+        // Exponent and mantissa move to their places in float, where the number is 2^112 times too small; what was infinite or no
+        // number gets its exponent back.
+        using Bits = typename L::Bits;
+        const Bits bits = __builtin_convertvector(few, Bits), size = (bits & 0x7fffu) << 13, special{};
+        std::memcpy(&v, &size, sizeof v);
+        v = v * 0x1p112f;
+        Bits wide;
+        std::memcpy(&wide, &v, sizeof v);
+        wide = (wide | (size >= special + 0x0f800000u ? special + 0x7f800000u : special)) | (bits & 0x8000u) << 16;
+        std::memcpy(&v, &wide, sizeof v);
+    }
+};
+
+template <class T, int Bytes>
+BACKLINE_INLINE T total(const typename Lanes<T, Bytes>::Vector &v) {
+    if constexpr (Bytes > 16) {
+        typename Lanes<T, Bytes / 2>::Vector one, other;
+        std::memcpy(&one, &v, sizeof one);
+        std::memcpy(&other, reinterpret_cast<const char *>(&v) + sizeof one, sizeof other);
+        one = one + other;
+        return total<T, Bytes / 2>(one);
+    } else if constexpr (sizeof(T) == 4) {
+        return (v[0] + v[2]) + (v[1] + v[3]);
+    } else {
+        return v[0] + v[1];
+    }
+}
+
+// R rows with C columns, whose elements are neighbours each.
+template <int R, int C, class S, class T, int Bytes>
+BACKLINE_INLINE void dots(const FewRows &p, const T *x, const char *matrix, char *to) {
+    using L = Lanes<T, Bytes>;
+    using E = Elements<S, T, Bytes>;
+    typename L::Vector sums[R][C] = {}, row[R], column;
+    int64_t i = 0;
+    for (; i + L::count <= p.length; i += L::count) {
+        for (int r = 0; r < R; ++r) L::load(row[r], x + r * p.length + i);
+        for (int c = 0; c < C; ++c) {
+            E::load(column, reinterpret_cast<const S *>(matrix + c * p.step) + i);
+            for (int r = 0; r < R; ++r) sums[r][c] += row[r] * column;
+        }
+    }
+    if (i < p.length) {
+        for (int r = 0; r < R; ++r) L::load_some(row[r], x + r * p.length + i, p.length - i);
+        for (int c = 0; c < C; ++c) {
+            E::load_some(column, reinterpret_cast<const S *>(matrix + c * p.step) + i, p.length - i);
+            for (int r = 0; r < R; ++r) sums[r][c] += row[r] * column;
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        T *target = reinterpret_cast<T *>(to + r * p.target_step);
+        for (int c = 0; c < C; ++c) target[c] = total<T, Bytes>(sums[r][c]) + (p.keep ? target[c] : T(0));
+    }
+}
+
+// R rows with all columns, some of whose elements that belong to the same element of a row are neighbours: `Some` elements of the rows.
+template <int R, int Some, class S, class T, int Bytes>
+BACKLINE_INLINE void sums(const FewRows &p, int64_t columns, const T *x, const char *matrix, char *to, bool keep) {
+    using L = Lanes<T, Bytes>;
+    using E = Elements<S, T, Bytes>;
+    auto some = [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+        typename L::Vector sum[R] = {}, elements;
+        if (keep)
+            for (int r = 0; r < R; ++r) L::load_some(sum[r], reinterpret_cast<const T *>(to + r * p.target_step) + i, n);
+        for (int k = 0; k < Some; ++k) {
+            const S *from = reinterpret_cast<const S *>(matrix + k * p.step) + i;
+            n >= L::count ? E::load(elements, from) : E::load_some(elements, from, n);
+            for (int r = 0; r < R; ++r) sum[r] += x[r * p.length + k] * elements;
+        }
+        for (int r = 0; r < R; ++r) L::store_some(sum[r], reinterpret_cast<T *>(to + r * p.target_step) + i, n);
+    };
+    int64_t i = 0;
+    for (; i + L::count <= columns; i += L::count) some(i, L::count);
+    if (i < columns) some(i, columns - i);
+}
+
+template <class S>
+struct Product {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const FewRows &p, int64_t columns, const char *rows, const char *matrix, char *to) {
+        using Source = std::conditional_t<std::is_void_v<S>, T, S>;
+        if constexpr (sizeof(Source) >= sizeof(T) || sizeof(T) == 4) {
+            const T *x = reinterpret_cast<const T *>(rows);
+            if (p.dots) by_columns<Source, T, Bytes>(p, columns, x, matrix, to);
+            else by_elements<Source, T, Bytes>(p, columns, x, matrix, to);
+        }
+    }
+
+  private:
+    // Calls take(R, first row) for all rows, up to four at a time: more do not fit into the registers.
+    template <class Take>
+    static BACKLINE_INLINE void by_rows(const FewRows &p, Take take) {
+        int64_t row = 0;
+        for (; row + 4 <= p.rows; row += 4) take(std::integral_constant<int, 4>{}, row);
+        switch (p.rows - row) {
+            case 1: return take(std::integral_constant<int, 1>{}, row);
+            case 2: return take(std::integral_constant<int, 2>{}, row);
+            case 3: return take(std::integral_constant<int, 3>{}, row);
+        }
+    }
+
+    template <class Source, class T, int Bytes>
+    static BACKLINE_INLINE void by_columns(const FewRows &p, int64_t columns, const T *x, const char *matrix, char *to) {
+        constexpr int64_t most = 8;  // columns at once
+        for (int64_t first = 0; first < columns; first += most, matrix += most * p.step, to += most * int64_t(sizeof(T))) {
+            const int64_t n = std::min(most, columns - first);
+            by_rows(p, [&](auto count, int64_t row) __attribute__((always_inline)) {
+                constexpr int R = decltype(count)::value, C = R == 1 ? 8 : R < 4 || Bytes == 64 ? 4 : 2;
+                const T *from = x + row * p.length;
+                char *target = to + row * p.target_step;
+                int64_t c = 0;
+                for (; c + C <= n; c += C) dots<R, C, Source, T, Bytes>(p, from, matrix + c * p.step, target + c * int64_t(sizeof(T)));
+                for (; c < n; ++c) dots<R, 1, Source, T, Bytes>(p, from, matrix + c * p.step, target + c * int64_t(sizeof(T)));
+            });
+        }
+    }
+
+    template <class Source, class T, int Bytes>
+    static BACKLINE_INLINE void by_elements(const FewRows &p, int64_t columns, const T *x, const char *matrix, char *to) {
+        constexpr int64_t most = 8;  // elements of a row at once
+        bool keep = p.keep;
+        int64_t k = 0;
+        for (; k + most <= p.length; k += most, matrix += most * p.step, keep = true)
+            by_rows(p, [&](auto count, int64_t row) __attribute__((always_inline)) {
+                sums<decltype(count)::value, most, Source, T, Bytes>(p, columns, x + row * p.length + k, matrix, to + row * p.target_step, keep);
+            });
+        for (; k < p.length; ++k, matrix += p.step, keep = true)
+            by_rows(p, [&](auto count, int64_t row) __attribute__((always_inline)) {
+                sums<decltype(count)::value, 1, Source, T, Bytes>(p, columns, x + row * p.length + k, matrix, to + row * p.target_step, keep);
+            });
+    }
+};
+
+// Some columns of the matrix.
+void few_rows(const FewRows *p, int64_t columns, const char *rows, const char *matrix, char *to) {
+    switch (Type(p->type)) {
+        case kFloat32: return TypedVersions<Product<void>>::table[p->level][0](*p, columns, rows, matrix, to);
+        case kFloat64: return TypedVersions<Product<void>>::table[p->level][1](*p, columns, rows, matrix, to);
+        case kFloat16: return TypedVersions<Product<Float16>>::table[p->level][0](*p, columns, rows, matrix, to);
+        case kBfloat16: return TypedVersions<Product<Bfloat16>>::table[p->level][0](*p, columns, rows, matrix, to);
+    }
+}
+
+}  // namespace
+
+int add_few_rows(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("few_rows", few_rows)}); }
+
+}  // namespace backline
