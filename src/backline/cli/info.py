@@ -172,6 +172,10 @@ def _switches(rows: list[dict[str, Any]]) -> None:
         output.line("  none")
 
 
+def _threads(count: int | None) -> str:
+    return "" if count is None else f"{count} thread{'' if count == 1 else 's'}"
+
+
 def _mapped(mapped: list[dict[str, Any]], where: str) -> None:
     runtimes = [m for m in mapped if m["kind"] in ("openmp", "threads")]
     others = [m for m in mapped if m["kind"] not in ("openmp", "threads") and "." not in m["family"]]
@@ -180,7 +184,7 @@ def _mapped(mapped: list[dict[str, Any]], where: str) -> None:
         rows = [
             (
                 m["family"], m["version"], " ".join(filter(None, (m["owner"], m["release"]))),
-                "" if m["threads"] is None else f"{m['threads']} threads",
+                _threads(m["threads"]),
                 m["path"], "; ".join(filter(None, (m["scope"], "serves OpenMP" if m["serves_openmp"] else ""))),
             )
             for m in found

@@ -41,10 +41,13 @@ def described(mapped: Iterable[LoadedLibrary], environ: Mapping[str, str]) -> li
     from ..libraries import file_facts, openmp_runtimes, thread_scopes
 
     mapped = tuple(mapped)
+    layer = next((part.threading for part in mapped if part.family.startswith("mkl.") and part.threading), "")
     editions = {runtime.path: runtime.version for runtime in openmp_runtimes.runtimes_of(mapped)}
     rows = []
     for library in mapped:
         scope = thread_scopes.scope_of(library)
+        if scope and layer and library.family == "mkl":
+            scope = scope._replace(pool=f"{scope.pool}, {layer}")
         rows.append(
             asdict(library)
             | {
