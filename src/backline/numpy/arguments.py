@@ -10,11 +10,12 @@ import numpy as np
 
 from ..errors import BadType
 
-__all__ = ["HALVES", "WIDE", "alike", "also_named", "arrays", "matrices", "numbers", "scalar"]
+__all__ = ["HALVES", "WIDE", "alike", "also_named", "arrays", "matrices", "numbers", "scalar", "theirs"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WIDE = frozenset(map(np.dtype, "fdFD"))
 HALVES = frozenset(map(np.dtype, "e"))
+theirs: Any = np.linalg  # untyped: what it is given is checked there
 
 
 def alike(*operands: Any) -> bool:

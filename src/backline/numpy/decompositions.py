@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from .. import linalg
-from .arguments import matrices
+from .arguments import matrices, theirs
+from .doc_texts import documented
 
 __all__ = ["cholesky", "eig", "eigh", "eigvals", "eigvalsh", "qr", "svd", "svdvals"]
 
-theirs: Any = np.linalg  # untyped: what it is given is checked there
 
-
+@documented
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     """Cholesky factor, as numpy.linalg.cholesky.
 
@@ -34,9 +34,7 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     numpy.linalg.LinAlgError
         A matrix that is not positive definite, or not square.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.cholesky(np.array([[4.0, 0.0], [0.0, 9.0]]))
     array([[2., 0.],
            [0., 3.]])
@@ -45,13 +43,11 @@ def cholesky(a: Any, /, *, upper: bool = False) -> Any:
     return theirs.cholesky(a, upper=upper) if made is None else linalg.cholesky(made, upper=upper)
 
 
+@documented
 def qr(a: Any, mode: str = "reduced") -> Any:
     """QR factors, as numpy.linalg.qr.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., m, n).
+    {of_matrices}
     mode : {"reduced", "complete", "r", "raw"}
         Both factors, smallest or square; R alone; or LAPACK's own form, which NumPy computes.
 
@@ -65,9 +61,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     ValueError
         An unknown mode.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> [part.shape for part in np.linalg.qr(np.ones((3, 2)))]
     [(3, 2), (2, 2)]
     """
@@ -85,6 +79,7 @@ def _really_real(a: np.ndarray, *results: Any) -> list[Any]:
     return [result.real.copy() for result in results]
 
 
+@documented
 def eig(a: Any) -> Any:
     """Eigenvalues and right eigenvectors, as numpy.linalg.eig.
 
@@ -98,14 +93,9 @@ def eig(a: Any) -> Any:
     namedtuple
         `eigenvalues` (..., n) and `eigenvectors` (..., n, n), real where all eigenvalues of a real matrix are.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A matrix that is not square or not finite; no convergence.
+    {not_finite}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.eig(np.diag([1.0, 2.0])).eigenvalues
     array([1., 2.])
     """
@@ -116,6 +106,7 @@ def eig(a: Any) -> Any:
     return type(found)(*_really_real(made, *found))
 
 
+@documented
 def eigvals(a: Any) -> Any:
     """Eigenvalues, as numpy.linalg.eigvals.
 
@@ -129,14 +120,9 @@ def eigvals(a: Any) -> Any:
     ndarray
         Shape (..., n), real where all eigenvalues of a real matrix are.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A matrix that is not square or not finite; no convergence.
+    {not_finite}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.eigvals(np.diag([1.0, 2.0]))
     array([1., 2.])
     """
@@ -144,29 +130,20 @@ def eigvals(a: Any) -> Any:
     return theirs.eigvals(a) if made is None else _really_real(made, linalg.eigvals(made))[0]
 
 
+@documented
 def eigh(a: Any, UPLO: str = "L") -> Any:
     """Eigenvalues and eigenvectors of a Hermitian matrix, as numpy.linalg.eigh.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n); one triangle is read.
-    UPLO : {"L", "U"}
-        Which.
+    {of_hermitian_matrices}
 
     Returns
     -------
     namedtuple
         `eigenvalues` (..., n), ascending, and `eigenvectors` (..., n, n).
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A matrix that is not square; no convergence.
+    {not_hermitian}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.eigh(np.diag([2.0, 1.0])).eigenvalues
     array([1., 2.])
     """
@@ -174,29 +151,20 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
     return theirs.eigh(a, UPLO) if made is None else linalg.eigh(made, UPLO.upper())
 
 
+@documented
 def eigvalsh(a: Any, UPLO: str = "L") -> Any:
     """Eigenvalues of a Hermitian matrix, as numpy.linalg.eigvalsh.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n); one triangle is read.
-    UPLO : {"L", "U"}
-        Which.
+    {of_hermitian_matrices}
 
     Returns
     -------
     ndarray
         Shape (..., n), ascending.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A matrix that is not square; no convergence.
+    {not_hermitian}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.eigvalsh(np.diag([2.0, 1.0]))
     array([1., 2.])
     """
@@ -204,13 +172,11 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
     return theirs.eigvalsh(a, UPLO) if made is None else linalg.eigvalsh(made, UPLO.upper())
 
 
+@documented
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     """Singular values and vectors, as numpy.linalg.svd.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., m, n).
+    {of_matrices}
     full_matrices : bool
         Square U and Vh, or the smallest.
     compute_uv : bool
@@ -223,14 +189,9 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     namedtuple or ndarray
         `U`, `S` and `Vh`, or S.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        No convergence.
+    {no_convergence}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.svd(np.diag([3.0, 4.0])).S
     array([4., 3.])
     """
@@ -240,6 +201,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     return linalg.svd(made, full_matrices) if compute_uv else linalg.svdvals(made)
 
 
+@documented
 def svdvals(x: Any, /) -> Any:
     """Singular values, as numpy.linalg.svdvals.
 
@@ -253,14 +215,9 @@ def svdvals(x: Any, /) -> Any:
     ndarray
         Shape (..., min(m, n)), descending.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        No convergence.
+    {no_convergence}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.svdvals(np.diag([3.0, 4.0]))
     array([4., 3.])
     """

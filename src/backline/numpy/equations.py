@@ -8,22 +8,19 @@ from typing import Any
 import numpy as np
 
 from .. import linalg
-from .arguments import arrays, matrices, numbers, scalar
+from .arguments import arrays, matrices, numbers, scalar, theirs
+from .doc_texts import documented
 
 __all__ = ["det", "inv", "lstsq", "matrix_power", "multi_dot", "pinv", "slogdet", "solve", "tensorinv", "tensorsolve"]
-
-theirs: Any = np.linalg  # untyped: what it is given is checked there
 
 _UNTOLD: Any = object()
 
 
+@documented
 def solve(a: Any, b: Any) -> Any:
     """Solution of linear equations, as numpy.linalg.solve.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n).
+    {of_square_matrices}
     b : array_like
         A vector (n,), or matrices (..., n, k).
 
@@ -32,14 +29,9 @@ def solve(a: Any, b: Any) -> Any:
     ndarray
         Shape of `b`, broadcast.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A singular matrix, or one that is not square.
+    {singular}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.solve(np.array([[2.0, 0.0], [0.0, 4.0]]), np.array([2.0, 4.0]))
     array([1., 1.])
     """
@@ -61,27 +53,20 @@ def solve(a: Any, b: Any) -> Any:
     return result[..., 0] if vector else result
 
 
+@documented
 def inv(a: Any) -> Any:
     """Inverse matrix, as numpy.linalg.inv.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n).
+    {of_square_matrices}
 
     Returns
     -------
     ndarray
         Shape (..., n, n).
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A singular matrix, or one that is not square.
+    {singular}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> a = np.array([[2.0, 1.0], [0.0, 4.0]])
     >>> np.allclose(np.linalg.inv(a) @ a, np.eye(2))
     True
@@ -90,13 +75,11 @@ def inv(a: Any) -> Any:
     return theirs.inv(a) if made is None else linalg.inv(made)
 
 
+@documented
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _UNTOLD) -> Any:
     """Pseudo-inverse, as numpy.linalg.pinv.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., m, n).
+    {of_matrices}
     rcond, rtol : float, optional
         Singular values below it times the largest count as zero: 1e-15 unless told; ``rtol=None``: epsilon times max(m, n).
     hermitian : bool
@@ -107,14 +90,9 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _UNT
     ndarray
         Shape (..., n, m).
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        No convergence.
+    {no_convergence}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.pinv(np.diag([2.0, 0.0]))
     array([[0.5, 0. ],
            [0. , 0. ]])
@@ -128,6 +106,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = _UNT
     return linalg.pinv(made, rtol=limit, hermitian=hermitian)
 
 
+@documented
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     """Least-squares solution, as numpy.linalg.lstsq.
 
@@ -150,9 +129,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     numpy.linalg.LinAlgError
         Shapes that do not fit; no convergence.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]))[0]
     array([2.])
     """
@@ -172,6 +149,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     return found.solution[:, 0] if vector else found.solution, residuals, rank, found.singular_values
 
 
+@documented
 def tensorinv(a: Any, ind: int = 2) -> Any:
     """Inverse of the map that `tensordot` with an array is, as numpy.linalg.tensorinv.
 
@@ -187,14 +165,9 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     ndarray
         Shape ``a.shape[ind:] + a.shape[:ind]``.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A singular map, or one that is not square.
+    {singular_map}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.tensorinv(np.eye(4).reshape(2, 2, 2, 2)).shape
     (2, 2, 2, 2)
     """
@@ -206,6 +179,7 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
     return linalg.tensorinv(given[0], ind)
 
 
+@documented
 def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
     """Solution x of ``tensordot(a, x, x.ndim) == b``, as numpy.linalg.tensorsolve.
 
@@ -221,14 +195,9 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
     ndarray
         Shape q.
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A singular map, or one that is not square.
+    {singular_map}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.tensorsolve(np.eye(4).reshape(2, 2, 2, 2), np.ones((2, 2)))
     array([[1., 1.],
            [1., 1.]])
@@ -239,27 +208,20 @@ def tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
     return linalg.tensorsolve(given[0], given[1], axes)
 
 
+@documented
 def det(a: Any) -> Any:
     """Determinant, as numpy.linalg.det.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n).
+    {of_square_matrices}
 
     Returns
     -------
     scalar or ndarray
         Shape (...).
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A matrix that is not square.
+    {not_square}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> float(np.linalg.det(np.array([[2.0, 0.0], [0.0, 4.0]])))
     8.0
     """
@@ -267,27 +229,20 @@ def det(a: Any) -> Any:
     return theirs.det(a) if made is None else scalar(linalg.det(made))
 
 
+@documented
 def slogdet(a: Any) -> Any:
     """Sign and logarithm of the determinant's absolute value, as numpy.linalg.slogdet.
 
-    Parameters
-    ----------
-    a : array_like
-        Shape (..., n, n).
+    {of_square_matrices}
 
     Returns
     -------
     namedtuple
         `sign` and `logabsdet`, each of shape (...).
 
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        A matrix that is not square.
+    {not_square}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> float(np.linalg.slogdet(np.eye(2)).logabsdet)
     0.0
     """
@@ -299,6 +254,7 @@ def _scalars(results: Any) -> Any:
     return type(results)(*map(scalar, results))
 
 
+@documented
 def matrix_power(a: Any, n: int) -> Any:
     """Power of a square matrix, as numpy.linalg.matrix_power.
 
@@ -319,9 +275,7 @@ def matrix_power(a: Any, n: int) -> Any:
     numpy.linalg.LinAlgError
         A matrix that is not square, or a singular one and a negative exponent.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.matrix_power(np.diag([2.0, 3.0]), 3)
     array([[ 8.,  0.],
            [ 0., 27.]])
@@ -332,6 +286,7 @@ def matrix_power(a: Any, n: int) -> Any:
     return linalg.matrix_power(made, n)
 
 
+@documented
 def multi_dot(arrays_: Any, /, *, out: Any = None) -> Any:
     """Product of several matrices, in the cheapest order: numpy.linalg.multi_dot.
 
@@ -354,9 +309,7 @@ def multi_dot(arrays_: Any, /, *, out: Any = None) -> Any:
     numpy.linalg.LinAlgError
         An array with more than two axes.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.multi_dot([np.eye(2), np.ones((2, 3)), np.ones(3)])
     array([3., 3.])
     """

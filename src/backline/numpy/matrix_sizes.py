@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from .. import linalg
-from .arguments import also_named, matrices, numbers, scalar
+from .arguments import also_named, matrices, numbers, scalar, theirs
+from .doc_texts import documented
 
 __all__ = ["cond", "matrix_norm", "matrix_rank", "norm", "vector_norm"]
 
-theirs: Any = np.linalg  # untyped: what it is given is checked there
-
 
 @also_named(dim="axis", keepdim="keepdims")
+@documented
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Norm of vectors or matrices, as numpy.linalg.norm.
 
@@ -26,22 +26,16 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         Which norm; None: of all elements, or of vectors the Euclidean one.
     axis : int or pair of int, optional
         Of vectors along an axis, or of matrices along two; ``dim`` is another name for it.
-    keepdims : bool
-        The axes stay, of length 1; ``keepdim`` is another name for it.
+    {keepdims}
 
     Returns
     -------
     scalar or ndarray
         The norms.
 
-    Raises
-    ------
-    ValueError
-        An order that there is not.
+    {no_order}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.norm(np.array([3.0, 4.0]))
     np.float64(5.0)
     """
@@ -70,6 +64,7 @@ def _has_axes(array: np.ndarray, axis: Any) -> bool:
 
 
 @also_named(dim="axis", keepdim="keepdims")
+@documented
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Norm of vectors, as numpy.linalg.vector_norm.
 
@@ -79,8 +74,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         Any shape.
     axis : int or sequence of int, optional
         What is summed over: everything unless told; ``dim`` is another name for it.
-    keepdims : bool
-        The axes stay, of length 1; ``keepdim`` is another name for it.
+    {keepdims}
     ord : int, float, inf
         Which norm.
 
@@ -89,14 +83,9 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     scalar or ndarray
         The norms.
 
-    Raises
-    ------
-    ValueError
-        An order that there is not.
+    {no_order}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.vector_norm(np.array([3.0, 4.0]))
     np.float64(5.0)
     """
@@ -107,6 +96,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 @also_named(keepdim="keepdims")
+@documented
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Norm of matrices, as numpy.linalg.matrix_norm.
 
@@ -124,14 +114,9 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     scalar or ndarray
         Shape (...).
 
-    Raises
-    ------
-    ValueError
-        An order that there is not.
+    {no_order}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.linalg.matrix_norm(np.diag([3.0, 4.0]))
     np.float64(5.0)
     """
@@ -141,6 +126,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     return scalar(linalg.matrix_norm(made, ord, (-2, -1), keepdims))
 
 
+@documented
 def cond(x: Any, p: Any = None) -> Any:
     """Condition number, as numpy.linalg.cond.
 
@@ -161,9 +147,7 @@ def cond(x: Any, p: Any = None) -> Any:
     numpy.linalg.LinAlgError
         An empty matrix, or one that is not square.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> float(np.linalg.cond(np.diag([1.0, 4.0])))
     4.0
     """
@@ -174,6 +158,7 @@ def cond(x: Any, p: Any = None) -> Any:
     return scalar(np.where(np.isnan(found), found.dtype.type(np.inf), found))  # of what is zero
 
 
+@documented
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
     """Rank of a matrix, as numpy.linalg.matrix_rank.
 
@@ -198,9 +183,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any =
     ValueError
         Both tolerances given.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> int(np.linalg.matrix_rank(np.ones((3, 3))))
     1
     """

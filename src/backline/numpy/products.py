@@ -9,6 +9,7 @@ import numpy as np
 from ..ops import matrix_chains, matrix_products, small_products
 from ..ops.einsum import einsum_operation
 from .arguments import alike, also_named, arrays, scalar
+from .doc_texts import documented
 
 __all__ = ["dot", "einsum", "inner", "matmul", "matvec", "tensordot", "vdot", "vecmat"]
 
@@ -21,6 +22,7 @@ def _fits(out: Any, operands: Any, shape: tuple[int, ...]) -> bool:
     )  # fmt: skip
 
 
+@documented
 def matmul(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     """Matrix product, as numpy.matmul.
 
@@ -28,8 +30,7 @@ def matmul(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     ----------
     x1, x2 : array_like
         Shapes (..., m, k) and (..., k, n), or vectors. Floats of mixed dtypes are promoted as NumPy does.
-    out : ndarray, optional
-        Where to write the result.
+    {out}
     **keywords
         Further parameters of numpy.matmul (`axes`, `casting`, `dtype`, ...). With one of them NumPy computes.
 
@@ -38,18 +39,13 @@ def matmul(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     ndarray or scalar
         As numpy.matmul returns it.
 
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit.
+    {shapes}
 
     Notes
     -----
     The ``@`` of arrays is NumPy's own operator, which no module can replace.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.matmul(np.eye(2), np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 2.],
            [3., 4.]])
@@ -60,7 +56,7 @@ def matmul(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
         out = out[0]
     given = None if keywords else arrays(x1, x2)
     if given is None or not min(x.ndim for x in given):
-        return np.matmul(x1, x2, out, **keywords) if out is not None else np.matmul(x1, x2, **keywords)
+        return np.matmul(x1, x2, out, **keywords)
     if out is None:
         return scalar(matrix_products.matmul(*given))
     a, b = given
@@ -69,6 +65,7 @@ def matmul(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     return np.matmul(x1, x2, out=out)
 
 
+@documented
 def dot(a: Any, b: Any, out: Any = None) -> Any:
     """Dot product of vectors, product of matrices, or the sum over the last axis of `a` and the last but one of `b`: numpy.dot.
 
@@ -76,22 +73,16 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
     ----------
     a, b : array_like
         Operands; of complex vectors none is conjugated.
-    out : ndarray, optional
-        Where to write the result.
+    {out}
 
     Returns
     -------
     ndarray or scalar
         As numpy.dot returns it.
 
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit.
+    {shapes}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     np.float64(11.0)
     """
@@ -106,6 +97,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
     return scalar(matrix_chains.tensordot(x, y, axes=((x.ndim - 1,), (y.ndim - 2,))))
 
 
+@documented
 def vdot(a: Any, b: Any, /) -> Any:
     """Dot product of all elements, those of `a` conjugated: numpy.vdot.
 
@@ -124,9 +116,7 @@ def vdot(a: Any, b: Any, /) -> Any:
     ValueError
         Unequal numbers of elements.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.vdot(np.array([1j]), np.array([1j]))
     np.complex128(1+0j)
     """
@@ -136,6 +126,7 @@ def vdot(a: Any, b: Any, /) -> Any:
     return scalar(matrix_products.vdot(given[0].ravel(), given[1].ravel()))
 
 
+@documented
 def inner(a: Any, b: Any, /) -> Any:
     """Sums over the last axes of two arrays: numpy.inner.
 
@@ -154,9 +145,7 @@ def inner(a: Any, b: Any, /) -> Any:
     ValueError
         Last axes of unequal lengths.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.inner(np.ones((2, 3)), np.ones(3))
     array([3., 3.])
     """
@@ -167,6 +156,7 @@ def inner(a: Any, b: Any, /) -> Any:
 
 
 @also_named(dims="axes")
+@documented
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sums over pairs of axes of two arrays: numpy.tensordot.
 
@@ -187,9 +177,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     ValueError
         Axes of unequal lengths.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.tensordot(np.ones((2, 3)), np.ones((3, 4)), axes=1).shape
     (2, 4)
     """
@@ -201,6 +189,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     return np.asarray(matrix_chains.tensordot(given[0], given[1], axes=axes))
 
 
+@documented
 def einsum(*operands: Any, out: Any = None, optimize: Any = False, **keywords: Any) -> Any:
     """Contraction by Einstein's notation: numpy.einsum, in an order that `backends.opt_einsum` decides.
 
@@ -208,8 +197,7 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **keywords: A
     ----------
     *operands
         Subscripts and arrays, in either form of numpy.einsum. Of one array alone NumPy returns views, and computes.
-    out : ndarray, optional
-        Where to write the result.
+    {out}
     optimize : bool, str or path
         Of no effect but for a path, which NumPy follows: the order is Backline's.
     **keywords
@@ -225,9 +213,7 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **keywords: A
     ValueError
         Subscripts that do not fit the arrays.
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2)))
     array([[3., 3.],
            [3., 3.]])
@@ -244,6 +230,7 @@ def einsum(*operands: Any, out: Any = None, optimize: Any = False, **keywords: A
     return np.einsum(*operands, out=out, optimize=optimize, **keywords)
 
 
+@documented
 def matvec(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     """Products of matrices and vectors: numpy.matvec.
 
@@ -251,34 +238,27 @@ def matvec(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     ----------
     x1, x2 : array_like
         Shapes (..., m, k) and (..., k).
-    out : ndarray, optional
-        Where to write the result: NumPy computes then.
-    **keywords
-        Further parameters of numpy.matvec: NumPy computes then.
+    {numpys}
 
     Returns
     -------
     ndarray
         Shape (..., m).
 
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit.
+    {shapes}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.matvec(np.ones((2, 3)), np.ones(3))
     array([3., 3.])
     """
     given = arrays(x1, x2) if out is None and not keywords else None
     if given is None or given[0].ndim < 2 or not given[1].ndim:
-        return np.matvec(x1, x2, out, **keywords) if out is not None else np.matvec(x1, x2, **keywords)
+        return np.matvec(x1, x2, out, **keywords)
     a, b = given
     return matrix_products.matmul(a, b) if b.ndim == 1 else matrix_products.matmul(a, b[..., None])[..., 0]
 
 
+@documented
 def vecmat(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     """Products of conjugated vectors and matrices: numpy.vecmat.
 
@@ -286,29 +266,21 @@ def vecmat(x1: Any, x2: Any, /, out: Any = None, **keywords: Any) -> Any:
     ----------
     x1, x2 : array_like
         Shapes (..., k) and (..., k, n).
-    out : ndarray, optional
-        Where to write the result: NumPy computes then.
-    **keywords
-        Further parameters of numpy.vecmat: NumPy computes then.
+    {numpys}
 
     Returns
     -------
     ndarray
         Shape (..., n).
 
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit.
+    {shapes}
 
-    Examples
-    --------
-    >>> import backline.numpy as np
+    {example}
     >>> np.vecmat(np.ones(3), np.ones((3, 2)))
     array([3., 3.])
     """
     given = arrays(x1, x2) if out is None and not keywords else None
     if given is None or not given[0].ndim or given[1].ndim < 2:
-        return np.vecmat(x1, x2, out, **keywords) if out is not None else np.vecmat(x1, x2, **keywords)
+        return np.vecmat(x1, x2, out, **keywords)
     a, b = given[0].conj(), given[1]
     return matrix_products.matmul(a, b) if a.ndim == 1 else matrix_products.matmul(a[..., None, :], b)[..., 0, :]
