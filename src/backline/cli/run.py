@@ -1,4 +1,4 @@
-"""``backline run``: start instances of a program, each on cores of its own. The launcher reads all the arguments itself."""
+"""``backline run``: start a program under chosen switches, on cores of its own. The launcher reads all the arguments itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def run(context: typer.Context) -> None:
-    """Start instances of a program, each on cores and memory of its own."""
+    """Start a program under chosen switches and libraries, or several instances of it, each on cores of its own."""
     from ..launch import launcher
 
     raise typer.Exit(launcher.command(context.args, prog="backline run"))

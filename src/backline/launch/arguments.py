@@ -8,11 +8,12 @@ import shutil
 from typing import Any
 
 from ..errors import BadValue
+from . import profiles
 
 __all__ = ["check", "create_args", "new_parser"]
 
 DESCRIPTION = """\
-Start instances of a program, each on cores and memory of its own.
+Start a program, or several instances of it, each on cores and memory of its own, under chosen switches and libraries.
 
 Without options: one instance on all physical cores. Options stand before the program; what follows it is the program's.
 """
@@ -22,8 +23,13 @@ examples:
   {prog} --throughput-mode script.py                 one on each NUMA node
   {prog} --latency-mode -m package.module            4 cores for each
   {prog} --blas mkl script.py                        NumPy and SciPy on MKL
+  {prog} --profile deterministic script.py           the same bits in every run
+  {prog} --set cudnn.benchmark=true -m package       any switch of Backline, by its name
   {prog} --ninstances 2 --log-path logs script.py    two, with logs
   {prog} --core-list 0-3,8 --ncores-per-instance 5 --no-python ./program
+
+profiles, and the switches that each sets:
+{profiles}
 
 exit status: 0 if all instances ended with 0, else that of the first that did not (128 + signal if one ended it);
 2 if the options were not understood.
@@ -47,7 +53,8 @@ class _Program(argparse.Action):
 def new_parser(prog: str = "python -m backline.backends.xeon.run_cpu") -> argparse.ArgumentParser:
     """A parser that prints our help and knows no options yet."""
     return argparse.ArgumentParser(
-        prog=prog, usage="%(prog)s [options] program [args...]", description=DESCRIPTION, epilog=EXAMPLES.format(prog=prog),
+        prog=prog, usage="%(prog)s [options] program [args...]", description=DESCRIPTION,
+        epilog=EXAMPLES.format(prog=prog, profiles=profiles.listed()),
         allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
 
@@ -76,6 +83,13 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
     _flag(group, "-m", "--module", help="the program is a module, as for python -m")
     _flag(group, "--no-python", help="the program is run directly, not by Python")
     _value(group, "--blas", str, "", "LIBRARY", "run NumPy and SciPy on mkl, openblas or blis, or dgesdd=mkl,*=openblas")
+
+    group = parser.add_argument_group("switches")
+    _value(group, "--profile", str, "", "PROFILE", f"set the switches of a profile: {', '.join(profiles.PROFILES)}")
+    group.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="set a switch (`backline switches`) as its environment variable would; may be repeated; counts more than a profile",
+    )  # fmt: skip
 
     group = parser.add_argument_group("instances and cores")
     _flag(group, "--multi-instance", help="without any count: the same as --throughput-mode")

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from . import messages
 from .watcher import Watcher
 
-__all__ = ["GRACE", "Job", "exit_status", "run"]
+__all__ = ["GRACE", "Job", "ending", "exit_status", "run"]
 
 GRACE = 10.0
 """Seconds between asking an instance to end and killing it."""
@@ -187,7 +187,7 @@ class _Run:
             if not status or first:
                 continue
             first = status
-            messages.line(f"instance {child.job.number} ended {_how(child.process.returncode)}")
+            messages.line(f"instance {child.job.number} ended {ending(child.process.returncode)}")
             if running:
                 deadline = time.monotonic() + self.grace
                 # Those who were just passed a signal know already, and may be putting things in order.
@@ -228,7 +228,12 @@ def _names(children: Sequence[_Child]) -> str:
     return f"instance{'' if len(children) == 1 else 's'} {', '.join(str(child.job.number) for child in children)}"
 
 
-def _how(code: int) -> str:
+def ending(code: int) -> str:
+    """Returns how a process ended, in words, by the code that Python gives: "with status 3", "by signal SIGKILL".
+
+    >>> ending(3), ending(-9)
+    ('with status 3', 'by signal SIGKILL')
+    """
     if code >= 0:
         return f"with status {code}"
     try:

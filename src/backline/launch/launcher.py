@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..errors import BackendUnavailable, BacklineError, BadType, BadValue
+from ..errors import BackendUnavailable, BacklineError, BadType, BadValue, UnknownName
 from ..processors import cpu_quota
-from . import arguments, binding, counts, environment, instances, messages
+from . import arguments, binding, counts, environment, instances, messages, profiles
 from .counts import Note
 from .topology import CPUInfo
 
@@ -44,6 +44,8 @@ def main(args: argparse.Namespace) -> int:
     ------
     BadValue
         The options contradict each other or do not fit this machine.
+    UnknownName
+        ``--set`` names no switch.
     BackendUnavailable
         Nothing here can bind a process, or this is not Linux (it is a RuntimeError).
     """
@@ -55,6 +57,7 @@ def main(args: argparse.Namespace) -> int:
             remedy="start the program itself",
         )
     arguments.check(args)
+    settings = _settings(args)
     info = CPUInfo()
     placed, notes = place(args, info, cpu_quota(), os.environ)
     binder, said = binding.choose(
@@ -67,6 +70,8 @@ def main(args: argparse.Namespace) -> int:
         os.environ, allocator=_allocator(args, notes), iomp=not args.disable_iomp, affinity=not everything
     )
     notes += said
+    changes |= settings.variables
+    notes += settings.notes
     folder = _log_folder(args)
     program = [*_python(args), *_program(args)]
     jobs = []
@@ -102,7 +107,7 @@ def command(words: Sequence[str] | None = None, prog: str = "python -m backline.
     args = arguments.create_args(arguments.new_parser(prog)).parse_args(words)
     try:
         return main(args)
-    except (BadValue, BadType) as problem:
+    except (BadValue, BadType, UnknownName) as problem:
         messages.error(str(problem))
         return 2
     except (BacklineError, OSError) as problem:
@@ -235,6 +240,17 @@ def _local(environ: Mapping[str, str]) -> tuple[int, int]:
     if world > 1 and rank >= world:
         raise BadValue(f"LOCAL_RANK={rank} with LOCAL_WORLD_SIZE={world}", remedy=f"a rank from 0 to {world - 1}")
     return world, rank
+
+
+def _settings(args: argparse.Namespace) -> profiles.Settings:
+    settings = profiles.resolve(args.profile, args.set, os.environ)
+    if args.blas not in ("", "numpy") and settings.values.get("deterministic"):
+        raise BadValue(
+            f"--blas {args.blas} and deterministic exclude each other",
+            cause="NumPy's and SciPy's own calls keep to no level of determinism on another library",
+            remedy="leave out --blas, or add --set deterministic=off",
+        )
+    return settings
 
 
 def _allocator(args: argparse.Namespace, notes: list[Note]) -> str:
