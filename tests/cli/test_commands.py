@@ -48,7 +48,7 @@ def test_info_shows_every_part() -> None:
     lines = run("info").stdout.splitlines()
     parts = [x for x in lines if x and not x.startswith(" ")]
     assert parts == [
-        "machine", "libraries", "thread runtimes in this process", "maths libraries in this process", "conflicts", "tuning",
+        "machine", "switches that are set", "libraries", "thread runtimes in this process", "maths libraries in this process", "conflicts", "tuning",
     ]  # fmt: skip
     for name in ("mkl", "openblas", "blis", "numpy"):
         assert any(x.startswith(f"  {name} ") for x in lines)
@@ -59,7 +59,7 @@ def test_info_as_json() -> None:
     content = of_json("info")
     assert set(content) == {
         "backline", "python", "executable", "numpy", "threads", "machine", "libraries", "plug-ins", "mapped",
-        "conflicts", "ranking", "tuning",
+        "conflicts", "switches", "ranking", "tuning",
     }  # fmt: skip
     assert content["numpy"] == np.__version__ and content["machine"]["fingerprint"] == fingerprint()
     for library in content["libraries"]:

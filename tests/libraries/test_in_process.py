@@ -307,8 +307,10 @@ def test_copies_of_libgomp() -> None:
 
 
 def test_copies_of_openblas() -> None:
-    found = kinds(*(library("openblas", f"/{n}", threads=1, threading="pthreads") for n in range(3)))
-    assert found == {"several copies of OpenBLAS": "slow"}
+    copies_of = [library("openblas", f"/{n}", threads=2, threading="pthreads") for n in range(3)]
+    assert kinds(*copies_of)["several copies of OpenBLAS"] == "slow"
+    on_one_thread = [replace(each, threads=1) for each in copies_of]
+    assert kinds(*on_one_thread) == {} and kinds(copies_of[0], *on_one_thread) == {}
 
 
 def test_a_copy_on_the_team_is_no_conflict() -> None:

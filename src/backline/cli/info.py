@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from dataclasses import asdict
@@ -18,9 +19,7 @@ def info(
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
     process: Annotated[
         str,
-        typer.Option(
-            help="The maths libraries of another process: its number, or a script to run.", metavar="PID|SCRIPT"
-        ),
+        typer.Option(help="The maths libraries of another process: its number, or a script to run.", metavar="PID|SCRIPT"),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -31,7 +30,7 @@ def info(
             output.as_json(content)
             return
         output.line(f"{content['what']}, {content['executable']}", "bold")
-        _mapped(content["mapped"])
+        _mapped(content["mapped"], content["what"])
         _conflicts(content["conflicts"])
         return
     if arguments:
@@ -41,12 +40,13 @@ def info(
         output.as_json(content)
         return
     _machine(content)
+    _switches(content["switches"])
     _libraries(content["libraries"])
     if content["plug-ins"]:
         output.heading("plug-ins that cannot be used")
         for text in content["plug-ins"]:
             output.line(f"  {text}", output.STYLES["missing"])
-    _mapped(content["mapped"])
+    _mapped(content["mapped"], "this process")
     _conflicts(content["conflicts"])
     _tuning(content["tuning"])
 
@@ -78,8 +78,9 @@ def gather() -> dict[str, Any]:
         "machine": asdict(here) | {"fingerprint": fingerprint(), "cpu": {"model": here.cpu.model, "vendor": here.cpu.vendor}},
         "libraries": reports,
         "plug-ins": [text.removeprefix("backline: ") for text in plugins.faults()],
-        "mapped": [asdict(library) for library in mapped],
+        "mapped": other_process.described(mapped, os.environ),
         "conflicts": other_process.conflicts_of(mapped),
+        "switches": _set_switches(),
         "ranking": ranking.report(),
         "tuning": record_store.report(),
     }  # fmt: skip
@@ -144,15 +145,39 @@ def _libraries(reports: list[dict[str, Any]]) -> None:
         output.line(text, output.STYLES["missing"])
 
 
-def _mapped(mapped: list[dict[str, Any]]) -> None:
+def _set_switches() -> list[dict[str, Any]]:
+    """Returns the switches that something sets, with the origin of each value."""
+    from .. import switches
+
+    said = [switches.history(name)[0] for name in switches.declared()]
+    return [
+        {"name": each.switch, "value": each.value, "kind": each.origin.kind, "where": each.origin.where}
+        for each in said
+        if each.origin.kind != "default"
+    ]
+
+
+def _switches(rows: list[dict[str, Any]]) -> None:
+    output.heading("switches that are set")
+    output.table([(r["name"], repr(r["value"]), f"{r['kind']} ({r['where']})") for r in rows], indent=2)
+    if not rows:
+        output.line("  none")
+
+
+def _threads(count: int | None) -> str:
+    return "" if count is None else f"{count} thread{'' if count == 1 else 's'}"
+
+
+def _mapped(mapped: list[dict[str, Any]], where: str) -> None:
     runtimes = [m for m in mapped if m["kind"] in ("openmp", "threads")]
     others = [m for m in mapped if m["kind"] not in ("openmp", "threads") and "." not in m["family"]]
-    for title, found in (("thread runtimes in this process", runtimes), ("maths libraries in this process", others)):
+    for title, found in ((f"thread runtimes in {where}", runtimes), (f"maths libraries in {where}", others)):
         output.heading(title)
         rows = [
             (
-                m["family"], m["version"], m["owner"], "" if m["threads"] is None else f"{m['threads']} threads",
-                m["path"], "serves OpenMP" if m["serves_openmp"] else "",
+                m["family"], m["version"], " ".join(filter(None, (m["owner"], m["release"]))),
+                _threads(m["threads"]),
+                m["path"], "; ".join(filter(None, (m["scope"], "serves OpenMP" if m["serves_openmp"] else ""))),
             )
             for m in found
         ]  # fmt: skip

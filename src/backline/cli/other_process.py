@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailable, BacklineError, BadValue
 
-__all__ = ["conflicts_of", "gather"]
+if TYPE_CHECKING:
+    from ..libraries.in_process import LoadedLibrary
+
+__all__ = ["conflicts_of", "described", "gather"]
 
 
 class ScriptEnded(BacklineError, RuntimeError):
@@ -31,6 +34,29 @@ def conflicts_of(mapped: Any, environ: Mapping[str, str] | None = None) -> list[
         }
         for c in conflicts.conflicts(mapped, environ)
     ]  # fmt: skip
+
+
+def described(mapped: Iterable[LoadedLibrary], environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns the libraries of one process as they are printed: with the release of their package and their thread scope."""
+    from ..libraries import file_facts, openmp_runtimes, thread_scopes
+
+    mapped = tuple(mapped)
+    layer = next((part.threading for part in mapped if part.family.startswith("mkl.") and part.threading), "")
+    editions = {runtime.path: runtime.version for runtime in openmp_runtimes.runtimes_of(mapped)}
+    rows = []
+    for library in mapped:
+        scope = thread_scopes.scope_of(library)
+        if scope and layer and library.family == "mkl":
+            scope = scope._replace(pool=f"{scope.pool}, {layer}")
+        rows.append(
+            asdict(library)
+            | {
+                "version": editions.get(library.path) or library.version,
+                "release": file_facts.release(library.path, library.owner),
+                "scope": scope.text(environ) if scope else "",
+            }
+        )
+    return rows
 
 
 def gather(process: str, arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -60,13 +86,26 @@ def _of_number(number: int) -> dict[str, Any]:
         remedy = "run it as the same user" if isinstance(error, PermissionError) else "ps lists the processes"
         raise BackendUnavailable(f"process {number} cannot be read: {error.strerror}", remedy=remedy) from None
     environ = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    started = [_with_threads(library, environ) for library in mapped]
     return {
-        "what": f"process {number}", "executable": executable, "mapped": [asdict(library) for library in mapped],
-        "conflicts": conflicts_of(mapped, environ),
+        "what": f"process {number}", "executable": executable, "mapped": described(started, environ),
+        "conflicts": conflicts_of(started, environ),
     }  # fmt: skip
 
 
+def _with_threads(library: LoadedLibrary, environ: Mapping[str, str]) -> LoadedLibrary:
+    """Fills in the thread count that a library was started with: one set since by a call cannot be read from outside."""
+    from ..libraries import thread_scopes
+
+    scope = thread_scopes.scope_of(library)
+    texts = [environ.get(name, "").split(",")[0].strip() for name in scope.variables] if scope else []
+    counts = [int(text) for text in texts if text.isascii() and text.isdecimal() and int(text[:9]) > 0]
+    return replace(library, threads=counts[0]) if counts and library.threads is None else library
+
+
 def _of_script(script: str, arguments: Sequence[str]) -> dict[str, Any]:
+    from ..launch import instances
+
     if not os.path.isfile(script):
         raise BadValue(f"--process: {script!r} is no number of a process and no file", remedy="backline info --process script.py")
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
@@ -77,8 +116,8 @@ def _of_script(script: str, arguments: Sequence[str]) -> dict[str, Any]:
             with open(path, encoding="utf-8") as stream:
                 content: dict[str, Any] = json.load(stream)
         except (OSError, ValueError):
-            raise ScriptEnded(f"{script} ended with status {status} before its libraries were listed") from None
-    return content | {"what": script + (f" (status {status})" if status else ""), "executable": sys.executable}
+            raise ScriptEnded(f"{script} ended {instances.ending(status)} before its libraries were listed") from None
+    return content | {"what": script + (f" (ended {instances.ending(status)})" if status else ""), "executable": sys.executable}
 
 
 def run() -> None:
@@ -97,4 +136,4 @@ def run() -> None:
         if os.getpid() == here:  # a forked child comes by here too
             mapped = in_process.loaded()
             with open(path, "w", encoding="utf-8") as stream:
-                json.dump({"mapped": [asdict(library) for library in mapped], "conflicts": conflicts_of(mapped)}, stream)
+                json.dump({"mapped": described(mapped, os.environ), "conflicts": conflicts_of(mapped)}, stream)

@@ -136,8 +136,9 @@ def _wrong_layer(families: _Families) -> Iterable[Conflict]:
 
 
 def _several_copies(families: _Families) -> Iterable[Conflict]:
-    # A copy on Backline's team has no threads of its own at work, and calls set its count for themselves.
-    openblas = [library for library in families.get("openblas", []) if library.threading != "team"]
+    # A copy on Backline's team has no threads of its own at work, and calls set its count for themselves; one on a single
+    # thread has none to limit.
+    openblas = [each for each in families.get("openblas", []) if each.threading != "team" and each.threads != 1]
     if len(openblas) > 1:
         yield Conflict(
             "several copies of OpenBLAS", "slow", tuple(openblas),

@@ -23,6 +23,7 @@ from typing import Any
 
 from ..native import thread_team
 from ..native.process_map import MappedFile, mapped_files, parse_maps, read_maps
+from . import file_facts
 from .recognition import Match, classify, families, owner
 from .registry import LibraryInfo
 
@@ -110,7 +111,7 @@ def loaded() -> tuple[LoadedLibrary, ...]:
 def loaded_in(process: int) -> tuple[LoadedLibrary, ...]:
     """Returns the numerical libraries mapped into another process, by its number.
 
-    Only files tell about them: their versions, integers and threads are known where the names say so.
+    Only files tell about them: no version is known but those that stand in a file, and no count of threads.
 
     Raises
     ------
@@ -118,7 +119,11 @@ def loaded_in(process: int) -> tuple[LoadedLibrary, ...]:
         There is no such process, or it may not be read.
     """
     files = tuple(file for file in parse_maps(read_maps(process)) if ".so" in file.name)
-    found = (library for library, _, _ in _identify(files, families()))
+    found = []
+    for library, match, _ in _identify(files, families()):
+        brought_by = file_facts.origin(library.path, match.family.distribution, library.owner)
+        told = {} if library.deleted else file_facts.facts(library.path, library.family)
+        found.append(replace(library, owner=brought_by, **told))
     return tuple(sorted(found, key=lambda library: (library.kind, library.family, library.path)))
 
 
