@@ -72,15 +72,20 @@ def test_no_program_imports_backline(name: str) -> None:
     assert not [module for module in imported if module.partition(".")[0] == "backline"]
 
 
+def exchangeable(library: str) -> None:
+    """Ends the test where NumPy's BLAS cannot be exchanged for a library."""
+    if layouts.unsupported() or [slot for m in loaded_objects.modules() for slot in m.slots if not slot.symbol.bundled]:
+        pytest.skip("NumPy is no wheel for Linux with glibc here")
+    need(library)
+
+
 @pytest.mark.parametrize("library", ["openblas", "mkl", "blis"])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_program_computes_the_same_on_every_library(name: str, library: str) -> None:
     from program_suite import differences
 
+    exchangeable(library)
     module, data, wanted = reference(name)
-    if layouts.unsupported() or [slot for m in loaded_objects.modules() for slot in m.slots if not slot.symbol.bundled]:
-        pytest.skip("NumPy is no wheel for Linux with glibc here")
-    need(library)
     with exchange.use(library):
         found = module.compute(data)
     assert found.keys() == wanted.keys() and all(np.isfinite(value).all() for value in found.values())
@@ -89,21 +94,15 @@ def test_a_program_computes_the_same_on_every_library(name: str, library: str) -
 
 
 def test_the_benchmark_runs() -> None:
-    command = [
-        sys.executable,
-        str(FOLDER / "existing_programs.py"),
-        "--small",
-        "--rounds",
-        "1",
-        "--repeats",
-        "1",
-        "--sides",
-        "openblas",
-    ]
-    done = subprocess.run([*command, "signal"], capture_output=True, text=True, check=False, timeout=300)
-    if "left out" in done.stdout and done.returncode:
-        pytest.skip(done.stdout)
+    exchangeable("openblas")
+    options = "--small --threads 1 --rounds 1 --repeats 1 --sides openblas signal"
+    done = benchmark(options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "signal_scipy" in done.stdout and "geometric mean" in done.stdout
-    refused = subprocess.run([*command[:-1], "nosuch"], capture_output=True, text=True, check=False, timeout=300)
+    refused = benchmark(options.replace("openblas", "nosuch"))
     assert refused.returncode == 2 and "there is no nosuch" in refused.stderr
+
+
+def benchmark(options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FOLDER / "existing_programs.py"), *options.split()]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)

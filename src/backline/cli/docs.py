@@ -60,6 +60,7 @@ Every switch, {count} of them. Each can be set in these ways; the first that say
 |---|---|---|
 | scope | `with backline.backends.mkl.flags(enabled=False): ...` | the block, in this thread or task only; the innermost first |
 | assignment | `backline.backends.mkl.enabled = False` | the process; inside a scope, until the scope ends |
+| launcher | `backline run --set mkl.enabled=off script.py`, which sets the variable below | what is started so |
 | environment | `BACKLINE_MKL_ENABLED=0`; after it the variables of other programs, where the tables name some | the process |
 | project file | `backline.toml`, or `[tool.backline]` in `pyproject.toml`: `mkl.enabled = false` | every process started there |
 | user file | `config.toml` in the user's configuration folder, or where `BACKLINE_CONFIG` says | every process |
