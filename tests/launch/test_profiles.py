@@ -237,3 +237,15 @@ def test_the_public_parser_has_the_options() -> None:
     args: Any = run_cpu.create_args().parse_args(["--set", "a=1", "--set", "b=2", "--profile", "fast", "job.py", "--set", "c"])
     assert args.set == ["a=1", "b=2"] and args.profile == "fast" and args.program_args == ["--set", "c"]
     assert run_cpu.create_args().parse_args(["job.py"]).set == []
+
+
+def test_the_deterministic_profile_gives_the_same_bits_on_any_number_of_threads(tmp_path: Path) -> None:
+    (tmp_path / "bits.py").write_text(
+        "import hashlib, numpy as np, backline\n"
+        "rng = np.random.default_rng(3)\n"
+        "a, x = rng.standard_normal((700, 700)).astype(np.float32), rng.standard_normal((4, 8, 40, 40)).astype(np.float32)\n"
+        "found = [backline.matmul(a, a), backline.linalg.solve(a, a[:, :3]), backline.nn.functional.conv2d(x, x[:, :, :3, :3])]\n"
+        "print(backline.get_num_threads(), hashlib.sha256(b''.join(np.ascontiguousarray(f).tobytes() for f in found)).hexdigest())\n"
+    )
+    said = [start("--profile", "deterministic", "--set", f"num_threads={n}", str(tmp_path / "bits.py")).stdout.split() for n in (1, 2)]
+    assert [threads for threads, _ in said] == ["1", "2"] and said[0][1] == said[1][1]
