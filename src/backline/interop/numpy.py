@@ -69,10 +69,10 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     ----------
     library
         "mkl", "openblas" or "blis"; "numpy" is what NumPy and SciPy brought along; "tuned" is, by routine and size, what was
-        measured to be fastest here by `backline tune`. Or a mapping from routines to libraries: keys
-        are names of routines (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"`` and ``"level1"``, and
-        ``"*"`` for the rest. A name counts before a pattern, a pattern before a family. Routines of level 1 go
-        together: patterns and names pass them over.
+        measured to be fastest here by `backline tune`. Or a mapping from routines to libraries: keys are names of routines
+        (``"dgesdd"``), patterns (``"?gesdd"``), the families ``"blas"``, ``"lapack"``, ``"level1"`` and ``"fft"`` (transforms,
+        which MKL has), and ``"*"`` for the rest. A name counts before a pattern, a pattern before a family. Routines of level 1
+        go together: patterns and names pass them over.
     small
         Products of sizes below which a call stays with the former library, by routine without its letter: ``{"gemm": 100000}`` is
         what is shipped for m * n * k; 0 gives every call to the new library.

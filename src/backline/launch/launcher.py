@@ -244,9 +244,10 @@ def _local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 def _settings(args: argparse.Namespace) -> profiles.Settings:
     settings = profiles.resolve(args.profile, args.set, os.environ)
-    if args.blas not in ("", "numpy") and settings.values.get("deterministic"):
+    blas = "tuned" if args.tuned else args.blas
+    if blas not in ("", "numpy") and settings.values.get("deterministic"):
         raise BadValue(
-            f"--blas {args.blas} and deterministic exclude each other",
+            f"--blas {blas} and deterministic exclude each other",
             cause="NumPy's and SciPy's own calls keep to no level of determinism on another library",
             remedy="leave out --blas, or add --set deterministic=off",
         )

@@ -169,7 +169,7 @@ def _rows(found: tuple[RoutineStatus, ...]) -> Iterator[tuple[str, ...]]:
         counted = [r for r in members if r.small is not None]
         remark = members[0].reason if len(members) == 1 else _shared_reason(members)
         if family == "fft" and library != ORIGINAL:
-            remark = f"from {fourier_functions.SMALL:,} elements on"
+            remark = f"from {fourier_functions.SMALL:,} points on"
         if counted:
             small, large = sum(r.small or 0 for r in counted), sum(r.large or 0 for r in counted)
             remark = "; ".join(filter(None, [remark, f"by size: {small} small calls stayed, {large} went over"]))

@@ -22,7 +22,7 @@ LIBRARIES = ("mkl",)
 """The libraries among those of the exchange that have transforms."""
 
 SMALL = 1 << 14
-"""Elements of the longer of input and result below which a transform stays: preparing a new one takes as long."""
+"""Points, in all transforms of a call, below which it stays: preparing a new one takes as long."""
 
 _UFUNCS = "numpy.fft._pocketfft_umath"
 _BACKENDS = "scipy.fft._backend"
@@ -71,12 +71,16 @@ class _Ufunc:
         self._ufunc, self._name, self._scope = ufunc, name, _scope(library)
         self._function = getattr(fft, function)
         self._dtypes = _REAL if name == "irfft" else _COMPLEX
+        self._least = SMALL // 2 if function == "rfft" else SMALL  # its result is half a spectrum
         self._inputs = "fd" if function == "rfft" else "fdFD"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ufunc, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        out = keywords.get("out")  # which NumPy's functions always pass
+        if type(out) is not np.ndarray or out.size < self._least:
+            return self._ufunc(*args, **keywords)
         arguments = self._arguments(*args, **keywords)
         if arguments is not None:
             a, out, *rest = arguments
@@ -95,7 +99,7 @@ class _Ufunc:
 
     def _arguments(self, a: Any, factor: Any = None, *more: Any, axes: Any = None, out: Any = None, **others: Any) -> Any:
         """Returns input, result, points, axis and norm; None for what is left to the ufunc."""
-        if more or others or type(a) is not np.ndarray or type(out) is not np.ndarray or max(a.size, out.size) < SMALL:
+        if more or others or type(a) is not np.ndarray:
             return None
         if a.dtype.char not in self._inputs or out.dtype.char != self._dtypes[a.dtype.char] or a.ndim != out.ndim:
             return None

@@ -21,6 +21,7 @@ def results() -> dict[str, Any]:
     b = random.standard_normal((SIZE, 5))
     complex_a = a + 1j * random.standard_normal((SIZE, SIZE))
     symmetric, positive = a + a.T, np.einsum("ij,kj->ik", a, a) + SIZE * np.eye(SIZE)
+    hermitian = positive + 1j * (a - a.T)
     found = {
         "float64 product": a @ np.ascontiguousarray(a[::-1]),
         "float32 product": a.astype(np.float32) @ a.astype(np.float32)[::-1].copy(),
@@ -34,6 +35,13 @@ def results() -> dict[str, Any]:
         "numpy.linalg.cholesky": np.linalg.cholesky(positive),
         "numpy.linalg.qr": np.abs(np.linalg.qr(a, mode="r")),
         "numpy.linalg.lstsq": np.linalg.lstsq(np.vstack([positive, a]), np.vstack([b, b]), rcond=None)[0],
+        "numpy.linalg.eigvals": np.sort(np.abs(np.linalg.eigvals(positive + a))),
+        "complex numpy.linalg.solve": np.linalg.solve(hermitian, b),
+        "complex numpy.linalg.svd": np.linalg.svd(complex_a, compute_uv=False),
+        "complex numpy.linalg.eigvalsh": np.linalg.eigvalsh(hermitian),
+        "complex numpy.linalg.cholesky": np.linalg.cholesky(hermitian),
+        "complex numpy.linalg.qr": np.abs(np.linalg.qr(complex_a, mode="r")),
+        "complex numpy.linalg.lstsq": np.linalg.lstsq(np.vstack([hermitian, complex_a]), np.vstack([b, b]), rcond=None)[0],
     }
     signal = random.standard_normal(SMALL)
     for package, name in (("numpy.fft", "irfft"), ("scipy.fft", "set_global_backend")):
