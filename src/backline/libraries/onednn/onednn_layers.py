@@ -35,6 +35,7 @@ ELTWISE: dict[tuple[str, str], tuple[abi.Alg, float]] = {
 }  # fmt: skip
 LOOKED_BEFORE = ("relu", "max_pool")
 LOOKED_AFTER = ("softmax", "avg_pool", "gelu")
+INTEGERS = (np.dtype(np.uint8), np.dtype(np.int8))  # of which it has the maximum of a window, and nothing to look at
 UNSAFE = {BF16: ("relu", "softmax", "avg_pool"), F16: ("relu", "max_pool", "softmax", "avg_pool")}  # in 16 bits
 OPERATIONS = (*LOOKED_BEFORE, *LOOKED_AFTER, "silu", "tanh", "sigmoid", "layer_norm", "batch_norm")
 
@@ -58,7 +59,7 @@ def neural_algorithms(engine: Engine, p: NeuralProblem, threads: int) -> Iterato
     if is_reference(kernel):
         yield Refusal("onednn", p.op, f"oneDNN has only its reference code for this ({kernel})")
         return
-    precision = "f32 accumulation" if p.dtype != F32 else ""
+    precision = "f32 accumulation" if p.dtype in (BF16, F16) else ""
     # Every element of the result is one thread's work from beginning to end.
     if many > 1:
         yield Algorithm(
@@ -79,7 +80,7 @@ def _refusal(engine: Engine, p: NeuralProblem) -> str:
         return "its logarithms of probabilities may be above 0, by up to 1.3e-6"
     if p.op not in OPERATIONS:
         return f"oneDNN is not asked for {p.op}"
-    if p.dtype not in (F32, BF16, F16):
+    if p.dtype not in (F32, BF16, F16) and not (p.op == "max_pool" and p.dtype in INTEGERS):
         return f"no {p.op} of {p.dtype.name}"
     if p.op in UNSAFE.get(p.dtype, ()):
         return f"its {p.op} of {p.dtype.name} is not safe where values are not finite, or overflow"
@@ -221,7 +222,8 @@ class _Layer:
         source = Place(self.source, self.input.pointer)
         result = w.result(p.result, p.dtype, self.result_strides)
         target = Place(self.target, result)
-        if p.op in LOOKED_BEFORE:
+        finite = p.dtype in INTEGERS
+        if p.op in LOOKED_BEFORE and not finite:
             w.look(source.pointer, prod(self.input.shape), p.dtype)
         inside = self.kernel.desc(abi.Query.DST)
         assert inside is not None
@@ -235,7 +237,7 @@ class _Layer:
             w.move(source, target)
         if p.op in LOOKED_AFTER:
             w.look(result, prod(p.result), p.dtype)
-        looked = p.op in LOOKED_BEFORE + LOOKED_AFTER
+        looked = p.op in LOOKED_BEFORE + LOOKED_AFTER and not finite
         return w.plan(result, release_gil=prod(p.result) >= SMALL_ELEMENTS, exact=by_numpy(p) if looked else None)
 
 
