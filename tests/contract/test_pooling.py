@@ -311,3 +311,18 @@ def test_wrong_arguments_are_named(number: int) -> None:
     call, kind, text = REFUSED[number]
     with pytest.raises(kind, match=text):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("channels", [1, 3, 16, 33, 70])
+def test_integers_of_images_with_channels_last(dtype: str, channels: int, rng: np.random.Generator) -> None:
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max, (3, 9, 10, channels), dtype, endpoint=True).transpose(0, 3, 1, 2)
+    assert (x.size >= 1 << 14) == (channels == 70)  # some on one thread, some on several
+    for case in ((2,), (3, 2, 1), ((3, 2), (1, 2), (1, 0)), (3, 1, 1, 2)):
+        _, (k, s, p) = shown(x.shape, dict(zip(("kernel_size", "stride", "padding"), case, strict=False)))
+        d = (case[3:] or (1,)) * 2
+        wanted, _ = places_by_hand(x, k, s, p, d, False)
+        for what, result in by_each(f"{OPS}max_pool2d", x, *case):
+            assert result.dtype == x.dtype, what
+            np.testing.assert_array_equal(result, wanted, what)

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import BadType, BadValue
 from ..problems import operand
 from ..problems.fft_problem import FftProblem
-from ..problems.symbolic_factor import reciprocal
+from ..problems.symbolic_values import reciprocal
 from ..switches.switch import show
 from .array_arguments import check_array, check_out
 from .axes import axes_of, axis_of

@@ -75,7 +75,8 @@ def parameter(where: str, name: str, value: Any, shape: tuple[int, ...], input: 
 def channels(where: str, input: Array) -> int:
     if input.ndim < 2:
         raise BadValue(f"{where}: input must have shape (N, C, ...), it has {input.shape}")
-    return int(input.shape[1])
+    size: int = input.shape[1]
+    return size
 
 
 def positive(where: str, name: str, value: Any, *, most: float = float("inf")) -> float:

@@ -108,7 +108,8 @@ def operation(
             return kept
 
         def templated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return template_of(of_numpy, args, kwargs)
+            warns = deprecated is not None and deprecated(*args, **kwargs)
+            return None if warns else template_of(of_numpy, args, kwargs)
 
         def general(*args: Any, **kwargs: Any) -> Any:
             result = host_arrays.call(op, args, kwargs)
@@ -123,7 +124,7 @@ def operation(
             return _general(op, problem, args, kwargs)
 
         kind = family or ("linalg" if module == "backline.linalg" else "matmul")
-        changing = templated if kind in FAMILIES and deprecated is None else None
+        changing = templated if kind in FAMILIES else None
         op: Any = _core.Operation(
             name.rpartition(".")[2], parameters, resolve, general, foreign=True, templated=changing
         )  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from . import Problem, short
-from .symbolic_factor import SymbolicFactor
 from .symbolic_sizes import rough
+from .symbolic_values import SymbolicFactor
 
 __all__ = ["FftProblem", "largest_factor"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import struct
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ CONDITIONS = {None: CONDITION, 2: CONDITION, -2: INVERSE_CONDITION, "nuc": NUCLE
 NORMS = {"nuc": NUCLEAR, 2: LARGEST, -2: SMALLEST}
 # Norms of a matrix and its inverse, in the order of matrix_results.cpp; and what is added where the inverse lies in columns.
 INVERSE_NORMS, IN_COLUMNS = (1, -1, math.inf, -math.inf, "fro"), 8
+TOLERANT = ("linalg.matrix_rank", "linalg.pinv")  # small singular values count as 0
 
 
 class Results(Spectra):
@@ -40,10 +40,10 @@ class Results(Spectra):
         steps = (row, column) if row else o.strides[-2:]
         atol, rtol = self.p.parameter("atol"), self.p.parameter("rtol")
         if rtol is None:  # torch's default
-            epsilon = max(self.p.m, self.p.n) * float(np.finfo(self.real).eps)
-            rtol = 0.0 if atol is not None and atol > 0 else epsilon
+            takes = self.p.op in TOLERANT and not (atol is not None and atol > 0)
+            rtol = max(self.p.m, self.p.n) * float(np.finfo(self.real).eps) if takes else 0.0
         integers = (self.real.itemsize, self.complex, self.p.m, self.p.n, self.native.int_size, *steps, kind)
-        return self.b.constant(struct.pack("<8q2d", *integers, atol or 0.0, rtol))
+        return self.b.packed("<8q2d", *integers, atol or 0.0, rtol)
 
     def factors(self, order: str) -> tuple[Pointer, Pointer]:
         """LU factors and pivots in workspace."""
@@ -173,7 +173,7 @@ class Results(Spectra):
         norms = TAYLOR_NORMS["single" if self.real.itemsize == 4 else "double"]
         factors = (*norms, *T8_INNER, *T8_OUTER, T8_SQUARE, X3, *itertools.chain(*T12), *itertools.chain(*T18))
         gemm = self.native.cblas(LETTER[self.dtype.name] + "gemm")
-        fields = struct.pack(f"<6q{len(factors)}d", self.real.itemsize, self.complex, n, *strides, gemm, *factors)
+        fields = self.b.packed(f"<6q{len(factors)}d", self.real.itemsize, self.complex, n, *strides, gemm, *factors)
         work = self.b.work(self.size * 9 * n * n + 8 * n)  # nine matrices, and the sums of columns
-        self.b.call(_kernels.addresses["matrix_exponential"], [self.b.constant(fields), self.source("a")[0], work, result])
+        self.b.call(_kernels.addresses["matrix_exponential"], [fields, self.source("a")[0], work, result])
         return [result], None

@@ -6,7 +6,6 @@ and the transposed problem is solved (SVD, symmetric eigenproblems); QR and gene
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from math import prod
 from typing import Any
@@ -112,8 +111,8 @@ class Spectra(Writer):
             "{t}geev", "N", job, n, a, n, *values, spare, 1, v, n, self.b.work(lwork * self.size), lwork, *rwork, self.info()
         )
         if not self.complex:
-            fields = struct.pack("<8q2d", self.size, 0, n, n, 0, 0, 0, vectors, 0.0, 0.0)
-            self.b.call(_kernels.addresses["eigen_pairs"], [self.b.constant(fields), *values, v, *results])
+            fields = self.b.packed("<8q2d", self.size, 0, n, n, 0, 0, 0, vectors, 0.0, 0.0)
+            self.b.call(_kernels.addresses["eigen_pairs"], [fields, *values, v, *results])
         return results, Eig if vectors else None
 
     def eig(self) -> tuple[list[Pointer], Any]:

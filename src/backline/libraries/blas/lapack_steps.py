@@ -17,6 +17,7 @@ import numpy as np
 from ...native.plan_builder import Builder, Pointer
 from ...problems.linalg_problem import LinalgProblem
 from ...problems.memory_layout import matrix_layout
+from ...problems.symbolic_values import upper_bound
 from .cblas import LETTER, BlasTraits
 
 __all__ = ["NOT_FINITE", "NOT_IN_RANGE", "Writer", "routine_name"]
@@ -63,6 +64,7 @@ class Writer:
         """Ask a routine for its optimal workspace: elements of `work`, and of `iwork` where it has one.
 
         Arguments are as for `lapack`; None stands for an array, "work", "lwork", "iwork", "liwork" for what is asked.
+        It is that of `upper_bound` sizes: what a routine needs grows with them, and more does no harm.
         """
         work, iwork = np.zeros(2, self.dtype), np.zeros(2, np.int64)
         values: list[Any] = []
@@ -80,7 +82,7 @@ class Writer:
                 values.append(ctypes.c_char_p(a.encode()))
                 letters += 1
             else:
-                values.append(ctypes.byref(self.native.integer(a)))
+                values.append(ctypes.byref(self.native.integer(upper_bound(a))))
         values += [ctypes.c_size_t(1)] * letters
         self.native.call(self.native.lapack(routine_name(pattern, self.dtype)), *values)
         wanted = float(np.real(work[0]))

@@ -6,7 +6,6 @@ order. Sums are kept in float64 and rounded once.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -274,7 +273,7 @@ def _write(b: Builder, dtype: np.dtype[Any], loop: Loop, where: tuple[Pointer, P
     fields = [item, halved, vector_level(), operands, width, share, rows]
     unused = Axis(1, 0, 0, 0)
     axes = [n for some in (kept, inner) for axis in (*(unused,) * (AXES - len(some)), *some) for n in axis]
-    description = b.constant(struct.pack(f"<{len(fields) + len(axes)}q", *fields, *axes))
+    description = b.packed(f"<{len(fields) + len(axes)}q", *fields, *axes)
     x, y, out = where
     if way == PARTS:
         count = -(-inner[0].size // PART)

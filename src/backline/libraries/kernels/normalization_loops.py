@@ -6,7 +6,6 @@ channel of batch_norm in training.
 
 from __future__ import annotations
 
-import struct
 from math import prod
 
 from ... import _kernels
@@ -77,7 +76,7 @@ def _fields(b: Builder, p: NeuralProblem, *, channels: int = 1, length: int = 1,
     has = [p.get(role) is not None for role in ("weight", "bias")]
     words = (*has, channels, length, segments, step, p.dtype.name in HALVES)
     item = compute_dtype(p.dtype).itemsize
-    return b.constant(struct.pack("<2qd7q", item, vector_level(), float(p.parameter("eps")), *words))
+    return b.packed("<2qd7q", item, vector_level(), float(p.parameter("eps")), *words)
 
 
 def _work(b: Builder, p: NeuralProblem, elements: int, out: Pointer) -> Pointer:

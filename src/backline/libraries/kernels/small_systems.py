@@ -5,7 +5,6 @@ LAPACK takes one matrix at a time, and with so few elements most of its time is 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,7 +85,7 @@ def prepare_systems(p: LinalgProblem, algorithm: Algorithm) -> Any:
         results.append(infos)
     level = vector_level()
     fields = [p.dtype.itemsize, level, kind, p.items, n, k, batch, *rows, *steps]
-    description = b.constant(struct.pack(f"<{len(fields)}q", *fields))
+    description = b.packed(f"<{len(fields)}q", *fields)
     count = -(-p.items // (BYTES[level] // p.dtype.itemsize))
     logarithm = results[1] if kind == 1 else results[0]
     b.call(_kernels.addresses["small_systems"], [description, list(range(count)), a, right, results[0], logarithm, infos])

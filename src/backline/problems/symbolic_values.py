@@ -1,4 +1,4 @@
-"""Factors that are computed from sizes, such as the scale of a Fourier transform: 1 over a size, or over its square root."""
+"""Values that follow from sizes and are no sums of products: the factor 1 over a size, and bounds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
-from .symbolic_sizes import is_symbolic
+from .symbolic_sizes import Untraceable, is_symbolic, rough
 
-__all__ = ["SymbolicFactor", "reciprocal"]
+__all__ = ["SymbolicFactor", "reciprocal", "upper_bound"]
+
+BOUNDED = 256  # beyond, as much as the next power of two needs would be too much
 
 
 class SymbolicFactor:
@@ -38,3 +40,18 @@ def reciprocal(size: Any, root: bool = False) -> Any:
     if is_symbolic(size):
         return SymbolicFactor(size, root)
     return 1.0 / (sqrt(size) if root else size)
+
+
+def upper_bound(size: Any) -> int:
+    """Returns the next power of two up to `BOUNDED`, and larger sizes as they are: as much as a range of sizes needs.
+
+    Examples
+    --------
+    >>> [upper_bound(n) for n in (0, 1, 5, 256, 257)]
+    [0, 1, 8, 256, 257]
+    """
+    value = rough(size)
+    bound = 1 << (value - 1).bit_length() if 0 < value <= BOUNDED else value
+    if is_symbolic(size) and not (bound <= BOUNDED and bound // 2 < size <= bound):
+        raise Untraceable("a size is its own bound")
+    return int(bound)
