@@ -87,7 +87,7 @@ def register(
         except BacklineError:
             unregister(client)
             raise
-    table = workers(client, all_libraries=strict, environment=variables)
+    table = _table(client, strict, variables)
     different = [f"{row.address}: {text}" for row in table.rows for text in row.differs]
     if different:
         warnings.warn(
@@ -159,6 +159,10 @@ def workers(
     """
     client = client_of(client)
     check_versions(client)
+    return _table(client, all_libraries, environment)
+
+
+def _table(client: Any, all_libraries: bool, environment: Mapping[str, str] | Sequence[str]) -> WorkerTable:
     found = results(call(client, worker_facts.facts, all_libraries, tuple(environment)), "telling of itself")
     wanted = environment if isinstance(environment, Mapping) else {}
     return Comparison(found, slots(client), wanted).table(client.scheduler.address)
