@@ -58,7 +58,7 @@ def limited() -> Iterator[None]:
 def in_this_process(workers: int = 2) -> Iterator[Client]:
     with (
         LocalCluster(
-            n_workers=workers, processes=False, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            n_workers=workers, processes=False, threads_per_worker=1, dashboard_address=":0", silence_logs=50
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -88,7 +88,7 @@ def worker(address: str, name: str, **environment: str) -> Iterator[subprocess.P
 def in_processes(*environments: dict[str, str]) -> Iterator[tuple[LocalCluster, Client]]:
     """A scheduler here, and a worker in a process of its own for each environment."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None, silence_logs=50))
+        cluster = stack.enter_context(LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0", silence_logs=50))
         client = stack.enter_context(Client(cluster, set_as_default=False))
         for number, environment in enumerate(environments):
             stack.enter_context(worker(cluster.scheduler_address, f"w{number}", **environment))
@@ -289,7 +289,7 @@ def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
 
 def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:
     with (
-        LocalCluster(n_workers=1, processes=True, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(n_workers=1, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         before = next(iter(client.run(os.getpid).values()))
@@ -317,7 +317,8 @@ def test_a_scheduler_that_is_lost_leaves_what_was_measured(tmp_path: Path, monke
         sys.executable,
         "-m",
         "distributed.cli.dask_scheduler",
-        "--no-dashboard",
+        "--dashboard-address",
+        ":0",
         "--host",
         "127.0.0.1",
         "--port",

@@ -60,7 +60,7 @@ def register(
     >>> import backline
     >>> from dask.distributed import Client
     >>> from backline.interop import dask as blocks
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     with backline.num_threads(1):
     ...         table = blocks.register(client)
     ...     client.submit(backline.get_num_threads).result()
@@ -108,7 +108,7 @@ def unregister(client: Any = None) -> None:
     --------
     >>> from dask.distributed import Client
     >>> from backline.interop import dask as blocks
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     table = blocks.register(client)
     ...     blocks.unregister(client)
     """
@@ -153,7 +153,7 @@ def workers(
     --------
     >>> from dask.distributed import Client
     >>> from backline.interop import dask as blocks
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     blocks.workers(client, all_libraries=False).mismatches
     ()
     """
