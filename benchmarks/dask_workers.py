@@ -115,7 +115,7 @@ def main() -> None:
 
 def row(count: int, expressions: list[Any], alone: tuple[Any, ...], one: float, repeats: int) -> tuple[int, float, float]:
     with (
-        LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         client.wait_for_workers(count)
@@ -146,7 +146,7 @@ def many(counts: list[int], repeats: int) -> None:
     for count in counts:
         with (
             LocalCluster(
-                n_workers=count, threads_per_worker=1, processes=False, protocol="tcp://", dashboard_address=None, silence_logs=50
+                n_workers=count, threads_per_worker=1, processes=False, protocol="tcp://", dashboard_address=":0", silence_logs=50
             ) as cluster,
             Client(cluster, set_as_default=False) as client,
         ):  # fmt: skip

@@ -58,7 +58,7 @@ def limited() -> Iterator[None]:
 def in_this_process(workers: int = 2) -> Iterator[Client]:
     with (
         LocalCluster(
-            n_workers=workers, processes=False, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            n_workers=workers, processes=False, threads_per_worker=1, dashboard_address=":0", silence_logs=50
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -88,11 +88,12 @@ def worker(address: str, name: str, **environment: str) -> Iterator[subprocess.P
 def in_processes(*environments: dict[str, str]) -> Iterator[tuple[LocalCluster, Client]]:
     """A scheduler here, and a worker in a process of its own for each environment."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=None, silence_logs=50))
+        cluster = stack.enter_context(LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0", silence_logs=50))
         client = stack.enter_context(Client(cluster, set_as_default=False))
         for number, environment in enumerate(environments):
             stack.enter_context(worker(cluster.scheduler_address, f"w{number}", **environment))
-        client.wait_for_workers(len(environments), timeout=LIMIT)
+        if environments:
+            client.wait_for_workers(len(environments), timeout=LIMIT)
         yield cluster, client
 
 
@@ -271,6 +272,14 @@ def test_a_worker_of_another_version(tmp_path: Path) -> None:
         assert of_processes(client)
 
 
+def test_a_worker_that_joins_and_refuses_the_settings_ends() -> None:
+    with in_processes() as (cluster, client):
+        client.register_plugin(BacklineWorker({**worker_settings.collect(), "backline": "0.0.1"}))
+        with worker(cluster.scheduler_address, "w0") as process:
+            assert process.wait(LIMIT) is not None
+        assert client.nthreads() == {}
+
+
 def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
     switches.withdraw("num_threads")  # what tests set: each worker has its own
     a = rng.standard_normal((300, 60)).astype(np.float32)
@@ -289,7 +298,7 @@ def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
 
 def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:
     with (
-        LocalCluster(n_workers=1, processes=True, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(n_workers=1, processes=True, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         before = next(iter(client.run(os.getpid).values()))
@@ -308,7 +317,7 @@ def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:
 # A scheduler that is lost ---------------------------------------------------------------------------------------------------
 
 
-def test_a_scheduler_that_is_lost_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_outlives_the_worker_and_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKLINE_TUNING", str(tmp_path / "tuning.sqlite"))
     record_store.reload()
     script, place = tmp_path / "job.py", tmp_path / "scheduler.json"
@@ -317,7 +326,8 @@ def test_a_scheduler_that_is_lost_leaves_what_was_measured(tmp_path: Path, monke
         sys.executable,
         "-m",
         "distributed.cli.dask_scheduler",
-        "--no-dashboard",
+        "--dashboard-address",
+        ":0",
         "--host",
         "127.0.0.1",
         "--port",
@@ -330,15 +340,21 @@ def test_a_scheduler_that_is_lost_leaves_what_was_measured(tmp_path: Path, monke
             assert scheduler.poll() is None
         address = json.loads(place.read_text())["address"]
 
-        def progress(done: int, total: int, key: str) -> None:
-            if done == 1:
-                scheduler.kill()
-                scheduler.wait()
+        with worker(address, "w0") as one, worker(address, "w1") as other, connection.connected(address) as client:
+            client.wait_for_workers(2, timeout=LIMIT)
+            first = sorted(client.run(os.getpid).items())[0][1]  # which measures
+            (measuring,) = [process for process in (one, other) if process.pid == first]
 
-        with worker(address, "w0"), connection.connected(address) as client:
-            client.wait_for_workers(1, timeout=LIMIT)
-            with pytest.raises(blocks.SchedulerLost, match="1 records that had come in are kept"):
+            def progress(done: int, total: int, key: str) -> None:
+                if done == 1 and measuring.poll() is None:  # then the other one goes on
+                    measuring.kill()
+                    measuring.wait()
+                elif done == 2:
+                    scheduler.kill()
+                    scheduler.wait()
+
+            with pytest.raises(blocks.SchedulerLost, match="2 records that had come in are kept"):
                 cluster_tuning.tune(client, [str(script)], threads=1, progress=progress)
     record_store.reload()
-    assert len(record_store.every()) == 1
+    assert len(record_store.every()) == 2
     record_store.reload()

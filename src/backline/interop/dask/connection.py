@@ -30,7 +30,7 @@ CONNECTING = 10.0  # seconds until a scheduler has answered
 
 
 class SchedulerLost(BacklineError, RuntimeError):
-    """The scheduler of a cluster does not answer any more; the text says what was kept."""
+    """The scheduler of a cluster, or a worker, does not answer any more; the text says what was kept."""
 
 
 class WorkerMismatch(BacklineError, RuntimeError):
@@ -76,7 +76,7 @@ def connected(address: str) -> Iterator[Any]:
 
 @contextmanager
 def answered(doing: str, kept: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Turns the errors of a lost connection into `SchedulerLost`."""
+    """Turns errors of a lost connection into `SchedulerLost`."""
     try:
         yield
     except (OSError, TimeoutError, CancelledError) as error:
@@ -84,10 +84,10 @@ def answered(doing: str, kept: Callable[[], str] = lambda: "") -> Iterator[None]
 
 
 def lost(doing: str, error: BaseException | str, kept: str = "") -> SchedulerLost:
-    """Returns the error for a scheduler that was lost."""
+    """Returns the error for a scheduler, or a worker, that does not answer any more."""
     cause = error if isinstance(error, str) else " ".join(str(error).split()) or type(error).__name__
     return SchedulerLost(
-        f"the scheduler was lost while {doing}{kept and '; ' + kept}", cause=cause, remedy="start it, and call again"
+        f"the connection was lost while {doing}{kept and '; ' + kept}", cause=cause, remedy="start it, and call again"
     )
 
 

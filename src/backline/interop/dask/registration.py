@@ -60,7 +60,7 @@ def register(
     >>> import backline
     >>> from dask.distributed import Client
     >>> from backline.interop import dask as blocks
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     with backline.num_threads(1):
     ...         table = blocks.register(client)
     ...     client.submit(backline.get_num_threads).result()
@@ -87,7 +87,7 @@ def register(
         except BacklineError:
             unregister(client)
             raise
-    table = workers(client, all_libraries=strict, environment=variables)
+    table = _table(client, strict, variables)
     different = [f"{row.address}: {text}" for row in table.rows for text in row.differs]
     if different:
         warnings.warn(
@@ -108,7 +108,7 @@ def unregister(client: Any = None) -> None:
     --------
     >>> from dask.distributed import Client
     >>> from backline.interop import dask as blocks
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     table = blocks.register(client)
     ...     blocks.unregister(client)
     """
@@ -153,12 +153,16 @@ def workers(
     --------
     >>> from dask.distributed import Client
     >>> from backline.interop import dask as blocks
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     blocks.workers(client, all_libraries=False).mismatches
     ()
     """
     client = client_of(client)
     check_versions(client)
+    return _table(client, all_libraries, environment)
+
+
+def _table(client: Any, all_libraries: bool, environment: Mapping[str, str] | Sequence[str]) -> WorkerTable:
     found = results(call(client, worker_facts.facts, all_libraries, tuple(environment)), "telling of itself")
     wanted = environment if isinstance(environment, Mapping) else {}
     return Comparison(found, slots(client), wanted).table(client.scheduler.address)
