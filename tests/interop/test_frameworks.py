@@ -182,3 +182,75 @@ def test_precision_has_its_effect_in_pytorch() -> None:
         reduced = error()
     assert full < 1e-5 and error() == full
     assert (reduced > 1e-5) == bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+# For every setting of PyTorch a value that it does not have by default; None for what a build without CUDA cannot hold.
+OTHER_VALUES: dict[str, Any] = {
+    "num_threads": 1, "deterministic": True, "warn_only": True, "utils.deterministic.fill_uninitialized_memory": False,
+    "fp32_precision": "tf32", "mkldnn.fp32_precision": "bf16", "cudnn.fp32_precision": "tf32", "cuda.matmul.fp32_precision": "ieee",
+    "cudnn.conv.fp32_precision": "ieee", "cudnn.rnn.fp32_precision": "ieee", "mkldnn.matmul.fp32_precision": "tf32",
+    "mkldnn.conv.fp32_precision": "bf16", "mkldnn.rnn.fp32_precision": "bf16", "cuda.matmul.allow_fp16_accumulation": True,
+    "cudnn.enabled": False, "cudnn.benchmark": True, "cudnn.benchmark_limit": None, "cudnn.deterministic": True,
+    "mkldnn.enabled": False, "mkldnn.deterministic": True, "nnpack.enabled": False, "opt_einsum.enabled": False,
+    "opt_einsum.strategy": "optimal", "quantized.engine": "qnnpack", "mha.fastpath": False, "cuda.flash_sdp": False,
+    "cuda.mem_efficient_sdp": False, "cuda.math_sdp": False, "cuda.cudnn_sdp": False, "cuda.fp16_bf16_reduction_math_sdp": True,
+    "cuda.preferred_linalg_library": None, "cuda.preferred_blas_library": None,
+}  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("setting", FRAMEWORKS["torch"].settings, ids=lambda setting: setting.switch)
+def test_each_setting_of_pytorch_is_read_back_and_put_back(setting: Any) -> None:
+    torch = pytest.importorskip("torch")
+    value, before = OTHER_VALUES[setting.switch], setting.read(torch)
+    if value is None:
+        return
+    with switches.scope({setting.switch: value}), backline.apply_to("torch") as table:
+        found = row(table, setting.switch)
+        if found.applied:
+            assert setting.read(torch) == value and found.effective == value
+        else:  # such as an engine that this build has not: the reason says so, and nothing changed
+            assert found.reason and setting.read(torch) == found.effective
+            assert setting.switch in ("quantized.engine", "cudnn.enabled")
+    assert setting.read(torch) == before
+
+
+def kernels(torch: Any, function: Any) -> set[str]:
+    """Names of PyTorch's operators that a call runs."""
+    with torch.profiler.profile() as seen:
+        function()
+    return {event.key for event in seen.key_averages()}
+
+
+@pytest.mark.torch
+def test_settings_have_their_effect_in_pytorch() -> None:
+    """What the CPU shows: which kernels run, what is refused, how memory is filled."""
+    torch = pytest.importorskip("torch")
+    image, weight = torch.randn(2, 32, 32, 32), torch.randn(64, 32, 3, 3)
+    x = torch.randn(1, 4, 16, 8)
+    one = x[0]
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+    def convolution() -> set[str]:
+        return kernels(torch, lambda: torch.conv2d(image, weight))
+
+    def fast() -> bool:
+        with torch.no_grad():
+            return any("_native_multi_head_attention" in name for name in kernels(torch, lambda: layer(one, one, one)))
+
+    assert "aten::mkldnn_convolution" in convolution() and fast() and torch._fused_sdp_choice(x, x, x) == 1
+    with switches.scope({"mkldnn.enabled": False, "mha.fastpath": False, "cuda.flash_sdp": False}), backline.apply_to("torch"):
+        assert "aten::mkldnn_convolution" not in convolution() and not fast()
+        assert torch._fused_sdp_choice(x, x, x) == 0
+    assert "aten::mkldnn_convolution" in convolution() and fast()
+    with switches.scope(deterministic=True), backline.apply_to("torch"):
+        assert bool(torch.empty(64).isnan().all())
+        with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
+            torch.zeros(4).put_(torch.tensor([0]), torch.tensor([1.0]))
+    with (
+        switches.scope({"deterministic": True, "warn_only": True}), backline.apply_to("torch"),
+        pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"),
+    ):  # fmt: skip
+        torch.zeros(4).put_(torch.tensor([0]), torch.tensor([1.0]))
+    with backline.num_threads(1), backline.apply_to("torch"):
+        assert "at::get_num_threads() : 1" in torch.__config__.parallel_info()

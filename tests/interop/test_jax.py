@@ -308,7 +308,8 @@ def test_precision_is_set_read_back_and_put_back(jax: Any, ours: str, theirs: st
         jax.config.update("jax_default_matmul_precision", before)
 
 
-def test_precision_has_its_effect(jax: Any) -> None:
+@pytest.mark.parametrize(("ours", "word"), [("ieee", "[HIGHEST, HIGHEST]"), ("tf32", "[HIGH, HIGH]"), ("bf16", "[DEFAULT, DEFAULT]")])
+def test_precision_has_its_effect(jax: Any, ours: str, word: str) -> None:
     """The setting is in the operations that JAX lowers, for devices that have such kernels; the CPU computes in float32."""
     a = jax.numpy.ones((8, 8))
 
@@ -316,9 +317,24 @@ def test_precision_has_its_effect(jax: Any) -> None:
         return str(jax.jit(lambda x: jax.numpy.dot(x, x)).lower(a).as_text())
 
     plain = lowered()
-    with backends.flags(fp32_precision="ieee"), backline.apply_to("jax"):
-        assert "HIGHEST" in lowered() and "HIGHEST" not in plain
+    assert "[DEFAULT, DEFAULT]" in plain
+    with backends.flags(fp32_precision=ours), backline.apply_to("jax"):
+        assert word in lowered()
     assert lowered() == plain
+
+
+def test_a_scope_of_jax_is_told_and_the_value_of_the_process_put_back(jax: Any) -> None:
+    with jax.default_matmul_precision("float32"), backends.flags(fp32_precision="bf16"), backline.apply_to("jax") as table:
+        (row,) = [row for row in table if row.switch == "fp32_precision"]
+        assert not row.applied and row.reason == "jax reads 'float32' after it was set"
+    assert jax.config.jax_default_matmul_precision is None
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("float32", "ieee"), ("high", "tf32"), ("BF16_BF16_F32", "bf16"), ("default", "none")])
+def test_other_names_of_a_precision_are_read(jax: Any, theirs: str, ours: str) -> None:
+    with jax.default_matmul_precision(theirs), backends.flags(fp32_precision="bf16" if ours != "bf16" else "tf32"):
+        backline.read_from("jax")
+        assert switches.get("fp32_precision") == ours
 
 
 def test_every_row_has_a_reading(jax: Any) -> None:

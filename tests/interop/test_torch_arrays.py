@@ -90,6 +90,9 @@ def test_a_gradient_is_not_lost_in_silence(torch: Any) -> None:
     with torch.no_grad():
         got = backline.matmul(x, torch.nn.Parameter(torch.ones(3, 3)))
     assert not got.requires_grad and torch.equal(got, torch.full((3, 3), 3.0))
+    with torch.inference_mode():
+        out = torch.zeros(3, 3)
+        assert backline.matmul(x, x, out=out) is out and torch.equal(out, torch.full((3, 3), 3.0))
 
 
 def test_what_is_no_dense_tensor_of_the_host_is_refused(torch: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 from ..records import Record
@@ -25,6 +28,8 @@ class Setting(Record):
         Backline's values and the framework's, where they differ. A value that is missing here cannot be said there.
     save
         Function of the module that returns one which puts back what holds now; None where writing what was read does that.
+    also
+        Further values of the framework, and Backline's that mean the same: what is read there, and never written.
     """
 
     switch: str
@@ -33,6 +38,7 @@ class Setting(Record):
     write: Callable[[Any, Any], Any]
     words: Mapping[Any, Any] | None = None
     save: Callable[[Any], Callable[[], None]] | None = None
+    also: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Framework(Record):
@@ -159,16 +165,30 @@ TORCH = Framework(
 )  # fmt: skip
 
 
+_JAX_PRECISION = "jax_default_matmul_precision"
+
+
 def _jax_precision(jax: Any, value: Any) -> None:
-    jax.config.update("jax_default_matmul_precision", value)
+    jax.config.update(_JAX_PRECISION, value)
+
+
+def _jax_precision_now(jax: Any) -> Callable[[], None]:
+    """Puts back the value of the process: where a scope of JAX is open, this thread reads that of the scope."""
+    with ThreadPoolExecutor(1) as pool:
+        process_wide = pool.submit(getattr, jax.config, _JAX_PRECISION).result()
+    return functools.partial(_jax_precision, jax, process_wide)
 
 
 JAX = Framework(
     "jax",
     (
         Setting(
-            "fp32_precision", "jax_default_matmul_precision", lambda jax: jax.config.jax_default_matmul_precision, _jax_precision,
-            {"none": None, "ieee": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"},
+            "fp32_precision", _JAX_PRECISION, lambda jax: jax.config.jax_default_matmul_precision, _jax_precision,
+            {"none": None, "ieee": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"}, _jax_precision_now,
+            {
+                "float32": "ieee", "F32_F32_F32": "ieee", "high": "tf32", "TF32_TF32_F32": "tf32", "BF16_BF16_F32": "bf16",
+                "default": "none",
+            },
         ),
     ),
     {

@@ -226,7 +226,8 @@ def read_from(framework: str) -> Applied:
     known, module = _find(framework)
     for setting in known.settings:
         theirs = setting.read(module)
-        back = theirs if setting.words is None else {other: ours for ours, other in setting.words.items()}.get(theirs, theirs)
+        known_there = {**setting.also, **{other: ours for ours, other in (setting.words or {}).items()}}
+        back = known_there.get(theirs, theirs)
         before = switches.get(setting.switch)
         if back is None or back == before:
             continue

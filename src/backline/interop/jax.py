@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -138,9 +139,9 @@ def _call(name: str, fixed: tuple[tuple[str, Any], ...], snapshot: switches.Snap
         shapes = [jax.ShapeDtypeStruct(shape, _dtype(jax, name, dtype)) for shape, dtype in described]
 
         def host(*given: Any) -> list[Any]:
-            plain = tuple(np.asarray(array) for array in given)
-            with snapshot.apply():
-                results = operator.call(_filled(fixed, plain))
+            arguments = _filled(fixed, tuple([np.asarray(array) for array in given]))
+            with nullcontext() if switches.current() is snapshot else snapshot.apply():
+                results = operator.call(arguments)
             return [np.ascontiguousarray(r, s.dtype).reshape(r.shape) for r, s in zip(results, shapes, strict=True)]
 
         found = jax.pure_callback(host, shapes, *arrays, vmap_method=_vmap_method(name, arrays))

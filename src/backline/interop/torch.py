@@ -40,6 +40,13 @@ def register() -> tuple[str, ...]:
     ------
     BackendUnavailable
         PyTorch is not installed.
+
+    Examples
+    --------
+    >>> import torch, backline.interop.torch  # doctest: +SKIP
+    >>> torch.ops.backline.matmul(torch.eye(2), torch.eye(2))  # doctest: +SKIP
+    tensor([[1., 0.],
+            [0., 1.]])
     """
     try:
         torch = import_module("torch")

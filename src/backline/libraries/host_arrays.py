@@ -160,7 +160,8 @@ def torch_dtype(value: Any) -> np.dtype[Any] | None:
 
 
 def _torch_written(tensor: Any) -> None:
-    sys.modules["torch"].autograd.graph.increment_version(tensor)
+    if not tensor.is_inference():  # those have no version
+        sys.modules["torch"].autograd.graph.increment_version(tensor)
 
 
 # JAX --------------------------------------------------------------------------------------------------------------------
