@@ -80,8 +80,8 @@ class Trace(list[Event]):
             outer(op, plan, nanoseconds)
 
     def __enter__(self) -> Trace:
-        self._outer.append(switches.set_tracer(self))
         self._ends.append([end for begin in sources if (end := begin()) is not None])
+        self._outer.append(switches.set_tracer(self))
         return self
 
     def __exit__(self, *exc: object) -> None:
