@@ -224,7 +224,7 @@ def test_what_is_refused_before_anything_is_done(choice: Any, error: type[Except
     assert held() == before and exchange.status().choice == ""
 
 
-@pytest.mark.parametrize("small", [{"gemm": -1}, {"gemm": 2.5}, {"gemm": True}, {"geqrf": 3}])
+@pytest.mark.parametrize("small", [{"gemm": -1}, {"gemm": 2.5}, {"gemm": True}, {"lange": 3}])
 def test_thresholds_that_are_refused(small: Any) -> None:
     with pytest.raises(errors.BadValue, match="small"):
         exchange.use("numpy", small=small)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+import backline
 from backline import _exchange, errors, switches
 from backline.engine.tuning.record import TuningRecord
 from backline.interop import numpy as exchange
@@ -244,6 +245,25 @@ def test_an_exchange_is_recorded_and_holds_on() -> None:
         slots_in_use = exchange.status().slots
         assert slots_in_use > 0
     assert exchange.status().slots == 0
+
+
+def test_a_trace_shows_exchanged_calls() -> None:
+    need("openblas")
+    a = np.random.default_rng(4).standard_normal((90, 90))
+    with exchange.use("openblas"), backline.trace() as events:
+        backline.matmul(a.astype(np.float32), a.astype(np.float32))
+        a @ a[:, :50]
+        a @ a[:, :50]
+        np.linalg.det(a)
+    assert events[0].op == "matmul"
+    (product,) = [e for e in events if e.op == "exchanged.dgemm" and e.choice.problem.parameter("n") == 50]
+    assert product.library == "openblas" and product.choice.problem.parameter("calls") == 2 and product.seconds > 0
+    assert "90x90" in str(product) and "exchanged for openblas" in str(product.choice) and product.bytes > 8 * 90 * 90
+    assert {"exchanged.dgemm", "exchanged.dgetrf"} <= {e.op for e in events} and "openblas" in events.by_library()
+    assert "exchanged.dgemm" in events._repr_html_() or "dgemm" in str(events)
+    with backline.trace() as nothing:
+        a @ a
+    assert list(nothing) == [] and exchange.status().slots == 0
 
 
 def child(text: str, *, status: int = 0, **more: str) -> str:

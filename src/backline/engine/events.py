@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from .. import switches
 from .choice import Choice
 
-__all__ = ["Event", "Trace", "trace"]
+__all__ = ["Event", "Trace", "sources", "trace"]
 
 
 SHOWN = 200  # events that a notebook shows, at the most
+
+sources: list[Callable[[], Callable[[], Iterable[Event]] | None]] = []
+"""What else there is to trace: functions that are called when a trace begins.
+
+Each returns None, or a function that returns its Events when the trace ends."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,6 +71,7 @@ class Trace(list[Event]):
     def __init__(self) -> None:
         super().__init__()
         self._outer: list[Any] = []
+        self._ends: list[list[Callable[[], Iterable[Event]]]] = []
 
     def __call__(self, op: str, plan: Any, nanoseconds: int) -> None:
         self.append(Event(op, plan.choice, nanoseconds * 1e-9))
@@ -73,11 +80,14 @@ class Trace(list[Event]):
             outer(op, plan, nanoseconds)
 
     def __enter__(self) -> Trace:
+        self._ends.append([end for begin in sources if (end := begin()) is not None])
         self._outer.append(switches.set_tracer(self))
         return self
 
     def __exit__(self, *exc: object) -> None:
         switches.set_tracer(self._outer.pop())
+        for end in self._ends.pop():
+            self.extend(end())
 
     async def __aenter__(self) -> Trace:
         return self.__enter__()

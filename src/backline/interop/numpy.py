@@ -20,12 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
+from ..engine import events
 from ..errors import BadValue
-from .exchange import exchange_state, exchange_status, tuned_choice
+from .exchange import exchange_state, exchange_status, traced_calls, tuned_choice
 from .exchange.choices import ORIGINAL, Choice, parse
 from .exchange.exchange_status import RoutineStatus, Status
 
 __all__ = ["Exchange", "RoutineStatus", "Status", "restore", "status", "use"]
+
+if traced_calls.begin not in events.sources:  # the module may be imported anew
+    events.sources.append(traced_calls.begin)
 
 
 class Exchange:
