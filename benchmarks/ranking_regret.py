@@ -18,11 +18,12 @@ import json
 import math
 import random
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -40,6 +41,7 @@ from backline.problems.op_registry import import_operations, operations
 
 SMALLEST, LARGEST = 4, 1500
 FEWEST = 30  # entries of a family that a line is printed for
+WORST = 10  # choices that are printed
 ROUNDS = 3  # times that a problem is measured, of which the least times count
 RESULTS = Path(__file__).parent / "results"
 
@@ -198,14 +200,14 @@ def compare() -> None:
                 regret = times[key] / min(times.values())
                 found[name][row["kind"]].append(regret)
                 worst[name].append((round(regret, 2), problem.key, key, min(times, key=times.get)))
-    print(f"{ranking_files.here()}: the time of what is chosen over the best; geometric mean, largest, part over 1.1")
-    print(f"{'':<22}" + "".join(f"{name:>21}" for name in rules))
+    print(f"{ranking_files.here()}: time of what is chosen over the best; geometric mean, largest, part over 1.1, number over 2")
+    print(f"{'':<22}" + "".join(f"{name:>26}" for name in rules))
     for kind in (*KINDS, "all"):
         cells = []
         for name in rules:
             values = found[name][kind] if kind != "all" else [v for k in KINDS for v in found[name][k]]
             cells.append(summary(values))
-        print(f"{kind:<22}" + "".join(f"{cell:>21}" for cell in cells))
+        print(f"{kind:<22}" + "".join(f"{cell:>26}" for cell in cells))
     for name in rules:
         print(f"worst, {name}:")
         for regret, key, ran, best in sorted(worst[name])[:-6:-1]:
@@ -220,23 +222,45 @@ def compare() -> None:
 
 def entries() -> None:
     """Prints the regret on the entries of each shipped ranking, predicted from the other classes and from a part of its own."""
-    print(f"{'':<34}" + "".join(f"{name:>21}" for name in ("class left out", "a quarter and others", "a quarter alone")))
+    names = ("class left out", "a quarter and others", "a quarter alone")
+    print(f"{'':<34}" + "".join(f"{name:>26}" for name in names))
+    worst, kept = {}, {}
     for here in ranking_files._classes():
         own, others = ranking_files._read(here).entries, [c for c in ranking_files._classes() if c != here]
         every = {c: ranking_files._read(c).entries for c in others}
         rest = [e for i, e in enumerate(own) if i % 4]
         found = [judged(here, every, own), judged(here, {here: own[::4], **every}, rest), judged(here, {here: own[::4]}, rest)]
-        for family in sorted((f for f, v in found[0].items() if len(v) >= FEWEST), key=lambda name: (name == "all", name)):
-            print(f"{f'{here} {family}':<34}" + "".join(f"{summary(by.get(family, [1.0])):>21}" for by in found))
+        families = Counter(j.family for j in found[0])
+        for family in [*sorted(f for f, count in families.items() if count >= FEWEST), "all"]:
+            columns = [[j.regret for j in each if family in (j.family, "all")] or [1.0] for each in found]
+            print(f"{f'{here} {family}':<34}" + "".join(f"{summary(values):>26}" for values in columns))
+        for name, each in zip(names, found, strict=True):
+            worst[f"{here}, {name}"] = sorted(each, reverse=True)[:WORST]
+            kept[f"{here}, {name}"] = kept_of(each)
+    for name, each in worst.items():
+        print(f"worst, {name}:")
+        for j in each:
+            print(f"  {j.regret:6.2f}  {j.problem}: {j.chosen}, best {j.best}")
+    (RESULTS / "ranking_regret_entries.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
-def judged(here, known, test) -> dict[str, list[float]]:
-    """The regret on entries of a class where these entries are known, by the part of the operation's name before the dot."""
+class Judged(NamedTuple):
+    """What would be chosen for an entry of a ranking."""
+
+    regret: float
+    problem: str
+    chosen: str
+    best: str
+    family: str  # the part of the operation's name before the dot
+
+
+def judged(here, known, test) -> list[Judged]:
+    """What would be chosen for entries of a class where these entries of classes are known."""
 
     def read(processors):
         return ranking_files.Ranking(processors, {"cpu": ""}, known[processors])
 
-    by = defaultdict(list)
+    found = []
     forget()
     with (
         mock.patch.object(ranking_files, "_read", read), mock.patch.object(ranking_files, "_classes", lambda: tuple(known)),
@@ -247,15 +271,30 @@ def judged(here, known, test) -> dict[str, list[float]]:
             if len(times) > 1:
                 place = Place(e["op"], e["dtype"], e["class"], e["size"], sizes_in(e["example"]))
                 key = taken(2 ** e["size"], times, predicted_times.order_of(place, own=False))
-                for family in ("all", e["op"].partition(".")[0].partition("_")[0]):
-                    by[family].append(times[key] / min(times.values()))
+                family = e["op"].partition(".")[0].partition("_")[0]
+                best = min(times, key=times.get)
+                found.append(Judged(times[key] / times[best], e["example"], key, best, family))
     forget()
-    return by
+    return found
+
+
+def kept_of(found) -> dict[str, object]:
+    """The figures that are kept of choices."""
+    values = [j.regret for j in found]
+    return {
+        "entries": len(values), "mean": round(mean(values), 3), "largest": round(max(values), 2),
+        "over 1.1": sum(v > 1.1 for v in values), "over 2": sum(v > 2.0 for v in values),
+    }  # fmt: skip
+
+
+def mean(values) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def summary(values) -> str:
-    mean = math.exp(sum(map(math.log, values)) / len(values))
-    return f"{mean:.2f} {max(values):6.2f} {sum(v > 1.1 for v in values) / len(values):4.0%}"
+    over = [sum(v > bound for v in values) for bound in (1.1, 2.0)]
+    return f"{mean(values):.2f} {max(values):6.2f} {over[0] / len(values):4.0%} {over[1]:>4}"
 
 
 def main() -> None:

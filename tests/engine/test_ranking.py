@@ -138,10 +138,9 @@ def test_another_class_of_shapes_stands_in_where_nothing_is_near(rankings: Path,
 def test_what_a_class_lacks_comes_from_the_next_one_scaled_by_what_both_measured(rankings: Path, as_on: Here) -> None:
     as_on("amd", "avx512", 2)
     # There, a takes twice what b takes; here b takes four times as long, beside it, as there.
-    there = [
-        ("f32", size, {"b.x@1": 1.0, "a.x@1": 2.0}, "square", f"{n}x{n} {n}x{n}") for size, n in ((10, 8), (13, 16), (22, 128))
-    ]
-    here = [("f32", size, {"a.x@1": 2.0, "b.x@1": 4.0}, "square", f"{n}x{n} {n}x{n}") for size, n in ((10, 8), (13, 16))]
+    both = [(10 + n / 8, n) for n in range(8, 18)]
+    there = [("f32", size, {"b.x@1": 1.0, "a.x@1": 2.0}, "square", f"{n}x{n} {n}x{n}") for size, n in (*both, (22, 128))]
+    here = [("f32", size, {"a.x@1": 2.0, "b.x@1": 4.0}, "square", f"{n}x{n} {n}x{n}") for size, n in both]
     write(rankings, "intel-amx-2c", *there)
     assert order_of(product(128)) == ("b.x@1", "a.x@1")
     write(rankings, "amd-avx512-2c", *here)
@@ -197,6 +196,80 @@ def test_a_compiled_kernel_leads_only_where_none_was_measured(rankings: Path, as
     write(rankings, "intel-amx-2c", ("f32", 12, {"openblas.gemm@1": 1.0}))
     assert ranking.sort(product(16), [plain, jit]) == [jit, plain]
     assert ranking.sooner(product(16), plain, {"mkl"}) == "mkl"
+
+
+def test_compiled_kernels_do_not_lead_on_large_problems(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    jit, divided = Algorithm(library="mkl", name="jit"), Algorithm(library="openblas", name="gemm_items", scaled=True)
+    write(rankings, "intel-amx-2c", ("f32", 20, {"openblas.gemm_items@n": 1.0}, "batch", "500x8x8 500x8x8"))
+    assert ranking.sort(batch(500, 8), [divided, jit]) == [jit, divided]
+    assert ranking.sort(batch(500, 32), [jit, divided]) == [divided, jit]
+
+
+def test_what_is_made_for_the_operation_leads_where_no_ranking_names_any_of_it(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    x = np.ones((64, 64))
+    gelu = problem_of("nn.functional.gelu", x)
+    loops, made = Algorithm(library="numpy", name="loops"), Algorithm(library="kernels", name="compiled")
+    for times, first in (({"numpy.loops@1": 1.0}, made), ({"numpy.loops@1": 1.0, "kernels.compiled@n": 2.0}, loops)):
+        place = gelu.place()
+        entry = {"op": "gelu", "dtype": "f64", "class": place.shape_class, "size": place.work, "example": gelu.key}
+        entry |= {"order": list(times), "microseconds": list(times.values())}
+        content = {"provenance": {"cpu": "the one"}, "entries": [entry]}
+        (rankings / "intel-amx-2c.json").write_text(json.dumps(content))
+        forget()
+        assert ranking.sort(gelu, [loops, made])[0] is first
+        assert ranking.leader(gelu, order_of(gelu)) == ("kernels" if first is made else "")
+
+
+def test_memory_bounds_what_another_makers_processor_costs(rankings: Path, as_on: Here) -> None:
+    as_on("amd", "avx2", 2)
+    times = {"mkl.gemv@1": 10.0, "openblas.gemv@1": 15.0}
+    write(rankings, "intel-amx-2c", ("f32", 12, times, "gemv", "45x45 45x1"))
+    assert order_of(problem_of("matmul", np.ones((45, 45), np.float32), np.ones((45, 1), np.float32)))[0] == "mkl.gemv@1"
+    write(rankings, "intel-amx-2c", ("f32", 20, {key.replace("gemv", "gemm"): t for key, t in times.items()}))
+    assert order_of(product(100))[0] == "openblas.gemm@1"
+
+
+def test_on_another_class_all_threads_are_expected_to_bring_a_little_more(rankings: Path, as_on: Here) -> None:
+    times = {"openblas.gemm@1": 10.0, "openblas.gemm@n": 11.0}
+    write(rankings, "intel-amx-2c", ("f32", 12, times), ("f32", 24, times))
+    for cores, first in ((2, "@1"), (4, "@n")):
+        as_on("intel", "amx", cores)
+        assert order_of(product(16))[0] == "openblas.gemm@1" and order_of(product(200))[0] == f"openblas.gemm{first}"
+
+
+def test_a_class_of_shapes_is_nearer_to_one_of_the_same_kind(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    like, other = {"a.x@1": 1.0, "b.x@1": 4.0}, {"b.x@1": 1.0, "a.x@1": 4.0}
+    for names, first in ((("batch of one", "thin"), "a.x@1"), (("thin", "batch of one"), "b.x@1")):
+        shapes = "100x100 100x100", "100x101 101x100"
+        entries = [("f32", 20, times, *kind) for times, *kind in zip((like, other), names, shapes, strict=True)]
+        write(rankings, "intel-amx-2c", *entries)
+        assert order_of(batch(64, 20))[0] == first
+
+
+def test_small_products_of_16_bit_floats_take_what_float32_takes(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    write(rankings, "intel-amx-2c", ("f32", 10, {"openblas.gemm@1": 1.0, "onednn.matmul@1": 2.0}))
+    converted, own = Algorithm(library="openblas", name="gemm_f32"), Algorithm(library="onednn", name="matmul")
+    assert ranking.sort(product(8, np.float16), [own, converted]) == [converted, own]
+    assert ranking.sort(product(200, np.float16), [converted, own]) == [own, converted]
+    halves = {"onednn.matmul@1": 1.0, "openblas.gemm_f32@1": 2.0}
+    write(rankings, "intel-amx-2c", ("f32", 10, {"openblas.gemm@1": 1.0}), ("f16", 10, halves))
+    assert ranking.sort(product(8, np.float16), [converted, own]) == [own, converted]
+
+
+def test_what_was_very_slow_nearby_is_not_chosen(rankings: Path, as_on: Here) -> None:
+    as_on("intel", "amx", 2)
+    steady, changing = {"a.x@1": 1.0, "b.x@1": 2.1}, {"b.x@1": 1.0, "a.x@1": 2.0}  # of a the logarithms have the lesser mean
+    shapes = [("square", f"{n}x16 16x16") for n in (16, 17)]
+    write(rankings, "intel-amx-2c", *[("f32", 13, t, *kind) for t, kind in zip((steady, changing), shapes, strict=True)])
+    assert order_of(product(16))[0] == "a.x@1"
+    rare, often = {"a.x@1": 1.0, "b.x@1": 1.3}, {"b.x@1": 1.0, "a.x@1": 8.0}
+    shapes = [("square", f"{16 + n / 100}x16 16x16") for n in range(10)]
+    write(rankings, "intel-amx-2c", *[("f32", 13, often if n == 9 else rare, *kind) for n, kind in enumerate(shapes)])
+    assert order_of(product(16))[0] == "b.x@1"
 
 
 def test_what_reduces_precision_loads_no_library_unless_permitted(rankings: Path, as_on: Here) -> None:

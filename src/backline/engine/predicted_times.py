@@ -10,7 +10,7 @@ asked for: `benchmarks/ranking_regret.py` tells how good it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -30,21 +30,29 @@ Times = Mapping[str, float]  # key of an algorithm -> log2 of its time over that
 SHIPPED_ONLY = -1  # in the place of a generation of records
 
 # Distances are in doublings. These weights had about the least regret on random shapes and on entries of both shipped files that
-# were left out, of those between half and twice each: `benchmarks/ranking_regret.py` judges them.
+# were left out, one by one and class by class, of those between half and twice each: `benchmarks/ranking_regret.py` judges them.
 WIDTH = 0.7  # within which a measurement counts
 SIZES = 0.4  # the part that the sizes have in a distance, beside the work
 OTHER_LENGTH = 3.0  # what arrays of other dimensions add
-OTHER_SHAPE = 8.0  # what another class of shapes adds,
+OTHER_SHAPE = 5.0  # what another class of shapes adds,
+LIKE_SHAPE = 3.5  # one whose first word is the same,
 OTHER_SOURCE = 2.0  # and a source that is not the nearest one
 NEAR = 3.0  # beyond which measurements of the next class of processors are asked for
+POWER = 0.5  # of ratios in their mean
+ALL_THREADS = 0.2  # log2 of how much sooner all threads are expected to end, beside one, than they did on another class,
+MANY = 18.0  # from so many operations on, as log2
+NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest an algorithm is taken to be where it was not worth measuring
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
-# one that is, and the reverse: MKL and BLIS 0.9 keep to AVX2 there. Medians over what both shipped files measured. Of BLIS the
-# reverse does not hold for its small vectors, so it is not assumed. They count as much as so many measured ratios.
-AWAY_FROM_INTEL = {"mkl": 1.8, "blis": 2.5}
-TO_INTEL = {"mkl": 1 / 1.8}
-EXPECTED = 2.0
+# one that is: MKL and BLIS 0.9 keep to AVX2 there. That matters less where memory bounds the speed: in products with vectors, and
+# in reductions of matrices to simpler ones, half of which are such. Medians over what both shipped files measured. They count as
+# much as so many measured ratios.
+AWAY_FROM_INTEL = {"mkl": 2.1, "blis": 2.5}
+MEMORY_BOUND = ("gemv", "dot", "syev", "geev", "gesvd", "gesdd", "gelsy")  # how names of algorithms begin
+AWAY_MEMORY_BOUND = {"mkl": 1.3, "blis": 1.1}
+EXPECTED = 6.0
 HALVES = ("f16", "bf16")
+SMALL = 20.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
 
 def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
@@ -94,8 +102,10 @@ def nearest(place: Place) -> tuple[ProcessorClass, str] | None:
 def _near(here: ProcessorClass, place: Place, generation: int) -> tuple[Points | None, Any]:
     """Returns measurements and their distances: those of so many classes of processors that something near is among them."""
     best: tuple[Points | None, Any] = None, None
-    # Other dtypes stand in where nobody measured this one, but not for 16-bit floats: few libraries have kernels for them.
-    for dtype in (place.dtype, "") if place.dtype not in HALVES else (place.dtype,):
+    # Other dtypes stand in where nobody measured this one. For large Problems of 16-bit floats none does: few libraries have
+    # kernels for those.
+    halves = ("f32",) if place.work < SMALL else ()
+    for dtype in (place.dtype, *(halves if place.dtype in HALVES else ("",))):
         for classes in range(1, len(ranking_files.nearest_classes(here)) + 1):
             points = _points(here, place.op, dtype, generation, classes)
             if points is not None:
@@ -115,13 +125,14 @@ class Points:
         self.places = [m.place for m, _, _ in found]
         self.work = np.array([p.work for p in self.places])
         self.far = np.array([far for _, far, _ in found])
-        self.logs = np.array([[logs.get(key, ABSENT) for key in keys] for _, _, logs in found])
+        self.added = np.array([NUMPY * key.startswith("numpy.") for key in keys])
+        self.powers = 2.0 ** (POWER * np.array([[logs.get(key, ABSENT) for key in keys] for _, _, logs in found]))
         self._known: dict[tuple[str, int], tuple[Any, Any, Any, Any]] = {}
 
     def _scales(self, shape_class: str, count: int) -> tuple[Any, Any, Any, Any]:
         """Returns, for Problems of a class with so many sizes: what is added, factors of work and of sizes, the sizes scaled."""
         alike = np.array([float(len(p.sizes) == count > 0) for p in self.places])
-        other = np.array([OTHER_SHAPE * (p.shape_class != shape_class) for p in self.places])
+        other = np.array([_apart(p.shape_class, shape_class) for p in self.places])
         factors = (alike * SIZES / math.sqrt(max(count, 1)))[:, None]
         sizes = np.array([p.sizes if len(p.sizes) == count else (0.0,) * count for p in self.places])
         return self.far + other + (1 - alike) * SIZES * OTHER_LENGTH, 1 - alike * SIZES, factors, factors * sizes
@@ -136,9 +147,17 @@ class Points:
         return added + of_work * np.abs(self.work - place.work) + np.abs(sizes - of_sizes * np.array(place.sizes)).sum(axis=1)
 
     def predicted(self, distances: Any) -> Any:
-        """Returns log2 of the time of each key over that of the fastest: the mean over all, the nearer counting more."""
+        """Returns log2 of the time of each key over that of the fastest: a mean over all, the nearer counting more.
+
+        It is between the mean of the logarithms and that of the ratios: what is very slow nearby should not be chosen.
+        """
         weights = np.exp((distances.min() - distances) / WIDTH)
-        return weights @ self.logs / weights.sum()
+        return np.log2(weights @ self.powers / weights.sum()) / POWER + self.added
+
+
+def _apart(one: str, other: str) -> float:
+    """Returns the part that classes of shapes have in a distance."""
+    return 0.0 if one == other else LIKE_SHAPE if one.partition(" ")[0] == other.partition(" ")[0] else OTHER_SHAPE
 
 
 @lru_cache(maxsize=512)
@@ -158,10 +177,11 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
     for processors in ranking_files.nearest_classes(here)[:classes]:
         listed = [m for m in ranking_files.measured(processors, op) if not dtype or m.place.dtype == dtype]
         logs_of = {m.key: _over_best(m.times) for m in listed}
-        ratio = _ratios(logs_of, known, _expected(here, processors))
+        ratio = _ratios(logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
         far = OTHER_SOURCE if known else 0.0
         for m in listed:
-            logs = {key: log + ratio(key) for key, log in logs_of[m.key].items()}
+            sooner = ALL_THREADS * (processors != here and m.place.work >= MANY)
+            logs = {key: log + ratio(key) - sooner * key.endswith("@n") for key, log in logs_of[m.key].items()}
             found.append((m, far, logs))
             origins.append((processors, m.key))
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
@@ -188,36 +208,30 @@ def _completed(logs: dict[str, float], place: Place, shipped: Points | None) -> 
 
 
 class _Ratios(NamedTuple):
-    """log2 of the ratios by which the times of a source are to be multiplied, by library and by one thread or all."""
+    """log2 of the ratios by which the times of a source are to be multiplied, by library, threads, and what bounds the speed."""
 
-    measured: dict[str, list[float]]
-    expected: dict[str, float]
+    measured: dict[tuple[str, str, bool], list[float]]
+    sign: int  # whether the processor is of another maker than the measured one: 1 away from Intel's, -1 to it
 
     def __call__(self, key: str) -> float:
-        ratios = self.measured.get(_group(key), ())
-        return (sum(ratios) + EXPECTED * self.expected.get(key.partition(".")[0], 0.0)) / (len(ratios) + EXPECTED)
+        library, _, bound = group = _group(key)
+        ratios = self.measured.get(group, ())
+        factors = AWAY_MEMORY_BOUND if bound else AWAY_FROM_INTEL
+        expected = self.sign * math.log2(factors.get(library, 1.0)) if self.sign else 0.0
+        return (sum(ratios) + EXPECTED * expected) / (len(ratios) + EXPECTED)
 
 
-def _group(key: str) -> str:
-    return key.partition(".")[0] + key[-2:]
+def _group(key: str) -> tuple[str, str, bool]:
+    library, _, name = key.partition(".")
+    return library, key[-2:], name.startswith(MEMORY_BOUND)
 
 
-def _ratios(times: Mapping[str, Times], known: Mapping[str, Times], expected: dict[str, float]) -> _Ratios:
+def _ratios(times: Mapping[str, Times], known: Mapping[str, Times], sign: int) -> _Ratios:
     """Returns the ratios that bring times to the scale of what nearer sources have of the same Problems."""
-    if not known and not expected:
-        return _Ratios({}, {})
-    found: dict[str, list[float]] = {}
+    found: dict[tuple[str, str, bool], list[float]] = {}
     for problem in times.keys() & known.keys():
         here = known[problem]
         for key, log in times[problem].items():
             if key in here:
                 found.setdefault(_group(key), []).append(here[key] - log)
-    return _Ratios(found, expected)
-
-
-def _expected(here: ProcessorClass, measured: ProcessorClass) -> dict[str, float]:
-    """Returns log2 of the ratios of libraries' times here to those on the processor that was measured, by their makers alone."""
-    if (here.maker == "intel") == (measured.maker == "intel"):
-        return {}
-    factors: Iterable[tuple[str, float]] = (TO_INTEL if here.maker == "intel" else AWAY_FROM_INTEL).items()
-    return {library: math.log2(factor) for library, factor in factors}
+    return _Ratios(found, sign)

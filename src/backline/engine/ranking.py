@@ -6,6 +6,7 @@ What no measurement names comes after, in the order of the libraries.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from .. import libraries
@@ -15,14 +16,14 @@ from ..problems.op_registry import composites
 from .effective_precision import fineness
 
 __all__ = [
-    "LARGE", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "order_of", "place", "report", "sooner",
-    "sort", "times_of",
+    "LARGE", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "place", "report",
+    "sooner", "sort", "times_of",
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
 LARGE = 1e6  # floating-point operations from which what uses all threads comes before what uses one
 PACKED_FLOPS = 2e5  # of a product with packed weights that it is worth calling oneDNN for
-# Algorithms that the shipped rankings do not name -> those in whose place they stand.
+# Algorithms -> those in whose place they stand where the order does not name them.
 STAND_INS = {
     # Hermitian matrices take what symmetric ones take.
     **{f"{name}.he{routine}{way}@{count}": f"{name}.sy{routine}{way}@{count}"
@@ -31,12 +32,17 @@ STAND_INS = {
     **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
     # The same transforms without NumPy's Python around them.
     "numpy.loops@1": "numpy.fft@1",
+    # Small products of 16-bit floats, of which nothing was measured, take what those of float32 take.
+    **{f"{name}.gemm_f32@1": f"{name}.gemm@1" for name in ("mkl", "openblas", "blis")},
     "mkl.dfti_double@1": "mkl.dfti@1", "mkl.dfti_double@n": "mkl.dfti@n",
     # A plan that was timed, or is asked to be, comes where FFTW's estimate would come: just before it, as FFTW lists them.
     **{f"fftw.{way}@{count}": f"fftw.estimate@{count}" for way in ("measure", "patient") for count in "1n"},
 }  # fmt: skip
 GENERAL = ("numpy",)  # comes after all others there, for it runs what it has on what threads it likes
-MADE_FOR_THE_SHAPE = ("jit", "lanes")  # names of algorithms
+# What is made for the operation, or compiled for the shape, exists for few, where little comes near it: where a ranking names
+# none of it, it comes first. What is compiled runs on one thread, so not for large Problems.
+MADE_FOR_THE_OPERATION = "kernels"
+COMPILED = "jit"  # an algorithm of MKL's
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "scipy", "fftw", "numpy")
 
 
@@ -79,12 +85,23 @@ def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] 
 
 def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> tuple[int, int, int]:
     """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
-    key = STAND_INS.get(a.key, a.key)
+    key = named(a.key, order)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
-    # What is made for the shape exists for few, where little comes near it: first where none was measured.
-    leads = a.library == packs or "half math" in a.traits or (a.name in MADE_FOR_THE_SHAPE and key not in order)
+    leads = a.library == packs or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
+    leads = leads or (a.library == MADE_FOR_THE_OPERATION and not _names(tuple(order), MADE_FOR_THE_OPERATION))
     known = -1 if leads else order.index(key) if key in order else len(order)
     return known, 2 if a.library in GENERAL else int(not a.scaled and large), _place(a.library)
+
+
+def named(key: str, known: Collection[str]) -> str:
+    """Returns the key of an algorithm, or where that is not among those known, of the one in whose place it stands."""
+    return key if key in known else STAND_INS.get(key, key)
+
+
+@lru_cache(maxsize=1024)
+def _names(order: tuple[str, ...], library: str) -> bool:
+    """Tells if an order names an algorithm of a library."""
+    return any(key.startswith(f"{library}.") for key in order)
 
 
 def first_places(order: Sequence[str], left_out: Collection[str]) -> dict[str, int]:
@@ -117,7 +134,7 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
     """
     order, packs = order_of(problem), _packs(problem)
     places = first_places(order, () if reduced else [key for key in order if fineness(key) < 2])
-    ahead = "" if chosen.name in MADE_FOR_THE_SHAPE else leader(problem, order)
+    ahead = "" if chosen.name == COMPILED else leader(problem, order)
 
     def best(name: str) -> tuple[int, int, int]:
         return (-1, 0, _place(name)) if name == packs else may_lead(name, places, len(order), ahead)
@@ -140,17 +157,19 @@ def _packs(problem: Problem) -> str:
 
 
 def leader(problem: Any, order: Sequence[str]) -> str:
-    """Returns the library that may have an algorithm made for the shape, or an empty string.
+    """Returns the library that may have an algorithm that leads though no ranking names it, or an empty string.
 
-    It is "mkl", which compiles kernels for small products and is loaded for nothing else of them, where none was measured; and
-    "kernels" for batches of small systems.
+    It is "mkl", which compiles kernels for small products and is loaded for nothing else of them; or "kernels", which of linear
+    algebra has batches of small systems alone.
     """
     from .ranking_files import here
 
-    small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64
+    small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64 and problem.flops < LARGE
     if small and "mkl.jit@1" not in order and here().maker == "intel":
         return "mkl"
-    return "kernels" if getattr(problem, "many_small", False) else ""
+    if _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "many_small", True):
+        return ""
+    return MADE_FOR_THE_OPERATION
 
 
 def describe(problem: Problem, own: bool = True) -> str:

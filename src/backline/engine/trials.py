@@ -181,7 +181,7 @@ class Trials:
         record = record_store.find(self.known.problem, self.known.threads)
         predicted = ranking.times_of(self.problem)
         expected = {
-            key: (record.seconds(key) if record is not None else None) or predicted.get(ranking.STAND_INS.get(key, key))
+            key: (record.seconds(key) if record is not None else None) or predicted.get(ranking.named(key, predicted))
             for key in self.known.algorithms
         }
         self.choice = replace(self.choice, candidates=choice.candidates)
