@@ -19,19 +19,19 @@ PROGRAMS = {
     "least squares and PCA": """
 import numpy as np
 rng = np.random.default_rng(0)
-x = rng.standard_normal((4000, 200))
+x = rng.standard_normal((1500, 120))
 for _ in range(6):
     u, s, v = np.linalg.svd(x - x.mean(0), full_matrices=False)
-    w = np.linalg.lstsq(x, x @ np.ones(200), rcond=None)[0]
+    w = np.linalg.lstsq(x, x @ np.ones(120), rcond=None)[0]
     c = np.linalg.eigh(x.T @ x)[0]
 print(round(float(s[0]), 6), round(float(w.sum()), 6), round(float(c[-1]), 3))
 """,
     "Gaussian process": """
 import numpy as np, scipy.linalg
 rng = np.random.default_rng(0)
-x = np.sort(rng.uniform(0, 10, 600))
+x = np.sort(rng.uniform(0, 10, 400))
 for length in np.linspace(0.5, 2, 8):
-    k = np.exp(-0.5 * ((x[:, None] - x) / length) ** 2) + 0.1 * np.eye(600)
+    k = np.exp(-0.5 * ((x[:, None] - x) / length) ** 2) + 0.1 * np.eye(400)
     factor = scipy.linalg.cho_factor(k, lower=True)
     alpha = scipy.linalg.cho_solve(factor, np.sin(x))
     v = scipy.linalg.solve_triangular(factor[0], k, lower=True)
