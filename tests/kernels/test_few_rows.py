@@ -14,8 +14,20 @@ from backline.libraries import capability
 from backline.libraries.base import Refusal
 from backline.nn import functional as F
 from support import (
-    LAYOUTS, algorithms, assert_close, clean, dtype_of, problem_of, random_array, rng, roundoff, run_each, seed, smallest, wide,
-)  # fmt: skip
+    LAYOUTS,
+    algorithms,
+    assert_close,
+    clean,
+    dtype_of,
+    problem_of,
+    random_array,
+    rng,
+    roundoff,
+    run_each,
+    seed,
+    smallest,
+    wide,
+)
 
 Array = Any
 pytestmark = pytest.mark.usefixtures("clean")

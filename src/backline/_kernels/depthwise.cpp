@@ -5,6 +5,7 @@
 #include "lanes.hpp"
 
 #include <cmath>
+#include <utility>
 
 namespace backline {
 namespace {
@@ -61,6 +62,7 @@ struct Lines {
     template <int Bytes>
     BACKLINE_INLINE void copy(T *to, const T *from, int64_t n) const {
         using L = Lanes<T, Bytes>;
+        if (step == 2 && n > L::count) return every_other<Bytes>(to, from, n, std::make_integer_sequence<int, L::count>());
         if (step > 1) {
             for (int64_t i = 0; i < n; ++i) to[i] = backline::load<T>(from + i * step);
             return;
@@ -77,6 +79,23 @@ struct Lines {
         } else {
             for (; i < n; ++i) to[i] = backline::load<T>(from + i);
         }
+    }
+
+    // From two vectors the even elements; nothing behind the last one that is wanted is read, so the last two overlap.
+    template <int Bytes, int... I>
+    BACKLINE_INLINE void every_other(T *to, const T *from, int64_t n, std::integer_sequence<int, I...>) const {
+        using L = Lanes<T, Bytes>;
+        typename L::Vector a, b, even;
+        constexpr int count = L::count;
+        for (int64_t i = 0; i + count < n; i += count) {
+            L::load(a, from + 2 * i), L::load(b, from + 2 * i + count);
+            even = __builtin_shufflevector(a, b, (2 * I)...);
+            L::store(even, to + i);
+        }
+        const int64_t i = n - count;
+        L::load(a, from + 2 * i), L::load(b, from + 2 * i + count - 1);
+        even = __builtin_shufflevector(a, b, (2 * I < count ? 2 * I : 2 * I + 1)...);
+        L::store(even, to + i);
     }
 };
 

@@ -1,6 +1,6 @@
 // Sums in double of numbers without gaps, in lanes that are the same for every instruction set.
 #pragma once
-#include "targets.hpp"
+#include "conversions.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -13,12 +13,19 @@ typedef double Doubles __attribute__((vector_size(kWide * sizeof(double))));
 typedef double TwoDoubles __attribute__((vector_size(2 * sizeof(double))));
 typedef int64_t DoubleBits __attribute__((vector_size(sizeof(Doubles))));
 
-template <class T>
-BACKLINE_INLINE void load_doubles(Doubles &v, const T *from) {
-    typedef T Eight __attribute__((vector_size(kWide * sizeof(T))));
-    Eight eight;
-    std::memcpy(&eight, from, sizeof eight);
-    v = __builtin_convertvector(eight, Doubles);
+// Bytes: of the vectors of the instruction set.
+template <int Bytes>
+BACKLINE_INLINE void load_doubles(Doubles &v, const double *from) {
+    std::memcpy(&v, from, sizeof v);
+}
+template <int Bytes>
+BACKLINE_INLINE void load_doubles(Doubles &v, const float *from) {
+    using C = Conversions<Bytes>;
+    for (size_t i = 0; i < sizeof v / Bytes; ++i) {
+        typename C::Doubles doubles;
+        C::widen(doubles, from + i * (Bytes / sizeof(double)));
+        std::memcpy(reinterpret_cast<char *>(&v) + i * sizeof doubles, &doubles, sizeof doubles);
+    }
 }
 
 BACKLINE_INLINE void mask(Doubles &v, const DoubleBits &bits) {
@@ -48,6 +55,30 @@ BACKLINE_INLINE TwoDoubles folded(const Doubles &v) {
     std::memcpy(&one, &low, sizeof one);
     std::memcpy(&other, reinterpret_cast<const char *>(&low) + sizeof one, sizeof other);
     return one + other;
+}
+
+// The sums of the lanes of eight such, each in the order in which `folded` and the sum of its two lanes have it.
+template <int Bytes>
+BACKLINE_INLINE void totals(const Doubles *eight, double *to) {
+    if constexpr (Bytes < int(sizeof(Doubles))) {
+        for (int i = 0; i < kWide; ++i) {
+            const TwoDoubles two = folded(eight[i]);
+            to[i] = two[0] + two[1];
+        }
+    } else {
+        Doubles two[4], four[2];
+        for (int i = 0; i < 4; ++i) {
+            const Doubles a = eight[2 * i], b = eight[2 * i + 1];
+            two[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+        }
+        for (int i = 0; i < 2; ++i) {
+            const Doubles a = two[2 * i], b = two[2 * i + 1];
+            four[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13) + __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
+        }
+        const Doubles a = four[0], b = four[1];
+        const Doubles all = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) + __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+        std::memcpy(to, &all, sizeof all);
+    }
 }
 
 }  // namespace backline

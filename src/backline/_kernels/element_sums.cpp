@@ -30,6 +30,7 @@ struct Total {
 
 BACKLINE_INLINE Total operator+(const Total &a, const Total &b) { return {{a.sums[0] + b.sums[0], a.sums[1] + b.sums[1]}}; }
 
+template <int Bytes>
 struct Lanes {
     Doubles sums[kGroups] = {};
     double rest[2] = {0, 0};  // of numbers that fill no vector
@@ -43,10 +44,10 @@ struct Lanes {
 
     template <int Operands, class T>
     static BACKLINE_INLINE void load_terms(Doubles &terms, const T *x, const T *y) {
-        load_doubles(terms, x);
+        load_doubles<Bytes>(terms, x);
         if constexpr (Operands == 2) {
             Doubles factors;
-            load_doubles(factors, y);
+            load_doubles<Bytes>(factors, y);
             terms = terms * factors;
         }
     }
@@ -69,9 +70,12 @@ struct Lanes {
         for (; i < n; ++i) rest[i % 2] += Operands == 2 ? double(x[i]) * double(y[i]) : double(x[i]);
     }
 
+    BACKLINE_INLINE void join(Doubles &all) const { all = (sums[0] + sums[1]) + (sums[2] + sums[3]); }
+
     template <int Parts>
     BACKLINE_INLINE Total folded() const {
-        const Doubles all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        Doubles all;
+        join(all);
         const TwoDoubles two = backline::folded(all);
         if constexpr (Parts == 2) return {{two[0] + rest[0], two[1] + rest[1]}};
         else return {{(two[0] + two[1]) + (rest[0] + rest[1]), 0.0}};
@@ -79,15 +83,15 @@ struct Lanes {
 };
 
 // At most kBlock numbers without gaps.
-template <int Operands, int Parts, class T>
+template <int Operands, int Parts, class T, int Bytes>
 BACKLINE_INLINE Total block(const T *x, const T *y, int64_t n) {
-    Lanes lanes;
-    lanes.add<Operands>(x, y, n);
-    return lanes.folded<Parts>();
+    Lanes<Bytes> lanes;
+    lanes.template add<Operands>(x, y, n);
+    return lanes.template folded<Parts>();
 }
 
 // Numbers at any distance; of few of them, one after the other.
-template <int Operands, int Parts, class T>
+template <int Operands, int Parts, class T, int Bytes>
 BACKLINE_INLINE Total apart(const char *x, int64_t step_x, const char *y, int64_t step_y, int64_t n) {
     auto at = [](const char *p) __attribute__((always_inline)) {
         T value;
@@ -107,18 +111,18 @@ BACKLINE_INLINE Total apart(const char *x, int64_t step_x, const char *y, int64_
     double terms[kBlock];
     for (int64_t i = 0; i < n; ++i)
         for (int part = 0; part < Parts; ++part) terms[i * Parts + part] = term(i, part);
-    return block<1, Parts>(terms, terms, n * Parts);
+    return block<1, Parts, double, Bytes>(terms, terms, n * Parts);
 }
 
 // Any number of elements: blocks are added in pairs, and such pairs in pairs.
-template <int Operands, int Parts, class T>
+template <int Operands, int Parts, class T, int Bytes>
 BACKLINE_INLINE Total run_of(const char *x, int64_t step_x, const char *y, int64_t step_y, int64_t n) {
     constexpr int64_t item = int64_t(sizeof(T)) * Parts, most = kBlock / Parts;
     const bool dense = step_x == item && (Operands == 1 || step_y == item);
     auto some = [&](int64_t first, int64_t count) __attribute__((always_inline)) {
         const char *from = x + first * step_x, *other = y + first * step_y;
-        if (!dense || count * Parts < kLanes) return apart<Operands, Parts, T>(from, step_x, other, step_y, count);
-        return block<Operands, Parts>(reinterpret_cast<const T *>(from), reinterpret_cast<const T *>(other), count * Parts);
+        if (!dense || count * Parts < kLanes) return apart<Operands, Parts, T, Bytes>(from, step_x, other, step_y, count);
+        return block<Operands, Parts, T, Bytes>(reinterpret_cast<const T *>(from), reinterpret_cast<const T *>(other), count * Parts);
     };
     if (n <= most) return some(0, n);
     Total sums[64];
@@ -155,12 +159,17 @@ BACKLINE_INLINE void each_row(const Sum &p, int64_t item, const char *x, const c
     while (i < end) {
         const int64_t x0 = index[0] * k[0].x + index[1] * k[1].x, y0 = index[0] * k[0].y + index[1] * k[1].y;
         const int64_t out0 = index[0] * k[0].out + index[1] * k[1].out;
-        for (; index[2] < k[2].size && i < end; ++index[2], index[3] = 0)
-            for (; index[3] < blocks && i < end; ++index[3], ++i) {
-                const int64_t first = index[3] * p.width;
-                take(Place{x + x0 + index[2] * k[2].x + first * k[3].x, y + y0 + index[2] * k[2].y + first * k[3].y,
-                           out + out0 + index[2] * k[2].out + first * k[3].out, first});
+        for (; index[2] < k[2].size && i < end; ++index[2], index[3] = 0) {
+            const int64_t first = index[3] * p.width, step_x = p.width * k[3].x, step_y = p.width * k[3].y, step_out = p.width * k[3].out;
+            Place place{x + x0 + index[2] * k[2].x + first * k[3].x, y + y0 + index[2] * k[2].y + first * k[3].y,
+                        out + out0 + index[2] * k[2].out + first * k[3].out, first};
+            const int64_t count = std::min(blocks - index[3], end - i);
+            i += count, index[3] += count;
+            for (int64_t n = 0; n < count; ++n) {
+                take(place);
+                place.x += step_x, place.y += step_y, place.out += step_out, place.first += p.width;
             }
+        }
         index[2] = 0;
         if (++index[1] == k[1].size) index[1] = 0, ++index[0];
     }
@@ -184,30 +193,59 @@ BACKLINE_INLINE void store(const Total &total, char *out) {
     }
 }
 
+// One result a row, of neighbours that are at least eight: those of eight rows are folded together.
+template <int Operands, class T, int Bytes>
+BACKLINE_INLINE void results_of_runs(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
+    Doubles rows[kWide] = {};
+    char *places[kWide];
+    int filled = 0;
+    auto store_rows = [&]() __attribute__((always_inline)) {
+        double each[kWide];
+        totals<Bytes>(rows, each);
+        for (int i = 0; i < filled; ++i) {
+            const T value = T(each[i]);
+            std::memcpy(places[i], &value, sizeof value);
+        }
+        filled = 0;
+    };
+    each_row(p, item, x, y, out, [&](const Place &at) __attribute__((always_inline)) {
+        Lanes<Bytes> lanes;
+        lanes.template add<Operands>(reinterpret_cast<const T *>(at.x), reinterpret_cast<const T *>(at.y), p.reduced[3].size);
+        lanes.join(rows[filled]);
+        places[filled] = at.out;
+        if (++filled == kWide) store_rows();
+    });
+    store_rows();
+}
+
 // One result a row.
-template <int Operands, int Parts, class T>
+template <int Operands, int Parts, class T, int Bytes>
 BACKLINE_INLINE void results(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
     const Axis &inner = p.reduced[3];
     constexpr int64_t size = int64_t(sizeof(T)) * Parts;
     const bool dense = inner.x == size && (Operands == 1 || inner.y == size), few = inner.size * Parts < kBlock;
+    if constexpr (Parts == 1) {
+        const bool single = p.reduced[0].size * p.reduced[1].size * p.reduced[2].size == 1;
+        if (dense && few && single && inner.size >= kWide) return results_of_runs<Operands, T, Bytes>(p, item, x, y, out);
+    }
     each_row(p, item, x, y, out, [&](const Place &at) __attribute__((always_inline)) {
         Total total = {{0, 0}};
         if (dense && few) {  // one after the other in the same lanes, for about as many as make a block
-            Lanes lanes;
+            Lanes<Bytes> lanes;
             int64_t taken = 0;
             each_run(p, at.x, at.y, [&](const char *from, const char *other) __attribute__((always_inline)) {
                 if (taken >= kBlock) {
-                    total = total + lanes.folded<Parts>();
+                    total = total + lanes.template folded<Parts>();
                     taken = 0;
-                    lanes = Lanes();
+                    lanes = Lanes<Bytes>();
                 }
-                lanes.add<Operands>(reinterpret_cast<const T *>(from), reinterpret_cast<const T *>(other), inner.size * Parts);
+                lanes.template add<Operands>(reinterpret_cast<const T *>(from), reinterpret_cast<const T *>(other), inner.size * Parts);
                 taken += inner.size * Parts;
             });
-            total = total + lanes.folded<Parts>();
+            total = total + lanes.template folded<Parts>();
         } else {
             each_run(p, at.x, at.y, [&](const char *from, const char *other) __attribute__((always_inline)) {
-                total = total + run_of<Operands, Parts, T>(from, inner.x, other, inner.y, inner.size);
+                total = total + run_of<Operands, Parts, T, Bytes>(from, inner.x, other, inner.y, inner.size);
             });
         }
         store<Parts, T>(total, at.out);
@@ -328,31 +366,31 @@ BACKLINE_INLINE void powers(const Sum &p, int64_t item, const char *x, const cha
     });
 }
 
-template <class T>
+template <class T, int Bytes>
 BACKLINE_INLINE void rows_item(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
-    if (p.complex) results<1, 2, T>(p, item, x, y, out);
-    else if (p.operands == 2) results<2, 1, T>(p, item, x, y, out);
-    else results<1, 1, T>(p, item, x, y, out);
+    if (p.complex) results<1, 2, T, Bytes>(p, item, x, y, out);
+    else if (p.operands == 2) results<2, 1, T, Bytes>(p, item, x, y, out);
+    else results<1, 1, T, Bytes>(p, item, x, y, out);
 }
 
 // One part of the elements of the only result: `share` of them.
-template <class T>
+template <class T, int Bytes>
 BACKLINE_INLINE void part_item(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
     const Axis &r = p.reduced[3];
     const int64_t first = item * p.share, n = std::min(p.share, r.size - first);
     x += first * r.x, y += first * r.y;
-    const Total total = p.complex         ? run_of<1, 2, T>(x, r.x, y, r.y, n)
-                        : p.operands == 2 ? run_of<2, 1, T>(x, r.x, y, r.y, n)
-                                          : run_of<1, 1, T>(x, r.x, y, r.y, n);
+    const Total total = p.complex         ? run_of<1, 2, T, Bytes>(x, r.x, y, r.y, n)
+                        : p.operands == 2 ? run_of<2, 1, T, Bytes>(x, r.x, y, r.y, n)
+                                          : run_of<1, 1, T, Bytes>(x, r.x, y, r.y, n);
     std::memcpy(out + item * int64_t(sizeof total), &total, sizeof total);
 }
 
 enum Way { kRows, kColumnWise, kPart, kMultiply, kCross, kPowers };
 
-template <Way W, class T>
+template <Way W, class T, int Bytes>
 BACKLINE_INLINE void typed(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
-    if constexpr (W == kRows) rows_item<T>(p, item, x, y, out);
-    else if constexpr (W == kPart) part_item<T>(p, item, x, y, out);
+    if constexpr (W == kRows) rows_item<T, Bytes>(p, item, x, y, out);
+    else if constexpr (W == kPart) part_item<T, Bytes>(p, item, x, y, out);
     else if constexpr (W == kColumnWise) p.operands == 2 ? columns<2, T>(p, item, x, y, out) : columns<1, T>(p, item, x, y, out);
     else if constexpr (W == kMultiply) p.complex ? products<Pair<T>>(p, item, x, y, out) : products<T>(p, item, x, y, out);
     else if constexpr (W == kCross) p.complex ? crosses<Pair<T>>(p, item, x, y, out) : crosses<T>(p, item, x, y, out);
@@ -360,13 +398,16 @@ BACKLINE_INLINE void typed(const Sum &p, int64_t item, const char *x, const char
 }
 
 template <Way W>
-BACKLINE_INLINE void any(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
-    p.itemsize == 8 ? typed<W, double>(p, item, x, y, out) : typed<W, float>(p, item, x, y, out);
-}
+struct Body {
+    template <class T, int Bytes>
+    static BACKLINE_INLINE void run(const Sum &p, int64_t item, const char *x, const char *y, char *out) {
+        typed<W, T, Bytes>(p, item, x, y, out);
+    }
+};
 
 template <Way W>
 void run(const Sum *p, int64_t item, const char *x, const char *y, char *out) {
-    Versions<any<W>>::table[p->level](*p, item, x, y, out);
+    TypedVersions<Body<W>>::table[p->level][p->itemsize == 8](*p, item, x, y, out);
 }
 
 // The one result of parts.

@@ -1,5 +1,6 @@
 // Products of a few rows with a large matrix, whose elements are read once, in the order of memory, and of 16 bits as they are. A BLAS
 // packs the matrix first, or reads it once for each row, and most of the time of such a product is reading.
+#include "conversions.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
 
@@ -33,19 +34,18 @@ template <class S, class T, int Bytes>
 struct Elements {
     using L = Lanes<T, Bytes>;
     using V = typename L::Vector;
-    typedef uint16_t Few __attribute__((vector_size(2 * L::count)));
 
     static BACKLINE_INLINE void load(V &v, const S *from) {
         if constexpr (std::is_same_v<S, T>) {
             L::load(v, from);
         } else {
-            Few few;
-            std::memcpy(&few, from, sizeof few);
             if constexpr (std::is_same_v<S, Bfloat16>) {
-                typename L::Bits bits = __builtin_convertvector(few, typename L::Bits) << 16;
+                typename L::Bits bits;
+                Conversions<Bytes>::widen(bits, &from->bits);
+                bits = bits << 16;
                 std::memcpy(&v, &bits, sizeof v);
             } else {
-                widen(v, few);
+                widen(v, from);
             }
         }
     }
@@ -56,19 +56,20 @@ struct Elements {
     }
 
   private:
-    static BACKLINE_INLINE void widen(V &v, const Few &few) {
-#if defined(__x86_64__) && !defined(__clang__)
-        // An intrinsic must not be used in a function that is compiled for all instruction sets, even where it is inlined into one that
-        // has the instruction.
-        if constexpr (Bytes > 16) {
-            asm("vcvtph2ps %1, %0" : "=v"(v) : "vm"(few));
+    static BACKLINE_INLINE void widen(V &v, const Float16 *from) {
+        if constexpr (Bytes > kPlainBytes) {
+            struct Some {
+                Float16 elements[L::count];
+            };
+            asm("vcvtph2ps %1, %0" : "=v"(v) : "m"(*reinterpret_cast<const Some *>(from)));
             return;
         }
-#endif
         // Exponent and mantissa move to their places in float, where the number is 2^112 times too small; what was infinite or no
         // number gets its exponent back.
         using Bits = typename L::Bits;
-        const Bits bits = __builtin_convertvector(few, Bits), size = (bits & 0x7fffu) << 13, special{};
+        Bits bits;
+        Conversions<Bytes>::widen(bits, &from->bits);
+        const Bits size = (bits & 0x7fffu) << 13, special{};
         std::memcpy(&v, &size, sizeof v);
         v = v * 0x1p112f;
         Bits wide;

@@ -1,5 +1,6 @@
 // Normalisation of rows and of channels: one reading of the memory where what is normalised together stays in cache. Statistics and
 // results are computed in double and rounded once, float among them: large numbers close to each other lose no digits.
+#include "conversions.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
 
@@ -29,12 +30,13 @@ struct Wide {
     typedef T Few __attribute__((vector_size(Bytes * sizeof(T) / sizeof(double))));
 
     static BACKLINE_INLINE void load(V &v, const T *from) {
-        Few few;
-        std::memcpy(&few, from, sizeof few);
-        v = __builtin_convertvector(few, V);
+        if constexpr (sizeof(T) == 4) Conversions<Bytes>::widen(v, from);
+        else L::load(v, from);
     }
     static BACKLINE_INLINE void store(const V &v, T *to) {
-        Few few = __builtin_convertvector(v, Few);
+        Few few;
+        if constexpr (sizeof(T) == 4) Conversions<Bytes>::narrow(few, v);
+        else few = v;
         std::memcpy(to, &few, sizeof few);
     }
     static BACKLINE_INLINE double sum(const V &v) {

@@ -48,7 +48,7 @@ double size_of(Number<float> x) {
 double size_of(Number<double> x) { return std::hypot(x.real, x.imaginary); }
 
 // Elements without gaps, at most kBlock of them.
-template <Kind K, class T>
+template <Kind K, int Bytes, class T>
 BACKLINE_INLINE double block(const T *x, int64_t n) {
     if constexpr (K == kLargest || K == kSmallest) {
         const int64_t whole = n / kLanes * kLanes;
@@ -69,14 +69,14 @@ BACKLINE_INLINE double block(const T *x, int64_t n) {
         Doubles sums[kGroups] = {}, elements;
         int64_t i = 0;
         auto take = [&](int group, const T *from) __attribute__((always_inline)) {
-            load_doubles(elements, from);
+            load_doubles<Bytes>(elements, from);
             take_eight<K>(sums[group], elements);
         };
         for (; i + kLanes <= n; i += kLanes)
             for (int group = 0; group < kGroups; ++group) take(group, x + i + group * kWide);
         for (; i + kWide <= n; i += kWide) take(0, x + i);
         if (i < n) {  // the last eight, of this block and the one before, without those that were taken
-            load_doubles(elements, x + n - kWide);
+            load_doubles<Bytes>(elements, x + n - kWide);
             keep_last(elements, n - i);
             take_eight<K>(sums[0], elements);
         }
@@ -106,15 +106,15 @@ BACKLINE_INLINE double few(const T *x, int64_t n) {
 }
 
 // Any number of elements without gaps: blocks are added in pairs, and such pairs in pairs.
-template <Kind K, class T>
+template <Kind K, int Bytes, class T>
 BACKLINE_INLINE double run_of(const T *x, int64_t n) {
     if (n < kLanes) return few<K>(x, n);
-    if (n <= kBlock) return block<K>(x, n);
+    if (n <= kBlock) return block<K, Bytes>(x, n);
     double sums[64];
     int filled = 0;
     int64_t done = 0, blocks = 0;
     while (done < n) {
-        double sum = block<K>(x + done, std::min(kBlock, n - done));
+        double sum = block<K, Bytes>(x + done, std::min(kBlock, n - done));
         done += std::min(kBlock, n - done);
         for (int64_t pairs = ++blocks; filled && pairs % 2 == 0; pairs /= 2) sum = joined<K>(sums[--filled], sum);
         sums[filled++] = sum;
@@ -225,17 +225,17 @@ double finished(const Norm &p, double sum, const char *from) {
     return p.kind == kCubes ? std::cbrt(sum) : p.kind == kFourths ? std::sqrt(std::sqrt(sum)) : std::sqrt(sum);
 }
 
-template <Kind K, class T, class E>
+template <Kind K, int Bytes, class T, class E>
 BACKLINE_INLINE double row(const Norm &p, const char *from) {
     constexpr bool parts = K == kSquares && sizeof(E) > sizeof(T);  // the squares of a complex number are those of its parts
     double total = kStart<K>;
     if (p.reduced[2].stride == int64_t(sizeof(E)) && (parts || sizeof(E) == sizeof(T)) && p.reduced[0].size * p.reduced[1].size == 1)
-        return finished<E>(p, run_of<K>(reinterpret_cast<const T *>(from), p.reduced[2].size * (parts ? 2 : 1)), from);
+        return finished<E>(p, run_of<K, Bytes>(reinterpret_cast<const T *>(from), p.reduced[2].size * (parts ? 2 : 1)), from);
     if (p.reduced[2].stride == int64_t(sizeof(E)) && (parts || sizeof(E) == sizeof(T))) {
         for (int64_t i = 0; i < p.reduced[0].size; ++i)
             for (int64_t j = 0; j < p.reduced[1].size; ++j) {
                 const char *at = from + i * p.reduced[0].stride + j * p.reduced[1].stride;
-                total = joined<K>(total, run_of<K>(reinterpret_cast<const T *>(at), p.reduced[2].size * (parts ? 2 : 1)));
+                total = joined<K>(total, run_of<K, Bytes>(reinterpret_cast<const T *>(at), p.reduced[2].size * (parts ? 2 : 1)));
             }
     } else {
         double nan = 0, lost = 0;  // what rounding takes away from the sum
@@ -254,7 +254,7 @@ BACKLINE_INLINE double row(const Norm &p, const char *from) {
     return finished<E>(p, total, from);
 }
 
-template <Kind K, class T, class E>
+template <Kind K, int Bytes, class T, class E>
 BACKLINE_INLINE void rows(const Norm &p, int64_t item, const char *from, T *to) {
     const int64_t end = std::min((item + 1) * p.share, p.results), inner = p.kept[2].size, middle = p.kept[1].size;
     int64_t outer = item * p.share / inner, place = item * p.share % inner;
@@ -265,7 +265,7 @@ BACKLINE_INLINE void rows(const Norm &p, int64_t item, const char *from, T *to) 
             const double plain = by_powers<E>(p, at);
             to[i] = T(std::isnan(plain) ? scaled<E>(p, at) : plain);
         }
-        else to[i] = T(row<K, T, E>(p, at));
+        else to[i] = T(row<K, Bytes, T, E>(p, at));
     }
 }
 
@@ -303,64 +303,64 @@ BACKLINE_INLINE void columns(const Norm &p, int64_t item, const char *from, T *t
     }
 }
 
-template <Kind K, class T>
+template <Kind K, int Bytes, class T>
 BACKLINE_INLINE void results_of(const Norm &p, int64_t item, const char *from, char *to) {
     T *target = reinterpret_cast<T *>(to);
-    if constexpr (K == kTotal) rows<K, T, T>(p, item, from, target);
-    else if (p.complex) rows<K, T, Number<T>>(p, item, from, target);
-    else if constexpr (K == kPowers) rows<K, T, T>(p, item, from, target);
+    if constexpr (K == kTotal) rows<K, Bytes, T, T>(p, item, from, target);
+    else if (p.complex) rows<K, Bytes, T, Number<T>>(p, item, from, target);
+    else if constexpr (K == kPowers) rows<K, Bytes, T, T>(p, item, from, target);
     else if (p.columns) columns<K>(p, item, from, target);
-    else rows<K, T, T>(p, item, from, target);
+    else rows<K, Bytes, T, T>(p, item, from, target);
 }
 
 // One part of a long run of elements without gaps: `share` of them (numbers, not their parts).
-template <Kind K, class T>
+template <Kind K, int Bytes, class T>
 BACKLINE_INLINE double part_of(const Norm &p, int64_t item, const char *from) {
     const int64_t wide = p.complex ? 2 : 1, first = item * p.share, n = std::min(p.share, p.reduced[2].size - first);
-    return run_of<K>(reinterpret_cast<const T *>(from) + first * wide, n * wide);
+    return run_of<K, Bytes>(reinterpret_cast<const T *>(from) + first * wide, n * wide);
 }
 
-template <class T>
+template <int Bytes, class T>
 BACKLINE_INLINE void item_of(const Norm &p, int64_t item, const char *from, char *to) {
     switch (Kind(p.kind)) {
-        case kCount: return results_of<kCount, T>(p, item, from, to);
-        case kSum: return results_of<kSum, T>(p, item, from, to);
-        case kSquares: return results_of<kSquares, T>(p, item, from, to);
-        case kLargest: return results_of<kLargest, T>(p, item, from, to);
-        case kSmallest: return results_of<kSmallest, T>(p, item, from, to);
-        case kPowers: return results_of<kPowers, T>(p, item, from, to);
-        case kCubes: return results_of<kCubes, T>(p, item, from, to);
-        case kFourths: return results_of<kFourths, T>(p, item, from, to);
-        case kTotal: return results_of<kTotal, T>(p, item, from, to);
+        case kCount: return results_of<kCount, Bytes, T>(p, item, from, to);
+        case kSum: return results_of<kSum, Bytes, T>(p, item, from, to);
+        case kSquares: return results_of<kSquares, Bytes, T>(p, item, from, to);
+        case kLargest: return results_of<kLargest, Bytes, T>(p, item, from, to);
+        case kSmallest: return results_of<kSmallest, Bytes, T>(p, item, from, to);
+        case kPowers: return results_of<kPowers, Bytes, T>(p, item, from, to);
+        case kCubes: return results_of<kCubes, Bytes, T>(p, item, from, to);
+        case kFourths: return results_of<kFourths, Bytes, T>(p, item, from, to);
+        case kTotal: return results_of<kTotal, Bytes, T>(p, item, from, to);
     }
 }
 
-template <class T>
+template <int Bytes, class T>
 BACKLINE_INLINE double part_item(const Norm &p, int64_t item, const char *from) {
     switch (Kind(p.kind)) {
-        case kCount: return part_of<kCount, T>(p, item, from);
-        case kSum: return part_of<kSum, T>(p, item, from);
-        case kSquares: return part_of<kSquares, T>(p, item, from);
-        case kLargest: return part_of<kLargest, T>(p, item, from);
-        case kCubes: return part_of<kCubes, T>(p, item, from);
-        case kFourths: return part_of<kFourths, T>(p, item, from);
-        case kTotal: return part_of<kTotal, T>(p, item, from);
-        default: return part_of<kSmallest, T>(p, item, from);
+        case kCount: return part_of<kCount, Bytes, T>(p, item, from);
+        case kSum: return part_of<kSum, Bytes, T>(p, item, from);
+        case kSquares: return part_of<kSquares, Bytes, T>(p, item, from);
+        case kLargest: return part_of<kLargest, Bytes, T>(p, item, from);
+        case kCubes: return part_of<kCubes, Bytes, T>(p, item, from);
+        case kFourths: return part_of<kFourths, Bytes, T>(p, item, from);
+        case kTotal: return part_of<kTotal, Bytes, T>(p, item, from);
+        default: return part_of<kSmallest, Bytes, T>(p, item, from);
     }
 }
 
-#define BACKLINE_NORMS(name, attribute)                                                                     \
+#define BACKLINE_NORMS(name, bytes, attribute)                                                                     \
     attribute void name##_item(const Norm &p, int64_t item, const char *from, char *to) {                   \
-        p.itemsize == 8 ? item_of<double>(p, item, from, to) : item_of<float>(p, item, from, to);           \
+        p.itemsize == 8 ? item_of<bytes, double>(p, item, from, to) : item_of<bytes, float>(p, item, from, to);           \
     }                                                                                                       \
     attribute double name##_part(const Norm &p, int64_t item, const char *from) {                           \
-        return p.itemsize == 8 ? part_item<double>(p, item, from) : part_item<float>(p, item, from);        \
+        return p.itemsize == 8 ? part_item<bytes, double>(p, item, from) : part_item<bytes, float>(p, item, from);        \
     }
 
-BACKLINE_NORMS(plain, )
+BACKLINE_NORMS(plain, 16, )
 #if defined(__x86_64__)
-BACKLINE_NORMS(avx2, BACKLINE_AVX2)
-BACKLINE_NORMS(avx512, BACKLINE_AVX512)
+BACKLINE_NORMS(avx2, 32, BACKLINE_AVX2)
+BACKLINE_NORMS(avx512, 64, BACKLINE_AVX512)
 void (*const items[])(const Norm &, int64_t, const char *, char *) = {plain_item, avx2_item, avx512_item};
 double (*const parts[])(const Norm &, int64_t, const char *) = {plain_part, avx2_part, avx512_part};
 #else

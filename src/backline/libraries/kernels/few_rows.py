@@ -121,7 +121,8 @@ def prepare_few_rows(p: MatmulProblem | LinearProblem, algorithm: Algorithm) -> 
     rows = _rows(b, product, sides, wide)
     out = product.views.get("out")
     result = b.argument("out") if out is not None else b.result(dtype, p.result, "C")
-    target_row, target_column = sides.steps(out) if out is not None else (item, p.n * item) if sides.transposed else (p.n * item, item)
+    steps = (out.stride0, out.stride1) if out is not None else (p.n * item, item)
+    target_row, target_column = steps[::-1] if sides.transposed else steps
     direct = dtype == wide and target_column == item
     bias = None
     if isinstance(p, LinearProblem):
@@ -180,4 +181,5 @@ def _share(columns: int, length: int, item: int, dots: bool) -> int:
         return even_share(columns, length, SHARE, TOGETHER)
     parts = max(-(-columns // MOST_COLUMNS), min(ITEMS, columns * item // ROW_BYTES), 1)
     parts += parts % 2 if parts > 1 else 0  # what two threads take is as much
-    return min(-(-(-(-columns // parts)) // LINE) * LINE, columns)
+    share = -(-columns // parts)
+    return min(-(-share // LINE) * LINE, columns)

@@ -1,0 +1,62 @@
+// Conversions between vectors of floats and doubles, and of 16-bit integers, by one instruction each.
+//
+// GCC 12 converts such vectors in parts. Intrinsics must not be used in functions that are compiled for all instruction sets, even where
+// these are inlined into one that has the instruction, so the instructions are written down.
+#pragma once
+#include "targets.hpp"
+
+#include <cstdint>
+#include <cstring>
+
+namespace backline {
+
+#if defined(__x86_64__) && !defined(__clang__)
+constexpr int kPlainBytes = 16;  // vectors above have the instructions
+#else
+constexpr int kPlainBytes = 64;
+#endif
+
+template <class T, int Bytes>
+struct VectorOf {
+    typedef T Type __attribute__((vector_size(Bytes)));
+};
+
+// Bytes: of the wider vectors.
+template <int Bytes>
+struct Conversions {
+    using Doubles = typename VectorOf<double, Bytes>::Type;
+    using Floats = typename VectorOf<float, Bytes / 2>::Type;
+    using Words = typename VectorOf<uint32_t, Bytes>::Type;
+    using Halves = typename VectorOf<uint16_t, Bytes / 2>::Type;
+
+    // From memory: of what is in a register a part would have to be moved first.
+    static BACKLINE_INLINE void widen(Doubles &to, const float *from) {
+        if constexpr (Bytes > kPlainBytes) {
+            asm("vcvtps2pd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Anywhere *>(from)));
+        } else {
+            Floats floats;
+            std::memcpy(&floats, from, sizeof floats);
+            to = __builtin_convertvector(floats, Doubles);
+        }
+    }
+    static BACKLINE_INLINE void narrow(Floats &to, const Doubles &from) {
+        if constexpr (Bytes > kPlainBytes) asm("vcvtpd2ps %1, %0" : "=v"(to) : "v"(from));
+        else to = __builtin_convertvector(from, Floats);
+    }
+    static BACKLINE_INLINE void widen(Words &to, const uint16_t *from) {
+        if constexpr (Bytes > kPlainBytes) {
+            asm("vpmovzxwd %1, %0" : "=v"(to) : "m"(*reinterpret_cast<const Anywhere *>(from)));
+        } else {
+            Halves halves;
+            std::memcpy(&halves, from, sizeof halves);
+            to = __builtin_convertvector(halves, Words);
+        }
+    }
+
+  private:
+    struct Anywhere {
+        char bytes[Bytes / 2];
+    };
+};
+
+}  // namespace backline
