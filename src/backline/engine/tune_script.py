@@ -31,7 +31,9 @@ from .tuning.load_cost import not_worth_loading
 from .tuning.record import TuningRecord
 from .tuning.trace_script import unpack
 
-__all__ = ["NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "run_recorded", "tune_script"]
+__all__ = [
+    "NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "recorded", "run_recorded", "tune_script",
+]  # fmt: skip
 
 BUDGET = 60.0
 PER_PROBLEM = 1.0
