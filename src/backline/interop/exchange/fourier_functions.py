@@ -162,7 +162,8 @@ def packages() -> Iterator[tuple[str, str]]:
         found = all(hasattr(sys.modules[_UFUNCS], name) for name in _NUMPY)
         yield "numpy", "" if found else "numpy.fft has no ufuncs (before NumPy 2.0)"
     if _is_complete():
-        yield "scipy", "" if _backend is not None or _former() is not None else "scipy.fft has another global backend already"
+        foreign = "scipy.fft has another global backend already" if _global_backend() else "SciPy does not tell its backend"
+        yield "scipy", "" if _backend is not None or _former() is not None else foreign
 
 
 def missing(library: str) -> str:
