@@ -174,7 +174,7 @@ def factored(a: Any, error: Callable[[Any, Any], float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (40, 40), (70, 25), (25, 70), (130, 130), (3, 40, 40)])
+@pytest.mark.parametrize("shape", [(1, 1), (40, 40), (70, 25), (25, 70), (100, 100), (3, 40, 40)])
 def test_every_function_on_the_library(narrow: str, dtype: str, shape: tuple[int, ...]) -> None:
     """Beside the small sizes that stay, sizes that go over, of all types of number."""
     rng = np.random.default_rng(new_seed())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from ...errors import BacklineError
 from ...switches import current
 
-__all__ = ["LIBRARIES", "SMALL", "apply", "missing", "packages"]
+__all__ = ["LIBRARIES", "SMALL", "apply", "missing", "packages", "results_of_transforms"]
 
 LIBRARIES = ("mkl",)
 """The libraries among those of the exchange that have transforms."""
@@ -162,7 +163,23 @@ def packages() -> Iterator[tuple[str, str]]:
         found = all(hasattr(sys.modules[_UFUNCS], name) for name in _NUMPY)
         yield "numpy", "" if found else "numpy.fft has no ufuncs (before NumPy 2.0)"
     if _is_complete():
-        yield "scipy", "" if _backend is not None or _former() is not None else "scipy.fft has another global backend already"
+        foreign = "scipy.fft has another global backend already" if _global_backend() else "SciPy does not tell its backend"
+        yield "scipy", "" if _backend is not None or _former() is not None else foreign
+
+
+def results_of_transforms(signal: Any) -> dict[str, Any]:
+    """Returns transforms of a signal by each package whose transforms are imported and can be exchanged."""
+    found = {}
+    for package, reason in packages():
+        transforms: Any = sys.modules.get(f"{package}.fft")
+        backend = _global_backend() if package == "scipy" else None
+        if reason or not hasattr(transforms, "irfft"):
+            continue  # it is being imported, or has a backend of a program's
+        # Not by a backend that the program has set for the block in which it makes an exchange.
+        with transforms.set_backend(backend[0], only=True) if backend else nullcontext():
+            found[f"{package}.fft"] = transforms.fft(signal)
+            found[f"{package}.irfft"] = transforms.irfft(transforms.rfft(signal))
+    return found
 
 
 def missing(library: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .fourier_functions import SMALL
+from .fourier_functions import SMALL, results_of_transforms
 
 __all__ = ["disagreement", "results"]
 
@@ -43,12 +43,7 @@ def results() -> dict[str, Any]:
         "complex numpy.linalg.qr": np.abs(np.linalg.qr(complex_a, mode="r")),
         "complex numpy.linalg.lstsq": np.linalg.lstsq(np.vstack([hermitian, complex_a]), np.vstack([b, b]), rcond=None)[0],
     }
-    signal = random.standard_normal(SMALL)
-    for package, name in (("numpy.fft", "irfft"), ("scipy.fft", "set_global_backend")):
-        transforms = sys.modules.get(package)
-        if transforms is not None and hasattr(transforms, name):  # not while it is being imported
-            found[f"{package}.fft"] = transforms.fft(signal)
-            found[f"{package}.irfft"] = transforms.irfft(transforms.rfft(signal))
+    found |= results_of_transforms(random.standard_normal(SMALL))
     linalg = sys.modules.get("scipy.linalg")
     if linalg is not None and hasattr(linalg, "expm"):  # not while it is being imported
         found |= {
