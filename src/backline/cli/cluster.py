@@ -70,12 +70,13 @@ def tune(
     heads = ("machine", "processor", "workers", "measured", "known", "left out")
     output.table(rows, heads, right=[2, 3, 4, 5], indent=2, title=True)
     output.heading("tuning")
-    facts = [("measured", f"{report.measured()} problems in {output.seconds(report.seconds)}")]
+    count = report.measured()
+    facts = [("measured", f"{count} problem{'' if count == 1 else 's'} in {output.seconds(report.seconds)}")]
     for each in report.machines:
         reasons: dict[str, int] = {}
         for reason in each.left_out.values():
             reasons[reason] = reasons.get(reason, 0) + 1
-        facts += [("left out", f"{count} on {each.processors}: {why}") for why, count in reasons.items()]
+        facts += [("left out", f"{number} on {each.processors}: {why}") for why, number in reasons.items()]
         facts.append(("in use", f"by {each.told} of {len(each.workers)} workers on {each.processors}"))
     facts.append(("kept in", report.file or "no file: the records hold for the workers' processes only"))
     output.table(facts, indent=2)
