@@ -253,6 +253,7 @@ def test_what_is_slower_in_the_program_is_taken_back() -> None:
     report = report_of(1.0, 1.5)
     assert report.faster(whole=True) == pytest.approx(1 / 1.5) and str(report.comparison()) == "the output is the same: 1 line"
     assert tune_program._take_back(report) and "had taken 1 s" in report.taken_back["dgesv"]
+    assert any(label == "exchange" for label, _ in tune_exchanged._facts(report))
     (record,) = record_store.every()
     assert "slower in a program" in record.rejected["mkl.dgesv@n"]
     assert tuned_choice.choose(tuned_choice.samples([record]), ["mkl"]).home == ""

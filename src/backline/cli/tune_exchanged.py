@@ -54,6 +54,10 @@ def _facts(report: Any) -> list[tuple[str, str]]:
         facts.append(("result", "no library was measured to be faster by 3 %: all stays with what NumPy and SciPy brought along"))
     elif report.tuned is not None:
         facts.append(("result", "`backline run --tuned`, `python -m backline` and BACKLINE_EXCHANGE=tuned run it so"))
+    if report.tuned is not None:
+        short = report.tuned.exchange > report.stock.in_calls - report.tuned.in_calls
+        more = ", more than it saved: it is for longer runs" if short and not report.busy() else ""
+        facts.append(("exchange", f"it took {output.seconds(report.tuned.exchange)} of the script's time, once{more}"))
     comparison = report.comparison()
     if comparison is not None:
         facts.append(("compared", str(comparison)))

@@ -119,7 +119,8 @@ class ProgramReport:
 def _run_as_dict(run: ProgramRun) -> dict[str, Any]:
     routines = {name: {"calls": count, "seconds": seconds} for name, (count, seconds) in run.by_routine().items()}
     return {
-        "seconds": run.seconds, "in_calls": run.in_calls, "failed": run.failed, "disturbed": run.disturbed, "routines": routines
+        "seconds": run.seconds, "in_calls": run.in_calls, "exchange": run.exchange, "failed": run.failed,
+        "disturbed": run.disturbed, "routines": routines
     }  # fmt: skip
 
 
