@@ -181,7 +181,9 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
         far = OTHER_SOURCE if known else 0.0
         for m in listed:
             sooner = ALL_THREADS * (processors != here and m.place.work >= MANY)
-            logs = {key: log + ratio(key) - sooner * key.endswith("@n") for key, log in logs_of[m.key].items()}
+            logs = logs_of[m.key]
+            if known or processors != here:
+                logs = {key: log + ratio(key) - sooner * key.endswith("@n") for key, log in logs.items()}
             found.append((m, far, logs))
             origins.append((processors, m.key))
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
