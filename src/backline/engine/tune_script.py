@@ -32,7 +32,8 @@ from .tuning.record import TuningRecord
 from .tuning.trace_script import unpack
 
 __all__ = [
-    "NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "recorded", "run_recorded", "tune_script",
+    "NothingToTune", "Row", "Run", "ScriptFailed", "TuneReport", "check_script", "nothing_to_tune", "recorded", "run_recorded",
+    "tune_script",
 ]  # fmt: skip
 
 BUDGET = 60.0
