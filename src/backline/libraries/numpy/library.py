@@ -251,8 +251,12 @@ WRAP: dict[tuple[str, bool], Any] = {
 
 
 def _transforms(problem: FftProblem, threads: int) -> Listed:
-    yield from transform_loops.loop_algorithms(problem)
+    found = transform_loops.loop_algorithm(problem)
+    if isinstance(found, Algorithm):  # the same without Python around it
+        yield found
     yield from reference_fft.algorithms(problem)
+    if isinstance(found, Refusal):
+        yield found
 
 
 def _transform(problem: FftProblem, algorithm: Algorithm) -> Any:

@@ -8,7 +8,6 @@ while their lengths keep changing: its Plans hold no tables, and are made from t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -20,7 +19,7 @@ from ...problems.fft_problem import FftProblem
 from ..base import Algorithm, Refusal, failure
 from ..fft_steps import Lay, Steps, batches, on_threads, unfit
 
-__all__ = ["LOOPS", "MOST_ELEMENTS", "loop_algorithms", "prepare_loops"]
+__all__ = ["LOOPS", "MOST_ELEMENTS", "loop_algorithm", "prepare_loops"]
 
 LOOPS = "loops"
 MOST_ELEMENTS = 1 << 14  # of the result: the GIL is kept, and plans of other libraries are worth their time for more
@@ -63,18 +62,17 @@ def _reason(problem: FftProblem) -> str:
 KINDS = (("c2c", -1, False), ("c2c", 1, False), ("r2c", -1, False), ("r2c", -1, True), ("c2r", 1, False))
 
 
-def loop_algorithms(problem: FftProblem) -> Iterator[Algorithm | Refusal]:
-    """Lists the loops for a Problem, or the reason why they do not take it."""
+def loop_algorithm(problem: FftProblem) -> Algorithm | Refusal:
+    """Returns the loops for a Problem, or the reason why they do not take it."""
     reason = _reason(problem)
     if reason:
-        yield Refusal("numpy", LOOPS, reason)
-    else:
-        precision, note = ("f64", "float32 computed in float64, as NumPy does") if problem.single else ("", "")
-        yield on_threads("numpy", LOOPS, 1, pool="", precision=precision, note=note)
+        return Refusal("numpy", LOOPS, reason)
+    precision, note = ("f64", "float32 computed in float64, as NumPy does") if problem.single else ("", "")
+    return on_threads("numpy", LOOPS, 1, pool="", precision=precision, note=note)
 
 
 def prepare_loops(problem: FftProblem) -> Any:
-    """Returns the Plan of the loops for a Problem that `loop_algorithms` listed them for."""
+    """Returns the Plan of the loops for a Problem that `loop_algorithm` returned them for."""
     return LoopSteps(problem).plan()
 
 
