@@ -175,3 +175,13 @@ def test_products_along_axes_are_one_product(dtype: str, rng: np.random.Generato
         assert backline.tensordot(a, b, dims).shape == want.shape
     for x, y in ((a, a), (a, a[0]), (a[:, ::2], a[1]), (a.T, a.T), (a[0], a), (a, a[0, 0]), (a[::-1], a)):
         np.testing.assert_allclose(backline.inner(x, y), np.inner(x, y), rtol=2e-5 if a.real.itemsize == 4 else 1e-12, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_result_of_many_elements(dtype: str, rng: np.random.Generator) -> None:
+    """In parts, which threads share."""
+    for n in ((1 << 17) + 1, 200_003):
+        a, b = random((n,), dtype, rng), random((n,), dtype, rng)
+        close(backline.einsum("i->", a), wide(a).sum(), scale=np.sqrt(n))
+        if not dtype.startswith("c"):
+            close(backline.einsum("i,i->", a, b), (wide(a) * wide(b)).sum(), scale=np.sqrt(n))
