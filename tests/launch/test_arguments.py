@@ -15,7 +15,7 @@ DEFAULTS = {
     "use_default_allocator": False, "disable_iomp": False, "disable_numactl": False, "disable_taskset": False,
     "ncores_per_instance": -1, "ninstances": -1, "skip_cross_node_cores": False, "rank": -1, "latency_mode": False,
     "throughput_mode": False, "node_id": -1, "use_logical_core": False, "core_list": None, "log_path": "",
-    "log_file_prefix": "run", "blas": "", "profile": "", "set": [],
+    "log_file_prefix": "run", "blas": "", "tuned": False, "profile": "", "set": [],
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@
 namespace backline {
 namespace {
 
-constexpr int kRecorders = 2048, kCells = 8192, kCrowded = kCells * 3 / 4, kProbes = 64, kIntegers = 12, kFlags = 8;
+constexpr int kRecorders = 16384, kCells = 8192, kCrowded = kCells * 3 / 4, kProbes = 64, kIntegers = 12, kFlags = 8;
 constexpr int kWords = 40;  // of the stack; the assembler makes room for as many
 constexpr int kRegisters =
 #if defined(__x86_64__)
@@ -174,14 +174,14 @@ extern "C" __attribute__((visibility("hidden"), used)) void backline_record_end(
     }
 }
 
-// 2048 entries of 16 bytes, each of which says its number and goes on to the common part.
+// 16384 entries of 16 bytes, each of which says its number and goes on to the common part.
 #if defined(__x86_64__)
 __asm__(R"(
     .text
     .balign 16
 backline_recorders:
     .set backline_recorder, 0
-    .rept 2048
+    .rept 16384
     .balign 16
     endbr64
     pushq $backline_recorder
@@ -262,7 +262,7 @@ __asm__(R"(
     .balign 16
 backline_recorders:
     .set backline_recorder, 0
-    .rept 2048
+    .rept 16384
     .balign 16
     hint #34
     mov w16, #backline_recorder
@@ -330,7 +330,7 @@ extern "C" __attribute__((visibility("hidden"))) const char backline_recorders[]
 namespace backline {
 namespace {
 
-static_assert(kRecorders == 2048 && kWords == 40, "as the assembler has them");
+static_assert(kRecorders == 16384 && kWords == 40, "as the assembler has them");
 
 int positions(PyObject *bytes, uint8_t *to, int most) {
     char *data;

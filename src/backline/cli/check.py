@@ -18,7 +18,7 @@ from . import check_determinism, output
 
 __all__ = ["app", "errata", "kernels", "page"]
 
-app = typer.Typer(help="Checks of the libraries on this machine and of scripts.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Check libraries and scripts.", no_args_is_help=True, add_completion=False)
 SECONDS = 300.0
 
 

@@ -56,11 +56,11 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
         library = libraries.get(name)
         if not library.concerns(type(problem), problem.op, problem.device) or not library.available():
             continue
-        handler = library.handlers.get(type(problem))
-        if changing and handler is not None and handler.one_shape:
-            passed[name] = handler.one_shape
-            continue
         try:
+            handler = library.handlers.get(type(problem))
+            if changing and handler is not None and handler.one_shape:
+                passed[name] = handler.one_shape
+                continue
             for found in library.algorithms(problem, allowed_threads(library, threads, snapshot), *planner_for(library, planner)):
                 if isinstance(found, Refusal) or not kind.conforms(found) or forbids(found, snapshot)[0]:
                     continue

@@ -160,14 +160,14 @@ def leader(problem: Any, order: Sequence[str]) -> str:
     """Returns the library that may have an algorithm that leads though no ranking names it, or an empty string.
 
     It is "mkl", which compiles kernels for small products and is loaded for nothing else of them; or "kernels", which of linear
-    algebra has batches of small systems alone.
+    algebra has batches of small systems alone, and of products those with few rows.
     """
     from .ranking_files import here
 
     small = problem.op == "matmul" and problem.m <= 64 and problem.n <= 64 and problem.k <= 64 and problem.flops < LARGE
     if small and "mkl.jit@1" not in order and here().maker == "intel":
         return "mkl"
-    if _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "many_small", True):
+    if _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "suits_loops", True):
         return ""
     return MADE_FOR_THE_OPERATION
 

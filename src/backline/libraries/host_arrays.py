@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -210,7 +211,7 @@ def jax_array(array: Array) -> Any:
 # The table --------------------------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, HostKind] = {}
-_known: dict[type, HostKind | None] = {}  # types that were looked at
+_known: WeakKeyDictionary[type, HostKind | None] = WeakKeyDictionary()  # types that were looked at
 
 
 def register(kind: HostKind) -> None:
@@ -239,8 +240,6 @@ def host_kind_of(value: object) -> HostKind | None:
     """
     made_of = type(value)
     if made_of not in _known:
-        if len(_known) > 1000:  # a program that makes classes as it runs
-            _known.clear()
         _known[made_of] = next((kind for made in made_of.__mro__ if (kind := _named(made)) is not None), None)
     return _known[made_of]
 

@@ -36,7 +36,7 @@ class LinalgProblem(MatrixProblem):
         return 0 in (self.m, self.n, self.items) or ("b" in [o.role for o in self.operands] and self.k == 0)
 
     @cached_property
-    def many_small(self) -> bool:
+    def suits_loops(self) -> bool:
         """True for a batch of small real matrices, whose elements fill vectors better than one matrix does."""
         return max(self.m, self.n) <= SMALL and self.items >= MANY and self.dtype.name in ("float32", "float64")
 

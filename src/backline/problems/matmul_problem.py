@@ -15,7 +15,7 @@ from . import Problem
 from .memory_layout import batch_offsets, matrix_layout
 from .symbolic_sizes import rough
 
-__all__ = ["MatmulProblem", "MatrixProblem", "ProductProblem", "View"]
+__all__ = ["MOST_ROWS", "MatmulProblem", "MatrixProblem", "ProductProblem", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class View:
     items: int | tuple[int, ...]
     layout: str  # C, F or X
     ld: int
+
+
+MOST_ROWS = 8  # of an operand beside a large matrix, for which there are loops of our own
 
 
 def product_class(m: int, n: int, k: int, items: int) -> str:
@@ -71,6 +74,11 @@ class ProductProblem(MatrixProblem):
     @cached_property
     def summands(self) -> int:
         return max(self.k, 1)
+
+    @cached_property
+    def suits_loops(self) -> bool:
+        """True where one operand has so few rows or columns that there may be a compiled loop for the product."""
+        return self.m <= MOST_ROWS or self.n <= MOST_ROWS
 
     def shape_class(self) -> str:
         # Of symbolic sizes that of this call: the class only says which measurements are the nearest.

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ... import _exchange
+from ...errors import LibraryFailed
 from ...native import loading
 from . import exchange_state, signatures
 from .choices import ORIGINAL, Choice, Decision
@@ -67,7 +68,7 @@ _users = 0
 
 
 def _recorder(package: str, slot: Slot, library: str, function: int) -> int:
-    """Returns the address of the recorder before a function; the function itself if there are no more recorders."""
+    """Returns the address of the recorder before a function."""
     symbol = slot.symbol
     key = function, package, symbol, library
     if key not in _made:
@@ -80,7 +81,10 @@ def _recorder(package: str, slot: Slot, library: str, function: int) -> int:
             words = signature.words()
         made = _exchange.recorder(function, mode, flags, integers, query, words)
         if made is None:
-            return function
+            raise LibraryFailed(
+                "calls of NumPy and SciPy are not recorded", cause=f"all {len(_made)} recorders of this process are in use",
+                remedy="record in a process of its own, or exchange for fewer libraries and thresholds in one process",
+            )  # fmt: skip
         address, number = made
         _made[key], _about[number], _addresses[number] = number, (package, symbol, library), address
     return _addresses[_made[key]]

@@ -17,7 +17,7 @@ from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.linear_problem import LinearProblem
-from ...problems.matmul_problem import MatmulProblem, View
+from ...problems.matmul_problem import MOST_ROWS, MatmulProblem, View
 from ..base import Algorithm, Refusal
 from .pointwise_loops import pointwise_fields
 from .shares import Share, even_share, in_shares, vector
@@ -27,7 +27,6 @@ __all__ = ["FEW_ROWS", "few_rows_algorithms", "prepare_few_rows"]
 
 FEW_ROWS = "few_rows"
 DTYPES = ("float32", "float64", "float16", "bfloat16")  # in the order of few_rows.cpp
-MOST_ROWS = 8
 # Elements of the matrix: below the first number a BLAS is as fast, below the second threads cost more than they bring.
 LEAST, THREADED = 1 << 12, 1 << 17
 SMALL_FLOPS = 6e4  # below which releasing the GIL costs more than it brings

@@ -49,7 +49,7 @@ def system_algorithms(p: LinalgProblem, threads: int) -> Iterator[Algorithm | Re
 def _refusal(p: LinalgProblem) -> str:
     if p.op not in KINDS:
         return f"there is no compiled loop for {p.op}"
-    if not p.many_small or p.k > MOST:
+    if not p.suits_loops or p.k > MOST:
         return "the loop is for batches of small real matrices"
     if any(o.role.startswith("out") for o in p.operands) or p.parameter("left", True) is not True:
         return "the loop writes new arrays, of solutions on the right of the matrix"

@@ -31,7 +31,7 @@ def kernel(function):
 
 @kernel
 def _kept(seed, batch_head, rows, keys, dropout):
-    """Returns the factor of each weight, 0 or 1, by Philox of (key, row, batch and head)."""
+    """What a weight is multiplied with: 0 or 1, by Philox of (key, row, batch and head)."""
     zero = rows * 0 + keys * 0
     word, _, _, _ = tl.philox(seed, zero + keys, zero + rows, zero + batch_head, zero)
     return (word >> 8).to(tl.float32) * 5.9604644775390625e-08 >= dropout
@@ -39,7 +39,7 @@ def _kept(seed, batch_head, rows, keys, dropout):
 
 @kernel
 def _taken(rows, keys, Lq, Lk, CAUSAL: tl.constexpr):
-    """Tells which keys take part, as far as lengths and the diagonal say."""
+    """Where a key takes part, as far as lengths and the diagonal say."""
     taken = (rows < Lq) & (keys < Lk)
     if CAUSAL:
         taken = taken & (keys <= rows)
