@@ -291,7 +291,7 @@ def test_packages_that_are_imported_later() -> None:
             np.fft.fft(x)
             import scipy.fft
             during = scipy.fft.rfft(x)
-        assert [event.library for event in trace if event.op.startswith("fft.")] == ["mkl", "mkl"], trace
+        assert [event.library for event in trace if not event.op.startswith("exchanged.")] == ["mkl", "mkl"], trace
         assert exchange.status().library("fft", "scipy") == "mkl"
         exchange.restore()
         with backline.trace() as trace:

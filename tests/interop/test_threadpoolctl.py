@@ -43,6 +43,7 @@ def test_it_is_among_the_blas_libraries() -> None:
 
 
 def test_a_limit_is_seen_by_explain_and_ends_with_its_block() -> None:
+    backline.set_num_threads(2)  # whatever this machine has
     before = switches.origin("num_threads")
     with threadpoolctl.threadpool_limits(1):
         choice = backline.explain(backline.matmul, A, A)
