@@ -43,16 +43,16 @@ def test_it_is_among_the_blas_libraries() -> None:
 
 
 def test_a_limit_is_seen_by_explain_and_ends_with_its_block() -> None:
-    backline.set_num_threads(2)  # whatever this machine has
     before = switches.origin("num_threads")
-    with threadpoolctl.threadpool_limits(1):
+    limit = 1 if backline.get_num_threads() > 1 else 2  # another number than this machine's
+    with threadpoolctl.threadpool_limits(limit):
         choice = backline.explain(backline.matmul, A, A)
-        assert choice.chosen is not None and choice.chosen.threads == 1 == choice.threads
+        assert choice.chosen is not None and choice.chosen.threads <= limit == choice.threads
         value, origin = choice.switches["num_threads"]
-        assert value == "1" and "test_threadpoolctl.py" in origin
+        assert value == str(limit) and "test_threadpoolctl.py" in origin
         backline.matmul(A, A)
         ran = backline.explain().chosen
-        assert ran is not None and ran.threads == 1
+        assert ran is not None and ran.threads <= limit
     assert switches.origin("num_threads") == before
 
 
