@@ -41,12 +41,9 @@ def register() -> tuple[str, ...]:
     BackendUnavailable
         PyTorch is not installed.
 
-    Examples
-    --------
-    >>> import torch, backline.interop.torch  # doctest: +SKIP
-    >>> torch.ops.backline.matmul(torch.eye(2), torch.eye(2))  # doctest: +SKIP
-    tensor([[1., 0.],
-            [0., 1.]])
+    Notes
+    -----
+    It is called when `backline.interop.torch` is imported; ``torch.ops.backline.matmul(a, b)`` is such an operator.
     """
     try:
         torch = import_module("torch")
