@@ -83,8 +83,8 @@ CALLS: dict[str, tuple[tuple[str, ...], Callable[[Any], object], Any, int, int]]
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_problem_passes_through_few_files(name: str, loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    need("openblas")
     keys, call, dtype, most, back = CALLS[name]
+    need(keys[0].partition(".")[0])
     monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: keys)  # whatever is fastest on this machine
     for n in (80, 200):
         for known in (n, n + 1):
