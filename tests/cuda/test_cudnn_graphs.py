@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backline
 from backline import switches
 from backline.engine.tuning import record_store
 from backline.engine.tuning.record import parse
 from backline.errors import BadValue, LibraryFailed, NoKernel
+from backline.libraries import errata, errata_table
 from backline.libraries.cuda.cudnn import graph_cache, graphs
+from backline.libraries.erratum import Erratum
 from backline.native.bounded_cache import BoundedCache
 from backline.nn import functional, grad
 from fakes.cupy_standin import ndarray
@@ -84,6 +87,19 @@ def test_filters_leave_the_first_plan_that_may_run(
         functional.conv2d(machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3))
     assert [each["notes"] for name, each in machine.log if name == "deselect_numeric_notes"] == [dropped]
     assert machine.cudnn.used() == [used]
+
+
+def test_plans_of_engines_that_errata_name_are_dropped(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.cudnn.plans = [Plan("eng5_k2=1"), Plan("eng58"), Plan("eng50_k5=5")]
+    row = Erratum(id="cudnn-toy", library="cudnn", operations=("conv",), engines=(5, 58), condition="c", evidence="e")
+    monkeypatch.setattr(errata_table, "TABLE", (row,))
+    errata.clear()
+    x, w = machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3)
+    same(functional.conv2d(x, w), functional.conv2d(x.host, w.host))
+    assert machine.cudnn.used() == ["eng50_k5=5"]
+    machine.cudnn.plans = [Plan("eng5")]
+    with pytest.raises(NoKernel, match=r"eng5 \(0\): an erratum names its engine"), backline.use("cudnn", only=True):
+        functional.conv2d(machine.array(2, 4, 7, 7), w)
 
 
 def test_no_plan_is_an_error_with_every_reason(machine: Machine) -> None:

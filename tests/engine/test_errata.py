@@ -20,6 +20,7 @@ from backline.libraries import edges, errata, errata_local, errata_table
 from backline.libraries.base import Algorithm, Library, PythonPlan, Refusal
 from backline.libraries.edges import EDGES
 from backline.libraries.erratum import Erratum
+from backline.nn import functional, grad
 from backline.problems import Problem
 from support import clean, problem_of
 
@@ -299,3 +300,70 @@ def test_nothing_is_kept_without_a_file(toy: Toy, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("BACKLINE_ERRATA", "")
     with pytest.raises(BadValue, match="BACKLINE_ERRATA is empty"):
         errata.keep([local(toy)])
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------------
+
+
+def _attention(queries: int, keys: int, heads: tuple[int, int] = (8, 8), mask: bool = False, backward: bool = False) -> Any:
+    q, k = (np.empty((1, h, n, 64), np.float16) for h, n in zip(heads, (queries, keys), strict=True))
+    added = (np.zeros((queries, keys), np.float16),) if mask else ()
+    grouped = {"enable_gqa": heads[0] != heads[1]}
+    if backward:
+        return backline.explain(grad.scaled_dot_product_attention_backward, q, k, k, q, *added, **grouped).problem
+    return backline.explain(functional.scaled_dot_product_attention, q, k, k, *added, **grouped).problem
+
+
+def _convolution(dtype: Any, axes: int) -> Any:
+    shape = (2, 3) + (5,) * axes
+    return backline.explain(getattr(functional, f"conv{axes}d"), np.empty(shape, dtype), np.empty(shape, dtype)).problem
+
+
+GPU_ROWS = [
+    # row, problem, algorithm, versions and capabilities with the defect, and without
+    ("cudnn-attention-partial-tile", lambda: _attention(128, 261), "sdpa", [(91500, 9, 0), (90800, 8, 0)], [(91501, 9, 0)]),
+    ("cudnn-attention-partial-tile", lambda: _attention(128, 256), "sdpa", [], [(91500, 9, 0)]),
+    (
+        "cudnn-attention-masked-half-tile", lambda: _attention(704, 704, mask=True, backward=True), "sdpa_backward",
+        [(91900, 9, 0), (92000, 9, 0)], [(91900, 8, 0), (91900, 10, 0), (92600, 9, 0), (91800, 9, 0)],
+    ),
+    ("cudnn-attention-masked-half-tile", lambda: _attention(704, 704, backward=True), "sdpa_backward", [], [(91900, 9, 0)]),
+    ("cudnn-attention-masked-half-tile", lambda: _attention(640, 768, mask=True, backward=True), "sdpa_backward", [], [(91900, 9, 0)]),
+    ("cudnn-attention-masked-half-tile", lambda: _attention(704, 704, mask=True), "sdpa", [], [(91900, 9, 0)]),
+    ("cudnn-attention-one-query", lambda: _attention(1, 128, backward=True), "sdpa_backward", [(92501, 9, 0)], [(92000, 9, 0)]),
+    ("cudnn-attention-one-query", lambda: _attention(2, 128, backward=True), "sdpa_backward", [], [(92600, 9, 0)]),
+    ("cudnn-attention-few-key-heads", lambda: _attention(128, 128, (8, 4)), "sdpa", [(91900, 10, 0), (92000, 10, 3)], [(92000, 9, 0)]),
+    ("cudnn-attention-few-key-heads", lambda: _attention(128, 128, (16, 8)), "sdpa", [], [(92000, 10, 0)]),
+    ("cudnn-attention-few-key-heads", lambda: _attention(128, 128, (4, 4)), "sdpa", [], [(92000, 10, 0)]),
+    ("cudnn-conv3d-half", lambda: _convolution(np.float16, 3), "conv", [(90800, 8, 0), (91400, 9, 0)], [(91500, 9, 0)]),
+    ("cudnn-conv3d-half", lambda: _convolution(np.float16, 2), "conv", [], [(91000, 9, 0)]),
+    ("cudnn-conv3d-tf32", lambda: _convolution(np.float32, 3), "conv_tf32", [(91002, 8, 0), (91500, 9, 0)], [(91600, 9, 0)]),
+    ("cudnn-conv3d-tf32", lambda: _convolution(np.float32, 3), "conv", [], [(91002, 9, 0)]),
+    ("cudnn-engine-5", lambda: _convolution(np.float32, 2), "conv", [(92000, 8, 6), (90800, 8, 6)], [(92000, 9, 0)]),
+    ("cudnn-engines-58-63", lambda: _convolution(np.float32, 2), "conv", [(92000, 12, 0)], [(92000, 9, 0), (92000, 10, 0)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "problem", "algorithm", "having", "without"), GPU_ROWS)
+def test_rows_of_gpus(
+    monkeypatch: pytest.MonkeyPatch, row: str, problem: Any, algorithm: str, having: list[Any], without: list[Any]
+) -> None:
+    monkeypatch.setattr(errata_table, "TABLE", SHIPPED)
+    library, asked = libraries.get("cudnn"), problem()
+    for told in (having, without):
+        for version, *capability in told:
+            monkeypatch.setattr(type(library), "version", lambda self, version=version: str(version))
+            monkeypatch.setattr(type(library), "capability", lambda self, problem, capability=capability: tuple(capability))
+            errata.clear()
+            named = [found.id for found in errata.matching(library, asked, algorithm)]
+            assert (row in named) is (told is having), (version, capability)
+            if row == "cudnn-engine-5" and told is having:
+                assert list(errata.engines(library, asked, algorithm)) == [5]
+                assert not errata.refusal(library, asked, Algorithm(library="cudnn", name=algorithm))
+    errata.clear()
+
+
+def test_a_gpu_that_does_not_tell_is_assumed_to_have_the_defect() -> None:
+    row = Erratum(id="toy-2", library="toy", condition="c", evidence="e", capabilities=("9.0", "10"))
+    told = {(0, 0): True, (9, 0): True, (9, 1): False, (10, 3): True, (8, 0): False}
+    assert {capability: row.concerns_capability(capability) for capability in told} == told

@@ -31,8 +31,9 @@ Kernels of vendor libraries that give wrong numbers, crash or hang under some co
 next library runs the call, and `explain` shows the row as the reason. `backline info` says how many rows hold for a library as it
 is installed here, and `backline check errata` lists them.
 
-A row names the library, its versions, the instruction set whose kernels have the defect, and the condition. Where the version or
-the instruction set of a library cannot be known, the defect is assumed.
+A row names the library, its versions, the instruction set or the GPUs whose kernels have the defect, and the condition. Where the
+version, the instruction set or the GPU cannot be known, the defect is assumed. Versions of cuDNN are written as it counts them:
+91501 is 9.15.1. A row that names engines of cuDNN drops their plans only.
 
 `backline check kernels` runs every kernel of every CPU library over problems with edges on your machine, in processes that may
 crash. With `--keep`, what fails there is refused from then on, for this build of the library, this processor and that very
@@ -145,7 +146,8 @@ def _facts(row: Any) -> list[tuple[str, str]]:
     facts = [
         ("library", row.library),
         ("versions", " and ".join(filter(None, (since, before))) or "all"),
-        ("instructions", row.isa or "any"),
+        ("instructions", row.isa or ("" if row.capabilities else "any")),
+        ("compute capability", ", ".join(row.capabilities)),
         ("operations", f"{', '.join(row.operations) or 'any'}{dtypes}{f' by {row.algorithm}' if row.algorithm else ''}"),
         ("condition", row.condition),
         ("seen", row.evidence),

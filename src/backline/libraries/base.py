@@ -284,6 +284,10 @@ class Library(Availability):
         """Instruction sets that its kernels are for ("avx2", "avx512"), as errata name them; None where it does not tell."""
         return None
 
+    def capability(self, problem: Problem) -> tuple[int, int]:
+        """Compute capability of the GPU of a Problem, as errata name it; (0, 0) where that is not known, and on CPUs."""
+        return (0, 0)
+
     def concerns(self, kind: type[Problem], op: str, device: str) -> bool:
         """Tells whether it may have something for an operation: it is asked about no other one."""
         return not self.handlers or kind in self.handlers

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from ..problems import Problem
+from ..problems.attention_problem import AttentionProblem
 from ..problems.conv_problem import ConvProblem
 from ..problems.fft_problem import FftProblem, largest_factor
 from ..problems.linalg_problem import LinalgProblem
@@ -51,6 +52,33 @@ def row_with_gaps(p: ProductProblem) -> bool:
 def both_sides_up_to_32(p: LinalgProblem) -> bool:
     """No side of the matrix is longer than 32."""
     return max(p.m, p.n) <= 32
+
+
+# Attention --------------------------------------------------------------------------------------------------------------------
+
+
+@edge
+def lengths_not_of_128(p: AttentionProblem) -> bool:
+    """The number of queries or of keys is no multiple of 128."""
+    return any(n % 128 for n in p.lengths)
+
+
+@edge
+def masked_length_64_of_128(p: AttentionProblem) -> bool:
+    """There is a mask, and the number of queries or of keys leaves 64 when divided by 128."""
+    return p.mask is not None and any(n % 128 == 64 for n in p.lengths)
+
+
+@edge
+def one_query(p: AttentionProblem) -> bool:
+    """There is one query."""
+    return p.lengths[0] == 1
+
+
+@edge
+def grouped_with_few_heads(p: AttentionProblem) -> bool:
+    """There are fewer heads of keys than of queries, and fewer than 8."""
+    return p.heads[1] < min(8, p.heads[0])
 
 
 # Convolutions -----------------------------------------------------------------------------------------------------------------
@@ -131,6 +159,12 @@ def uneven_windows(p: ConvProblem) -> bool:
     padded, dilated = any(map(any, p.padding)), any(d > 1 for d in p.dilation)
     longer = any(x.image < x.dilation * (x.kernel - 1) + 1 for x in axes(p))
     return longer or (padded and dilated) or kernel_in_padding(p)
+
+
+@edge
+def volumes(p: ConvProblem) -> bool:
+    """The images have three dimensions."""
+    return len(p.kernel) == 3
 
 
 @edge

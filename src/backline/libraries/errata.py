@@ -7,7 +7,7 @@ instruction sets of its kernels cannot be known, the defect is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..problems import Problem, short
@@ -17,7 +17,7 @@ from .erratum import Erratum
 if TYPE_CHECKING:
     from .base import Algorithm, Library
 
-__all__ = ["applying", "clear", "concerning", "forget", "keep", "matching", "refusal", "rows"]
+__all__ = ["applying", "clear", "concerning", "engines", "forget", "keep", "matching", "refusal", "rows"]
 
 # Name of a library -> the object that was asked, its rows, and those by operation, dtype and algorithm.
 _indexed: dict[str, tuple[Library, tuple[Erratum, ...], dict[tuple[str, str, str], tuple[Erratum, ...]]]] = {}
@@ -78,9 +78,18 @@ def concerning(library: Library, op: str, dtype: str, algorithm: str) -> tuple[E
 def matching(library: Library, problem: Problem, algorithm: str) -> Iterable[Erratum]:
     """Yields the rows that an algorithm of a library falls under for a Problem."""
     rows = concerning(library, problem.op, short(problem.dtype), algorithm)
-    return (row for row in rows if row.concerns(problem))
+    return (
+        row
+        for row in rows
+        if row.concerns(problem) and (not row.capabilities or row.concerns_capability(library.capability(problem)))
+    )
 
 
 def refusal(library: Library, problem: Problem, algorithm: Algorithm) -> str:
     """Returns the reason why an algorithm must not run a Problem, or an empty string."""
-    return next((row.reason() for row in matching(library, problem, algorithm.name)), "")
+    return next((row.reason() for row in matching(library, problem, algorithm.name) if not row.engines), "")
+
+
+def engines(library: Library, problem: Problem, algorithm: str) -> Mapping[int, str]:
+    """Returns the engines of a library whose plans must not run a Problem by an algorithm, each with the reason."""
+    return {engine: row.reason() for row in matching(library, problem, algorithm) for engine in row.engines}

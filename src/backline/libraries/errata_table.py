@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from .errata_of_devices import ROWS as DEVICES
 from .erratum import Erratum
 
 __all__ = ["TABLE"]
@@ -221,4 +222,5 @@ TABLE: tuple[Erratum, ...] = (
         "to 4,299, worst 203 times (3e-14), and 2,800 times at 780,563 points; seen on an Intel Xeon at 1,030 points. None of "
         "the others was above 3 machine epsilons, and with its kernels for AVX2 no length was.",
     ),
+    *DEVICES,
 )

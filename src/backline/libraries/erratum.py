@@ -32,6 +32,11 @@ class Erratum:
         First version with the defect, and first without it; "" where not known.
     isa
         Instruction set whose kernels have the defect, as `Library.instruction_sets` names it; "" for any.
+    capabilities
+        Compute capabilities of the GPUs with the defect: "9.0", or "10" for every 10.x; empty for any, and for CPUs.
+    engines
+        Numbers of the engines of cuDNN that have the defect: their plans are dropped, the others may run. Empty where the whole
+        algorithm is refused.
     edge
         Name of a predicate over Problems in `edges.EDGES`; "" for none.
     problem
@@ -61,6 +66,8 @@ class Erratum:
     since: str = ""
     before: str = ""
     isa: str = ""
+    capabilities: tuple[str, ...] = ()
+    engines: tuple[int, ...] = ()
     edge: str = ""
     problem: str = ""
 
@@ -74,6 +81,11 @@ class Erratum:
     def concerns_isa(self, sets: tuple[str, ...] | None) -> bool:
         """Returns whether kernels for these instruction sets have the defect; those that are not known have."""
         return not self.isa or sets is None or self.isa in sets
+
+    def concerns_capability(self, capability: tuple[int, int]) -> bool:
+        """Returns whether kernels for a compute capability have the defect; one that is not known, (0, 0), has."""
+        major, minor = capability
+        return not self.capabilities or not major or bool({str(major), f"{major}.{minor}"} & set(self.capabilities))
 
     def covers(self, op: str, dtype: str, algorithm: str) -> bool:
         """Returns whether an algorithm of the library has the defect for some Problems of an operation and dtype."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ....problems import Problem
 from ...base import Algorithm, Library, Planner, Refusal
 from ...presence import presence
 from . import bindings
-from .device_facts import lacks
+from .device_facts import capability, index_of, lacks
 
 __all__ = ["BindingLibrary", "GemmWay", "listed_ways"]
 
@@ -25,6 +26,9 @@ class BindingLibrary(Library):
     def version(self) -> str | None:
         told = presence(self.name).version()
         return None if told is None else str(told)
+
+    def capability(self, problem: Problem) -> tuple[int, int]:
+        return capability(index_of(problem))
 
     def context(self, planner: Planner) -> Any:
         return planner

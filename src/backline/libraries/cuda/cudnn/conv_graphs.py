@@ -61,6 +61,7 @@ class Graph:
     without: tuple[str, ...]  # numeric notes of the plans that are dropped
     modes: tuple[str, ...]  # heuristics that list the plans, in order
     dropout: Dropout | None = None  # of attention
+    engines_out: tuple[int, ...] = ()  # engines whose plans are dropped: those of the errata
 
 
 @dataclass(frozen=True, slots=True)

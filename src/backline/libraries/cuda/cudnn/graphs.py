@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 from collections.abc import Mapping
 from statistics import median
@@ -100,9 +101,17 @@ class Plans:
         self.tuned = ""  # name of the plan that comes first since it was the fastest when they were timed before; empty without
         try:
             self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
-            self.waiting = own_plans(self.graph)
+            self.waiting = [index for index in own_plans(self.graph) if not self._of_listed_engine(index)]
         except self.errors as error:
             raise NoKernel(f"cuDNN has no plan for {spec.node}", cause=f"{type(error).__name__}: {why(error)}") from error
+
+    def _of_listed_engine(self, index: int) -> bool:
+        """True for a plan of an engine that errata name; it is among those that are refused then."""
+        number = re.match(r"eng(\d+)", self.name(index))
+        listed = number is not None and int(number[1]) in self.spec.engines_out
+        if listed:
+            self._refuse(index, "an erratum names its engine (`backline check errata`)")
+        return listed
 
     def name(self, index: int) -> str:
         return str(self.graph.get_plan_name_at_index(index))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from .... import switches
+from .... import libraries, switches
 from ....problems import Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
-from ... import attention_constraints
+from ... import attention_constraints, errata
 from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings
 from ..common.binding_library import BindingLibrary
@@ -157,7 +158,11 @@ def _conv_algorithms(context: Any, problem: ConvProblem, threads: int) -> Iterat
 
 
 def _prepare_conv(planner: Planner, problem: ConvProblem, algorithm: Algorithm) -> DevicePlan:
-    return _plan(planner, problem, _Conv, conv_recipe(problem, algorithm.name, switches.current()))
+    made = conv_recipe(problem, algorithm.name, switches.current())
+    listed = tuple(sorted(errata.engines(libraries.get("cudnn"), problem, algorithm.name)))
+    if made.graph is not None and listed:
+        made = replace(made, graph=replace(made.graph, engines_out=listed))
+    return _plan(planner, problem, _Conv, made)
 
 
 def _attention_algorithms(context: Any, problem: AttentionProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -179,6 +184,13 @@ class CuDNN(BindingLibrary):
     """libcudnn, called through nvidia-cudnn-frontend."""
 
     modules = ("cudnn",)
+
+    def version(self) -> str | None:
+        told = super().version()
+        if told is None and ("cudnn" in bindings.inserted or "cudnn" in sys.modules):
+            # Its file may lie where nobody looked: the bindings that have loaded it know.
+            return str(bindings.cudnn().backend_version())
+        return told
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
