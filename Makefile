@@ -57,10 +57,10 @@ fuzz: $(VENV)/test $(VENV)/mkl
 gpu-check:
 	env -u VIRTUAL_ENV PATH="$(MACHINES_PATH)" $(PYTHON) -m pytest -m gpu $(ARGS)
 
-# What such a machine may lack, to be carried there: 17 MB. A newer frontend names packages that are not needed, so none are followed.
+# What such a machine may lack, to be carried there: 17 MB, without what these packages depend on.
 wheelhouse:
 	$(PYTHON) -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
-	  --dest wheelhouse nvidia-cudnn-frontend==1.32.0 nvmath-python==1.0.0 opt_einsum platformdirs
+	  --dest wheelhouse nvidia-cudnn-frontend==1.28.0 nvmath-python==1.0.0 opt_einsum platformdirs
 
 # The kernels in Triton, compiled for several devices and run in its interpreter; Triton is 272 MB.
 test-triton: $(VENV)/test
@@ -158,7 +158,7 @@ $(VENV)/devices: $(VENV)/core
 
 $(VENV)/cudnn: $(VENV)/core
 	@echo "installing cuDNN, which is large"
-	@$(PIP) install nvidia-cudnn-cu13 'nvidia-cudnn-frontend>=1.23,<1.29' cuda-pathfinder
+	@$(PIP) install nvidia-cudnn-cu13 nvidia-cudnn-frontend==1.28.0 cuda-pathfinder
 	@touch $@
 
 $(VENV)/cupy: $(VENV)/core

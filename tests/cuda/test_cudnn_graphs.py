@@ -344,7 +344,7 @@ def test_a_plan_on_an_older_record_was_timed_under_the_default_limit(machine: Ma
 
 @pytest.mark.usefixtures("kept_records")
 @pytest.mark.parametrize(("change", "why"), [
-    ("version", "timed with cuDNN 91900; this is 92800"), ("plans", "no such plan here"), ("wrong", "no such plan here"),
+    ("version", ""), ("plans", "no such plan here"), ("wrong", "no such plan here"),
     ("text", "names no plan"), ("card", "it was timed on NVIDIA_A100"), ("bits", "no such plan here"),
 ])  # fmt: skip
 def test_a_plan_of_elsewhere_is_not_taken(machine: Machine, change: str, why: str) -> None:
@@ -368,7 +368,8 @@ def test_a_plan_of_elsewhere_is_not_taken(machine: Machine, change: str, why: st
     again, _ = machine.prepared(**ON)
     again(*arrays)
     found = [text for name, text in again.function.run.plans.refused.items() if name.endswith("of the tuning record")]
-    assert len(found) == 1 and why in found[0]
+    # Records of another release are not read at all.
+    assert (len(found) == 1 and why in found[0]) if why else not found
     assert len({*machine.cudnn.used()}) > 1, "plans are timed as if there were no record"
 
 

@@ -93,6 +93,7 @@ class Plans:
         self.spec = spec
         self.errors = (module.cudnnGraphNotSupportedError, RuntimeError)
         self.ready: list[int] = []  # indices of plans that are built, the first choice first
+        self.workspaces: dict[int, int] = {}  # index of a built plan -> bytes of its workspace
         self.refused: dict[str, str] = {}  # name of a plan -> why it is not used
         self.times: dict[str, float] = {}  # name of a plan -> median milliseconds, where plans were timed
         self.built = 0  # how many plans have been built so far, from the first try on
@@ -151,6 +152,7 @@ class Plans:
         self.built += 1
         try:
             self.graph.build_plan_at_index(index)
+            self.workspaces[index] = int(self.graph.get_workspace_size_plan_at_index(index))
         except self.errors as error:
             self._refuse(index, why(error))
             return False
@@ -167,7 +169,7 @@ class Plans:
         return "".join(f"\n    {name}: {reason}" for name, reason in self.refused.items()) or "it lists none"
 
     def _execute(self, index: int, pointers: Mapping[int, int], handle: Any) -> None:
-        size = int(self.graph.get_workspace_size_plan_at_index(index))
+        size = self.workspaces[index]
         # The pool gives it back to later work of this stream only.
         memory = bindings.cupy().cuda.alloc(size) if size > 0 else None
         workspace = 0 if memory is None else int(memory.ptr)
