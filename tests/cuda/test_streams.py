@@ -69,6 +69,14 @@ def test_a_stream_with_the_address_of_an_earlier_one_is_another_stream(cupy: CuP
     assert [call[0] for call in library.asked()] == ["stream", "workspace"] * 2
 
 
+def test_wrappers_of_one_stream_of_another_package_are_one_stream(cupy: CuPy) -> None:
+    handles, library = Handles(lambda module: module.create()), Library()
+    for address in (0x77, 0x77, 0x88):
+        with cupy.cuda.stream(cupy.cuda.ExternalStream(address)):
+            handles.ready(library, 0, 64)
+    assert library.asked() == [("stream", 1, 0x77), ("workspace", 1, 64), ("stream", 1, 0x88), ("workspace", 1, 64)]
+
+
 def test_what_failed_is_set_again(cupy: CuPy) -> None:
     handles, library = Handles(lambda module: module.create()), Library()
     handles.ready(library, 0, 64)

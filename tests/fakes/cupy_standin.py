@@ -257,6 +257,10 @@ class Stream:
         self._cuda._state.stream = self._cuda._entered().pop()
 
 
+class ExternalStream(Stream):
+    """A stream of another package."""
+
+
 class Event:
     """A moment, by the host's clock: work given to a stream is done at once."""
 
@@ -276,7 +280,7 @@ class Event:
 class _Cuda:
     """``cupy.cuda``."""
 
-    Event = Event
+    Event, ExternalStream = Event, ExternalStream
 
     def __init__(self, cupy: CuPy, properties: list[dict[str, Any]]) -> None:
         self._cupy, self._state, self._streams = cupy, threading.local(), 0

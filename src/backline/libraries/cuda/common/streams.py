@@ -61,8 +61,7 @@ class Handles:
         cuda = bindings.cupy().cuda
         stream = cuda.get_current_stream()
         found = self._find(module, device, int(stream.ptr) if own else None)
-        # The stream itself is kept, not its address, which another one may have after it.
-        if found.stream is not stream or found.nbytes != workspace:
+        if not _same(cuda, found.stream, stream) or found.nbytes != workspace:
             found.forget()  # so that nothing is taken for granted if this fails
             found.memory = memory = cuda.alloc(workspace)
             module.set_stream(found.number, stream.ptr)  # which takes the workspace away, so it comes first
@@ -89,6 +88,18 @@ class Handles:
         elif stream is not None:
             mine.handles.move_to_end((key, stream))
         return found
+
+
+def _same(cuda: Any, known: Any, stream: Any) -> bool:
+    """True for the stream that a handle was set to.
+
+    The stream itself is kept, not its address, which another one may have after it. Streams of other packages are wrapped anew
+    for each call: of those the address counts, and whoever made the stream keeps it.
+    """
+    if known is stream:
+        return True
+    wrapped = cuda.ExternalStream
+    return isinstance(known, wrapped) and isinstance(stream, wrapped) and known.ptr == stream.ptr
 
 
 class _Handle:
