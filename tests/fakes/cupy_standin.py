@@ -235,7 +235,10 @@ class Stream:
 
     def __init__(self, ptr: int, cuda: Any = None) -> None:
         self.ptr, self._cuda = ptr, cuda
-        self.synchronized = 0
+        self.synchronized, self.capturing = 0, False
+
+    def is_capturing(self) -> bool:
+        return self.capturing
 
     def synchronize(self) -> None:
         self.synchronized += 1

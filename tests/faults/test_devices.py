@@ -443,3 +443,18 @@ def test_two_cudas_in_one_process_are_worth_a_note() -> None:
 def test_of_two_mapped_generations_the_newest_is_taken() -> None:
     files = [MappedFile(f"/x/{name}", "", 1, 0, 1) for name in ("libcublas.so.12", "libcublas.so.13")]
     assert library_search._mapped(ROWS["cublas"].spec, files) == ["/x/libcublas.so.13", "/x/libcublas.so.12"]
+
+
+# --- graphs
+
+
+def test_a_stream_that_records_a_graph_is_refused_before_anything_is_called(machine: Machine) -> None:
+    plan, stream = machine.plan("done", "done again"), machine.cupy.cuda.Stream()
+    with machine.cupy.cuda.stream(stream):
+        stream.capturing = True
+        with pytest.raises(BadValue, match="cuBLAS gemm_ex cannot be recorded in a CUDA graph") as caught:
+            plan()
+        assert "memory pool" in str(caught.value) and not plan.failed
+        stream.capturing = False
+        assert plan() == "done"
+    assert plan() == "done again"

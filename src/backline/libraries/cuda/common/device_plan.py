@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....errors import refuse_overlap
+from ....errors import BadValue, refuse_overlap
 from ....problems import Operand, Problem
 from . import bindings, faults
 from .device_facts import index_of
 
 __all__ = ["DevicePlan", "at", "new_images", "prepared", "refuse_overlaps", "refuse_overlaps_of_out", "strided"]
+
+
+LEGACY = 1  # the streams 0 and 1 are CUDA's legacy default stream, which no graph is recorded from
 
 
 class DevicePlan:
@@ -19,18 +22,29 @@ class DevicePlan:
     The function enqueues the work on CuPy's current stream and returns the result; it keeps nothing of a call: threads share a
     Plan. The device is current while it runs. `what` fails, for the error's text: "cuBLAS, gemm_ex". `errors` are the binding's
     own exceptions: they become `LibraryFailed`, as CUDA's RuntimeErrors do, and the Plan is not used again then.
+
+    A stream that records a CUDA graph is refused by `BadValue`: workspaces go back to CuPy's pool after a call, and a graph that
+    is launched later would write to memory that others have by then.
     """
 
-    __slots__ = ("choice", "current", "device", "errors", "failed", "function", "what")
+    __slots__ = ("choice", "current", "device", "errors", "failed", "function", "stream", "what")
 
     def __init__(self, function: Callable[..., Any], device: int, what: str, errors: tuple[type[Exception], ...]) -> None:
         self.function, self.device, self.what = function, device, what
         self.errors: tuple[type[Exception], ...] = (*errors, RuntimeError)
-        self.current = bindings.cupy().cuda.runtime.getDevice
+        cuda = bindings.cupy().cuda
+        self.current, self.stream = cuda.runtime.getDevice, cuda.get_current_stream
         self.choice: Any = None
         self.failed = False
 
     def __call__(self, *arrays: Any) -> Any:
+        stream = self.stream()
+        if stream.ptr > LEGACY and stream.is_capturing():
+            raise BadValue(
+                f"{self.what} cannot be recorded in a CUDA graph.",
+                cause="its workspace returns to CuPy's memory pool after the call, and the graph would write to it later",
+                remedy="call it before or after the capture; CuPy's own functions can be captured",
+            )
         try:
             if self.current() == self.device:
                 return self.function(*arrays)
