@@ -58,18 +58,18 @@ def test_what_was_not_measured_is_none_and_said(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_first_call_has_its_plan_made_and_later_ones_find_it() -> None:
     x = np.ones((19, 23), np.float32)
-    with backline.trace() as events:
+    with backline.num_threads(1), backline.trace() as events:  # a busy machine may change the number of threads
         for _ in range(3):
             backline.matmul(x, x.T)
     assert [event.planned for event in events] == [True, False, False]
-    with backline.trace() as events:
+    with backline.num_threads(1), backline.trace() as events:
         backline.matmul(x, x.T)
     assert [event.planned for event in events] == [False]
 
 
 def test_plans_in_python_are_told_apart_too() -> None:
     x = np.ones((17, 5))
-    with backline.use("numpy"):
+    with backline.use("numpy"), backline.num_threads(1):
         with backline.trace() as events:
             for _ in range(3):
                 linalg.qr(x)
@@ -137,7 +137,11 @@ def test_chromes_format_has_times_durations_and_threads(tmp_path: Path) -> None:
     names, *rows = content["traceEvents"]
     assert names["ph"] == "M" and names["name"] == "thread_name" and len(rows) == 2
     for row in rows:
-        assert row.keys() >= {"ph", "name", "cat", "ts", "dur", "pid", "tid", "args"} and row["ph"] == "X" and row["pid"] == os.getpid()
+        assert (
+            row.keys() >= {"ph", "name", "cat", "ts", "dur", "pid", "tid", "args"}
+            and row["ph"] == "X"
+            and row["pid"] == os.getpid()
+        )
         assert isinstance(row["tid"], int) and row["dur"] > 0 and row["args"]["problem"] == "matmul f32 40x40 40x40"
         # Wall clocks may be set while a test runs, by less than a minute.
         assert before - 6e7 < row["ts"] < after + 6e7
@@ -233,7 +237,9 @@ def test_peaks_of_a_busy_machine_are_measured_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(machine_peak, "_products", lambda unit, threads: {"numpy.matmul@n": 0.01} if unit == "f32" else {})
     monkeypatch.setattr(machine_peak, "_copies", lambda threads: 0.1)
     states = ["another program ran", ""]
-    monkeypatch.setattr(machine_peak.machine_load, "between", lambda *readings, **how: type("Load", (), {"disturbed": states.pop(0)})())
+    monkeypatch.setattr(
+        machine_peak.machine_load, "between", lambda *readings, **how: type("Load", (), {"disturbed": states.pop(0)})()
+    )
     record_store.reload()
     assert machine_peak.measure().disturbed == "another program ran"
     found = machine_peak.measure()

@@ -22,13 +22,13 @@ print("arguments:", *sys.argv[1:])
 """
 
 
-def eration(op: str, library: str, count: int, seconds: float, **more: Any) -> dict[str, Any]:
+def operation(op: str, library: str, count: int, seconds: float, **more: Any) -> dict[str, Any]:
     found = {
-        "": op, "problem": f"{op} f32 96x96 96x96", "family": "matmul", "device": "cpu", "library": library, "algorithm": "gemm",
+        "op": op, "problem": f"{op} f32 96x96 96x96", "family": "matmul", "device": "cpu", "library": library, "algorithm": "gemm",
         "problems": 1, "threads": 2, "count": count, "seconds": seconds, "least": seconds / count / 2, "planned": 1, "bytes": 110592,
-        "fls": 1769472.0, "gflops": 1769472.0 * count / seconds * 1e-9, "requested": "f32", "precision": "f32", "unit": "f32",
+        "flops": 1769472.0, "gflops": 1769472.0 * count / seconds * 1e-9, "requested": "f32", "precision": "f32", "unit": "f32",
         "level": "run", "basis": "measured", "asked": "off", "trial": False, "fallbacks": [],
-        "switches": {"benchmark": {"value": "True", "origin": "sce (job.py:8, backends.flags)"}},
+        "switches": {"benchmark": {"value": "True", "origin": "scope (job.py:8, backends.flags)"}},
     }  # fmt: skip
     return found | more
 
@@ -36,9 +36,9 @@ def eration(op: str, library: str, count: int, seconds: float, **more: Any) -> d
 def sample() -> dict[str, Any]:
     """A report such as `report_of` returns."""
     record = {
-        "problem": "matmul f32 96x96 96x96", "threads": 2, "medians": {"mkl.gemm@n": 2e-5, "enblas.gemm@1": 4e-5},
-        "minima": {"mkl.gemm@n": 1.8e-5, "enblas.gemm@1": 3e-5}, "runs": {"mkl.gemm@n": 40, "openblas.gemm@1": 30},
-        "errors": {"mkl.gemm@n": 1e-7, "enblas.gemm@1": None}, "rejected": {}, "created": "2026-11-23T03:00:00.000000Z", "disturbed": "",
+        "problem": "matmul f32 96x96 96x96", "threads": 2, "medians": {"mkl.gemm@n": 2e-5, "openblas.gemm@1": 4e-5},
+        "minima": {"mkl.gemm@n": 1.8e-5, "openblas.gemm@1": 3e-5}, "runs": {"mkl.gemm@n": 40, "openblas.gemm@1": 30},
+        "errors": {"mkl.gemm@n": 1e-7, "openblas.gemm@1": None}, "rejected": {}, "created": "2026-11-23T03:00:00.000000Z", "disturbed": "",
         "chosen": "mkl.gemm@n", "versions": {"mkl": "2026.2"},
     }  # fmt: skip
     return {
@@ -50,7 +50,7 @@ def sample() -> dict[str, Any]:
             "memory": 8 << 30, "system": "Linux", "libc": "glibc 2.36", "architecture": "x86_64",
         },
         "peak": {
-            "gfls": {"f32": 200.0, "f64": 100.0}, "gigabytes": 20.0, "by": {"f32": "mkl.gemm@n", "f64": "mkl.gemm@n", "copy": "numpy.copy@n"},
+            "gflops": {"f32": 200.0, "f64": 100.0}, "gigabytes": 20.0, "by": {"f32": "mkl.gemm@n", "f64": "mkl.gemm@n", "copy": "numpy.copy@n"},
             "threads": 2, "created": "2026-11-23T03:00:00.000000Z", "disturbed": "",
         },
         "determinism": {"rows": [["same bits", "from run to run"]], "difference": [["cause", "a sum in another order"]], "failed": ""},
@@ -58,16 +58,16 @@ def sample() -> dict[str, Any]:
         "notes": ["The program ended with status 3: ValueError: no."],
         "exchanged": [{"package": "numpy", "routine": "dgesv", "sizes": "n=40 nrhs=1", "library": "numpy", "count": 1, "seconds": 1e-4, "least": 1e-4, "rounded": False}],
         "mapped": [{
-            "family": "mkl", "kind": "blas", "path": "/t/a folder/that/is/rather/long/lib/libmkl_core.so.2", "owner": "mkl", "version": "2026.2",
-            "integers": "LP64", "threading": "enmp", "threads": 2, "evidence": "name", "serves_openmp": False, "deleted": False,
-            "release": "2026.2", "sce": "", "sha256": "0123456789abcdef" * 4, "bytes": 1000,
+            "family": "mkl", "kind": "blas", "path": "/opt/a folder/that/is/rather/long/lib/libmkl_core.so.2", "owner": "mkl", "version": "2026.2",
+            "integers": "LP64", "threading": "openmp", "threads": 2, "evidence": "name", "serves_openmp": False, "deleted": False,
+            "release": "2026.2", "scope": "", "sha256": "0123456789abcdef" * 4, "bytes": 1000,
         }],
         "conflicts": [{"kind": "two OpenMP runtimes", "severity": "slow", "meaning": "both wait", "remedy": "one of them", "files": ["/lib/libgomp.so.1"]}],
         "switches": [{"name": "fallback", "text": "warn", "kind": "environment", "where": "BACKLINE_FALLBACK"}],
-        "libraries": [{"name": "mkl", "title": "MKL", "version": "2026.2", "path": "/t/lib/libmkl_rt.so.2"}],
-        "erations": [
-            eration("matmul", "mkl", 300, 0.9, fallbacks=["prefer: blis is not there"]),
-            eration("linalg.svd", "openblas", 2, 0.1, flops=0.0, gflops=None, precision="f64", level="off"),
+        "libraries": [{"name": "mkl", "title": "MKL", "version": "1.0", "path": "/opt/lib/libmkl_rt.so.2"}],
+        "operations": [
+            operation("matmul", "mkl", 300, 0.9, fallbacks=["prefer: blis is not there"]),
+            operation("linalg.svd", "openblas", 2, 0.1, flops=0.0, gflops=None, precision="f64", level="off"),
         ],
         "records": [record], "plans": {"hits": 300, "misses": 2}, "threads": 2,
         "refusals": [{"library": "blis", "algorithm": "", "reason": "no file of this name was found", "switch": "", "problems": ["matmul f32 96x96 96x96"]}],

@@ -37,7 +37,9 @@ def chromium(folder: Path, *words: str) -> tuple[str, str]:
         program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
         f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0", "--virtual-time-budget=5000", *words,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"HOME": str(folder)})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | {"HOME": str(folder)}
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -82,7 +84,11 @@ def test_it_prints_to_pdf(written: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.pdf"
     chromium(tmp_path, f"--print-to-pdf={file}", "--no-pdf-header-footer", written.as_uri())
     content = file.read_bytes()
-    assert content.startswith(b"%PDF-") and len(content) > 20_000 and content.count(b"/Type /Page\n") + content.count(b"/Type /Page/") >= 1
+    assert (
+        content.startswith(b"%PDF-")
+        and len(content) > 20_000
+        and content.count(b"/Type /Page\n") + content.count(b"/Type /Page/") >= 1
+    )
 
 
 def test_it_is_a_picture(written: Path, tmp_path: Path) -> None:

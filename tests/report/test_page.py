@@ -119,8 +119,12 @@ def test_extreme_reports_make_pages() -> None:
     unmeasured = sample() | {"peak": empty["peak"]}
     assert "was not measured" in Parsed(page(unmeasured)).text
     many = sample()
-    many["operations"] = [operation(f"op{i}", f"library{i % 11}", 1 + i, 10.0 ** -(i % 9), gflops=None if i % 3 else 1e-6) for i in range(300)]
-    many["records"] = [many["records"][0] | {"medians": {f"lib.algorithm{i}@n": 1e-6 + i for i in range(30)}, "minima": {}} for _ in range(20)]
+    many["operations"] = [
+        operation(f"op{i}", f"library{i % 11}", 1 + i, 10.0 ** -(i % 9), gflops=None if i % 3 else 1e-6) for i in range(300)
+    ]
+    many["records"] = [
+        many["records"][0] | {"medians": {f"lib.algorithm{i}@n": 1e-6 + i for i in range(30)}, "minima": {}} for _ in range(20)
+    ]
     found = Parsed(page(many))
     assert "and 240 more" in found.text and found.tags.count("svg") == 3
     for checked, words in ({"failed": "it never ended"}, "it never ended"), (None, "Not checked"):

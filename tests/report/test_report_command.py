@@ -49,7 +49,12 @@ def test_what_ran_is_there(made: tuple[Path, dict[str, Any]]) -> None:
     assert rows.keys() == {"matmul", "linalg.svd"} or rows.keys() == {"matmul", "svd"}
     product = rows["matmul"]
     assert product["count"] == 3 and 0 < product["least"] <= product["seconds"] / 3 and product["planned"] == 1
-    assert product["precision"] == "f32" and product["gflops"] > 0 and product["unit"] == "f32" and product["bytes"] == 2 * 96 * 96 * 4
+    assert (
+        product["precision"] == "f32"
+        and product["gflops"] > 0
+        and product["unit"] == "f32"
+        and product["bytes"] == 2 * 96 * 96 * 4
+    )
     assert {row["name"] for row in report["libraries"]} >= {product["library"]}
     assert report["mapped"] and all(row["sha256"] == "0" * 64 for row in report["mapped"])
     assert report["seconds"] > 0 and report["machine"]["processor"] and report["numpy"]
@@ -62,7 +67,10 @@ def test_switches_of_the_process_and_of_scopes_with_what_set_them(made: tuple[Pa
     said = svd["switches"]["deterministic"]
     assert said["value"] == "True" and said["origin"].startswith(f"scope ({script}:8")
     product = next(row for row in report["operations"] if row["op"] == "matmul")
-    assert "deterministic" not in product["switches"] and product["switches"]["fallback"]["origin"] == "environment (BACKLINE_FALLBACK)"
+    assert (
+        "deterministic" not in product["switches"]
+        and product["switches"]["fallback"]["origin"] == "environment (BACKLINE_FALLBACK)"
+    )
 
 
 def test_calls_of_numpy_and_children_are_told_of(made: tuple[Path, dict[str, Any]]) -> None:
@@ -88,7 +96,9 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("text", "status", "complete", "said"), ENDINGS, ids=["error", "exit", "os._exit", "signal"])
-def test_a_program_that_fails_has_a_report_and_its_status(text: str, status: int, complete: bool, said: str, tmp_path: Path) -> None:
+def test_a_program_that_fails_has_a_report_and_its_status(
+    text: str, status: int, complete: bool, said: str, tmp_path: Path
+) -> None:
     script = tmp_path / "job.py"
     script.write_text(text)
     page, data = tmp_path / "it.html", tmp_path / "it.json"
@@ -124,7 +134,19 @@ def test_run_from_sets_the_switches_and_says_what_differs(made: tuple[Path, dict
     data.write_text(json.dumps(made[1] | {"numpy": "0.0.1"}))
     script.write_text("import backline\nprint('fallback:', backline.backends.fallback)")
     environment = {name: value for name, value in os.environ.items() if name != "BACKLINE_FALLBACK"}
-    command = [sys.executable, "-m", "backline", "run", "--from", str(data), "--core-list", str(min(os.sched_getaffinity(0))), "--ncores-per-instance", "1", str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "backline",
+        "run",
+        "--from",
+        str(data),
+        "--core-list",
+        str(min(os.sched_getaffinity(0))),
+        "--ncores-per-instance",
+        "1",
+        str(script),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "fallback: warn" in done.stdout, done.stderr
     assert "it was 0.0.1" in done.stderr

@@ -22,7 +22,8 @@ from ..printable import printable, size
 from . import text_layout
 
 __all__ = [
-    "as_json", "aside", "error", "heading", "json_text", "line", "plain", "reported", "seconds", "size", "summary", "table", "width",
+    "as_json", "aside", "error", "heading", "json_text", "line", "plain", "reported", "seconds", "size", "summary", "table",
+    "width",
 ]  # fmt: skip
 
 STYLES = {"chosen": "green", "refused": "dim", "missing": "yellow", "fatal": "bold red", "wrong": "bold red", "slow": "yellow"}

@@ -18,7 +18,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 def report(
     script: Annotated[list[str], typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")],
     file: Annotated[str, typer.Option("--output", "-o", help="The page to write.", metavar="FILE")] = "",
-    json: Annotated[str, typer.Option("--json", help="Write the report as JSON, too; without -o, only that.", metavar="FILE")] = "",
+    json: Annotated[str, typer.Option("--json", help="Write the report as JSON; without -o, only that.", metavar="FILE")] = "",
     module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")] = False,
     check_determinism: Annotated[
         bool, typer.Option("--check-determinism", help="Run the script again, and compare its operations bit for bit.")
@@ -26,8 +26,8 @@ def report(
 ) -> None:
     """Run SCRIPT, and write one page about what it computed and on what.
 
-    Options stand before SCRIPT; what follows it is the script's. Without -o and --json the page is report.html. The exit status is
-    the script's, and the report is written however it ends; 2 where there is no such script.
+    Options stand before SCRIPT; what follows it is the script's. Without -o and --json the page is report.html. The exit status
+    is the script's, and the report is written however it ends; 2 where there is no such script.
     """
     import os
 
@@ -37,9 +37,9 @@ def report(
 
     page_file = file or ("" if json else "report.html")
     for name in filter(None, (page_file, json)):  # before the script runs, which may take hours
-        folder = os.path.dirname(os.path.abspath(name))
+        folder, base = os.path.split(os.path.abspath(name))
         if not os.path.isdir(folder):
-            raise BadValue(f"there is no folder {folder!r} to write {os.path.basename(name)} to", remedy="make it, or name another")
+            raise BadValue(f"there is no folder {folder!r} to write {base} to", remedy="make it, or name another")
     words = [*(["-m"] if module else []), *script]
     content = output.plain(run_report.report_of(words, check_determinism=check_determinism, step=Progress().step))
     if json:

@@ -256,8 +256,7 @@ class Trace(list[Event]):
         from html import escape
 
         spent = "; ".join(f"{escape(name)} {seconds * 1e3:.3g} ms" for name, seconds in self.by_library().items())
-        rest = f"<p>and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
-        return f"<p>{spent or 'no events'}</p>{trace_export.table(self[:SHOWN])._repr_html_()}{rest}"
+        return f"<p>{spent or 'no events'}</p>{trace_export.table(self[:SHOWN], len(self))._repr_html_()}"
 
 
 def trace() -> Trace:

@@ -6,6 +6,7 @@ on the fastest library for each type of number, and that of copying arrays which
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ SECONDS = 0.25  # for each unit, after which no other algorithm is tried
 EACH = 0.04  # seconds for each algorithm
 CANDIDATES = 4
 COPIED = 128 << 20  # bytes of the arrays that are copied, at most
-REPEATS = 5
+FEWEST, REPEATS = 3, 5  # products of an algorithm, and copies
 COPY = "numpy.copy@n"
 
 
@@ -151,7 +152,7 @@ def measure(step: Callable[[str], None] = lambda text: None, *, again: bool = Fa
     records = [
         stamped_key(
             _key(unit), threads, {key.partition(".")[0] for key in each}, medians=each, minima=each,
-            runs=dict.fromkeys(each, REPEATS), disturbed=disturbed,
+            runs=dict.fromkeys(each, FEWEST), disturbed=disturbed,
         )
         for unit, each in times.items()
         if each
@@ -163,12 +164,13 @@ def measure(step: Callable[[str], None] = lambda text: None, *, again: bool = Fa
 def _products(unit: str, threads: int) -> dict[str, float]:
     """Returns seconds for 10^9 operations by algorithm: the least of some products."""
     found: dict[str, float] = {}
-    end = time.perf_counter() + SECONDS
+    end = math.inf
     for size in (SMALL, LARGE):
         problem = Problem.parse(f"matmul {unit} {size}x{size} {size}x{size}")
         able = [a for a in eligible(problem, threads) if FINENESS.get(a.precision, 2) == 2 or a.precision == unit]
+        end = min(end, time.perf_counter() + SECONDS)  # libraries are loaded by now
         for algorithm in ranking.sort(problem, able)[:CANDIDATES]:
-            if time.perf_counter() > end or found.get(algorithm.key, 0.0) * problem.flops * 1e-9 > LONG:
+            if (found and time.perf_counter() > end) or found.get(algorithm.key, 0.0) * problem.flops * 1e-9 > LONG:
                 continue
             seconds = _least(problem, algorithm)
             if seconds is not None:
@@ -184,13 +186,12 @@ def _least(problem: Problem, algorithm: Algorithm) -> float | None:
     try:
         plan = prepared(problem, algorithm, switches.current())
         end = time.perf_counter() + EACH
-        for _ in range(REPEATS):
+        number = 0
+        while number < FEWEST or time.perf_counter() < end:
             begin = time.perf_counter()
             plan(*arrays)
-            now = time.perf_counter()
-            least = min(least or now - begin, now - begin)
-            if now > end:
-                break
+            spent = time.perf_counter() - begin
+            number, least = number + 1, min(least or spent, spent)
     except (BacklineError, MemoryError, RuntimeError):
         return None
     return least

@@ -24,6 +24,8 @@ class TextTable:
         Numbers of the columns that are aligned at the right.
     empty
         What is printed where there are no rows.
+    total
+        How many rows there are, where these are the first of them.
 
     Examples
     --------
@@ -34,12 +36,13 @@ class TextTable:
     """
 
     def __init__(
-        self, heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), empty: str = "nothing"
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), empty: str = "nothing", total: int = 0
     ) -> None:
         self.heads = tuple(heads)
         self.rows = [tuple(row) for row in rows]
         self.right = frozenset(right)
         self.empty = empty
+        self.total = total or len(self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,8 +66,8 @@ class TextTable:
 
         heads = "".join(f"<th>{escape(head)}</th>" for head in self.heads)
         rows = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self.rows[:SHOWN]]
-        if len(self.rows) > SHOWN:
-            rows.append(f"<td colspan='{len(self.heads)}'>and {len(self.rows) - SHOWN} more</td>")
+        if self.total > len(rows):
+            rows.append(f"<td colspan='{len(self.heads)}'>and {self.total - len(rows)} more</td>")
         return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 

@@ -21,17 +21,16 @@ __all__ = ["summary", "table", "to_chrome", "to_json", "written"]
 Events = Sequence[Any]
 
 
-def table(events: Events) -> TextTable:
-    """Returns a row for each event."""
+def table(events: Events, total: int = 0) -> TextTable:
+    """Returns a row for each event; they may be the first of more."""
     rows = []
     for event in events:
         _, how, key = event._cells()
         plan = "made" if event.planned else ""
-        rows.append(
-            (in_words(event.seconds), rate(event.gflops), percent(event.of_peak), how, event.precision, event.determinism, plan, key)
-        )
+        rate_of = (in_words(event.seconds), rate(event.gflops), percent(event.of_peak))
+        rows.append((*rate_of, how, event.precision, event.determinism, plan, key))
     heads = ("time", "GFLOP/s", "of peak", "runs on", "precision", "same bits", "plan", "problem")
-    return TextTable(heads, rows, right=(0, 1, 2), empty="no events")
+    return TextTable(heads, rows, right=(0, 1, 2), empty="no events", total=total)
 
 
 @dataclass(slots=True)

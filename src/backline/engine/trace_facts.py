@@ -66,7 +66,7 @@ def percent(part: float | None) -> str:
 
 
 def provenance(state: Any) -> dict[str, tuple[str, str]]:
-    """Returns the switches that differ from their defaults in a scope state: name to value and origin. Nothing without a state."""
+    """Returns the switches that differ from their defaults in a scope state: name to value and origin."""
     return dict(_provenance(state, process.base)) if state is not None else {}
 
 

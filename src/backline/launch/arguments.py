@@ -171,8 +171,9 @@ def check(args: argparse.Namespace) -> None:
     _refuse_both(args, "blas", "tuned", "one of them says which library runs what")
     if args.from_report and args.profile:
         raise BadValue(
-            "--from and --profile exclude each other", cause="each is a set of switches", remedy="one of them, and --set for the rest"
-        )
+            "--from and --profile exclude each other", cause="each is a set of switches",
+            remedy="one of them, and --set for the rest",
+        )  # fmt: skip
     for mode in ("latency_mode", "throughput_mode"):
         if args.core_list is not None:
             _refuse_both(args, mode, "core_list", "a mode uses all physical cores")

@@ -263,7 +263,7 @@ def _from_report(path: str) -> tuple[list[str], list[Note]]:
     saved = saved_report.read(path)
     assigned, notes = saved_report.assignments(saved)
     differing = saved_report.differences(saved)
-    same = [] if differing else [Note("info", "nothing differs from the report: versions, machine, libraries, numbers of threads")]
+    same = [] if differing else [Note("info", "versions, machine, libraries and threads are those of the report")]
     return assigned, [*notes, *differing, *same]
 
 

@@ -55,8 +55,6 @@ class SavedReport:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-
-
 def read(path: str) -> SavedReport:
     """Returns what the report in a file says: the JSON that ``--json`` wrote, or the page of ``-o``.
 
@@ -72,8 +70,9 @@ def read(path: str) -> SavedReport:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
         raise BackendUnavailable(
-            f"--from {path!r} cannot be read", cause=error.strerror or str(error), remedy="a file of `backline report --json FILE`"
-        ) from None
+            f"--from {path!r} cannot be read", cause=error.strerror or str(error),
+            remedy="a file of `backline report --json FILE`",
+        ) from None  # fmt: skip
     if len(data) > MAX_FILE:
         raise _refusal(f"it has more than {MAX_FILE >> 20} MiB", path)
     try:
@@ -120,7 +119,7 @@ def parse(text: str) -> SavedReport:
     for name, (key, value) in _ROWS.items():
         rows[name] = _rows(content.get(name), name, key, value)
     variables = content.get("variables")
-    if not _is_table(variables):
+    if not isinstance(variables, dict) or not _is_table(variables):
         raise _refusal(f"variables is {_short(variables)}, not names with values")
     return SavedReport(
         content["backline"], content["python"], content["numpy"], content["fingerprint"], rows["switches"], rows["libraries"],
@@ -135,8 +134,8 @@ def _line(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 1000 and value.isprintable()
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) <= MAX_ROWS and all(_line(k) and _line(v) for k, v in value.items())
+def _is_table(value: dict[Any, Any]) -> bool:
+    return len(value) <= MAX_ROWS and all(_line(k) and _line(v) for k, v in value.items())
 
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -195,7 +194,8 @@ def differences(saved: SavedReport, environ: Mapping[str, str] | None = None) ->
 
     environ = os.environ if environ is None else environ
     here = {
-        "backline": _version.__version__, "Python": platform.python_version(), "NumPy": numpy.__version__, "machine": fingerprint()
+        "backline": _version.__version__, "Python": platform.python_version(), "NumPy": numpy.__version__,
+        "machine": fingerprint(),
     }  # fmt: skip
     there = dict(zip(here, (saved.backline, saved.python, saved.numpy, saved.machine), strict=True))
     found = [f"{name} is {here[name]}, it was {there[name]}" for name in here if here[name] != there[name]]

@@ -86,8 +86,6 @@ def _plural(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-
-
 def _name(report: Report) -> str:
     command = report["command"]
     return str(command[1] if command[0] == "-m" else command[0])
@@ -125,7 +123,8 @@ def _time(report: Report) -> str:
     for row in operations:
         groups.setdefault((row["op"], row["library"]), []).append(row)
     for row in exchanged:
-        groups.setdefault((f"{row['package']}.{row['routine']}", row["library"]), []).append({"gflops": None, "planned": 0, **row})
+        at = (f"{row['package']}.{row['routine']}", row["library"])
+        groups.setdefault(at, []).append({"gflops": None, "planned": 0, **row})
     if not groups:
         return _text("Nothing ran that is recorded: no operation of Backline, and no BLAS or LAPACK of NumPy and SciPy.")
     total = report["seconds"]
@@ -159,13 +158,15 @@ def _problems(report: Report) -> str:
     said += f", memory {memory:.0f} GB/s by copying." if memory else "."
     rows = [
         (
-            r["problem"], f"{r['library']} {r['algorithm']} x{r['threads']}", r["count"], in_words(r["seconds"]), rate(r["gflops"]),
+            r["problem"], f"{r['library']} {r['algorithm']} x{r['threads']}", r["count"], in_words(r["seconds"]),
+            rate(r["gflops"]),
             percent(r["gflops"] / gflops[r["unit"]] if r["gflops"] and gflops.get(r["unit"]) else None), r["planned"],
         )
         for r in report["operations"]
     ]  # fmt: skip
     heads = ("problem", "runs on", "calls", "time", "GFLOP/s", "of peak", "plans made")
-    return plot + _text(said if peaks else "The machine's peak was not measured.", "soft") + _table(heads, rows, right=(2, 3, 4, 5, 6))
+    said = said if peaks else "The machine's peak was not measured."
+    return plot + _text(said, "soft") + _table(heads, rows, right=(2, 3, 4, 5, 6))
 
 
 def _calls(report: Report) -> str:
@@ -187,7 +188,8 @@ def _tuning(report: Report) -> str:
             error = record["errors"].get(key)
             rows.append(
                 (
-                    f"{record['problem']}, {_plural(record['threads'], 'thread')}", key, "runs" if key == record["chosen"] else "",
+                    f"{record['problem']}, {_plural(record['threads'], 'thread')}", key,
+                    "runs" if key == record["chosen"] else "",
                     in_words(median), in_words(least) if least else "", f"{(median / least - 1) * 100:.0f} %" if least else "",
                     record["runs"].get(key, ""), "" if error is None else f"{error:.1e}", record["created"][:10],
                 )
@@ -201,7 +203,8 @@ def _precision(report: Report) -> str:
     for row in report["operations"]:
         at = (row["op"], row["library"], row["requested"], row["precision"])
         found[at] = found.get(at, 0) + row["count"]
-    return _table(("operation", "library", "requested", "computed in", "calls"), [(*at, n) for at, n in found.items()], right=(4,))
+    heads = ("operation", "library", "requested", "computed in", "calls")
+    return _table(heads, [(*at, count) for at, count in found.items()], right=(4,))
 
 
 def _determinism(report: Report) -> str:
@@ -215,7 +218,7 @@ def _determinism(report: Report) -> str:
     }  # fmt: skip
     checked = report["determinism"]
     if checked is None:
-        said = _text("Not checked: `backline report --check-determinism` runs the script again, and compares bit for bit.", "soft")
+        said = _text("Not checked: `backline report --check-determinism` runs the script again, to compare bits.", "soft")
     elif checked["failed"]:
         said = _text(f"The check failed: {checked['failed']}", "bad")
     else:
@@ -234,7 +237,7 @@ def _fallbacks(report: Report) -> str:
         (f"{r['library']} {r['algorithm']}".strip(), r["reason"], r["switch"], "; ".join(r["problems"][:3]), len(r["problems"]))
         for r in report["refusals"]
     ]
-    kept = _text("Every preference was kept.") if not fallbacks else _table(("problem", "preference that was not kept"), fallbacks)
+    kept = _table(("problem", "preference that was not kept"), fallbacks) or _text("Every preference was kept.")
     return kept + _table(("refused", "reason", "switch", "problems", "how many"), refusals, right=(4,))
 
 
@@ -289,11 +292,11 @@ def _machine(report: Report) -> str:
 def _again(report: Report) -> str:
     command = shlex.join(report["command"])
     lines = f"cd {shlex.quote(report['folder'])}\nbackline run --from REPORT {command}\nbackline report {command}"
-    return (
-        f"<pre>{escape(lines)}</pre>"
-        + _text("REPORT is this page or the file of --json. `backline run --from` sets the switches above and says what differs here:")
-        + _text("versions, the machine, libraries that are missing, numbers of threads.")
+    said = (
+        "REPORT is this page or the file of --json. `backline run --from` sets the switches above and says what differs here: "
+        "versions, the machine, libraries that are missing, numbers of threads."
     )
+    return f"<pre>{escape(lines)}</pre>{_text(said)}"
 
 
 _SECTIONS: tuple[tuple[str, str, Callable[[Report], str]], ...] = (

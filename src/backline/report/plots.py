@@ -18,12 +18,13 @@ RECORDS = 6
 ALGORITHMS = 8
 #: Colours that can be told apart by the colour-blind (Okabe and Ito), on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8f1f", "#888888")
-MARKS = "os^DvPX*"
+MARKS, LINES = "os^DvPX*", ("-", "--", "-.", ":")
 TEXT = "#010203"  # stands for the colour of the page's text
 SETTINGS = {
     "svg.fonttype": "none", "font.size": 9, "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False,
     "text.color": TEXT, "axes.labelcolor": TEXT, "axes.edgecolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT,
-    "grid.color": "#88888860", "legend.frameon": False, "legend.fontsize": 8, "text.parse_math": False, "axes.formatter.use_mathtext": False,
+    "grid.color": "#88888860", "legend.frameon": False, "legend.fontsize": 8, "text.parse_math": False,
+    "axes.formatter.use_mathtext": False,
 }  # fmt: skip
 
 Draw = Callable[[Any], None]
@@ -68,6 +69,17 @@ def _inline(svg: str, name: str, caption: str) -> str:
     opening, rest = svg.split(">", 1)
     opening = re.sub(r' (width|height)="[^"]*"', "", opening).replace("<svg", head, 1)
     return f"{opening}>{rest}"
+
+
+def _logarithmic(axes: Any, name: str, numbers: Sequence[int]) -> None:
+    """Makes an axis logarithmic, with plain numbers at its ticks: powers of ten times these."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    getattr(axes, f"set_{name}scale")("log")
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_locator(LogLocator(subs=numbers, numticks=9))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _short(text: str, most: int = 34) -> str:
@@ -120,7 +132,7 @@ def roofline(rows: Sequence[dict[str, Any]], peak: dict[str, Any]) -> str:
         low, high = 2.0**-6, max([2.0**10, *(2 * p["flops"] / p["bytes"] for p in points)])
         for number, (unit, rate) in enumerate(roofs.items()):
             start = rate / memory if memory else low
-            axes.plot([min(start, high), high], [rate, rate], color=TEXT, linewidth=1, linestyle=("-", "--", "-.", ":")[number % 4])
+            axes.plot([min(start, high), high], [rate, rate], color=TEXT, linewidth=1, linestyle=LINES[number % len(LINES)])
             axes.annotate(f"{unit} {rate:.0f} GFLOP/s", (high, rate), ha="right", va="bottom", fontsize=8)
             if memory:
                 axes.plot([low, start], [low * memory, rate], color=TEXT, linewidth=1)
@@ -132,8 +144,8 @@ def roofline(rows: Sequence[dict[str, Any]], peak: dict[str, Any]) -> str:
                 [p["flops"] / p["bytes"] for p in mine], [p["gflops"] for p in mine], label=library, color=colours[library],
                 s=[15 + 150 * p["seconds"] / total for p in mine], marker=MARKS[number % len(MARKS)], alpha=0.8, linewidths=0,
             )  # fmt: skip
-        axes.set_xscale("log", base=10)
-        axes.set_yscale("log", base=10)
+        _logarithmic(axes, "x", (1,))
+        _logarithmic(axes, "y", (1,))
         axes.set_xlim(low, high)
         axes.set_xlabel("floating-point operations for each byte of the arrays")
         axes.set_ylabel("GFLOP/s")
@@ -163,7 +175,7 @@ def tuning(records: Sequence[dict[str, Any]]) -> str:
                 axes.plot([median], [number], marker="o", markerfacecolor=face, markeredgecolor=colour, markersize=6)
             axes.set_yticks(range(len(best)), [_short(key, 28) for key in best])
             axes.set_title(_short(record["problem"], 60), fontsize=8, loc="left")
-            axes.set_xscale("log")
+            _logarithmic(axes, "x", (1, 2, 5))
             axes.margins(y=0.15)
             axes.grid(True, axis="x", linewidth=0.5)
         panels[-1].set_xlabel("microseconds")

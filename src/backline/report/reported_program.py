@@ -1,8 +1,8 @@
 """Runs a Python program with everything recorded that its report shows: ``backline report`` starts it.
 
-Called as ``python -m backline.report.reported_program OUTPUT PARENT [-m] PROGRAM [ARGUMENTS]``. The program sees the arguments, the
-name ``__main__`` and the import path that it would have without it, and its exit status is the status. OUTPUT holds one JSON
-object, written every few seconds, so that it is there however the program ends.
+Called as ``python -m backline.report.reported_program OUTPUT PARENT [-m] PROGRAM [ARGUMENTS]``. The program sees the
+arguments, the name ``__main__`` and the import path that it would have without it, and its exit status is the status. OUTPUT
+holds one JSON object, written every few seconds, so that it is there however the program ends.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ class Recorder:
     def __call__(self, op: str, plan: Any, nanoseconds: int) -> None:
         choice = plan.choice
         state = states.get(None) or process.bare
-        key = (id(choice), id(state.snapshot), op)
+        snapshot = state.snapshot if state is not None else None  # none for a moment, while a switch is declared
+        key = (id(choice), id(snapshot), op)
         entry = self.seen.get(key)
         if entry is None and len(self.seen) >= MOST:
-            key = (0, id(state.snapshot), f"{op} on {choice.library}")
+            key = (0, id(snapshot), f"{op} on {choice.library}")
             entry = self.seen.get(key)
             if entry is not None:
                 entry.problems = 2
@@ -82,6 +83,7 @@ class _Record:
         self.recorder = Recorder()
         self.started_processes = 0
         self.error = ""
+        self.seconds = 0.0
         self.notes: list[str] = []
         self.lock = threading.Lock()
         self.recording: recorded_calls.Recording | None = None
@@ -126,11 +128,11 @@ class _Record:
         with self.lock:
             if self.done.is_set() and not complete:
                 return
-            seconds = self.seconds if refusals else time.perf_counter() - self.begin
-            self.seconds = seconds
+            if not refusals:  # the second writing of the end
+                self.seconds = time.perf_counter() - self.begin
             threads = cast(int, switches.get("num_threads"))
             content = {
-                "seconds": seconds,
+                "seconds": self.seconds,
                 "complete": complete,
                 "error": self.error,
                 "disturbed": machine_load.between(self.before, after, threads).disturbed,
@@ -147,11 +149,12 @@ class _Record:
 
 def _inside_backline() -> bool:
     """Tells whether a function of Backline other than this module's is among those that run."""
-    package = __name__.partition(".")[0] + "."
+    package = (__package__ or "").partition(".")[0] + "."  # the name of this module may be "__main__"
+    own = (f"{package}report.reported_program", f"{package}interop.exchanged_program")
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name.startswith(package) and name not in (__name__, f"{package}interop.exchanged_program"):
+        if name.startswith(package) and name not in own:
             return True
         frame = frame.f_back
     return False

@@ -1,4 +1,4 @@
-"""Makes the report of a program: runs it recorded, then adds the machine, the hashes of files, and what is measured or checked."""
+"""Makes the report of a program: runs it recorded, then adds the machine, hashes of files, and what is measured or checked."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ..launch.saved_report import KIND, SCHEMA, THREADS
 from ..native.machine import fingerprint, machine
 
 __all__ = ["report_of"]
+
 
 def report_of(
     argv: Sequence[str], *, check_determinism: bool = False, step: Callable[[str], None] = lambda text: None
