@@ -36,8 +36,9 @@ class TextTable:
     """
 
     def __init__(
-        self, heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), empty: str = "nothing", total: int = 0
-    ) -> None:
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), empty: str = "nothing",
+        total: int = 0,
+    ) -> None:  # fmt: skip
         self.heads = tuple(heads)
         self.rows = [tuple(row) for row in rows]
         self.right = frozenset(right)

@@ -35,7 +35,7 @@ th, td { padding: 0.25rem 0.75rem 0.25rem 0; border-bottom: 1px solid var(--line
 .number { text-align: right; white-space: nowrap; overflow-wrap: normal; }
 details { margin: 0.5rem 0; } summary { cursor: pointer; color: var(--link); }
 @media screen and (max-width: 640px) {
-  thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
+  thead { display: none; }
   tr { display: block; padding: 0.4rem 0; border-bottom: 1px solid var(--line); }
   td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: 0.1rem 0; text-align: right; }
   td::before { content: attr(data-head); color: var(--soft); text-align: left; flex: none; max-width: 45%; }
