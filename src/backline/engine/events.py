@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from threading import get_ident
 from time import time_ns
-from typing import Any
+from typing import Any, cast
 
 from .. import switches
 from ..switches.scope_state import states
@@ -47,12 +47,21 @@ class Event:
     """
 
     op: str
-    choice: Choice
+    _source: Any
     seconds: float
     ended: int = 0
     thread: int = 0
     planned: bool = False
     _state: Any = field(default=None, compare=False)
+
+    @property
+    def choice(self) -> Choice:
+        source = self._source
+        if type(source) is tuple:  # of a template's Plan: it takes longer to write down than the call may have taken
+            function, argument = source
+            source = function(argument)
+            object.__setattr__(self, "_source", source)
+        return cast(Choice, source)
 
     @property
     def library(self) -> str | None:
@@ -128,11 +137,9 @@ class Trace(list[Event]):
 
     def __call__(self, op: str, plan: Any, nanoseconds: int) -> None:
         ended = time_ns()
-        choice = plan.choice
-        runs = getattr(plan, "runs", None)  # plans in Python are not counted
-        planned = choice.made > self._last if runs is None else runs == 1
+        source, planned = trace_facts.seen(plan, self._last)
         self._last = ended
-        event = Event(op, choice, nanoseconds * 1e-9, ended, get_ident(), planned, _scope_state(None))
+        event = Event(op, source, nanoseconds * 1e-9, ended, get_ident(), planned, _scope_state(None))
         self.append(event)
         if self._log is not None:
             logger, level = self._log

@@ -10,7 +10,21 @@ from ..switches.scope_state import process
 from . import machine_peak
 from .choice import Choice
 
-__all__ = ["as_dict", "flops", "gflops", "of_peak", "peak_of", "percent", "provenance", "provenance_rows", "rate", "unit"]
+__all__ = [
+    "as_dict", "flops", "gflops", "of_peak", "peak_of", "percent", "provenance", "provenance_rows", "rate", "seen", "unit",
+]  # fmt: skip
+
+
+def seen(plan: Any, last: int) -> tuple[Any, bool]:
+    """Returns the Choice of a Plan that just ran, or where it comes from, and whether the Plan was made for this call.
+
+    Plans in Python do not count their runs: there it is told by when the Choice was made, and when the event before it ended.
+    """
+    try:
+        return plan.choice_source, plan.runs == 1
+    except AttributeError:
+        choice = plan.choice
+        return choice, choice.made > last
 
 
 def flops(choice: Choice) -> float:

@@ -12,7 +12,7 @@ from ..engine.text_table import in_words
 
 __all__ = ["available", "roofline", "time_by_operation", "tuning"]
 
-WIDTH = 5.2  # inches: nearly what a phone shows, so that text is not made smaller there
+WIDTH = 4.2  # inches: less than a phone shows, so that text is not made smaller there
 MOST = 12  # bars
 RECORDS = 6
 ALGORITHMS = 8
@@ -82,7 +82,7 @@ def _logarithmic(axes: Any, name: str, numbers: Sequence[int]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _short(text: str, most: int = 34) -> str:
+def _short(text: str, most: int = 24) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -113,8 +113,8 @@ def time_by_operation(rows: Sequence[tuple[str, str, float]]) -> str:
         for number, op in enumerate(shown):
             axes.annotate(f" {in_words(totals[op])}", (totals[op], number), va="center", fontsize=8)
         axes.set_xlabel("seconds")
-        axes.margins(x=0.18)
-        figure.legend(loc="outside upper left", ncols=4)
+        axes.margins(x=0.24)
+        figure.legend(loc="outside upper left", ncols=3)
 
     return _drawn("time", 0.9 + 0.26 * len(shown), "Time of operations, by the library that ran them.", draw)
 
@@ -137,7 +137,8 @@ def roofline(rows: Sequence[dict[str, Any]], peak: dict[str, Any]) -> str:
             if memory:
                 axes.plot([low, start], [low * memory, rate], color=TEXT, linewidth=1)
         if memory and roofs:
-            axes.annotate(f"memory {memory:.0f} GB/s", (low * 1.3, low * 1.3 * memory), rotation=0, va="bottom", fontsize=8)
+            at = (low * 3, low * 3 * memory)
+            axes.annotate(f"memory {memory:.0f} GB/s", at, (6, -4), textcoords="offset points", va="top", fontsize=8)
         for number, library in enumerate(colours):
             mine = [p for p in points if p["library"] == library]
             axes.scatter(
@@ -150,7 +151,7 @@ def roofline(rows: Sequence[dict[str, Any]], peak: dict[str, Any]) -> str:
         axes.set_xlabel("floating-point operations for each byte of the arrays")
         axes.set_ylabel("GFLOP/s")
         axes.grid(True, linewidth=0.5)
-        figure.legend(loc="outside upper left", ncols=4, markerscale=0.8)
+        figure.legend(loc="outside upper left", ncols=3, markerscale=0.8)
 
     caption = "Roofline: each mark is a problem, larger where more time went; lines are what this machine reaches at the most."
     return _drawn("roofline", 3.6, caption, draw)
@@ -173,8 +174,8 @@ def tuning(records: Sequence[dict[str, Any]]) -> str:
                 axes.plot([least], [number], marker="|", color=colour, markersize=8)
                 face = colour if key == record["chosen"] else "none"
                 axes.plot([median], [number], marker="o", markerfacecolor=face, markeredgecolor=colour, markersize=6)
-            axes.set_yticks(range(len(best)), [_short(key, 28) for key in best])
-            axes.set_title(_short(record["problem"], 60), fontsize=8, loc="left")
+            axes.set_yticks(range(len(best)), [_short(key, 24) for key in best])
+            axes.set_title(_short(record["problem"], 48), fontsize=8, loc="left")
             _logarithmic(axes, "x", (1, 2, 5))
             axes.margins(y=0.15)
             axes.grid(True, axis="x", linewidth=0.5)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from .. import _core, switches
+from ..engine import trace_facts
 from ..engine.tuning import machine_load
 from ..engine.tuning.trace_script import end_with
 from ..errors import BacklineError
@@ -36,42 +37,48 @@ STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 class Entry:
     """Calls of one Choice under the same switches; of several Choices where there are too many of them."""
 
-    __slots__ = ("choice", "count", "least", "nanoseconds", "op", "planned", "problems", "state")
+    __slots__ = ("count", "least", "nanoseconds", "op", "planned", "problems", "source", "state")
 
-    def __init__(self, op: str, choice: Any, state: Any) -> None:
-        self.op, self.choice, self.state = op, choice, state
+    def __init__(self, op: str, source: Any, state: Any) -> None:
+        self.op, self.source, self.state = op, source, state
         self.count = self.nanoseconds = self.planned = 0
         self.problems = 1
         self.least = 1 << 62
+
+    @property
+    def choice(self) -> Any:
+        """The Choice; found now where it is of a template's Plan."""
+        if type(self.source) is tuple:
+            function, argument = self.source
+            self.source = function(argument)
+        return self.source
 
 
 class Recorder:
     """Adds up what runs. Its instances are called with every Event of the process."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[int, int, str], Entry] = {}
+        self.seen: dict[tuple[Any, int, str], Entry] = {}
         self.last: dict[int, int] = {}  # by thread: when the event before it ended
 
     def __call__(self, op: str, plan: Any, nanoseconds: int) -> None:
-        choice = plan.choice
+        thread = threading.get_ident()
+        source, planned = trace_facts.seen(plan, self.last.get(thread, 0))
         state = states.get(None) or process.bare
         snapshot = state.snapshot if state is not None else None  # none for a moment, while a switch is declared
-        key = (id(choice), id(snapshot), op)
+        key = (source if type(source) is tuple else id(source), id(snapshot), op)
         entry = self.seen.get(key)
         if entry is None and len(self.seen) >= MOST:
-            key = (0, id(snapshot), f"{op} on {choice.library}")
+            key = (0, id(snapshot), op)
             entry = self.seen.get(key)
             if entry is not None:
                 entry.problems = 2
         if entry is None:  # the entry holds both: their ids stay their own
-            entry = self.seen[key] = Entry(op, choice, state)
+            entry = self.seen[key] = Entry(op, source, state)
         entry.count += 1
         entry.nanoseconds += nanoseconds
         entry.least = min(entry.least, nanoseconds)
-        runs = getattr(plan, "runs", None)  # plans in Python are not counted
-        thread = threading.get_ident()
-        if (choice.made > self.last.get(thread, 0)) if runs is None else runs == 1:
-            entry.planned += 1
+        entry.planned += planned
         self.last[thread] = time.time_ns()
 
 

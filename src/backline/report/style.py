@@ -18,7 +18,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.5rem 0; }
 h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem; border-bottom: 1px solid var(--line); }
 p { margin: 0.5rem 0; }
 a { color: var(--link); }
-nav a { margin-right: 0.9rem; }
+nav a { margin-right: 0.9rem; display: inline-block; }
 .soft, figcaption { color: var(--soft); font-size: 0.875rem; }
 .bad { color: var(--bad); } .good { color: var(--good); }
 code, pre { font: 0.875em/1.4 ui-monospace, monospace; }
@@ -27,7 +27,7 @@ pre { background: var(--box); padding: 0.75rem; white-space: pre-wrap; margin: 0
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 0.5rem; margin: 0.75rem 0; }
 dl div { background: var(--box); padding: 0.5rem 0.75rem; }
 dt { color: var(--soft); font-size: 0.875rem; } dd { margin: 0; font-weight: 600; }
-figure { margin: 1rem 0; max-width: 42rem; }
+figure { margin: 1rem 0; max-width: 34rem; }
 figure svg { display: block; width: 100%; height: auto; color: var(--text); }
 table { border-collapse: collapse; width: 100%; font-size: 0.875rem; margin: 0.5rem 0; }
 th { text-align: left; color: var(--soft); font-weight: 600; }
