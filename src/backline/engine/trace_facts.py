@@ -71,11 +71,13 @@ def rate(value: float | None) -> str:
 def percent(part: float | None) -> str:
     """Returns a part of one in percent.
 
-    >>> percent(0.754), percent(0.0123), percent(None)
-    ('75 %', '1.2 %', '')
+    >>> percent(0.754), percent(0.0123), percent(1e-6), percent(None)
+    ('75 %', '1.2 %', '<0.1 %', '')
     """
     if part is None:
         return ""
+    if 0 < part < 0.001:
+        return "<0.1 %"
     return f"{part * 100:.0f} %" if part >= 0.0995 else f"{part * 100:.2g} %"
 
 
