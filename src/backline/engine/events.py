@@ -232,7 +232,7 @@ class Trace(list[Event]):
         >>> import json, numpy as np, backline
         >>> with backline.trace() as events:
         ...     _ = backline.matmul(np.eye(3), np.eye(3))
-        >>> json.loads(events.to_json())["events"][0]["key"]
+        >>> json.loads(events.to_json())["events"][0]["problem"]
         'matmul f64 3x3 3x3'
         """
         return trace_export.written(trace_export.to_json(self), file)
