@@ -78,6 +78,21 @@ def test_plans_in_python_are_told_apart_too() -> None:
     assert [event.planned for event in events] == [True, False, False] and [event.planned for event in later] == [False]
 
 
+def test_calls_of_ever_new_shapes_are_described_when_they_are_read() -> None:
+    x = np.ones((90, 90), np.float32)
+    with backline.num_threads(1):
+        for n in range(20, 50):
+            backline.matmul(x[:n, :n], x[:n, :n])
+        with backline.trace() as events:
+            for n in range(50, 60):
+                backline.matmul(x[:n, :n], x[:n, :n])
+    later = [type(event._source) is tuple for event in events]
+    for n, event in zip(range(50, 60), events, strict=True):
+        assert event.planned and event.choice is event.choice and event.choice.problem.operands[0].shape == (n, n)
+        assert event.flops == 2 * n**3 and event.library in backline.libraries.names()
+    assert not any(type(event._source) is tuple for event in events) and len(later) == 10
+
+
 def test_provenance_names_the_scope_the_assignment_and_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with backline.trace() as events:
         with backline.backends.flags(deterministic=True):
