@@ -133,8 +133,8 @@ def roofline(rows: Sequence[dict[str, Any]], peak: dict[str, Any]) -> str:
         for number, (unit, rate) in enumerate(roofs.items()):
             start = rate / memory if memory else low
             axes.plot([min(start, high), high], [rate, rate], color=TEXT, linewidth=1, linestyle=LINES[number % len(LINES)])
-            at = (high / 40**number, rate)  # beside each other where they are as high
-            axes.annotate(f"{unit} {rate:.0f} GFLOP/s", at, ha="right", va="bottom", fontsize=8)
+            side = "top" if number % 2 else "bottom"  # of lines: two may be nearly as high
+            axes.annotate(f"{unit} {rate:.0f} GFLOP/s", (high, rate), ha="right", va=side, fontsize=8)
             if memory:
                 axes.plot([low, start], [low * memory, rate], color=TEXT, linewidth=1)
         if memory and roofs:
