@@ -9,6 +9,7 @@
 # make test-torch Backline beside PyTorch, which is installed for it
 # make test-ray   the same settings in Ray's workers; Ray is installed for it
 # make test-jax  Backline beside JAX, likewise
+# make test-report the page of `backline report` in Chromium, which is to be installed: apt-get install chromium
 # make test-exchange the linear algebra tests of NumPy and SciPy, their BLAS exchanged for each library
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
@@ -29,7 +30,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
 .PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-jax test-ray \
-        test-exchange lint types bench \
+        test-report test-exchange lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -90,6 +91,11 @@ test-ray: $(VENV)/test
 test-jax: $(VENV)/test $(VENV)/mkl
 	@$(BIN)/python -c 'import jax' 2> /dev/null || $(PIP) install jax
 	$(BIN)/python -m pytest -m jax tests $(ARGS)
+
+# The page of `backline report` as a browser shows it: apt-get install --no-install-recommends chromium.
+test-report: $(VENV)/test
+	@command -v chromium > /dev/null || { echo "Chromium is not installed: apt-get install --no-install-recommends chromium"; exit 1; }
+	$(BIN)/python -m pytest -m chromium tests/report $(ARGS)
 
 # What NumPy and SciPy test of their linear algebra, with their BLAS exchanged for MKL, OpenBLAS and BLIS in turn.
 test-exchange: $(VENV)/test $(VENV)/mkl

@@ -36,6 +36,7 @@ MAY_SKIP = {
     "torch": "needs PyTorch beside Backline, 200 MB and more: `make test-torch` runs these",
     "ray": "needs Ray, 250 MB: `make test-ray` runs these",
     "jax": "needs JAX beside Backline, 130 MB: `make test-jax` runs these",
+    "chromium": "needs Chromium, 116 packages of Debian: `make test-report` runs these",
     "other_os": "tests what another operating system does",
     "other_arch": "tests what another processor architecture does",
     "cpu_kernel": "needs a kernel that the vendor compiles for some processors only, such as MKL's JIT kernels",

@@ -15,7 +15,7 @@ DEFAULTS = {
     "use_default_allocator": False, "disable_iomp": False, "disable_numactl": False, "disable_taskset": False,
     "ncores_per_instance": -1, "ninstances": -1, "skip_cross_node_cores": False, "rank": -1, "latency_mode": False,
     "throughput_mode": False, "node_id": -1, "use_logical_core": False, "core_list": None, "log_path": "",
-    "log_file_prefix": "run", "blas": "", "tuned": False, "profile": "", "set": [],
+    "log_file_prefix": "run", "blas": "", "tuned": False, "profile": "", "set": [], "from_report": "",
 }  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_every_option_in_both_spellings(name: str) -> None:
     value = [] if DEFAULTS[name] is False else ["7"]
-    expected = {"core_list": "7", "log_path": "7", "log_file_prefix": "7", "blas": "7", "profile": "7", "set": ["7"]}.get(name, 7 if value else True)
+    expected = {"core_list": "7", "log_path": "7", "log_file_prefix": "7", "blas": "7", "profile": "7", "set": ["7"], "from_report": "7"}.get(name, 7 if value else True)
     for option in (f"--{name}", f"--{name.replace('_', '-')}"):
         args = parsed(option, *value, "job.py")
         assert vars(args) == DEFAULTS | {name: expected, "program": "job.py", "program_args": []}

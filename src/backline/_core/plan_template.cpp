@@ -405,6 +405,13 @@ Ref template_choice(PyObject *made, const std::vector<int64_t> &sizes) {
     return Ref(checked(PyObject_CallOneArg(describe.get(), values.get())));
 }
 
+Ref template_choice_source(PyObject *made, const std::vector<int64_t> &sizes) {
+    Ref describe(Py_NewRef(as<PlanTemplate>(made)->describe));
+    if (describe.get() == Py_None) return describe;
+    Ref values(sizes_of(sizes.data(), sizes.size()));
+    return Ref(checked(PyTuple_Pack(2, describe.get(), values.get())));
+}
+
 int add_plan_template_type(PyObject *module) {
     describe<PlanTemplate>(
         PlanTemplateType, "backline._core.PlanTemplate", entry<template_new>,

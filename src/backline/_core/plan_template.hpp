@@ -40,6 +40,9 @@ Ref template_plan(PyObject *made, const Signature &signature);
 // The Choice of a Plan that template_plan made for these sizes.
 Ref template_choice(PyObject *made, const std::vector<int64_t> &sizes);
 
+// The function that finds that Choice, and its argument: what is cheap to keep.
+Ref template_choice_source(PyObject *made, const std::vector<int64_t> &sizes);
+
 void templates_empty();  // with the Memo
 
 }  // namespace backline

@@ -161,6 +161,12 @@ PyObject *get_choice(PreparedCall *plan) {
     return known_choice(plan);
 }
 
+PyObject *get_choice_source(PreparedCall *plan) {
+    Ref choice(known_choice(plan)), origin(Py_NewRef(plan->origin));
+    if (choice.get() != Py_None || origin.get() == Py_None) return choice.release();
+    return template_choice_source(origin.get(), plan->sizes).release();
+}
+
 PyObject *get_rwlock(PreparedCall *plan) {
     const Held rwlock = plan->rwlock.get();
     return Py_NewRef(rwlock ? rwlock.get() : Py_None);
@@ -191,6 +197,7 @@ size_t get_kept_bytes(PreparedCall *plan) {
 
 PyGetSetDef plan_getset[] = {
     attribute<get_choice, set_choice>("choice", "the Choice this plan carries out"),
+    attribute<get_choice_source>("choice_source", "the Choice, or a function and the argument by which it returns that"),
     attribute<get_kept_bytes>("kept_bytes", "bytes it keeps between calls: packed weights"),
     attribute<get_rwlock, set_rwlock>("rwlock", "the ReadWriteLock of its library, or None"),
     attribute<get_failed, set_failed>("failed", "whether its library failed to run it: it is not to be used again"),

@@ -30,11 +30,13 @@ def calibrate(
     """
     from .. import switches
     from ..engine import calibration as engine
+    from ..engine import machine_peak
     from ..engine.tuning import record_store
 
     with Progress() as progress, switches.scope({} if threads is None else {"num_threads": threads}):
         done = engine.calibrate(seconds, again=again, progress=progress.measured)
-    content = _content(done, record_store.path())
+        peak = machine_peak.measure(progress.step, again=again)
+    content = _content(done, record_store.path()) | {"peak": peak.as_dict()}
     if json:
         output.as_json(content)
     else:
@@ -73,5 +75,8 @@ def _print(content: dict[str, Any]) -> None:
     if content["disturbed"]:
         busy = f"{len(content['disturbed'])} timed on a busy machine, the last while {content['disturbed'][-1]}"
         facts.append(("busy", f"{busy}; they do not count, and the next run measures them again"))
+    rates = ", ".join(f"{unit} {rate:.0f}" for unit, rate in (content["peak"]["gflops"] or {}).items())
+    if rates:
+        facts.append(("peak", f"{rates} GFLOP/s, memory {content['peak']['gigabytes'] or 0:.0f} GB/s"))
     facts.append(("kept in", content["file"] or "no file: it held for this run only"))
     output.table(facts, indent=2)

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailable, BacklineError, BadValue
+from ..libraries.process_report import conflicts_of, described
 
 if TYPE_CHECKING:
     from ..libraries.in_process import LoadedLibrary
@@ -21,42 +22,6 @@ __all__ = ["conflicts_of", "described", "gather"]
 
 class ScriptEnded(BacklineError, RuntimeError):
     """A script that was run to see its libraries ended without telling them."""
-
-
-def conflicts_of(mapped: Any, environ: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Returns the conflicts among libraries of one process, as they are printed."""
-    from ..libraries import conflicts
-
-    return [
-        {
-            "kind": c.kind, "severity": c.severity, "meaning": c.meaning, "remedy": c.remedy,
-            "files": [library.path for library in c.libraries],
-        }
-        for c in conflicts.conflicts(mapped, environ)
-    ]  # fmt: skip
-
-
-def described(mapped: Iterable[LoadedLibrary], environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the libraries of one process as they are printed: with the release of their package and their thread scope."""
-    from ..libraries import file_facts, openmp_runtimes, thread_scopes
-
-    mapped = tuple(mapped)
-    layer = next((part.threading for part in mapped if part.family.startswith("mkl.") and part.threading), "")
-    editions = {runtime.path: runtime.version for runtime in openmp_runtimes.runtimes_of(mapped)}
-    rows = []
-    for library in mapped:
-        scope = thread_scopes.scope_of(library)
-        if scope and layer and library.family == "mkl":
-            scope = scope._replace(pool=f"{scope.pool}, {layer}")
-        rows.append(
-            asdict(library)
-            | {
-                "version": editions.get(library.path) or library.version,
-                "release": file_facts.release(library.path, library.owner),
-                "scope": scope.text(environ) if scope else "",
-            }
-        )
-    return rows
 
 
 def gather(process: str, arguments: Sequence[str] = ()) -> dict[str, Any]:

@@ -18,10 +18,13 @@ from typing import Any
 import typer
 
 from ..errors import BacklineError, BadType, BadValue, UnknownName
-from ..printable import printable
+from ..printable import printable, size
 from . import text_layout
 
-__all__ = ["as_json", "error", "heading", "line", "reported", "seconds", "size", "summary", "table", "width"]
+__all__ = [
+    "as_json", "aside", "error", "heading", "json_text", "line", "plain", "reported", "seconds", "size", "summary", "table",
+    "width",
+]  # fmt: skip
 
 STYLES = {"chosen": "green", "refused": "dim", "missing": "yellow", "fatal": "bold red", "wrong": "bold red", "slow": "yellow"}
 
@@ -66,10 +69,11 @@ def heading(text: str) -> None:
 
 def error(text: str) -> None:
     """Print an error to stderr."""
-    _aside(f"error: {text}", "red")
+    aside(f"error: {text}", "red")
 
 
-def _aside(text: str, style: str) -> None:
+def aside(text: str, style: str = "") -> None:
+    """Print a line to stderr, beside what the command prints."""
     console = _console(stderr=True)
     for each in _folded(printable(text), width(sys.stderr), hanging=2):
         console.print(each, style=style if console.is_terminal else None)
@@ -113,15 +117,21 @@ def table(
 
 
 def as_json(content: Any) -> None:
-    """Print JSON; what is not finite becomes null."""
-    sys.stdout.write(json.dumps(_plain(content), indent=2, sort_keys=True) + "\n")
+    """Print JSON."""
+    sys.stdout.write(json_text(content))
 
 
-def _plain(value: Any) -> Any:
+def json_text(content: Any) -> str:
+    """Returns JSON; what is not finite becomes null."""
+    return json.dumps(plain(content), indent=2, sort_keys=True) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Returns content as JSON has it: what is not finite becomes None, other objects become text."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
@@ -140,20 +150,6 @@ def seconds(value: float | None) -> str:
             number = value / scale
             return f"{number:.0f} {unit}" if number >= 99.5 else f"{number:.3g} {unit}"
     return f"{value / 1e-9:.3g} ns"
-
-
-def size(value: int | None) -> str:
-    """An amount of memory in words.
-
-    >>> size(2 << 20)
-    '2 MiB'
-    """
-    if value is None:
-        return "unknown"
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"
-    return f"{value} bytes"
 
 
 def summary(command: Callable[..., None]) -> str:
@@ -187,4 +183,4 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 
 def _warned(message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
     """Print a warning: the line of the program that it points to is one of ours, and says nothing to the user."""
-    _aside(f"warning: {message}", "yellow")
+    aside(f"warning: {message}", "yellow")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from .. import libraries
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
+from .text_table import in_words
 
 __all__ = ["Candidate", "Choice"]
 
@@ -76,6 +78,8 @@ class Choice:
         Preferences that could not be kept, with the reason.
     requested, effective
         For float32 and complex64: what fp32_precision permits here ("none", "ieee", "tf32", "bf16"), and what is computed in.
+    made
+        When it was made, in nanoseconds since 1970.
     """
 
     problem: Problem
@@ -89,6 +93,7 @@ class Choice:
     requested: str = ""
     effective: str = ""
     planned: float | None = None
+    made: int = field(default_factory=time_ns, compare=False)
     _complete: Callable[[Choice], None] | None = field(default=None, compare=False)
 
     def complete_later(self, complete: Callable[[Choice], None]) -> Choice:
@@ -164,7 +169,7 @@ class Choice:
         if self.problem.converted:
             rows.append(("converted", ", ".join(self.problem.converted)))
         if self.planned is not None:
-            rows.append(("planned", f"in {_time(self.planned)}"))
+            rows.append(("planned", f"in {in_words(self.planned)}"))
         rows += [("switch", f"{name} = {value}, {origin}") for name, (value, origin) in self.switches.items()]
         rows += [("fallback", text) for text in self.fallbacks]
         return rows
@@ -180,7 +185,7 @@ class Choice:
             if c.lacks:
                 lacking[c.library] = None
                 continue
-            time = "" if c.seconds is None else _time(c.seconds)
+            time = "" if c.seconds is None else in_words(c.seconds)
             name = c.algorithm + (f" x{c.threads}" if c.threads and c.threads > 1 else "")
             reason = c.reason + (f" [{c.switch}]" if c.switch else "")
             row = (c.verdict, c.library, name, time, reason)
@@ -219,10 +224,3 @@ class Choice:
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
         titles = "".join(f"<th>{t}</th>" for t in ("verdict", "library", "algorithm", "time", "reason"))
         return f"<table>{head}</table><table><tr>{titles}</tr>{body}</table>"
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"

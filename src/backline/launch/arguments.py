@@ -25,6 +25,7 @@ examples:
   {prog} --blas mkl script.py                        NumPy and SciPy on MKL
   {prog} --profile deterministic script.py           the same bits in every run
   {prog} --set cudnn.benchmark=true -m package       any switch of Backline, by its name
+  {prog} --from report.json script.py                the switches of a report (`backline report`)
   {prog} --tuned script.py                           NumPy and SciPy on what was measured
   {prog} --ninstances 2 --log-path logs script.py    two, with logs
   {prog} --core-list 0-3,8 --ncores-per-instance 5 --no-python ./program
@@ -92,6 +93,12 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="set a switch (`backline switches`) as its environment variable would; may be repeated; counts more than a profile",
     )  # fmt: skip
+
+    group.add_argument(
+        "--from", "--from-report", dest="from_report", default="", metavar="REPORT",
+        help="set the switches of a report (`backline report`), and say what differs here; --set counts more",
+    )  # fmt: skip
+    _underscored(group, "--from-report", type=str)
 
     group = parser.add_argument_group("instances and cores")
     _flag(group, "--multi-instance", help="without any count: the same as --throughput-mode")
@@ -162,6 +169,11 @@ def check(args: argparse.Namespace) -> None:
     _refuse_both(args, "blas", "no_python", "the exchange is made inside Python")
     _refuse_both(args, "tuned", "no_python", "the exchange is made inside Python")
     _refuse_both(args, "blas", "tuned", "one of them says which library runs what")
+    if args.from_report and args.profile:
+        raise BadValue(
+            "--from and --profile exclude each other", cause="each is a set of switches",
+            remedy="one of them, and --set for the rest",
+        )  # fmt: skip
     for mode in ("latency_mode", "throughput_mode"):
         if args.core_list is not None:
             _refuse_both(args, mode, "core_list", "a mode uses all physical cores")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import BackendUnavailable, BacklineError, BadType, BadValue, UnknownName
 from ..processors import cpu_quota
-from . import arguments, binding, counts, environment, instances, messages, profiles
+from . import arguments, binding, counts, environment, instances, messages, profiles, saved_report
 from .counts import Note
 from .topology import CPUInfo
 
@@ -243,7 +243,9 @@ def _local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _settings(args: argparse.Namespace) -> profiles.Settings:
-    settings = profiles.resolve(args.profile, args.set, os.environ)
+    assigned, notes = _from_report(args.from_report)
+    settings = profiles.resolve(args.profile, [*assigned, *args.set], os.environ)
+    settings.notes[:0] = notes
     blas = "tuned" if args.tuned else args.blas
     if blas not in ("", "numpy") and settings.values.get("deterministic"):
         raise BadValue(
@@ -252,6 +254,17 @@ def _settings(args: argparse.Namespace) -> profiles.Settings:
             remedy="leave out --blas, or add --set deterministic=off",
         )
     return settings
+
+
+def _from_report(path: str) -> tuple[list[str], list[Note]]:
+    """Returns the switches of a report as ``--set`` takes them, and what differs here from what it says."""
+    if not path:
+        return [], []
+    saved = saved_report.read(path)
+    assigned, notes = saved_report.assignments(saved)
+    differing = saved_report.differences(saved)
+    same = [] if differing else [Note("info", "versions, machine, libraries and threads are those of the report")]
+    return assigned, [*notes, *differing, *same]
 
 
 def _allocator(args: argparse.Namespace, notes: list[Note]) -> str:

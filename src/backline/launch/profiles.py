@@ -17,7 +17,7 @@ from ..switches.process_values import expand
 from ..switches.switch import nearest
 from .counts import Note
 
-__all__ = ["PROFILES", "Profile", "Settings", "listed", "resolve"]
+__all__ = ["PROFILES", "Profile", "Settings", "listed", "resolve", "text_of"]
 
 
 class Profile(NamedTuple):
@@ -149,8 +149,17 @@ def _expand(given: Mapping[str, str], texts: dict[str, str], values: dict[str, s
     written = expand(checked, {**switches.current(), **values}) if derived else checked
     for name, value in written.items():
         texts.pop(name, None)  # in the order in which they are given
-        texts[name] = given.get(name) or (",".join(value) if isinstance(value, tuple) else str(value))
+        texts[name] = given.get(name) or text_of(value)
         values[name] = value
+
+
+def text_of(value: switches.Value) -> str:
+    """Returns a switch's value as its environment variable has it.
+
+    >>> text_of(("mkl", "openblas")), text_of(True)
+    ('mkl,openblas', 'True')
+    """
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def listed(width: int = 100) -> str:

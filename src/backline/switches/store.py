@@ -112,8 +112,10 @@ def deciding(name: str, said: Callable[[str], Said]) -> Said:
     return said(decides(current()._values, name) if name in PARENT else name)
 
 
-def history(name: str) -> list[Said]:
+def history(name: str, state: Any = None) -> list[Said]:
     """Returns everything that gives stored switch `name` a value here: what holds first, the default last.
+
+    With a scope `state`, as the context had it once, the scopes are those of then.
 
     Examples
     --------
@@ -125,7 +127,7 @@ def history(name: str) -> list[Said]:
     lookup(name)
     current()  # the files have been read now
     entries = []
-    state = states.get(None)
+    state = states.get(None) if state is None else state
     for scope, laid, written in reversed(state.layers if state is not None else ()):
         if name in laid.items:
             opened = f"{scope.where}, {scope.name}"
