@@ -21,7 +21,15 @@ import backline
 from backline import libraries
 from backline.cli import app
 from backline.engine.choose import choose
-from backline.engine.tuning import database, deciding_record, machine_class, project_records, record_exchange, record_files, record_store
+from backline.engine.tuning import (
+    database,
+    deciding_record,
+    machine_class,
+    project_records,
+    record_exchange,
+    record_files,
+    record_store,
+)
 from backline.engine.tuning.record import TuningRecord
 from backline.errors import BadValue
 from backline.native.machine import fingerprint
@@ -72,7 +80,12 @@ def of_project(path: Path, *records: TuningRecord, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["tuning.toml", "records.json"])
 def test_records_of_two_machines_survive_a_file(name: str, tmp_path: Path) -> None:
-    quoted = made(machine=OTHER, processors="amd-avx2-4c", rejected={"mkl.gemm@1": "it's \"wrong\" \\ here"}, versions={"numpy": "1", "mkl": "2"})
+    quoted = made(
+        machine=OTHER,
+        processors="amd-avx2-4c",
+        rejected={"mkl.gemm@1": 'it\'s "wrong" \\ here'},
+        versions={"numpy": "1", "mkl": "2"},
+    )
     path = str(tmp_path / name)
     assert record_files.write(path, [made(), quoted]) == 2
     assert sorted(record_files.read(path), key=lambda r: r.machine) == sorted([made(), quoted], key=lambda r: r.machine)
@@ -82,10 +95,16 @@ def test_the_file_of_a_project_names_machines_and_classes(tmp_path: Path) -> Non
     import tomllib
 
     path = tmp_path / "tuning.toml"
-    record_files.write(str(path), [made(processors=""), made(machine=OTHER, processors="amd-avx2-4c"), made(machine="old-1c-0", processors="")])
+    record_files.write(
+        str(path), [made(processors=""), made(machine=OTHER, processors="amd-avx2-4c"), made(machine="old-1c-0", processors="")]
+    )
     machines = tomllib.loads(path.read_text())["machine"]
     assert {m["name"]: m["class"] for m in machines} == {fingerprint(): HERE, OTHER: "amd-avx2-4c", "old-1c-0": ""}
-    assert {r.machine: r.processors for r in record_files.read(str(path))} == {fingerprint(): HERE, OTHER: "amd-avx2-4c", "old-1c-0": ""}
+    assert {r.machine: r.processors for r in record_files.read(str(path))} == {
+        fingerprint(): HERE,
+        OTHER: "amd-avx2-4c",
+        "old-1c-0": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,8 +164,17 @@ def test_what_is_huge_or_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_merging_keeps_the_newest_of_each_machine(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one.toml"), str(tmp_path / "two.json")
-    record_files.write(one, [made(seed=1), made(machine=OTHER, processors="amd-avx2-4c", seed=2, created="2026-11-23T00:00:00.000000Z")])
-    record_files.write(two, [made(seed=3, created="2026-11-22T00:00:00.000000Z"), made(machine=OTHER, processors="amd-avx2-4c", seed=4), made(threads=1)])
+    record_files.write(
+        one, [made(seed=1), made(machine=OTHER, processors="amd-avx2-4c", seed=2, created="2026-11-23T00:00:00.000000Z")]
+    )
+    record_files.write(
+        two,
+        [
+            made(seed=3, created="2026-11-22T00:00:00.000000Z"),
+            made(machine=OTHER, processors="amd-avx2-4c", seed=4),
+            made(threads=1),
+        ],
+    )
     merged = {(r.machine, r.threads): r.seed for r in record_files.merged(one, two)}
     assert merged == {(fingerprint(), 2): 3, (OTHER, 2): 2, (fingerprint(), 1): 7}
     assert record_exchange.import_from(one, two) == (3, 2)
@@ -189,7 +217,7 @@ def test_a_calibration_decides_where_nothing_else_does() -> None:
 def test_measuring_sees_what_this_machine_has_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_project(tmp_path / "tuning.toml", made(machine=OTHER), monkeypatch=monkeypatch)
     assert record_store.find(problem(), 2) is None and record_store.every() == []
-    assert deciding_record.keys() == {problem().key}
+    assert deciding_record.problem_keys() == {problem().key}
 
 
 def _basis(threads: int = 2) -> str:
@@ -198,7 +226,12 @@ def _basis(threads: int = 2) -> str:
 
 
 def test_another_class_is_refused_and_explain_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = of_project(tmp_path / "tuning.toml", made(machine=OTHER, processors=STRANGE), made(machine="x-1c-0", processors="", threads=1), monkeypatch=monkeypatch)
+    path = of_project(
+        tmp_path / "tuning.toml",
+        made(machine=OTHER, processors=STRANGE),
+        made(machine="x-1c-0", processors="", threads=1),
+        monkeypatch=monkeypatch,
+    )
     assert deciding_record.find(problem(), 2) is None
     a = np.ones((8, 8), np.float32)
     with backline.num_threads(2):
@@ -237,7 +270,9 @@ def test_of_several_machines_of_a_class_this_one_counts_then_the_newest(tmp_path
 # Where it is looked for -------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_is_found_from_the_program_upwards_and_not_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_found_from_the_program_upwards_and_not_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("BACKLINE_PROJECT_TUNING")
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     (project / "deep" / "er").mkdir(parents=True)
@@ -323,7 +358,11 @@ def test_prune_removes_what_holds_no_more_and_keeps_it_beside(file: Path, monkey
     record_store.keep_all([stale, partly, made(threads=3), made(machine=OTHER, versions={"numpy": "0.1"})])
     done = record_exchange.prune()
     assert [r for r, _ in done.reasons] == [stale] and "measured with numpy 0.9" in done.reasons[0][1]
-    assert {(r.machine, r.threads) for r in record_exchange.all_machines()} == {(fingerprint(), 1), (fingerprint(), 3), (OTHER, 2)}
+    assert {(r.machine, r.threads) for r in record_exchange.all_machines()} == {
+        (fingerprint(), 1),
+        (fingerprint(), 3),
+        (OTHER, 2),
+    }
     assert record_files.read(done.file) == [stale] and Path(done.file).parent == file.parent
     assert record_exchange.prune() == ([], "")
     assert record_exchange.import_from(done.file) == (1, 1) and len(record_exchange.all_machines()) == 4
@@ -331,7 +370,9 @@ def test_prune_removes_what_holds_no_more_and_keeps_it_beside(file: Path, monkey
 
 def test_prune_by_age_and_of_other_machines() -> None:
     recent = (datetime.now(UTC) - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    record_store.keep_all([made(created=recent), made(threads=1, created="2020-01-01T00:00:00.000000Z"), made(machine=OTHER, created=recent)])
+    record_store.keep_all(
+        [made(created=recent), made(threads=1, created="2020-01-01T00:00:00.000000Z"), made(machine=OTHER, created=recent)]
+    )
     assert [r.threads for r, _ in record_exchange.prune(30).reasons] == [1]
     assert [why for _, why in record_exchange.prune(others=True).reasons] == [f"it is of {OTHER}"]
     assert [r.created for r in record_exchange.all_machines()] == [recent]
@@ -372,15 +413,21 @@ def listed(*words: str) -> list[dict[str, Any]]:
 def test_lists_are_filtered() -> None:
     recent = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     record_store.keep_all([
-        made(), made(key="linalg.cholesky f64 8x8", created=recent, medians={"mkl.potrf@1": 1e-6}, winner="mkl.potrf@1"),
+        made(created="2020-01-01T00:00:00.000000Z"), made(key="linalg.cholesky f64 8x8", created=recent, medians={"mkl.potrf@1": 1e-6}, winner="mkl.potrf@1"),
         made(key="linalg.qr f32 8x8", machine=OTHER, processors="amd-avx2-4c"),
     ])  # fmt: skip
     assert [r["key"].split()[0] for r in listed()] == ["linalg.cholesky", "matmul"]
     assert [r["key"].split()[0] for r in listed("--all-machines", "--op", "linalg.*")] == ["linalg.qr", "linalg.cholesky"]
     assert [r["key"].split()[0] for r in listed("--library", "mkl")] == ["linalg.cholesky"]
-    assert [r["key"].split()[0] for r in listed("--dtype", "float64")] == ["linalg.cholesky"] == [r["key"].split()[0] for r in listed("--dtype", "f64")]
+    assert (
+        [r["key"].split()[0] for r in listed("--dtype", "float64")]
+        == ["linalg.cholesky"]
+        == [r["key"].split()[0] for r in listed("--dtype", "f64")]
+    )
     assert [r["key"].split()[0] for r in listed("--class", "amd-*")] == ["linalg.qr"]
-    assert [r["key"].split()[0] for r in listed("--newer-than", "7")] == ["linalg.cholesky"] and len(listed("--newer-than", "0")) == 0
+    assert [r["key"].split()[0] for r in listed("--newer-than", "7")] == ["linalg.cholesky"] and len(
+        listed("--newer-than", "0")
+    ) == 0
     shown = runner.invoke(app, ["tune", "--list", "--all-machines"]).stdout
     assert "amd-avx2-4c" in shown and OTHER in shown and "class" in shown
     assert "no such records" in runner.invoke(app, ["tune", "--list", "--op", "conv"]).stdout

@@ -93,10 +93,10 @@ def tune(
         tune_records.prune(older, all_machines, chosen._replace(older=None))
     several = all_machines or bool(processors or file)
     if export:
-        wanted = [record for record in tune_records.records(file, several) if chosen(record)]
+        wanted = [record for record in tune_records.records(file, several) if chosen.accepts(record)]
         output.line(f"wrote {record_exchange.export(export, wanted)} records to {export}")
     if list_:
-        tune_records.print_list([r for r in tune_records.records(file, several) if chosen(r)], json, several)
+        tune_records.print_list([r for r in tune_records.records(file, several) if chosen.accepts(r)], json, several)
 
 
 def _script(

@@ -33,7 +33,7 @@ class Filter(NamedTuple):
     older: float | None = None
     newer: float | None = None
 
-    def __call__(self, record: Any) -> bool:
+    def accepts(self, record: Any) -> bool:
         """Tells whether a record is meant."""
         from fnmatch import fnmatchcase
 
@@ -129,7 +129,7 @@ def prune(days: float | None, others: bool, chosen: Filter) -> None:
     from ..engine.tuning import record_exchange, record_store
 
     try:
-        done = record_exchange.prune(days, others=others, chosen=chosen)
+        done = record_exchange.prune(days, others=others, chosen=chosen.accepts)
     except (sqlite3.Error, ValueError) as error:
         raise BadValue(
             f"the tuning file {record_store.path()} is not one that can be pruned", cause=str(error),

@@ -211,7 +211,7 @@ def _copies(name: str) -> list[Copy]:
     """Copies of a package on the path of imports, each folder once."""
     from importlib.metadata import distributions
 
-    versions = {}
+    versions: dict[str, str] = {}
     for distribution in distributions(name=name):
         folder = os.path.realpath(str(distribution.locate_file(name)))
         versions.setdefault(folder, distribution.version)

@@ -14,9 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ..processors import usable_cpus
 
 __all__ = [
     "Products", "Shipped", "amx_refused", "files_that_flush", "first_touch", "flushes_subnormals", "products", "run_products",
@@ -52,11 +56,14 @@ class Products(NamedTuple):
         The libraries that are there.
     problem : str
         Why nothing was measured; empty if it was.
+    disturbed : str
+        What else kept the machine busy meanwhile; empty if it was quiet.
     """
 
     seconds: Mapping[str, Mapping[str, float]]
     libraries: tuple[str, ...] = ()
     problem: str = ""
+    disturbed: str = ""
 
 
 class Shipped(NamedTuple):
@@ -89,30 +96,35 @@ def products() -> Products:
         except (OSError, ValueError):
             last = " ".join(done.stderr.strip().splitlines()[-1:])
             return Products({}, problem=f"the process that measures ended with status {done.returncode}: {last[:200]}")
-    return Products(content["seconds"], tuple(content["libraries"]))
+    return Products(content["seconds"], tuple(content["libraries"]), disturbed=content["disturbed"])
 
 
 def run_products() -> None:
     """Measures, and writes the times to the file that the command line names: the program of that process."""
     from .. import libraries, switches
+    from ..engine.tuning import machine_load
+    from ..errors import NoKernel
     from ..ops.matrix_products import matmul
 
     there = tuple(name for name in LIBRARIES if name in libraries.names() and libraries.get(name).available())
+    before = machine_load.read()
     found: dict[str, dict[str, float]] = {}
     for dtype in (np.float64, np.float32):
         a = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(dtype)
 
-        def by(name: str, a: Any = a) -> Callable[[], Any]:
-            def product() -> Any:
-                with switches.scope({"only": (name,), "share_processors": False}):
-                    return matmul(a, a)
+        def by(name: str, a: Any = a) -> Any:
+            with switches.scope({"only": (name,), "share_processors": False}):
+                return matmul(a, a)
 
-            return product
-
-        ways: dict[str, Callable[[], Any]] = {"numpy": lambda a=a: np.matmul(a, a), **{name: by(name) for name in there}}
+        ways: dict[str, Callable[[], Any]] = {"numpy": partial(np.matmul, a, a)}
+        for name in there:
+            with suppress(NoKernel):  # an erratum or a switch keeps it from this dtype
+                by(name)
+                ways[name] = partial(by, name)
         found[np.dtype(dtype).name] = _least(ways)
+    busy = machine_load.between(before, machine_load.read(), len(usable_cpus())).disturbed
     with open(sys.argv[1], "w", encoding="utf-8") as stream:
-        json.dump({"seconds": found, "libraries": there}, stream)
+        json.dump({"seconds": found, "libraries": there, "disturbed": busy}, stream)
 
 
 def _least(ways: Mapping[str, Callable[[], Any]]) -> dict[str, float]:

@@ -168,8 +168,8 @@ def _choose(
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
     # What the project ships keeps nothing from being measured here.
-    known = record_store.find(asked, threads) if measured else None
-    if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, known, compared):
+    mine = record_store.find(asked, threads) if measured else None
+    if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, mine, compared):
         from .tuning.benchmark import measure_once
 
         under = coverage.restrictions(refused, snapshot, len(compared) < len(conforming))

@@ -232,7 +232,7 @@ def _recorded(problem: Problem) -> bool:
 def _recorded_shapes(generation: int) -> dict[tuple[str, str], set[tuple[int, ...]]]:
     """Shapes of the first operands in the tuning records, by operation and dtype."""
     found: dict[tuple[str, str], set[tuple[int, ...]]] = {}
-    for key in deciding_record.keys():
+    for key in deciding_record.problem_keys():
         words = key.split()
         sizes = words[2].partition(":")[0] if len(words) > 2 else "scalar"
         shape = () if sizes == "scalar" else tuple(map(int, sizes.split("x")))

@@ -188,8 +188,8 @@ def write(where: str, records: list[TuningRecord], merge: Merge | None = None) -
         connection.execute("COMMIT")
     return int(written)
 
+
 def _merged(connection: Any, new: TuningRecord, merge: Merge) -> TuningRecord:
     held = "SELECT record FROM records WHERE machine = ? AND key = ? AND threads = ?"
     row = connection.execute(held, (new.machine, new.key, new.threads)).fetchone()
     return new if row is None else merge(row[0], new)
-

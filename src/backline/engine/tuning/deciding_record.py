@@ -9,7 +9,7 @@ from ...problems import Problem
 from . import machine_class, record_store
 from .record import TuningRecord
 
-__all__ = ["find", "keys", "origin", "refused"]
+__all__ = ["find", "origin", "problem_keys", "refused"]
 
 
 def find(problem: Problem, threads: int) -> TuningRecord | None:
@@ -57,6 +57,6 @@ def refused(problem: Problem, threads: int) -> str:
     return "; ".join(reasons)
 
 
-def keys() -> set[str]:
+def problem_keys() -> set[str]:
     """Returns the keys of the Problems that there are records of, of this machine and of the project."""
     return {record.key for record in (*record_store.every(), *record_store.project().records.values())}

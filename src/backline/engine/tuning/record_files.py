@@ -52,7 +52,7 @@ def read(path: str) -> list[TuningRecord]:
     """
     project = is_project_file(path)
     content = _content(path, MAX_PROJECT if project else MAX_FILE)
-    records = []
+    records: list[TuningRecord] = []
     for where, text, processors in _lines_of_project(path, content) if project else _lines(content):
         try:
             record = parse(text)
@@ -168,5 +168,3 @@ def merged(*files: str) -> list[TuningRecord]:
         As `read`, before anything is merged.
     """
     return newest(*[read(file) for file in files])
-
-

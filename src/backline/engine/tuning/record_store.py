@@ -340,8 +340,8 @@ def _load() -> dict[Key, TuningRecord]:
             found: dict[Key, TuningRecord] = {}
             if where and os.path.exists(where):
                 found = _read(where, fingerprint())
-            _store.records = found
             _store.project = project_records.load() if where else project_records.NOTHING
+            _store.records = found  # last: who finds it there reads the other without the lock
             if _store.project.problem:
                 text = f"the project's tuning file {_store.project.path} is not used: {_store.project.problem}"
                 warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
