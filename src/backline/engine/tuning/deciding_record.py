@@ -36,7 +36,7 @@ def find(problem: Problem, threads: int) -> TuningRecord | None:
 def origin(record: TuningRecord) -> str:
     """Returns words for the project's file that a record comes from; empty for one of this machine's tuning file."""
     project = record_store.project()
-    shipped = project.records.get((record.key, record.threads))
+    shipped = project.records.get((record.key, record.threads)) if project.records else None
     if shipped is None or record is not record_store.still_valid(shipped):
         return ""
     return f", of the project's {project.path}, measured on {record.machine}"
