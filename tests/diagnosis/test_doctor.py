@@ -156,7 +156,7 @@ def test_a_slow_blas_that_is_planted_comes_first(tmp_path: Path, monkeypatch: py
     assert measured.problem == "" and "openblas" in measured.libraries and measured.seconds["float64"]["numpy"] >= 0.2
     first = diagnose(planted(tmp_path, products=measured))[0]
     assert (first.id, first.level) == ("slow-blas", "slow") and first.cost is not None and first.cost >= 1.3
-    assert "512 x 512" in first.proof and "--blas" in first.remedy
+    assert f"{measurements.SIZE} x" in first.proof and "--blas" in first.remedy
 
 
 @pytest.mark.parametrize(

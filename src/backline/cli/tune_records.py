@@ -97,7 +97,7 @@ def print_list(found: Sequence[Any], json: bool, machines: bool) -> None:
     heads = ("problem", "threads", "winner", "time", "measured", "of", *(["class", "machine"] if machines else []))
     output.table(rows, heads, right=[1, 3, 4], title=True)
     if not rows:
-        output.line("there are no such records")
+        output.line("there are no records that match")
 
 
 def merge(files: Sequence[str], target: str) -> None:

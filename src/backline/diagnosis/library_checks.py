@@ -15,6 +15,7 @@ __all__ = ["CHECKS"]
 
 Case = Mapping[str, Any]
 FASTER = 1.3  # times, from which another library is worth a finding
+FASTER_BUSY = 2.0  # the same where other programs kept the machine busy
 SHIPPED_FASTER = 1.15  # the same of one that is not there: the figure is a mean over many sizes
 
 
@@ -57,7 +58,7 @@ def _slow_blas(facts: Facts) -> Iterator[Case]:
             continue
         best = min(others, key=others.__getitem__)
         gain = seconds["numpy"] / max(others[best], 1e-9)
-        if gain >= FASTER and (worst is None or gain > worst[0]):
+        if gain >= (FASTER_BUSY if facts.products.disturbed else FASTER) and (worst is None or gain > worst[0]):
             worst = gain, dtype, best, seconds["numpy"], others[best]
     if worst is None:
         return
@@ -65,11 +66,10 @@ def _slow_blas(facts: Facts) -> Iterator[Case]:
     busy = facts.products.disturbed
     own = next((f"{library.family} {library.version}" for library in facts.mapped
                 if library.kind == "blas" and library.owner == "numpy"), "the BLAS that NumPy was built with")  # fmt: skip
-    yield {
-        "own": own, "best": best, "gain": f"{gain:.3g}", "cost": gain,
-        "figures": f"a product of {SIZE} x {SIZE} in {dtype}: {slow * 1e3:.3g} ms by NumPy, {fast * 1e3:.3g} ms by {best}"
-        + (f" (measured while {busy}: ask again on a quiet machine)" if busy else ""),
-    }  # fmt: skip
+    product = f"a product of {SIZE} x {SIZE} in {dtype} on one thread"
+    disturbed = f" (measured while {busy}: ask again on a quiet machine)" if busy else ""
+    figures = f"{product}: {slow * 1e3:.3g} ms by NumPy, {fast * 1e3:.3g} ms by {best}{disturbed}"
+    yield {"own": own, "best": best, "gain": f"{gain:.3g}", "cost": gain, "figures": figures}
 
 
 def _missing(facts: Facts) -> Iterator[Case]:
@@ -93,7 +93,7 @@ CHECKS = (
     ),
     Check(
         id="slow-blas", level="slow", looks_at="NumPy's BLAS beside the libraries that are there",
-        measured=f"products of {SIZE} x {SIZE} in float64 and float32, in turn, in a process of their own",
+        measured=f"products of {SIZE} x {SIZE} in float64 and float32 on one thread, in turn, in a process of their own",
         text="NumPy computes products on {own}, which takes {gain} times as long as {best}, which is installed.",
         proof="{figures}", remedy="backline run --blas {best} SCRIPT, or backline.matmul in the place of numpy.matmul",
         find=_slow_blas,

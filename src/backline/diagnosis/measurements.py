@@ -20,17 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..processors import usable_cpus
-
 __all__ = [
     "Products", "Shipped", "amx_refused", "files_that_flush", "first_touch", "flushes_subnormals", "products", "run_products",
     "shipped", "stolen", "subnormal_cost",
 ]  # fmt: skip
 
-SIZE = 512  # of the matrices that are multiplied
+SIZE = 256  # of the matrices that are multiplied: short enough to be done between two interruptions
 LIBRARIES = ("mkl", "openblas", "blis")
 ROUNDS = 5
-SECONDS = 1.0  # after which no further round is begun
+SECONDS = 0.5  # after which no further round is begun
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 LIMIT = 60.0  # seconds after which the process is given up
 LARGE = 20.0  # log2 of the operations from which entries of a ranking are compared
 TOUCHED = 32 << 20  # bytes
@@ -84,6 +83,8 @@ def products() -> Products:
     with tempfile.TemporaryDirectory(prefix="backline-doctor-") as folder:
         # It must not leave anything: what libraries are found out to be goes into a cache, which is this folder's.
         own = {"BACKLINE_TUNING": "", "BACKLINE_BENCHMARK": "off", "XDG_CACHE_HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        # On one thread: pools of several libraries would disturb each other, and other programs disturb several threads the most.
+        own |= dict.fromkeys((*THREADS, "BACKLINE_NUM_THREADS"), "1")
         path = os.path.join(folder, "products.json")
         command = [sys.executable, "-P", "-c", f"from {__name__} import run_products; run_products()", path]
         try:
@@ -122,7 +123,7 @@ def run_products() -> None:
                 by(name)
                 ways[name] = partial(by, name)
         found[np.dtype(dtype).name] = _least(ways)
-    busy = machine_load.between(before, machine_load.read(), len(usable_cpus())).disturbed
+    busy = machine_load.between(before, machine_load.read(), 1).disturbed
     with open(sys.argv[1], "w", encoding="utf-8") as stream:
         json.dump({"seconds": found, "libraries": there, "disturbed": busy}, stream)
 
