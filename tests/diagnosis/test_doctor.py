@@ -87,7 +87,7 @@ def test_two_openmp_runtimes_in_a_process_come_first(tmp_path: Path) -> None:
         found = diagnose(Facts({str(tmp_path)!r}, products=Products({{}}, ()), **sound))
         print(json.dumps(found.as_dict()))
     """
-    content = json.loads(python(program).stdout.splitlines()[-1])
+    content = json.loads(python(program, env={"OPENBLAS_NUM_THREADS": "1"}).stdout.splitlines()[-1])
     first = content["findings"][0]
     assert first["id"] == "runtimes" and first["level"] == "slow" and "libgomp beside an LLVM" in first["text"]
     assert all(file in first["proof"] for file in files) and first["remedy"]
@@ -137,7 +137,8 @@ def test_workers_are_seen() -> None:
         seen = {worker.process: worker.threads for worker in Facts().workers}
         assert seen.get(child.pid, 3) == 3
         maps = Path(f"/proc/{child.pid}/maps").read_text()
-        assert (child.pid in seen) == bool(facts_module._MATHS.search(maps))
+        listed = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel has it
+        assert (child.pid in seen) == (listed and bool(facts_module._MATHS.search(maps)))
 
 
 def test_a_slow_blas_that_is_planted_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +278,7 @@ def test_findings_are_sorted_by_level_and_cost_and_print() -> None:
         "b",
     ]
     assert "slow: c, 9 times" in str(listed) and "see   : https://x" in str(listed) and repr(listed) == str(listed)
-    assert listed.summary() == "4 found by 2 checks; e was left out: it measures"
+    assert listed.summary() == "4 found by 2 checks; left out: e (it measures)"
     assert "&lt;p&gt;" in listed._repr_html_() and json.loads(json.dumps(listed.as_dict()))["skipped"] == {"e": "it measures"}
 
 
@@ -315,7 +316,7 @@ def test_the_function_lists_findings_of_this_process() -> None:
     assert (
         isinstance(done, list)
         and "runtimes" in done.checked
-        and not [why for why in done.skipped.values() if why != "it measures"]
+        and not [why for why in done.skipped.values() if "quick" not in why]
     )
     assert all(each.proof and each.remedy for each in done)
     assert [each for each in backline.doctor(level="fatal", quick=True) if each.level != "fatal"] == []

@@ -106,7 +106,11 @@ class Findings(list[Finding]):
         """
         made = f"{len(self.checked)} check{'' if len(self.checked) == 1 else 's'}"
         text = f"{len(self)} found by {made}" if self else f"nothing found by {made}"
-        return text + "".join(f"; {name} was left out: {why}" for name, why in self.skipped.items())
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.skipped.items():
+            reasons.setdefault(why, []).append(name)
+        left = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+        return text + (f"; left out: {left}" if left else "")
 
     def __str__(self) -> str:
         return "\n\n".join([*map(str, self), self.summary()])

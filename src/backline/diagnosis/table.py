@@ -66,7 +66,7 @@ def diagnose(facts: Facts, *, quick: bool = False) -> Findings:
     skipped: dict[str, str] = {}
     for check in TABLE:
         if quick and check.measured:
-            skipped[check.id] = "it measures"
+            skipped[check.id] = "measured, and this is quick"
             continue
         try:
             found += check.findings(facts)
