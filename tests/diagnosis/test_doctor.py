@@ -314,9 +314,7 @@ def test_facts_that_are_none_are_refused() -> None:
 def test_the_function_lists_findings_of_this_process() -> None:
     done = backline.doctor(quick=True)
     assert (
-        isinstance(done, list)
-        and "runtimes" in done.checked
-        and not [why for why in done.skipped.values() if "quick" not in why]
+        isinstance(done, list) and "runtimes" in done.checked and not [why for why in done.skipped.values() if "quick" not in why]
     )
     assert all(each.proof and each.remedy for each in done)
     assert [each for each in backline.doctor(level="fatal", quick=True) if each.level != "fatal"] == []
