@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Iterable
 
 __all__ = [
-    "count_cores", "cpu_quota", "memory", "memory_of", "parse_cpu_list", "physical_cores", "quota_of", "read_text", "siblings",
-    "usable_cores", "usable_cpus",
+    "count_cores", "cpu_quota", "memory", "memory_of", "parse_cpu_list", "physical_cores", "quota_of", "read_text",
+    "siblings", "throttling_of", "usable_cores", "usable_cpus",
 ]  # fmt: skip
 
 SYSTEM_CPUS = "/sys/devices/system/cpu"
@@ -169,6 +169,33 @@ def quota_of(groups: str, read: Read) -> float | None:
 def cpu_quota() -> float | None:
     """Returns the processors' worth of time that the container grants; None without a limit."""
     return quota_of(read_text("/proc/self/cgroup"), read_text)
+
+
+def throttling_of(groups: str, read: Read) -> tuple[int, int, float] | None:
+    """Returns how often the innermost control group that tells it had used its processor time up.
+
+    These are the periods that there were, those in which its threads were stopped, and for how many seconds in all.
+
+    Parameters
+    ----------
+    groups : str
+        The text of `/proc/self/cgroup`.
+    read : callable
+        Text of a file, or None.
+
+    Examples
+    --------
+    >>> throttling_of("0::/\\n", {"/sys/fs/cgroup/cpu.stat": "nr_periods 4\\nnr_throttled 1\\nthrottled_usec 500000\\n"}.get)
+    (4, 1, 0.5)
+    """
+    for folder in _group_folders(groups, "cpu"):
+        pairs = (line.split() for line in (read(f"{folder}/cpu.stat") or "").splitlines())
+        known = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+        if "nr_periods" in known:
+            # Version 1 counts nanoseconds, under another name.
+            seconds = known.get("throttled_usec", 0) * 1e-6 + known.get("throttled_time", 0) * 1e-9
+            return known["nr_periods"], known.get("nr_throttled", 0), seconds
+    return None
 
 
 def memory_of(meminfo: str, groups: str, read: Read) -> int | None:

@@ -68,6 +68,7 @@ def test_info_as_json() -> None:
     assert content["ranking"]["class"] and content["ranking"]["shipped for"] in ("amd-avx512-2c", "intel-amx-2c")
     assert content["tuning"] == {
         "path": "", "exists": False, "records": 0, "newest": "", "other_machines": 0, "problem": "", "dropped": {},
+        "project": "", "project_records": 0, "project_problem": "",
     }  # fmt: skip
 
 

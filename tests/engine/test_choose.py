@@ -169,6 +169,7 @@ class Record:
     """What choose() asks of a tuning record."""
 
     winner = disturbed = ""
+    calibrated = False
     rejected: dict[str, str] = {}  # noqa: RUF012
 
     def __init__(self, seconds: dict[str, float], errors: dict[str, float]) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.tuning import benchmark, coverage, measure, record_store
+from backline.engine.tuning import benchmark, coverage, measure, record_exchange, record_store
 from backline.engine.tuning.record import TuningRecord, parse
 from backline.libraries.base import Algorithm
 from backline.native.machine import fingerprint
@@ -185,7 +185,7 @@ def old_line() -> str:
 def test_a_record_written_before_covers_what_it_timed(measured: Measured, tmp_path: Path) -> None:
     assert parse(old_line()).covered == ("numpy.matmul@n",)
     (tmp_path / "old.json").write_text(old_line() + "\n")
-    assert record_store.import_from(str(tmp_path / "old.json")) == (1, 1)
+    assert record_exchange.import_from(str(tmp_path / "old.json")) == (1, 1)
     record_store.reload()
     a = np.ones((12, 12), np.float32)
     assert backline.explain(backline.matmul, a, a).library == "numpy"  # it is used as it was

@@ -19,7 +19,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.engine.tuning import database, record_store
+from backline.engine.tuning import database, record_exchange, record_store
 from backline.engine.tuning.record import MAX_TEXT, TuningRecord, parse
 from backline.errors import BadValue
 from backline.libraries.base import Algorithm
@@ -241,14 +241,14 @@ def test_text_that_is_something_else_is_refused(text: Any) -> None:
 def test_export_and_import(tmp_path: Path, file: Path) -> None:
     record_store.keep_all([made(), made(key="matmul f32 9x9 9x9")])
     exchange = tmp_path / "records.json"
-    assert record_store.export(str(exchange)) == 2
+    assert record_exchange.export(str(exchange)) == 2
     lines = exchange.read_text().splitlines()
     assert len(lines) == 2 and all(list(json.loads(x)) == sorted(json.loads(x)) for x in lines)
     record_store.reset()
     assert record_store.every() == []
     with exchange.open("a") as stream:
         stream.write(made(machine="another-4c-00000000").line() + "\n")
-    assert record_store.import_from(str(exchange)) == (3, 2)
+    assert record_exchange.import_from(str(exchange)) == (3, 2)
     assert record_store.find(problem(), 2) == made()
 
 
@@ -256,7 +256,7 @@ def test_an_import_with_one_bad_line_takes_nothing(tmp_path: Path) -> None:
     exchange = tmp_path / "records.json"
     exchange.write_text(made().line() + "\n{}\n")
     with pytest.raises(BadValue, match=r"line 2 is not a tuning record"):
-        record_store.import_from(str(exchange))
+        record_exchange.import_from(str(exchange))
     assert record_store.every() == []
 
 
@@ -338,9 +338,9 @@ def test_a_tuning_file_of_before_decides(file: Path, release: str) -> None:
 def test_what_was_exported_before_is_imported(tmp_path: Path) -> None:
     exchange = tmp_path / "records.json"
     exchange.write_text(of_before().line() + "\n")
-    assert record_store.import_from(str(exchange)) == (1, 1)
+    assert record_exchange.import_from(str(exchange)) == (1, 1)
     assert record_store.every()[0].winner == "kernels.compiled@n"
-    record_store.export(str(exchange))
+    record_exchange.export(str(exchange))
     assert "numpy.compiled" not in exchange.read_text()
 
 

@@ -1,4 +1,4 @@
-"""The command ``backline``: info, switches, explain, bench, check, tune, calibrate, report, run.
+"""The command ``backline``: info, switches, explain, bench, check, tune, calibrate, doctor, report, run.
 
 Exit statuses: 0 done; 1 the script or the operation failed; 2 the command was not understood; 3 the script
 to tune has nothing to tune; 130 stopped by Ctrl-C.
@@ -10,7 +10,7 @@ import os
 
 import typer
 
-from . import bench, calibrate, check, explain, info, report, run, switches, tune
+from . import bench, calibrate, check, doctor, explain, info, report, run, switches, tune
 from .output import reported, summary
 
 __all__ = ["app", "runs_program"]
@@ -29,6 +29,7 @@ app.command("bench", short_help=summary(bench.bench))(reported(bench.bench))
 app.add_typer(check.app, name="check")
 app.command("tune", short_help=summary(tune.tune), context_settings=tune.SETTINGS)(reported(tune.tune))
 app.command("calibrate", short_help=summary(calibrate.calibrate))(reported(calibrate.calibrate))
+app.command("doctor", short_help=summary(doctor.doctor), context_settings=doctor.SETTINGS)(reported(doctor.doctor))
 app.command("report", short_help=summary(report.report), context_settings=report.SETTINGS)(reported(report.report))
 
 # Not reported(): the launcher has statuses of its own.

@@ -215,6 +215,9 @@ def _tuning(tuning: dict[str, Any]) -> None:
         rows.append(("", f"{tuning['other_machines']} of other machines"))
     if tuning["problem"]:
         rows.append(("not used", tuning["problem"]))
+    if tuning["project"]:
+        said = tuning["project_problem"] or f"{tuning['project_records']} records for this class of processors"
+        rows.append(("project", f"{tuning['project']}: {said}"))
     for name, why in list(tuning["dropped"].items())[:5]:
         rows.append(("left out", f"{name}: {why}"))
     if len(tuning["dropped"]) > 5:

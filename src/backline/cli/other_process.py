@@ -1,4 +1,4 @@
-"""The maths libraries of another process, or of a script at its end: ``backline info --process``."""
+"""The maths libraries of another process, or of a script at its end, and what else can be asked of what a script leaves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailable, BacklineError, BadValue
@@ -17,7 +17,7 @@ from ..libraries.process_report import conflicts_of, described
 if TYPE_CHECKING:
     from ..libraries.in_process import LoadedLibrary
 
-__all__ = ["conflicts_of", "described", "gather"]
+__all__ = ["at_the_end_of", "conflicts_of", "described", "gather"]
 
 
 class ScriptEnded(BacklineError, RuntimeError):
@@ -69,36 +69,80 @@ def _with_threads(library: LoadedLibrary, environ: Mapping[str, str]) -> LoadedL
 
 
 def _of_script(script: str, arguments: Sequence[str]) -> dict[str, Any]:
-    from ..launch import instances
-
     if not os.path.isfile(script):
         raise BadValue(f"--process: {script!r} is no number of a process and no file", remedy="backline info --process script.py")
+    return at_the_end_of([script, *arguments], "libraries", {}) | {"executable": sys.executable}
+
+
+def at_the_end_of(command: Sequence[str], task: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a task of `TASKS` finds in a process that has run a script, just before it ends.
+
+    Parameters
+    ----------
+    command
+        The script, or "-m" and a module, then arguments.
+    task, options
+        The task, and what it is called with.
+
+    Raises
+    ------
+    BadValue
+        There is no such script.
+    ScriptEnded
+        The process ended before the task was done.
+    """
+    from ..engine.tune_script import check_script
+    from ..launch import instances
+
+    check_script(list(command))
+    script = command[command[0] == "-m"]
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
-        path = os.path.join(folder, "libraries.json")
-        command = [sys.executable, "-c", f"from {__name__} import run; run()", path, script, *arguments]
-        status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+        path = os.path.join(folder, "found.json")
+        # -P: the folder that this is started in has no say in what is imported; `run` puts the script's own in its place.
+        program = [sys.executable, "-P", "-c", f"from {__name__} import run; run()", task, json.dumps(options), path, *command]
+        status = subprocess.run(program, stdout=sys.stderr, check=False).returncode
         try:
             with open(path, encoding="utf-8") as stream:
                 content: dict[str, Any] = json.load(stream)
         except (OSError, ValueError):
             raise ScriptEnded(f"{script} ended {instances.ending(status)} before its libraries were listed") from None
-    return content | {"what": script + (f" (ended {instances.ending(status)})" if status else ""), "executable": sys.executable}
+    return content | {"what": script + (f" (ended {instances.ending(status)})" if status else "")}
+
+
+def _libraries() -> dict[str, Any]:
+    from ..libraries import in_process
+
+    mapped = in_process.loaded()
+    return {"mapped": described(mapped, os.environ), "conflicts": conflicts_of(mapped)}
+
+
+def _doctor(quick: bool) -> dict[str, Any]:
+    from ..diagnosis.table import doctor
+
+    return doctor(quick=quick).as_dict()
+
+
+#: What can be asked of a process as a script leaves it.
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"libraries": _libraries, "doctor": _doctor}
 
 
 def run() -> None:
-    """Runs the script that the command line names, and writes at its end which libraries are mapped."""
+    """Runs the script that the command line names, and at its end the task, of which it writes what that found."""
     import runpy
 
-    from ..libraries import in_process
-
-    path, script = sys.argv[1:3]
+    task, options, path, *command = sys.argv[1:]
     here = os.getpid()
-    sys.argv = sys.argv[2:]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    module = command[0] == "-m"
+    sys.argv = command[module:]
+    # Where `python script.py` and `python -m module` begin to look for modules.
+    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(sys.argv[0])))
     try:
-        runpy.run_path(script, run_name="__main__")
+        if module:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
         if os.getpid() == here:  # a forked child comes by here too
-            mapped = in_process.loaded()
+            content = TASKS[task](**json.loads(options))
             with open(path, "w", encoding="utf-8") as stream:
-                json.dump({"mapped": described(mapped, os.environ), "conflicts": conflicts_of(mapped)}, stream)
+                json.dump(content, stream)

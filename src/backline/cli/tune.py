@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import cluster, output
+from . import cluster, output, tune_records
 from .progress import Progress
 
 __all__ = ["SETTINGS", "tune"]
@@ -32,24 +32,45 @@ def tune(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the script's output in every run.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, after the script's own output.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Move the tuning file aside and start anew.")] = False,
-    export: Annotated[str | None, typer.Option(help="Write the records to a JSON file.", metavar="FILE")] = None,
-    import_: Annotated[str | None, typer.Option("--import", help="Take the records of a JSON file.", metavar="FILE")] = None,
+    export: Annotated[
+        str | None, typer.Option(help="Write the records to a file: .toml for a project, else JSON.", metavar="FILE")
+    ] = None,
+    import_: Annotated[str | None, typer.Option("--import", help="Take the records of such a file.", metavar="FILE")] = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Merge files, named last, into --export or here.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the records.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove records of libraries that have changed.")] = False,
+    file: Annotated[str, typer.Option("--file", help="List or export the records of this file.", metavar="FILE")] = "",
+    operation: Annotated[str, typer.Option("--op", help="Only of this operation, such as linalg.*.", metavar="NAME")] = "",
+    library: Annotated[str, typer.Option("--library", help="Only those that timed this library.", metavar="NAME")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="Only of this dtype.", metavar="DTYPE")] = "",
+    processors: Annotated[str, typer.Option("--class", help="Only of this class of machines.", metavar="CLASS")] = "",
+    older: Annotated[
+        float | None, typer.Option("--older-than", help="Only older ones; --prune removes them.", metavar="DAYS")
+    ] = None,
+    newer: Annotated[float | None, typer.Option("--newer-than", help="Only newer ones.", metavar="DAYS")] = None,
+    all_machines: Annotated[bool, typer.Option("--all-machines", help="Those of other machines, too.")] = False,
 ) -> None:
     """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
 
     Options stand before SCRIPT; what follows it is the script's. What was measured before is not measured again. The exit status
     is 1 where the script fails, and 3 where it calls no operation of Backline and spends no time in BLAS and LAPACK.
     """
-    from ..engine.tuning import record_store
+    from ..engine.tuning import record_exchange, record_store
     from ..errors import BadValue
 
     if deterministic not in ("", "run", "threads"):
         raise BadValue(f"--deterministic {deterministic!r} is not a level", remedy='"run" or "threads"')
-    if not (script or reset or export or import_ or list_):
-        raise BadValue("there is nothing to do", remedy="name a script, or --list, --export, --import, --reset")
+    records = reset or export or import_ or list_ or prune
+    if not (script or records or merge):
+        raise BadValue("there is nothing to do", remedy="name a script, or --list, --export, --import, --merge, --prune, --reset")
+    chosen = tune_records.Filter(operation, library, dtype, processors, older, newer)
+    filtered = chosen != tune_records.Filter() or all_machines or file
+    if filtered and not (list_ or export or prune):
+        raise BadValue("a filter goes with --list, --export or --prune", remedy="backline tune --list --library mkl")
+    if merge and (scheduler or list_ or import_ or prune or reset or filtered or module):
+        raise BadValue("--merge goes with --export alone", remedy="the other options in a call without it")
     if scheduler:
-        if not script or reset or export or import_ or list_ or deterministic or max_error is not None:
+        if not script or records or deterministic or max_error is not None:
             raise BadValue(
                 "--scheduler goes with a script and with --budget, --threads, --again, --verbose and --json",
                 remedy="the other options in a call without it",
@@ -60,15 +81,22 @@ def tune(
         moved = record_store.reset()
         output.line(f"moved the tuning file to {moved}" if moved else "there was no tuning file")
     if import_:
-        taken, usable = record_store.import_from(import_)
+        taken, usable = record_exchange.import_from(import_)
         output.line(f"took {taken} records from {import_}, {usable} of them for this machine")
+    if merge:
+        tune_records.merge(script or (), export or "")
+        return
     if script:
         words = ["-m", *script] if module else script
         _script(words, max_error, deterministic, budget, threads, again, verbose, json)
+    if prune:
+        tune_records.prune(older, all_machines, chosen._replace(older=None))
+    several = all_machines or bool(processors or file)
     if export:
-        output.line(f"wrote {record_store.export(export)} records to {export}")
+        wanted = [record for record in tune_records.records(file, several) if chosen.accepts(record)]
+        output.line(f"wrote {record_exchange.export(export, wanted)} records to {export}")
     if list_:
-        _list(record_store.every(), json)
+        tune_records.print_list([r for r in tune_records.records(file, several) if chosen.accepts(r)], json, several)
 
 
 def _script(
@@ -184,19 +212,3 @@ def _busy(report: Any) -> list[tuple[str, str]]:
         text = f"{_problems(len(disturbed))} timed on a busy machine, the last while {disturbed[-1]}"
         facts.append(("busy", f"{text}; tune again to time them again"))
     return facts
-
-
-def _list(found: list[Any], json: bool) -> None:
-    if json:
-        from json import loads
-
-        output.as_json([loads(r.line()) for r in found])
-        return
-    rows = [
-        (r.key, str(r.threads), r.winner, output.seconds(r.seconds(r.winner)), str(len(r.medians)),
-         r.created[:10] + (", on a busy machine" if r.disturbed else ""))
-        for r in found
-    ]  # fmt: skip
-    output.table(rows, ("problem", "threads", "winner", "time", "measured", "of"), right=[1, 3, 4], title=True)
-    if not rows:
-        output.line("there are no records for this machine")

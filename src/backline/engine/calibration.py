@@ -148,6 +148,8 @@ class _Run:
             return  # the problem is too large for this machine now
         if least_with is not None:
             record = least(record, least_with, candidates)
+        known = record_store.find(problem, self.threads)
+        record = replace(record, calibrated=known is None or known.calibrated)  # what a program was tuned with stays that
         self.done.records.setdefault(part, {})[problem.key] = record
         shipped = ranking.sort(problem, candidates, own=False)[0].key
         if record.medians and shipped in record.medians:

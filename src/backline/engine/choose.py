@@ -36,7 +36,7 @@ from . import (
 )
 from .choice import Candidate, Choice
 from .leader import Leader, allowed_threads, forbids, leader, threads_of
-from .tuning import coverage, learned, record_store
+from .tuning import coverage, deciding_record, learned, record_store
 
 __all__ = ["NOT_LOADED", "able", "algorithms_of", "choice_of", "choose", "eligible", "plan_for", "planner", "prepared"]
 
@@ -96,7 +96,7 @@ def choose(
 
 def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
     """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found."""
-    if not record_store.empty() and record_store.find(problem, threads_of(snapshot)) is not None:
+    if not record_store.empty() and deciding_record.find(problem, threads_of(snapshot)) is not None:
         return None
     found = leader(problem, snapshot, planner)
     return None if found is None else choice_of(problem, found, snapshot)
@@ -134,7 +134,7 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
     """The library among those `waiting` that would come first, if it may come before what is chosen; else an empty string."""
     assert choice.chosen is not None
-    record = record_store.find(effective_precision.as_asked(problem, snapshot), choice.threads)
+    record = deciding_record.find(effective_precision.as_asked(problem, snapshot), choice.threads)
     if record is not None and choice.determinism == "off":
         return record_store.sooner(record, choice.chosen.key, waiting)
     reduced = effective_precision.requested(problem, snapshot) in effective_precision.FINENESS
@@ -149,7 +149,7 @@ def _choose(
     threads = threads_of(snapshot)
     level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
     asked = effective_precision.as_asked(problem, snapshot)
-    record = record_store.find(asked, threads) if taken is None else None
+    record = deciding_record.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
     could = able(problem, threads, snapshot, refused, without, waiting, told)
     could = effective_precision.permitted(could, problem, snapshot, refused)
@@ -167,7 +167,9 @@ def _choose(
     timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
-    if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, record, compared):
+    # What the project ships keeps nothing from being measured here.
+    mine = record_store.find(asked, threads) if measured else None
+    if level == "off" and measured and len(conforming) > 1 and coverage.untried(asked, threads, mine, compared):
         from .tuning.benchmark import measure_once
 
         under = coverage.restrictions(refused, snapshot, len(compared) < len(conforming))
@@ -183,11 +185,13 @@ def _choose(
             busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
             basis = f"measured now, on {threads} thread{'s' if threads > 1 else ''}{busy}"
     elif record is not None and level == "off":
-        basis = coverage.describe(record, conforming)
+        basis = coverage.describe(record, conforming) + deciding_record.origin(record)
     else:
         basis = ranking.describe(problem, own)
         if timed and not measured and measure:
             basis += "; nothing is measured on this device"
+    if level == "off" and (unused := deciding_record.refused(asked, threads)):
+        basis += f"; {unused}"
     prefer, prefers = policy.preferred(problem, snapshot)
     order = ranking.sort(problem, conforming, prefer, own)
     if level == "off" and record is not None:

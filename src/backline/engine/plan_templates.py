@@ -27,7 +27,7 @@ from . import verbose_scopes
 from .choice import Choice
 from .choose import choice_of, planner
 from .leader import Leader, leader
-from .tuning import record_store
+from .tuning import deciding_record, record_store
 
 __all__ = ["FAMILIES", "Part", "template_of"]
 
@@ -232,8 +232,8 @@ def _recorded(problem: Problem) -> bool:
 def _recorded_shapes(generation: int) -> dict[tuple[str, str], set[tuple[int, ...]]]:
     """Shapes of the first operands in the tuning records, by operation and dtype."""
     found: dict[tuple[str, str], set[tuple[int, ...]]] = {}
-    for record in record_store.every():
-        words = record.key.split()
+    for key in deciding_record.problem_keys():
+        words = key.split()
         sizes = words[2].partition(":")[0] if len(words) > 2 else "scalar"
         shape = () if sizes == "scalar" else tuple(map(int, sizes.split("x")))
         found.setdefault((words[0], words[1]), set()).add(shape)

@@ -6,8 +6,9 @@ import os
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..native.processor_class import ProcessorClass, nearest_first, this_class
+from ..native.processor_class import ProcessorClass, nearest_first
 from ..problems import Place, sizes_in
+from .tuning.machine_class import here
 from .tuning.record import RENAMED, current_key
 
 __all__ = ["Measured", "Ranking", "file_name", "here", "measured", "nearest_classes", "provenance", "shipped"]
@@ -43,13 +44,6 @@ def file_name(processors: ProcessorClass) -> str:
 def _classes() -> tuple[ProcessorClass, ...]:
     names = (name.removesuffix(".json") for name in sorted(os.listdir(FOLDER)) if name.endswith(".json"))
     return tuple(found for name in names if (found := ProcessorClass.parse(name)))
-
-
-def here() -> ProcessorClass:
-    """Returns the class of this processor, under the cap on its instructions that holds here."""
-    from ..libraries import capability  # much to import, and not needed before something is chosen
-
-    return this_class(capability.effective().lower())
 
 
 @lru_cache(maxsize=4)

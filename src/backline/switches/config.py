@@ -34,6 +34,8 @@ __all__ = ["Source", "read_sources", "refuse", "unknown_keys", "warn_about"]
 _LARGEST = 1 << 20  # bytes; a configuration is a page of text, and anything larger is a mistake
 _LONGEST_LINE = 400  # characters that are looked at for the line of a key
 _MOST_UNKNOWN = 20  # unknown keys of a file that are named one by one
+# Keys of project files that are no switches: `engine.tuning.project_records` reads it.
+_OTHER_KEYS = {"project file": frozenset({"tuning"})}
 
 
 @dataclass(slots=True)
@@ -244,7 +246,8 @@ def unknown_keys(source: Source, switches: Mapping[str, Switch]) -> list[str]:
     """Returns a text for each key of a file that is no switch. Called without the lock: it may find plug-ins."""
     if source.kind == "environment" or all(key in switches for key in source.raw):
         return []
-    unknown = [key for key in source.raw if key not in switches and not find_more(key)]
+    other = _OTHER_KEYS.get(source.kind, ())
+    unknown = [key for key in source.raw if key not in switches and key not in other and not find_more(key)]
     faults = []
     for key in unknown[:_MOST_UNKNOWN]:
         near = ", ".join(nearest(key, switches)[:3])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from .record import SCHEMA, TuningRecord
 
-__all__ = ["MAX_FILE", "Merge", "connect", "path", "rows", "write"]
+__all__ = ["MAX_FILE", "MAX_ROWS", "Merge", "connect", "path", "remove", "rows", "texts", "write"]
 
 Merge = Callable[[str, TuningRecord], TuningRecord]  # of the text that the file holds and a new record
 
@@ -76,8 +76,9 @@ def _foreign(connection: Any) -> str:
     return ""
 
 
-def rows(where: str, machine: str) -> tuple[list[tuple[str, int, str]], int]:
-    """Key, threads and text of each record of a machine, the newest first, and how many there are of others.
+@contextmanager
+def _reading(where: str) -> Iterator[Any]:
+    """An open database of ours; None in the place of one that is empty.
 
     Raises
     ------
@@ -93,15 +94,67 @@ def rows(where: str, machine: str) -> tuple[list[tuple[str, int, str]], int]:
         if reason:
             raise ValueError(reason)
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            return [], 0
+            yield None
+            return
         state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if state != "ok":
             raise ValueError(f"it is damaged: {' '.join(str(state).split())}")
+        yield connection
+
+
+def rows(where: str, machine: str) -> tuple[list[tuple[str, int, str]], int]:
+    """Key, threads and text of each record of a machine, the newest first, and how many there are of others.
+
+    Raises
+    ------
+    ValueError, OSError, sqlite3.Error
+        The file is not one of ours, or damaged: nothing of it is to be used.
+    """
+    with _reading(where) as connection:
+        if connection is None:
+            return [], 0
         found = connection.execute(
             "SELECT key, threads, record FROM records WHERE machine = ? ORDER BY created DESC LIMIT ?", (machine, MAX_ROWS)
         ).fetchall()
         others = connection.execute("SELECT count(*) FROM records WHERE machine <> ?", (machine,)).fetchone()[0]
     return found, int(others)
+
+
+def texts(where: str) -> list[str]:
+    """Returns the text of each record of every machine, the newest first.
+
+    Raises
+    ------
+    ValueError, OSError, sqlite3.Error
+        As `rows`.
+    """
+    with _reading(where) as connection:
+        if connection is None:
+            return []
+        found = connection.execute("SELECT record FROM records ORDER BY created DESC LIMIT ?", (MAX_ROWS,)).fetchall()
+    return [text for (text,) in found]
+
+
+def remove(where: str, records: Iterable[TuningRecord]) -> int:
+    """Removes records from a file in one transaction, and returns how many: what another process has replaced since stays.
+
+    Raises
+    ------
+    ValueError, OSError, sqlite3.Error
+        As `rows`; or it cannot be written.
+    """
+    with _reading(where) as connection:
+        if connection is None:
+            return 0
+        connection.execute("BEGIN IMMEDIATE")
+        before = connection.total_changes
+        connection.executemany(
+            "DELETE FROM records WHERE machine = ? AND key = ? AND threads = ? AND created = ?",
+            [(r.machine, r.key, r.threads, r.created) for r in records],
+        )
+        removed = connection.total_changes - before
+        connection.execute("COMMIT")
+    return int(removed)
 
 
 def write(where: str, records: list[TuningRecord], merge: Merge | None = None) -> int:
@@ -135,8 +188,8 @@ def write(where: str, records: list[TuningRecord], merge: Merge | None = None) -
         connection.execute("COMMIT")
     return int(written)
 
+
 def _merged(connection: Any, new: TuningRecord, merge: Merge) -> TuningRecord:
     held = "SELECT record FROM records WHERE machine = ? AND key = ? AND threads = ?"
     row = connection.execute(held, (new.machine, new.key, new.threads)).fetchone()
     return new if row is None else merge(row[0], new)
-

@@ -55,6 +55,10 @@ class TuningRecord:
         What else kept the machine busy while algorithms were timed that are not covered; empty if it was quiet.
     place
         Operation, dtype, shape class and log2 of the work, for predictions of other Problems; empty in records that lack it.
+    processors
+        Class of the processor; empty in records that lack it.
+    calibrated
+        True where it was measured for predictions of other Problems (`backline calibrate`), and not for a program.
     seed
         Of the operands and of the order of the runs.
     spent
@@ -92,6 +96,8 @@ class TuningRecord:
     under: Mapping[str, str] = field(default_factory=dict)
     disturbed: str = ""
     place: str = ""
+    processors: str = ""
+    calibrated: bool = False
     seed: int = 0
     spent: float = 0.0
     created: str = ""
@@ -112,7 +118,8 @@ class TuningRecord:
         """Returns the origin of an order that rests on this, in words."""
         count = len(self.medians)
         busy = ", timed on a busy machine" if self.disturbed else ""
-        return f"tuning record of {self.created[:10]}, {count} algorithm{'' if count == 1 else 's'}{busy}"
+        kind = "calibration" if self.calibrated else "tuning record"
+        return f"{kind} of {self.created[:10]}, {count} algorithm{'' if count == 1 else 's'}{busy}"
 
     def without(self, names: Iterable[str]) -> TuningRecord:
         """The record without what it says of some libraries."""
@@ -215,6 +222,8 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "under": (_table(_text(100, r"[a-z][a-z0-9_.]*"), _text(200)), "switches with values"),
     "disturbed": (_text(500), "a line of printable ASCII"),
     "place": (_text(200, r"([ -{}~]+\|[a-z0-9]+\|[a-z0-9 ]*\|\d+\.\d\d)?"), "operation|dtype|class|log2 of the work"),
+    "processors": (_text(40, r"([a-z]+-[a-z0-9]+-\d+c)?"), "a class of processors such as intel-amx-2c"),
+    "calibrated": (lambda v: isinstance(v, bool), "true or false"),
     "seed": (_whole(0, (1 << 64) - 1), "an integer of 64 bits"),
     "spent": (_number(0.0, 1e9), "seconds"),
     "created": (_text(27, CREATED.pattern), "a time such as 2026-11-21T03:00:00.000000Z"),
@@ -223,7 +232,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backline": (_text(60), "a version"),
 }
 # Fields that older records of this schema lack.
-ADDED = frozenset(("left", "plan", "calls", "covered", "under", "disturbed", "place"))
+ADDED = frozenset(("left", "plan", "calls", "covered", "under", "disturbed", "place", "processors", "calibrated"))
 
 
 def parse(text: object) -> TuningRecord:

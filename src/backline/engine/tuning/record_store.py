@@ -14,17 +14,16 @@ from typing import Any
 from ... import _core, libraries, switches
 from ...libraries.base import Algorithm
 from ...native.machine import fingerprint
-from ...native.whole_file import write_whole
 from ...problems import Place, Problem, sizes_in
 from ...switches.provenance import steps_out
 from .. import plan_caches
-from . import database
-from .database import MAX_FILE, path
+from . import database, project_records
+from .database import path
 from .record import SCHEMA, TuningRecord, parse
 
 __all__ = [
-    "SCHEMA", "TuningRecord", "arrange", "count", "empty", "every", "export", "find", "find_key", "generation", "import_from",
-    "keep", "keep_all", "measured", "path", "reload", "report", "reset", "sooner", "tried", "winner",
+    "SCHEMA", "TuningRecord", "arrange", "count", "empty", "every", "filed", "find", "find_key", "generation", "keep",
+    "keep_all", "measured", "path", "project", "reload", "report", "reset", "sooner", "stale", "still_valid", "tried", "winner",
 ]  # fmt: skip
 
 # A second thread pool beside the one in use costs more than it shows when measured alone: while one pool's threads spin
@@ -46,9 +45,11 @@ class _Store:
         self.unusable = ""  # why the file is left alone
         self.dropped: dict[str, str] = {}  # what was left out of the records, and why
         self.other_machines = 0
-        self.trimmed: dict[tuple[Key, tuple[str, ...]], TuningRecord] = {}
+        # By identity of the record and libraries left out; with the record, so that no other one takes its identity.
+        self.trimmed: dict[tuple[int, tuple[str, ...]], tuple[TuningRecord, TuningRecord]] = {}
         self.tried: dict[Key, set[str]] = {}  # algorithms that this process has measured, or tried to
         self.places: dict[tuple[str, str], list[tuple[Place, TuningRecord]]] | None = None
+        self.project = project_records.NOTHING
 
 
 _store = _Store()
@@ -79,8 +80,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def empty() -> bool:
-    """Tells whether there is no record at all: then none need be looked for."""
-    return not (_load() if _store.records is None else _store.records)
+    """Tells whether there is no record at all, of this machine or the project: then none need be looked for."""
+    return not (_load() if _store.records is None else _store.records) and not _store.project.records
 
 
 def find(problem: Problem, threads: int) -> TuningRecord | None:
@@ -105,30 +106,47 @@ def find(problem: Problem, threads: int) -> TuningRecord | None:
 
 def find_key(key: str, threads: int) -> TuningRecord | None:
     """The same for what a record is filed under."""
-    known = _store.records
-    if known is None:
-        known = _load()
-    record = known.get((key, threads))
+    record = filed(key, threads)
     if record is None:
         return None
-    stale = _stale(record)
-    if not stale:
+    for name, why in stale(record).items():
+        _store.dropped[f"{record.key}, {name}"] = why
+    return still_valid(record)
+
+
+def filed(key: str, threads: int) -> TuningRecord | None:
+    """Returns the record of this machine as it is filed, whatever has changed since."""
+    return (_store.records if _store.records is not None else _load()).get((key, threads))
+
+
+def still_valid(record: TuningRecord) -> TuningRecord | None:
+    """Returns a record without what it says of libraries that have changed since; None if nothing is left of it."""
+    gone = tuple(stale(record))
+    if not gone:
         return record
-    at = ((record.key, threads), stale)
+    at = id(record), gone
     if at not in _store.trimmed:
-        _store.trimmed[at] = record.without(stale)
-    trimmed = _store.trimmed[at]
+        _store.trimmed[at] = record, record.without(gone)
+    trimmed = _store.trimmed[at][1]
     return trimmed if trimmed.medians or trimmed.errors else None
 
 
-def _stale(record: TuningRecord) -> tuple[str, ...]:
-    """Libraries that are not what they were when the record was made; why is noted for `backline info`."""
-    stale = tuple(name for name in record.versions if _changed(name, record))
-    for name in stale:
-        known = name in libraries.names()
-        now = f"{libraries.get(name).version()} is here now" if known else "no such library is known here"
-        _store.dropped[f"{record.key}, {name}"] = f"measured with {name} {record.versions[name]}, {now}"
-    return stale
+def stale(record: TuningRecord) -> dict[str, str]:
+    """Returns the libraries that are not what they were when a record was made, each with the versions."""
+    found = {}
+    for name in record.versions:
+        if _changed(name, record):
+            known = name in libraries.names()
+            now = f"{libraries.get(name).version()} is here now" if known else "no such library is known here"
+            found[name] = f"measured with {name} {record.versions[name]}, {now}"
+    return found
+
+
+def project() -> project_records.ProjectRecords:
+    """Returns the records that the project ships whose program runs."""
+    if _store.records is None:
+        _load()
+    return _store.project
 
 
 def _changed(name: str, record: TuningRecord) -> bool:
@@ -322,7 +340,11 @@ def _load() -> dict[Key, TuningRecord]:
             found: dict[Key, TuningRecord] = {}
             if where and os.path.exists(where):
                 found = _read(where, fingerprint())
-            _store.records = found
+            _store.project = project_records.load() if where else project_records.NOTHING
+            _store.records = found  # last: who finds it there reads the other without the lock
+            if _store.project.problem:
+                text = f"the project's tuning file {_store.project.path} is not used: {_store.project.problem}"
+                warnings.warn(text, RuntimeWarning, stacklevel=steps_out())
         return _store.records
 
 
@@ -385,53 +407,17 @@ def reset() -> str | None:
     return moved or None
 
 
-# Exchange -------------------------------------------------------------------------------------------------------------
-
-
 def every() -> list[TuningRecord]:
     """The records of this machine, by key."""
     known = _store.records if _store.records is not None else _load()
     return [known[key] for key in sorted(known)]
 
 
-def export(file: str) -> int:
-    """Write the records of this machine as JSON, one to a line, keys sorted. Returns how many."""
-    records = every()
-    write_whole(file, "".join(f"{r.line()}\n" for r in records).encode("utf-8"))
-    return len(records)
-
-
-def import_from(file: str) -> tuple[int, int]:
-    """Take records that `export` wrote: all that are valid, of whatever machine. Returns (valid, for this machine).
-
-    Raises
-    ------
-    BadValue
-        A line is not a valid record; nothing is taken then.
-    """
-    from ...errors import BadValue
-
-    records = []
-    if os.path.getsize(file) > MAX_FILE:
-        raise BadValue(f"{file} has more than {MAX_FILE >> 20} MB")
-    with open(file, encoding="utf-8", errors="replace") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                records.append(parse(line))
-            except ValueError as error:
-                raise BadValue(f"{file}, line {number} is not a tuning record", cause=str(error)) from None
-    keep_all(records)
-    here = fingerprint()
-    return len(records), sum(r.machine == here for r in records)
-
-
 def report() -> dict[str, Any]:
     """Facts about the file, for `backline info`."""
     records = every()
     for record in records:
-        _stale(record)
+        find_key(record.key, record.threads)  # which notes what does not hold
     where = path()
     return {
         "path": where,
@@ -441,4 +427,7 @@ def report() -> dict[str, Any]:
         "other_machines": _store.other_machines,
         "problem": _store.unusable,
         "dropped": dict(_store.dropped),
+        "project": _store.project.path,
+        "project_records": len(_store.project.records),
+        "project_problem": _store.project.problem,
     }

@@ -10,6 +10,7 @@ from ... import libraries
 from ..._version import __version__
 from ...native import machine
 from ...problems import Problem
+from . import machine_class
 from .record import TuningRecord
 
 __all__ = ["stamped", "stamped_key"]
@@ -30,5 +31,6 @@ def stamped_key(key: str, threads: int, used: Iterable[str], **found: Any) -> Tu
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         versions={name: libraries.get(name).version() or "" for name in sorted(set(used))},
         machine=machine.fingerprint(),
+        processors=str(machine_class.here()),
         backline=__version__,
     )

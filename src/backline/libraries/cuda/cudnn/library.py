@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -188,8 +189,9 @@ class CuDNN(BindingLibrary):
     def version(self) -> str | None:
         told = super().version()
         if told is None and ("cudnn" in bindings.inserted or "cudnn" in sys.modules):
-            # Its file may lie where nobody looked: the bindings that have loaded it know.
-            return str(bindings.cudnn().backend_version())
+            # Its file may lie where nobody looked: the bindings know, once they have loaded it.
+            with suppress(RuntimeError):
+                return str(bindings.cudnn().backend_version())
         return told
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
