@@ -1,4 +1,4 @@
-"""What one call costs on arrays of PyTorch and JAX, beside NumPy's and the frameworks' own: microseconds, the least of many.
+"""The cost of one call on arrays of PyTorch and JAX, beside NumPy's and the frameworks' own: microseconds, the least of many.
 
     PYTHONPATH=/folder/with/torch/or/jax python benchmarks/framework_calls.py
 

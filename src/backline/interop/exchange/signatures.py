@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from .routines import SIZED, letter
 
-__all__ = ["Call", "Signature", "call_of", "find", "work_names"]
+__all__ = ["Call", "Signature", "call_of", "find", "usual_call", "work_names"]
 
 FLAGS = frozenset((
     "transa", "transb", "trans", "uplo", "side", "diag", "jobz", "jobu", "jobvt", "jobvl", "jobvr", "range",
@@ -237,3 +237,25 @@ def call_of(signature: Signature, flags: bytes, integers: tuple[int, ...]) -> Ca
             return None
         named[name] = text
     return Call(signature, named, dict(zip(signature.integers, integers, strict=True)))
+
+
+_USUAL = {"order": "101", "side": "L", "uplo": "L", "diag": "N", "jobz": "V", "range": "A", "jobu": "S", "jobvt": "S",
+          "jobvl": "N", "jobvr": "V"}  # fmt: skip
+
+
+def usual_call(signature: Signature, sizes: Mapping[str, int]) -> Call:
+    """Returns a call with the flags that most programs pass, and arrays without gaps; sizes that are not given are 1.
+
+    Examples
+    --------
+    >>> print(usual_call(find("dgemm", "fortran"), {"m": 4, "n": 5, "k": 6}))
+    transa=N transb=N m=4 n=5 k=6 lda=4 ldb=6 ldc=4
+    """
+    flags = {name: _USUAL.get(name, "N") for name in signature.flags}
+    integers = dict.fromkeys(signature.integers, 1) | {name: sizes[name] for name in signature.integers if name in sizes}
+    call = Call(signature, flags, integers)
+    lines = 1 if flags.get("order") == str(ROW_MAJOR) else 0
+    for name in signature.integers:
+        if name.startswith("ld") and name[2:] in signature.extents:
+            integers[name] = max(call.extent(name[2:])[lines], 1)
+    return call
