@@ -72,7 +72,6 @@ def test_calls_of_child_processes_are_recorded_however_they_start_and_end(tmp_pa
 
 
 def test_calls_of_joblibs_workers_are_recorded(tmp_path: Path) -> None:
-    pytest.importorskip("joblib")
     (tmp_path / "job.py").write_text(LOKY)
     run = program_runs.run("numpy", [str(tmp_path / "job.py")], program_runs.environment(1), show=False)
     assert run.status == 0, run.said

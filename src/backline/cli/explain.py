@@ -63,7 +63,7 @@ def _of_routine(text: list[str], blas: str, threads: int | None) -> Any:
 
     routine, *words = " ".join(text).split()
     names = work_names(routine)
-    numbers = "x".join(words).split("x") if words else []
+    numbers = "".join(words).split("x") if words else []
     if len(numbers) != len(names) or not all(number.isascii() and number.isdecimal() for number in numbers):
         raise BadValue(
             f"{' '.join(words) or 'nothing'!r} are no sizes of {routine}",
@@ -75,7 +75,8 @@ def _of_routine(text: list[str], blas: str, threads: int | None) -> Any:
     with suppress(ImportError):  # SciPy may be missing: then it is about NumPy
         import_scipy()
     chosen = blas or os.environ.get("BACKLINE_EXCHANGE", "").strip() or "tuned"
-    return exchange.explain(routine, chosen, **dict(zip(names, map(int, numbers), strict=True)))
+    sizes: dict[str, Any] = dict(zip(names, map(int, numbers), strict=True))
+    return exchange.explain(routine, chosen, **sizes)
 
 
 def _content(choice: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ...engine.tuning.record import TuningRecord
 from ...errors import BacklineError, BadValue
 from ...libraries.base import Algorithm
 from ...libraries.reference.numpy_threads import openblas_thread_count
-from . import choices, exchange_state, layouts, loaded_objects, routines, signatures, targets, tuned_choice
+from . import choices, exchange_state, layouts, loaded_objects, narrow_calls, routines, signatures, targets, tuned_choice
 from .choices import ORIGINAL, Choice
 from .exchange_state import Layer
 from .loaded_objects import Module, Slot
@@ -144,8 +144,9 @@ class _Question:
     def _too_wide(self, name: str) -> str:
         if name == ORIGINAL or self.symbol.width == 4 or 8 in targets.load(name).namings:
             return ""
-        wide = [f"{size_name} = {size:,}" for size_name, size in self.sizes.items() if size >= 1 << 31]
-        return f"{wide[0]} does not fit into its integers of 32 bits" if wide else ""
+        most = narrow_calls.largest(self.symbol.routine) if self.symbol.interface == "fortran" else 2**31 - 1
+        wide = [f"{size_name} = {size:,}" for size_name, size in self.sizes.items() if size > most]
+        return f"{wide[0]}: its integers have 32 bits, and calls go there up to {most:,}" if wide else ""
 
     def _refused(self, name: str) -> str:
         """The reason for which a library cannot run the routine, whatever is chosen; "" if it can."""
@@ -184,7 +185,7 @@ class _Question:
 
     def _why_not(self, name: str, taken: str) -> str:
         if name == ORIGINAL:
-            return f"it would run on {self._threads(ORIGINAL)} thread(s) beside the exchange" if self.layer else "its own library"
+            return f"what {self.module.package} brought along" + (", on one thread meanwhile" if self._threads(name) == 1 else "")
         seconds, best = self._seconds(name), self._seconds(taken)
         if not self.is_tuned:
             return f'use("{name}") gives it this call'

@@ -185,12 +185,16 @@ def work_names(routine: str) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> work_names("dgemm"), work_names("zgesdd"), work_names("dpotrf")
-    (('m', 'n', 'k'), ('m', 'n'), ('n',))
+    >>> work_names("dgemm"), work_names("zgesdd"), work_names("dpotrf"), work_names("daxpy")
+    (('m', 'n', 'k'), ('m', 'n'), ('n',), ('n',))
     """
     signature = find(routine, "fortran")
-    sized = SIZED.get(routine[1:])
-    return tuple(signature.arguments[position] for position in sized[0]) if signature and sized else ()
+    sized = SIZED.get(routine[1:]) if routine[:1] in tuple("sdcz") else None
+    if sized is None:
+        return ()
+    if signature is None:  # a routine on vectors, or one on a matrix of n rows and columns
+        return ("n", "nrhs")[: len(sized[0])]
+    return tuple(signature.arguments[position] for position in sized[0])
 
 
 @lru_cache(maxsize=1)
