@@ -76,6 +76,8 @@ def main() -> None:
         traced, own = jax.jit(operations.matmul), jax.jit(jax.numpy.matmul)
         row("backline.interop.jax.matmul under jit", lambda a, b: traced(a, b).block_until_ready(), values)
         row("jax.numpy.matmul under jit", lambda a, b: own(a, b).block_until_ready(), values)
+        empty = jax.jit(lambda a: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(a.shape, a.dtype), a))
+        row("a callback that does nothing, under jit", lambda a, b: empty(a).block_until_ready(), values)
 
 
 if __name__ == "__main__":

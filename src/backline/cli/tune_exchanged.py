@@ -55,7 +55,7 @@ def _facts(report: Any) -> list[tuple[str, str]]:
     elif report.tuned is not None:
         facts.append(("result", "`backline run --tuned`, `python -m backline` and BACKLINE_EXCHANGE=tuned run it so"))
     if report.stock.processes > 1:
-        facts.append(("processes", f"the calls are those of {report.stock.processes} processes, the times of a clock"))
+        facts.append(("processes", f"the calls are those of {report.stock.processes} processes together"))
     if report.tuned is not None:
         short = report.tuned.exchange > report.stock.in_calls - report.tuned.in_calls
         more = ", more than it saved: it is for longer runs" if short and not report.busy() else ""
