@@ -19,7 +19,7 @@ torch = torch_or_none(threads)
 
 
 def formula(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
-    """What one writes with NumPy alone."""
+    """Attention as one writes it with NumPy alone."""
     scores = q @ k.swapaxes(-1, -2)
     scores *= np.float32(q.shape[-1] ** -0.5)
     if is_causal:

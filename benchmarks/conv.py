@@ -80,7 +80,7 @@ def last(array: Array) -> Array:
 
 
 def plain(case: Case, x: Array, weight: Array) -> Array:
-    """What one writes with NumPy alone: windows of the padded images, times the weights."""
+    """The convolution as one writes it with NumPy alone: windows of the padded images, times the weights."""
     rank, groups = len(case.image), case.groups
     stride, reach = case.stride, case.dilation * (case.kernel - 1)
     margin = case.padding

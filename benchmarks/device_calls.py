@@ -1,4 +1,4 @@
-"""What a call on CUDA arrays costs the processor, beside CuPy and PyTorch: ``python benchmarks/device_calls.py [--out FILE]``.
+"""The processor time of a call on CUDA arrays, beside CuPy and PyTorch: ``python benchmarks/device_calls.py [--out FILE]``.
 
 Calls are timed until they return; the device works on meanwhile, and is waited for between rounds. Without a device it says so
 and ends with status 1. ``--stand-in`` needs none: CuPy's own arrays over memory of the host, the true bindings over libraries
@@ -49,7 +49,7 @@ def measure(contestants: Contestants, wait: Callable[[], None]) -> dict[str, dic
 
 
 def cases(array: Callable[..., Any], cupy: Any, torch: Any) -> dict[str, Contestants]:
-    """What is timed: name -> contestants."""
+    """Returns the contestants, by name."""
     found: dict[str, Contestants] = {}
 
     def add(name: str, ours: Callable[..., Any], arrays: tuple[Any, ...], theirs: Any = None, of_torch: Any = None) -> None:

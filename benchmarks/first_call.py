@@ -1,4 +1,4 @@
-"""What it takes to begin: the import, each library's loading, and the first product, in fresh processes.
+"""The time to begin: the import, each library's loading, and the first product, in fresh processes.
 
     python benchmarks/first_call.py [--other INTERPRETER] [--runs 11]
 

@@ -1,4 +1,4 @@
-"""What one call costs on arrays of PyTorch and JAX, beside NumPy's and the frameworks' own: microseconds, the least of many.
+"""The cost of one call on arrays of PyTorch and JAX, beside NumPy's and the frameworks' own: microseconds, the least of many.
 
     PYTHONPATH=/folder/with/torch/or/jax python benchmarks/framework_calls.py
 
@@ -76,6 +76,8 @@ def main() -> None:
         traced, own = jax.jit(operations.matmul), jax.jit(jax.numpy.matmul)
         row("backline.interop.jax.matmul under jit", lambda a, b: traced(a, b).block_until_ready(), values)
         row("jax.numpy.matmul under jit", lambda a, b: own(a, b).block_until_ready(), values)
+        empty = jax.jit(lambda a: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(a.shape, a.dtype), a))
+        row("a callback that does nothing, under jit", lambda a, b: empty(a).block_until_ready(), values)
 
 
 if __name__ == "__main__":

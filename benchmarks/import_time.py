@@ -1,4 +1,4 @@
-"""What importing backline adds to importing NumPy: ``python benchmarks/import_time.py``. Median of fresh processes, in turn."""
+"""The import time that backline adds to NumPy's: ``python benchmarks/import_time.py``. Median of fresh processes, in turn."""
 
 from __future__ import annotations
 

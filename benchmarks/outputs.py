@@ -1,4 +1,4 @@
-"""What fresh memory for large results costs, and what keeping freed blocks saves: ``python benchmarks/outputs.py``.
+"""The cost of fresh memory for large results, and the saving of keeping freed blocks: ``python benchmarks/outputs.py``.
 
 The product has k = 1 or 16, so that writing the result is most of the work.
 """

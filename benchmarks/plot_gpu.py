@@ -19,7 +19,7 @@ INK, PALE = (30, 30, 30), (205, 205, 205)
 
 
 def ratios(found: dict[str, Any]) -> list[tuple[str, str, float]]:
-    """What was timed, the peer, and Backline's median over the peer's, in the order of the file."""
+    """Returns the cases, the peer, and Backline's median over the peer's, in the order of the file."""
     cases: dict[str, dict[str, float]] = {}
     for timing in found["timings"]:
         if str(timing.get("row", "")).startswith("PERF"):

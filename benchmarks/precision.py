@@ -1,4 +1,4 @@
-"""What reduced precision does to a product, on any machine: ``python benchmarks/precision.py``.
+"""Errors and times of products of reduced precision, on any machine: ``python benchmarks/precision.py``.
 
 Prints a table in Markdown. Every product of float32 matrices of normal random numbers is computed in plain float32 and, with
 ``emulate`` on, in tf32 and bf16, and compared with float64. Errors are relative to |A| |B|, element by element:

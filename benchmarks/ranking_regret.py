@@ -1,4 +1,4 @@
-"""How good the predicted choice is on shapes that nobody measured: the time of what is chosen over that of the best.
+"""The quality of predicted choices on shapes that nobody measured: the time of what is chosen over that of the best.
 
 ``python benchmarks/ranking_regret.py measure [COUNT] [SEED]`` draws COUNT problems of each kind (default 12) whose sizes are
 uniform on a logarithmic scale, measures every algorithm on them, and keeps the times in ``results/regret_shapes_CLASS.json``. Run
@@ -245,7 +245,7 @@ def entries() -> None:
 
 
 class Judged(NamedTuple):
-    """What would be chosen for an entry of a ranking."""
+    """Returns the choice for an entry of a ranking."""
 
     regret: float
     problem: str
@@ -255,7 +255,7 @@ class Judged(NamedTuple):
 
 
 def judged(here, known, test) -> list[Judged]:
-    """What would be chosen for entries of a class where these entries of classes are known."""
+    """Returns the choices for entries of a class where these entries of classes are known."""
 
     def read(processors):
         return ranking_files.Ranking(processors, {"cpu": ""}, known[processors])

@@ -72,7 +72,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def plain(case: Case, args: tuple[Any, ...]) -> Array:
-    """What one writes with NumPy alone: the product of the input once, then a loop over the steps."""
+    """The network as one writes it with NumPy alone: the product of the input once, then a loop over the steps."""
     x, hx, params = args[:3]
     directions, n = (2 if case.bidirectional else 1), case.hidden
     states = hx if isinstance(hx, tuple) else (hx,)

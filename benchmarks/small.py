@@ -1,4 +1,4 @@
-"""What a call costs: small products, scopes, half precision, a packed operand: ``python benchmarks/small.py``."""
+"""The cost of a call: small products, scopes, half precision, a packed operand: ``python benchmarks/small.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of switches costs: opening and leaving a scope, and reading one switch.
+"""The cost of a change of switches: opening and leaving a scope, and reading one switch.
 
     python benchmarks/switches.py
 

@@ -26,7 +26,7 @@ def motion(axes: int, order: int) -> tuple[Any, Any, Any]:
 
 
 def record(rng: Any, batch: tuple[int, ...], steps: int, axes: int) -> Any:
-    """What is seen of positions: columns of coordinates, with noise, step by step."""
+    """Returns observations of positions: columns of coordinates, with noise, step by step."""
     position = np.cumsum(np.cumsum(rng.standard_normal((steps, *batch, axes, 1)), axis=0) * STEP, axis=0) * STEP
     return position + 0.1 * rng.standard_normal(position.shape)
 

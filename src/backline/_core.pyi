@@ -74,7 +74,7 @@ class PoolInfo(TypedDict):
 
 @final
 class ScopeState:
-    """Which switches hold in one context; the value of the ContextVar given to `bind_scope`."""
+    """The switches that hold in one context; the value of the ContextVar given to `bind_scope`."""
 
     def __new__(cls, layers: Any, base: Any, snapshot: Any, tracer: Any = None) -> ScopeState: ...
     @property
@@ -234,7 +234,7 @@ def team_keep_apart(on: bool, /) -> None:
     """Keeps sleeping threads of the team off the caller's processor, or lets them stay there."""
 
 def team_moves() -> int:
-    """How often the team's threads were given other processors."""
+    """Counts how often the team's threads were given other processors."""
 
 def team_threads() -> list[int]:
     """Identifiers of the threads of the team that have run for threads of this process."""

@@ -27,7 +27,7 @@ def shim(small: int, large: int, mode: int, sizes: bytes, threshold: int, checke
     """A function that calls the second of two from a product of sizes on."""
 
 def shim_calls(address: int, /) -> tuple[int, int] | None:
-    """How often a shim called either function."""
+    """Numbers of calls that a shim sent to either function; None for an address that is not a shim's."""
 
 def call_seconds(address: int, count: int, /) -> float:
     """Time of calling an address so many times; 0 is a function that does nothing."""
@@ -37,20 +37,23 @@ def no_function() -> int:
 
 def narrow_call(wide: int, narrow: int, kinds: str, largest: int, /) -> int:
     """A function that takes 64-bit integers by reference and calls a routine with 32-bit ones; 0 if none is left."""
-def recorder(function: int, mode: int, flags: bytes, integers: bytes, query: int, arguments: int, /) -> tuple[int, int] | None:
-    """A function that notes each call of another, and its number."""
 
-def recorded_calls() -> list[tuple[int, bytes, tuple[int, ...], bool, int, int, int]]:
-    """What was called: number of the recorder, flags, integers, whether they are rounded, calls, nanoseconds, least of them."""
-
-def recorded_rest() -> list[tuple[int, int, int, int, int]]:
-    """By recorder: calls without sizes and their nanoseconds, questions for workspace and theirs."""
-
-def recorded_reset() -> None:
-    """Set all counts to zero."""
+def recorder(function: int, mode: int, flags: bytes, integers: bytes, query: int, arguments: int, name: str, /) -> int:
+    """A function that notes each call of another under a name; 0 if none is left."""
 
 def recorded_pause(pause: bool, /) -> bool:
-    """Whether calls of this thread go unrecorded; returns what held before."""
+    """Leaves calls of this thread unrecorded, or no longer; returns what held before."""
+
+def record_in_file(path: str, /) -> None:
+    """Notes calls in a new file, in this process and in the children that it forks."""
+
+def recorded_fork() -> None:
+    """Counts a forked child among the processes of its file."""
+
+def recorded(
+    path: str | None, /
+) -> tuple[int, list[tuple[str, bytes, tuple[int, ...], bool, int, int, int]], list[tuple[str, int, int]]]:
+    """Calls noted here or in a file: processes, rows with sizes, rows of name, calls and nanoseconds."""
 
 def timed_calls(function: int, words: bytes, numbers: bytes, count: int, copies: Sequence[tuple[int, int, int]], /) -> float:
     """Seconds of so many calls; before each one (to, from, bytes) are copied."""

@@ -172,16 +172,18 @@ def test_a_limit_holds_for_the_library_under_numpy(library: str, scoped: bool) -
     backline.set_num_threads(2)
     with backline.num_threads(2) if scoped else contextlib.nullcontext(), exchange.use(library):
         (info,) = exchanged()
-        assert info["user_api"] == "blas" and info["num_threads"] == 2 == target.get_threads()
-        for api, threads in (("blas", 1), (None, 1), ("openmp", 2)):
+        held = target.get_threads()
+        assert 1 <= held <= 2  # MKL takes no more threads than there are processors
+        assert info["user_api"] == "blas" and info["num_threads"] == held
+        for api, threads in (("blas", 1), (None, 1), ("openmp", held)):
             with threadpoolctl.threadpool_limits(1, user_api=api):
                 if api != "openmp" or library != "mkl":  # MKL's threads may be those of OpenMP
                     assert target.get_threads() == threads == exchanged()[0]["num_threads"]
                 assert np.allclose(np.linalg.inv(A + 300 * np.eye(300)) @ (A + 300 * np.eye(300)), np.eye(300), atol=1e-2)
-            assert target.get_threads() == 2
+            assert target.get_threads() == held
         with threadpoolctl.threadpool_limits(3), threadpoolctl.threadpool_limits(1):
             assert target.get_threads() == 1
-        assert target.get_threads() == 2
+        assert target.get_threads() == held
 
 
 @wheels_only

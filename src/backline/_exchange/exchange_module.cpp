@@ -27,7 +27,9 @@ int execute(PyObject *module) {
     if (add_loaded_objects(module) < 0) return -1;
     if (add_size_shims(module) < 0) return -1;
     if (add_narrow_calls(module) < 0) return -1;
-    return add_call_recorder(module);
+    if (add_call_table(module) < 0) return -1;
+    if (add_call_recorder(module) < 0) return -1;
+    return add_timed_calls(module);
 }
 
 }  // namespace

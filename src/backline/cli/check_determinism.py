@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,17 +22,22 @@ def determinism(
     level: Annotated[
         str, typer.Option(help='Same bits: "run" (on one number of threads) or "threads" (on all; the default for several).')
     ] = "",
+    blas: Annotated[
+        str, typer.Option("--blas", help="Compare output and calls of BLAS, under this library (`run --blas`); numpy for none.")
+    ] = "",
     moved: Annotated[bool, typer.Option("--moved/--not-moved", help="Lay memory out another way in some runs.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Run SCRIPT again and again, and name the first operation that gives other bits for the same arrays.
 
     Runs differ in the number of threads and in where arrays lie in memory. Options stand before SCRIPT; what follows it is the
-    script's, and its output is not shown. The exit status is 1 where the runs do not reach the level, or the script fails; 3
-    where it calls no operation of Backline.
+    script's, and its output is not shown. With --blas for a program that does not call Backline: what it prints is compared, and
+    how often it calls which routines of BLAS and LAPACK. The exit status is 1 where the runs do not reach the level, or the
+    script fails; 3 where it calls no operation of Backline, or with --blas prints nothing and calls nothing.
     """
     from ..engine.verify_determinism import verify_script
     from ..errors import BadValue
+    from ..interop.program_determinism import verify_program
     from ..libraries.base import LEVELS
 
     if level not in ("", *LEVELS[1:]):
@@ -41,7 +46,8 @@ def determinism(
         counts = [int(word) for word in threads.split(",")]
     except ValueError:
         raise BadValue(f"--threads {threads!r} are no numbers of threads", remedy="such as --threads 1,2,4") from None
-    report = verify_script(script or [], runs=runs, threads=counts, moved=moved, step=Progress().step)
+    how: dict[str, Any] = {"runs": runs, "threads": counts, "moved": moved, "step": Progress().step}
+    report = verify_program(script or [], blas, **how) if blas else verify_script(script or [], **how)
     if json:
         output.as_json(report.as_dict())
     else:

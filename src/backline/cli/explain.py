@@ -1,7 +1,8 @@
-"""``backline explain``: which library would run an operation, and why."""
+"""``backline explain``: which library would run an operation, or a routine of NumPy's and SciPy's BLAS and LAPACK, and why."""
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -14,16 +15,24 @@ __all__ = ["explain"]
 def explain(
     text: Annotated[list[str], typer.Argument(help='The operation: "matmul f32 1024x1024 1024x1024:F".', metavar="TEXT")],
     threads: Annotated[int | None, typer.Option("--threads", help="Threads a call may use.", min=1)] = None,
+    exchanged: Annotated[
+        bool, typer.Option("--exchanged", help='TEXT is a routine that NumPy or SciPy calls: "dgemm 300x300x300".')
+    ] = False,
+    blas: Annotated[
+        str, typer.Option("--blas", help="With --exchanged: as `run --blas`; by default BACKLINE_EXCHANGE, or tuned.")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell which library would run an operation and why, without running it."""
-    from .. import switches
-    from ..engine.explanation import of_problem
-    from ..problems import Problem
+    """Tell which library would run an operation and why, without running it.
 
-    problem = Problem.parse(" ".join(text))
-    with switches.scope(num_threads=threads):
-        choice = of_problem(problem)
+    With --exchanged, which library would run a routine of BLAS or LAPACK for NumPy and SciPy under `backline run --blas` or
+    --tuned: its name, and the sizes by which small calls are told from large ones, such as m, n and k of a product.
+    """
+    from ..errors import BadValue
+
+    if blas and not exchanged:
+        raise BadValue("--blas goes with --exchanged", remedy="backline explain --exchanged --blas mkl dgemm 300x300x300")
+    choice = _of_routine(text, blas, threads) if exchanged else _of_operation(text, threads)
     if json:
         output.as_json(_content(choice))
         return
@@ -31,6 +40,43 @@ def explain(
     output.line()
     rows = choice.rows()
     output.table(rows, right=[3], styles=[output.STYLES.get(r[0], "") for r in rows])
+
+
+def _of_operation(text: list[str], threads: int | None) -> Any:
+    from .. import switches
+    from ..engine.explanation import of_problem
+    from ..problems import Problem
+
+    problem = Problem.parse(" ".join(text))
+    with switches.scope(num_threads=threads):
+        return of_problem(problem)
+
+
+def _of_routine(text: list[str], blas: str, threads: int | None) -> Any:
+    from contextlib import suppress
+
+    from ..errors import BadValue
+    from ..interop import numpy as exchange
+    from ..interop.exchange.loaded_objects import import_scipy
+    from ..interop.exchange.signatures import work_names
+    from ..settings import set_num_threads
+
+    routine, *words = " ".join(text).split()
+    names = work_names(routine)
+    numbers = "".join(words).split("x") if words else []
+    if len(numbers) != len(names) or not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise BadValue(
+            f"{' '.join(words) or 'nothing'!r} are no sizes of {routine}",
+            cause=f"it has {len(names)}: {', '.join(names)}" if names else "no choice depends on its sizes",
+            remedy=f"such as: {routine} {'x'.join(['300'] * len(names))}",
+        )
+    if threads is not None:
+        set_num_threads(threads)  # an exchange follows the number of the process, and no scope
+    with suppress(ImportError):  # SciPy may be missing: then it is about NumPy
+        import_scipy()
+    chosen = blas or os.environ.get("BACKLINE_EXCHANGE", "").strip() or "tuned"
+    sizes: dict[str, Any] = dict(zip(names, map(int, numbers), strict=True))
+    return exchange.explain(routine, chosen, **sizes)
 
 
 def _content(choice: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What ``backline tune`` prints of a program's calls of BLAS and LAPACK."""
+"""The report of ``backline tune`` on a program's calls of BLAS and LAPACK."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ def _facts(report: Any) -> list[tuple[str, str]]:
         facts.append(("result", "no library was measured to be faster by 3 %: all stays with what NumPy and SciPy brought along"))
     elif report.tuned is not None:
         facts.append(("result", "`backline run --tuned`, `python -m backline` and BACKLINE_EXCHANGE=tuned run it so"))
+    if report.stock.processes > 1:
+        facts.append(("processes", f"the calls are those of {report.stock.processes} processes together"))
     if report.tuned is not None:
         short = report.tuned.exchange > report.stock.in_calls - report.tuned.in_calls
         more = ", more than it saved: it is for longer runs" if short and not report.busy() else ""

@@ -19,7 +19,7 @@ __all__ = ["Event", "Trace", "sources", "trace"]
 
 
 sources: list[Callable[[], Callable[[], Iterable[Event]] | None]] = []
-"""What else there is to trace: functions that are called when a trace begins.
+"""Further sources of a trace: functions that are called when it begins.
 
 Each returns None, or a function that returns its Events when the trace ends."""
 

@@ -38,7 +38,6 @@ LARGEST = 1 << 62  # bounds of conditions beyond it are none
 LEVEL_STEPS = 1  # to a doubling: within a step an algorithm that was chosen for one size is near the best for the others
 
 
-
 class Part(NamedTuple):
     """A Problem that is all there is to do for another one, which the call asks for.
 
@@ -61,7 +60,7 @@ Build = Callable[..., "Problem | Part | None"]
 
 
 class _Traced(NamedTuple):
-    """What was found with symbols in the place of sizes.
+    """A result found with symbols in the place of sizes.
 
     Attributes
     ----------

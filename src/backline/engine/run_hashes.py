@@ -65,7 +65,7 @@ class HashedEvent:
 
 @dataclass(frozen=True, slots=True)
 class HashedRun:
-    """What one run computed.
+    """The results of one run.
 
     Attributes
     ----------

@@ -6,11 +6,8 @@ measured in between. Every run is a process of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,15 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .. import libraries, switches
-from ..errors import BacklineError, BadValue
 from ..libraries.base import FileLibrary
 from ..problems import Problem
 from . import ranking
 from .choice import Candidate
 from .choose import eligible, planner
+from .script_runs import NothingToTune, Run, ScriptFailed, check_script, nothing_to_tune, recorded, run_recorded
 from .tuning import coverage, database
 from .tuning import record_store as records
 from .tuning.benchmark import measure_missing
+from .tuning.budgeted_loop import BudgetedLoop
 from .tuning.load_cost import not_worth_loading
 from .tuning.record import TuningRecord
 from .tuning.trace_script import unpack
@@ -39,56 +37,6 @@ __all__ = [
 BUDGET = 60.0
 PER_PROBLEM = 1.0
 MOST = 0.8  # part of the time in operations that has to be compared for a figure that is said to be of all
-TAIL = 4000  # characters of a failed script's output that are shown
-
-
-class NothingToTune(BacklineError, RuntimeError):
-    """The script called no operation of Backline."""
-
-    exit_status = 3
-
-
-class ScriptFailed(BacklineError, RuntimeError):
-    """The script to be tuned ended with an error; `status` is its exit status."""
-
-    status = 1
-
-
-@dataclass(slots=True)
-class Run:
-    """One run of the script.
-
-    Attributes
-    ----------
-    name
-        "numpy", "untuned" or "tuned".
-    seconds
-        Wall time of the script, without the start of Python.
-    entries
-        What ran: problem, library, algorithm, threads, count, seconds.
-    failed
-        Why there are no figures.
-    disturbed
-        What else kept the machine busy meanwhile; empty if it was quiet.
-    """
-
-    name: str
-    seconds: float = 0.0
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    failed: str = ""
-    disturbed: str = ""
-
-    @property
-    def in_operations(self) -> float:
-        """Seconds spent in operations of backline."""
-        return float(sum(e["seconds"] for e in self.entries))
-
-    def by(self, name: str) -> dict[str, float]:
-        """Seconds by a property of the entries, most first."""
-        found: dict[str, float] = {}
-        for e in self.entries:
-            found[e[name]] = found.get(e[name], 0.0) + e["seconds"]
-        return dict(sorted(found.items(), key=lambda x: -x[1]))
 
 
 @dataclass(slots=True)
@@ -222,12 +170,6 @@ def _by_problem(run: Run, layouts: bool = True) -> dict[tuple[str, int], dict[st
     return found
 
 
-def check_script(argv: Sequence[str]) -> None:
-    """Raises `BadValue` if there is no such script; whether there is a module, only the program's own Python can tell."""
-    if not argv or (argv[0] == "-m" and len(argv) < 2) or (argv[0] != "-m" and not os.path.isfile(argv[0])):
-        raise BadValue(f"there is no script {argv[-1] if argv else ''!r}", remedy="the path of a Python file, or -m and a module")
-
-
 def tune_script(
     argv: Sequence[str],
     *,
@@ -320,16 +262,6 @@ def _check_that_it_computes(script: str, run: Run) -> None:
         )
 
 
-def nothing_to_tune(script: str, cause: str) -> NothingToTune:
-    """Returns the error for a script that has no calls which could be tuned."""
-    return NothingToTune(
-        f"{script} called no operation of Backline, so there is nothing to tune",
-        cause=cause,
-        remedy="call Backline's operations instead, such as backline.matmul(a, b) for a @ b and backline.linalg.svd(a) for "
-        "numpy.linalg.svd(a), and run `backline tune` again",
-    )
-
-
 def _problems(run: Run) -> list[tuple[Problem, int]]:
     """Problems of a run with their threads, the most time-consuming first."""
     entries = sorted(_by_problem(run).values(), key=lambda e: -e["seconds"])
@@ -341,14 +273,10 @@ def _measure(
     progress: Callable[[int, int, str], None],
 ) -> None:  # fmt: skip
     """Measure what records do not cover; if time is left, measure again what the machine was too busy for, now or before."""
-    deadline = time.perf_counter() + budget
-    measured: dict[tuple[str, int], TuningRecord] = {}
-    second = [*wanted]
-    for number, (problem, threads) in enumerate(second):
-        if number < len(wanted):
-            progress(number, len(wanted), problem.key)
-        left = deadline - time.perf_counter()  # before libraries are loaded to be asked, which may take longer than measuring
-        at = (problem.key, threads)
+    loop = BudgetedLoop(wanted, budget, lambda item: item[0].key, progress)
+    for item in loop:
+        problem, threads = item
+        left = loop.seconds_left()  # before libraries are loaded to be asked, which may take longer than measuring
         refused: list[Candidate] = []
         with switches.scope(num_threads=threads):
             able = ranking.sort(problem, eligible(problem, threads, refused))
@@ -360,12 +288,11 @@ def _measure(
         if held is not None and not again and not coverage.pending(held, able, timing=timing):
             report.held.append(held)
             continue
-        if held is not None and held.disturbed and not again and number < len(wanted):
-            second.append((problem, threads))  # what was not measured at all comes first
+        if held is not None and held.disturbed and not again and loop.first:
+            loop.again(item)  # what was not measured at all comes first
             continue
         if left <= 0:
-            if at not in measured:
-                report.left_out[problem.key] = f"the budget of {budget:g} s was used up; `backline tune` again goes on with them"
+            loop.leave_out(item)
             continue
         try:
             with switches.scope({"cudnn.benchmark": timing}):  # its own plans have times as well
@@ -384,11 +311,9 @@ def _measure(
         except MemoryError:
             report.left_out[problem.key] = "there is not enough memory to measure it"
             continue
-        if record.disturbed and number < len(wanted):
-            second.append((problem, threads))
-        measured[at] = record
-    report.records = list(measured.values())
-    progress(len(wanted), len(wanted), "")
+        loop.keep(item, record)
+    report.left_out |= loop.left_out
+    report.records = loop.records()
 
 
 def _weigh(report: TuneReport, untuned: Run) -> None:
@@ -408,51 +333,3 @@ def _weigh(report: TuneReport, untuned: Run) -> None:
         report.records = [replace(r, left=report.not_loaded) for r in report.records]
         report.held = [replace(r, left=report.not_loaded) for r in report.held]
         records.keep_all([*report.records, *report.held])
-
-
-def run_recorded(
-    name: str, argv: Sequence[str], more: dict[str, str], *, show: bool, recorder: Sequence[str] = ("tuning/trace_script.py",)
-) -> Run:
-    """Run the script in a process of its own, recorded by a script of this folder with arguments of its own."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *recorder[0].split("/"))
-    with tempfile.TemporaryDirectory(prefix="backline-") as folder:
-        output = os.path.join(folder, "run.json")
-        command = [sys.executable, path, *recorder[1:], output, str(os.getpid()), *argv]
-        with open(os.path.join(folder, "output"), "w+b") as kept:
-            to = None if show else kept
-            sys.stdout.flush()
-            status = subprocess.run(command, env=os.environ | more, stdout=to, stderr=to, check=False).returncode
-            if status:
-                kept.seek(0)
-                raise _failure(argv[argv[0] == "-m"], name, status, kept.read().decode("utf-8", "replace"))
-        try:
-            with open(output, encoding="utf-8") as stream:
-                content = json.load(stream)
-        except (OSError, ValueError):
-            raise ScriptFailed(
-                f"{argv[argv[0] == '-m']} ended without a record of what it did",
-                cause="it left by os._exit or replaced its process",
-            ) from None
-    return Run(name, content["seconds"], content["entries"], disturbed=content["disturbed"])
-
-
-def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:
-    import signal
-
-    if status < 0:
-        try:
-            how = f"was ended by {signal.Signals(-status).name}"
-        except ValueError:
-            how = f"was ended by signal {-status}"
-    else:
-        how = f"ended with status {status}"
-    where = {"numpy": " on NumPy alone", "tuned": " when tuned"}.get(name, "")
-    shown = text.strip()[-TAIL:].replace("\n", "\n           ")
-    error = ScriptFailed(f"{script} {how}{where}", cause=shown)
-    error.status = status
-    return error
-
-
-def recorded(argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
-    """Runs a script once, untuned, in a process of its own with some environment variables; returns what it called."""
-    return run_recorded("untuned", argv, {"BACKLINE_TUNING": "", **more}, show=show)

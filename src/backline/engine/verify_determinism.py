@@ -15,7 +15,7 @@ from .determinism_report import DeterminismReport, report_of
 from .run_hashes import HashedRun, RunHashes, events_of, hash_of
 from .tune_script import NothingToTune, run_recorded
 
-__all__ = ["RUNS", "THREADS", "verify_determinism", "verify_script"]
+__all__ = ["RUNS", "THREADS", "plan_of_runs", "verify_determinism", "verify_script"]
 
 RUNS = 3
 THREADS = (1, 2)
@@ -74,12 +74,12 @@ def verify_determinism(
     if not _one_at_a_time.acquire(blocking=False):
         raise BadValue("verify_determinism is running already", remedy="call it again when that has ended")
     try:
-        return report_of([_run_here(fn, arguments, *run) for run in _plan_of_runs(runs, threads, moved)])
+        return report_of([_run_here(fn, arguments, *run) for run in plan_of_runs(runs, threads, moved)])
     finally:
         _one_at_a_time.release()
 
 
-def _plan_of_runs(runs: int, threads: Sequence[int], moved: bool) -> Iterator[tuple[int, int, int]]:
+def plan_of_runs(runs: int, threads: Sequence[int], moved: bool) -> Iterator[tuple[int, int, int]]:
     """Returns threads, number and layout of memory of each run."""
     counts = tuple(dict.fromkeys(threads))
     if runs < 1 or not counts or (runs == 1 and len(counts) == 1):
@@ -130,14 +130,15 @@ def verify_script(
     if not argv or not os.path.isfile(argv[0]):
         raise BadValue(f"there is no script {argv[0] if argv else ''!r}", remedy="the path of a Python file")
     made = []
-    for count, number, layout in _plan_of_runs(runs, threads, moved):
+    for count, number, layout in plan_of_runs(runs, threads, moved):
         step(f"run {number} on {count} thread{'' if count == 1 else 's'}")
         made.append(_run_script(argv, count, number, layout))
         if not made[-1].events:
             raise NothingToTune(
                 f"{argv[0]} called no operation of Backline, so there is nothing to compare",
                 cause="calls of other libraries are not seen",
-                remedy="call Backline's operations, or `backline.verify_determinism` on a function: its result is compared, too",
+                remedy="--blas compares what a script prints, and its calls of BLAS; `backline.verify_determinism` compares the "
+                "result of a function, too",
             )
     return report_of(made)
 

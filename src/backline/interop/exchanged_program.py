@@ -20,7 +20,8 @@ def main(words: Sequence[str]) -> int:
     """Makes the exchange and runs the program; 2 for a library or a script that does not exist, 1 if the exchange is refused."""
     library, *rest = words
     from ..launch import messages
-    from . import numpy
+    from . import child_processes, numpy
+    from .exchange.choices import ORIGINAL
 
     if rest[0] != "-m" and not os.path.exists(rest[0]):
         messages.error(f"there is no script {rest[0]!r}")
@@ -34,6 +35,8 @@ def main(words: Sequence[str]) -> int:
     except BacklineError as error:
         messages.error(str(error))
         return 1
+    if library != ORIGINAL:
+        child_processes.carry(library)
     if library == "tuned":
         for note in numpy.status().notes:
             messages.line(note)

@@ -93,7 +93,7 @@ def _public(operator: Operator) -> Callable[..., Any]:
 
 
 class _Place:
-    """Where an array of a call is among all of them: equal, and with one hash, where the number is."""
+    """The number of an array among those of a call: equal, and with one hash, where the number is."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -192,7 +192,7 @@ def _dtype(jax: Any, name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _vmap_method(name: str, arrays: tuple[Any, ...]) -> str:
-    """How `vmap` calls: once with one more axis in front of all arrays, or once for each item."""
+    """The method of `vmap`: one call with one more axis in front of all arrays, or one call for each item."""
     matrices = name == "matmul" and len({array.ndim for array in arrays}) == 1 and arrays[0].ndim >= 2
     return "broadcast_all" if name in _BATCHED or matrices else "sequential"
 

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
+from ..engine import choice as engine_choice
 from ..engine import events
 from ..errors import BadValue
-from .exchange import exchange_state, exchange_status, traced_calls, tuned_choice
+from .exchange import exchange_state, exchange_status, routine_explanation, traced_calls, tuned_choice
 from .exchange.choices import ORIGINAL, Choice, parse
 from .exchange.exchange_status import RoutineStatus, Status
 
-__all__ = ["Exchange", "RoutineStatus", "Status", "restore", "status", "use"]
+__all__ = ["Exchange", "RoutineStatus", "Status", "explain", "restore", "status", "use"]
 
 if traced_calls.begin not in events.sources:  # the module may be imported anew
     events.sources.append(traced_calls.begin)
@@ -116,13 +117,17 @@ def use(library: str | Mapping[str, str], *, small: Mapping[str, int] | None = N
     array([1., 1.])
     """
     exchange_state.refuse_if_frozen(f"use({library!r})")
-    layer = (
-        _tuned(small, keep_pools) if library == "tuned" else exchange_state.Layer(parse(library, small), keep_pools=keep_pools)
-    )
+    layer = _layer(library, small, keep_pools)
     exchange_state.push(layer)
     if library == "tuned" and not layer.choice.libraries():
         exchange_state.notes.append(_NOT_TUNED)
     return Exchange(layer)
+
+
+def _layer(
+    library: str | Mapping[str, str], small: Mapping[str, int] | None = None, keep_pools: bool = False
+) -> exchange_state.Layer:
+    return _tuned(small, keep_pools) if library == "tuned" else exchange_state.Layer(parse(library, small), keep_pools=keep_pools)
 
 
 _NOT_TUNED = "no routine was measured to be faster elsewhere, so all stay: `backline tune SCRIPT` measures what a script calls"
@@ -164,3 +169,43 @@ def status() -> Status:
     'numpy'
     """
     return exchange_status.gather()
+
+
+def explain(
+    routine: str, /, library: str | Mapping[str, str] | None = None, *, package: str | None = None, **sizes: int
+) -> engine_choice.Choice:
+    """Tells which library runs a routine of BLAS or LAPACK for calls of some sizes, and why, without running it.
+
+    Parameters
+    ----------
+    routine
+        Its name, such as "dgemm".
+    library
+        The exchange that is asked about: what `use` takes. By default the one that holds now, if any.
+    package
+        Who calls it, "numpy" or "scipy". By default NumPy, and SciPy for what NumPy does not call.
+    **sizes
+        The sizes whose product tells small calls from large ones: m, n and k of a product, n and nrhs of a system of equations, m
+        and n of a factorization. The error for wrong ones names them.
+
+    Returns
+    -------
+    Choice
+        As of `backline.explain`, printed as a table: the library taken and every other with the reason that it was not; for a
+        tuned exchange with the measured times of this class of sizes. What NumPy and SciPy brought along is named by the package.
+
+    Raises
+    ------
+    BadValue
+        Nothing that is imported calls the routine, or the sizes are not those that it has.
+    BackendUnavailable
+        This system or this build of NumPy does not allow an exchange.
+
+    Examples
+    --------
+    >>> choice = explain("dgemm", m=300, n=300, k=300)
+    >>> choice.library, choice.algorithm, choice.basis
+    ('numpy', 'dgemm', 'nothing is exchanged: NumPy and SciPy run on what they brought along')
+    """
+    layer = exchange_state.layer() if library is None else _layer(library)
+    return routine_explanation.explain(routine, layer, package, sizes)

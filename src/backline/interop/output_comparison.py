@@ -13,7 +13,7 @@ SHOWN = 60  # characters of a line that differs
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two outputs differ.
+    """The difference of two outputs.
 
     Attributes
     ----------

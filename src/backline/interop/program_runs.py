@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,14 +10,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any
+from dataclasses import dataclass, field, replace
+from typing import IO, cast
 
-from .exchange import signatures
-from .exchange.recorded_calls import Recorded
-from .exchange.routines import Symbol
+from .. import switches
+from ..engine.tuning import machine_load
+from .child_processes import PREFIX, SUFFIX
+from .exchange.recorded_calls import Recorded, merged, read_file
+from .recorded_program import FACTS
 
-__all__ = ["ProgramRun", "run"]
+__all__ = ["ProgramRun", "environment", "run"]
 
 KEPT = 1 << 22  # bytes of a run's output that are compared
 TAIL = 4000  # characters of a failed run's output that are shown
@@ -29,15 +32,17 @@ class ProgramRun:
     Attributes
     ----------
     choice : str
-        "numpy" or "tuned".
+        The exchange: "numpy" for none.
     seconds : float
         Wall time of the program, without the start of Python and with the exchange; where it was killed, until the last record.
     exchange : float
         Wall time of the exchange.
     calls : list of Recorded
-        What was called, the most time-consuming first.
+        Calls of all its processes, the most time-consuming first.
+    processes : int
+        How many processes recorded what they called: its own, those that it forked, and others that import NumPy.
     operations : int
-        How many operations of Backline it called.
+        How many operations of Backline it called, without those of its child processes.
     disturbed : str
         What else kept the machine busy meanwhile.
     output : str
@@ -54,6 +59,7 @@ class ProgramRun:
     seconds: float = 0.0
     exchange: float = 0.0
     calls: list[Recorded] = field(default_factory=list)
+    processes: int = 0
     operations: int = 0
     disturbed: str = ""
     output: str = ""
@@ -75,28 +81,39 @@ class ProgramRun:
         return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
-def run(choice: str, words: Sequence[str], more: dict[str, str], *, show: bool) -> ProgramRun:
+def environment(threads: int | None) -> dict[str, str]:
+    """Returns the variables of a run on some number of threads; nothing is measured in it."""
+    more = {"BACKLINE_BENCHMARK": "0"}
+    if threads is not None:
+        more |= {"BACKLINE_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+    return more
+
+
+def run(choice: str, words: Sequence[str], more: dict[str, str], *, show: bool, layout: int = 0) -> ProgramRun:
     """Runs a program once; however it ends, what it called until then is in the result.
 
     Parameters
     ----------
     choice : str
-        "numpy", or "tuned".
+        What `backline.interop.numpy.use` takes, as text; "numpy" exchanges nothing.
     words : sequence of str
         The script and its arguments, or "-m", a module and its arguments.
     more : dict
         Environment variables.
     show : bool
         Whether its output is shown.
+    layout : int
+        Number of a layout of memory, 0 for the usual one.
     """
-    with tempfile.TemporaryDirectory(prefix="backline-") as folder:
-        written = os.path.join(folder, "calls.json")
-        command = [sys.executable, "-m", "backline.interop.recorded_program", written, str(os.getpid()), choice, *words]
+    # A process that the program has left behind may write there still.
+    with tempfile.TemporaryDirectory(prefix="backline-", ignore_cleanup_errors=True) as folder:
+        command = [sys.executable, "-m", "backline.interop.recorded_program", folder]
+        command += [str(os.getpid()), choice, str(layout), *words]
+        own = {name: value for name, value in os.environ.items() if name != PREFIX}  # it is no child of an outer program
         sys.stdout.flush()
+        before = machine_load.read()
         with open(os.path.join(folder, "errors"), "w+b") as errors:
-            with subprocess.Popen(
-                command, env=os.environ | more, stdout=subprocess.PIPE, stderr=None if show else errors
-            ) as process:
+            with subprocess.Popen(command, env=own | more, stdout=subprocess.PIPE, stderr=None if show else errors) as process:
                 assert process.stdout is not None
                 try:
                     output = _pumped(process.stdout, show)
@@ -106,7 +123,10 @@ def run(choice: str, words: Sequence[str], more: dict[str, str], *, show: bool) 
                 status = process.wait()
             errors.seek(0)
             said = errors.read().decode("utf-8", "replace")
-        result = _read(written, choice)
+        result = _read(folder, choice)
+    # Read here, where the processor time of all processes of the program counts as its own; they interrupt each other.
+    after = replace(machine_load.read(), switches=None)
+    result.disturbed = machine_load.between(before, after, cast(int, switches.get("num_threads"))).disturbed
     result.output, result.status = output.decode("utf-8", "replace"), status
     if status:
         result.failed = _ending(status)
@@ -130,25 +150,27 @@ def _pumped(source: IO[bytes], show: bool) -> bytes:
     return bytes(kept[:KEPT])
 
 
-def _read(path: str, choice: str) -> ProgramRun:
+def _read(folder: str, choice: str) -> ProgramRun:
+    """Returns what is in the files of a run, of all its processes together."""
+    result, rows = ProgramRun(choice), []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(SUFFIX):
+            with contextlib.suppress(OSError, ValueError):  # one that was killed as it began
+                processes, calls = read_file(os.path.join(folder, name))
+                result.processes += processes
+                rows += calls
+    result.calls = merged(rows)
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(os.path.join(folder, FACTS), encoding="utf-8") as stream:
             content = json.load(stream)
     except (OSError, ValueError):
-        return ProgramRun(choice, failed="ended without a record of what it called")
-    failed = "" if content["complete"] else "ended without a record of its last seconds"
-    rows = [_unpacked(row) for row in content["calls"]]
-    seconds = content["seconds"], content["exchange"]
-    return ProgramRun(choice, *seconds, rows, content["operations"], content["disturbed"], failed=failed)
-
-
-def _unpacked(row: dict[str, Any]) -> Recorded:
-    symbol = Symbol(row["routine"], row["interface"], row["width"], row["bundled"])
-    signature = signatures.find(symbol.routine, symbol.interface)
-    call = None
-    if signature is not None and row["flags"] is not None:
-        call = signatures.Call(signature, row["flags"], row["integers"])
-    return Recorded(row["package"], symbol, row["library"], call, row["count"], row["seconds"], row["least"], row["rounded"])
+        result.failed = "ended before it began to be recorded"
+        return result
+    if not content["complete"]:
+        result.failed = "ended without a record of its last seconds"
+    for name in ("seconds", "exchange", "operations"):
+        setattr(result, name, content[name])
+    return result
 
 
 def _ending(status: int) -> str:

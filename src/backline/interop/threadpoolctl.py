@@ -78,7 +78,7 @@ def _controller(base: Any) -> Any:
 
 
 def _exchange_controller(base: Any) -> Any:
-    class ExchangeController(base):  # type: ignore[misc]
+    class ExchangeController(base):  # type: ignore[misc]  # as above
         """The threads of the library that NumPy's and SciPy's calls were exchanged for.
 
         MKL and BLIS are found by threadpoolctl as well. The copy of OpenBLAS is not: it has no file.

@@ -209,7 +209,7 @@ def _save(operator: Operator, ctx: Any, inputs: tuple[Any, ...], output: Any) ->
 
 
 class _Place:
-    """Where a tensor is among those that were saved."""
+    """The number of a tensor among those that were saved."""
 
     def __init__(self, index: int) -> None:
         self.index = index

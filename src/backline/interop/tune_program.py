@@ -8,7 +8,6 @@ Every run is a process of its own. What is kept are tuning records, by which ``u
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import tempfile
@@ -19,13 +18,14 @@ from typing import Any, cast
 
 from .. import switches
 from ..engine.tuning import database, record_store
+from ..engine.tuning.budgeted_loop import BudgetedLoop
 from ..engine.tuning.record import TuningRecord
 from ..errors import BackendUnavailable, BacklineError
 from ..settings import set_num_threads
 from .exchange import layouts, loaded_objects, measured_calls, targets, tuned_choice
 from .exchange.recorded_calls import Recorded
 from .output_comparison import Comparison, compare
-from .program_runs import ProgramRun, run
+from .program_runs import ProgramRun, environment, run
 
 __all__ = ["ProgramReport", "recorded", "tune_program", "unsupported", "worth_tuning"]
 
@@ -35,7 +35,7 @@ LEAST = 1e-3  # seconds in BLAS and LAPACK below which there is nothing to gain
 PART = 0.002  # of the time in BLAS and LAPACK: less than that is not measured
 SLOWER = 1.03  # a routine that takes so many times longer in the program goes back to what it had,
 NOTICED = 0.01  # where that is so large a part of the time in BLAS and LAPACK
-"""What decides what is measured, and what is taken back."""
+"""Limits by which calls are measured, and routines taken back."""
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ def _run_as_dict(run: ProgramRun) -> dict[str, Any]:
     routines = {name: {"calls": count, "seconds": seconds} for name, (count, seconds) in run.by_routine().items()}
     return {
         "seconds": run.seconds, "in_calls": run.in_calls, "exchange": run.exchange, "failed": run.failed,
-        "disturbed": run.disturbed, "routines": routines
+        "disturbed": run.disturbed, "processes": run.processes, "routines": routines,
     }  # fmt: skip
 
 
@@ -137,14 +137,7 @@ def unsupported() -> str:
 
 def recorded(words: Sequence[str], *, threads: int | None = None, show: bool = False) -> ProgramRun:
     """Runs a program on what NumPy and SciPy brought along, and returns what it called."""
-    return run("numpy", words, _environment(threads), show=show)
-
-
-def _environment(threads: int | None) -> dict[str, str]:
-    more = {"BACKLINE_BENCHMARK": "0"}
-    if threads is not None:
-        more |= {"BACKLINE_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-    return more
+    return run("numpy", words, environment(threads), show=show)
 
 
 def worth_tuning(stock: ProgramRun) -> bool:
@@ -188,7 +181,7 @@ def tune_program(
         Passed on; what was measured is kept.
     """
     report = ProgramReport(words[1] if words[0] == "-m" else words[0], stock)
-    more = _environment(threads) | ({} if max_error is None else {"BACKLINE_MAX_ERROR": repr(max_error)})
+    more = environment(threads) | ({} if max_error is None else {"BACKLINE_MAX_ERROR": repr(max_error)})
     begin = time.perf_counter()
     with _threads(threads), switches.scope(max_error=max_error):
         _measure(report, budget, again, progress)
@@ -261,23 +254,17 @@ def _problems(report: ProgramReport) -> list[Recorded]:
 def _measure(report: ProgramReport, budget: float, again: bool, progress: Callable[[int, int, str], None]) -> None:
     """Measures what records do not cover; what the machine was too busy for a second time, if there is time left."""
     _import_what_is_called(report.stock)
-    deadline = time.perf_counter() + budget
-    wanted = _problems(report)
-    measured: dict[str, TuningRecord] = {}
     names = [name for name in targets.NAMES if _available(name)]
-    second = [*wanted]
+    loop = BudgetedLoop(_problems(report), budget, lambda row: row.key, progress)
     with measured_calls.thread_counts(names):
-        for number, row in enumerate(second):
-            if number < len(wanted):
-                progress(number, len(wanted), row.key)
+        for row in loop:
             held = record_store.find_key(row.key, targets.threads())
-            if number < len(wanted) and held is not None and not again and not held.disturbed:
+            if loop.first and held is not None and not again and not held.disturbed:
                 report.held.append(_with_calls(held, row.count))
                 continue
-            left = deadline - time.perf_counter()
+            left = loop.seconds_left()
             if left <= 0:
-                if row.key not in measured:
-                    report.left_out[row.key] = f"the budget of {budget:g} s was used up; `backline tune` again goes on with them"
+                loop.leave_out(row)
                 continue
             functions, refused = measured_calls.candidates(row, names)
             if len(functions) < 3:  # the package's own, on all threads and on one
@@ -290,12 +277,10 @@ def _measure(report: ProgramReport, budget: float, again: bool, progress: Callab
                 report.left_out[row.key] = "its operands are too large to be measured beside the program's"
                 continue
             record_store.keep(record)
-            measured[row.key] = record
-            if record.disturbed and number < len(wanted):
-                second.append(row)
-    report.records = list(measured.values())
+            loop.keep(row, record)
+    report.left_out |= loop.left_out
+    report.records = loop.records()
     record_store.keep_all(report.held)
-    progress(len(wanted), len(wanted), "")
 
 
 def _with_calls(record: TuningRecord, count: int) -> TuningRecord:
@@ -314,8 +299,7 @@ def _available(name: str) -> bool:
 def _import_what_is_called(stock: ProgramRun) -> None:
     """Imports the modules through which SciPy's routines are called: their addresses are known from them."""
     if any(row.package == "scipy" for row in stock.calls):
-        for name in ("scipy.linalg", "scipy.linalg.cython_blas", "scipy.linalg.cython_lapack"):
-            importlib.import_module(name)
+        loaded_objects.import_scipy()
 
 
 # Taking back --------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which calls Backline runs: ordinary arrays of floats. Everything else is NumPy's own function's."""
+"""Arguments of calls that Backline runs: ordinary arrays of floats. Everything else is NumPy's own function's."""
 
 from __future__ import annotations
 

@@ -21,18 +21,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 __all__ = [
-    "SIZE_STEPS",
-    "WORK_STEPS",
-    "Bounds",
-    "SizeTrace",
-    "SymbolicArray",
-    "SymbolicSize",
-    "Terms",
-    "Untraceable",
-    "is_symbolic",
-    "log2_in_steps",
-    "rough",
-]
+    "SIZE_STEPS", "WORK_STEPS", "Bounds", "SizeTrace", "SymbolicArray", "SymbolicSize", "Terms", "Untraceable", "is_symbolic",
+    "log2_in_steps", "rough",
+]  # fmt: skip
 
 WORK_STEPS = 4  # to a doubling of the work: within a step of it and of the sizes algorithms have one order
 SIZE_STEPS = 1  # to a doubling of a size

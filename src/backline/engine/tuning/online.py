@@ -93,7 +93,7 @@ class Tried:
 
 
 class Pace:
-    """How long calls of one operation take here, as a multiple of what is predicted, over the last Problems.
+    """The time of calls of one operation here, as a multiple of what is predicted, over the last Problems.
 
     Predictions may be of another machine. What was found of some Problems serves the others.
 

@@ -36,7 +36,7 @@ Wanted = tuple[dict[str, Any], str, int]  # a Problem as JSON has it, its key, t
 
 @dataclass
 class MachineTuning:
-    """What was measured on one kind of machine.
+    """Measurements on one kind of machine.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ def tune(
 
 
 def _entries(client: Any, script: Sequence[str], threads: int | None, verbose: bool) -> list[dict[str, Any]]:
-    """What the script and the workers compute, with the time that it took, the longest first."""
+    """Problems of the script and the workers, with the time that they took, the longest first."""
     results(call(client, start_recording), "recording")
     here = {"BACKLINE_BENCHMARK": "0", "DASK_SCHEDULER_ADDRESS": client.scheduler.address}
     if threads is not None:

@@ -47,16 +47,17 @@ def qr(A: Array) -> tuple[Array, Array]:
     >>> q.chunks, r.shape
     (((3, 3), (2,)), (2, 2))
     """
-    A = _matrix("linalg.qr", A)
-    uncut("linalg.qr", "A", A, (1,), remedy="A.rechunk({1: -1}), which needs blocks of rows that fit into memory")
-    return _qr(A)
+    return _qr(_matrix("linalg.qr", A, "A.rechunk({1: -1}), which needs blocks of rows that fit into memory"))
 
 
-def _matrix(where: str, A: Any) -> Array:
+def _matrix(where: str, A: Any, remedy: str, *, or_wide: bool = False) -> Array:
+    """Returns a matrix whose columns are not cut, or one whose rows are not."""
     A = dask_array(where, "A", A)
     if A.ndim != 2:
         raise BadValue(f"{where}: A has shape {A.shape}", cause="it is for one matrix", remedy="an array of two dimensions")
     operations[where].build(np.empty((1, 1), A.dtype))  # which refuses other dtypes
+    if not (or_wide and A.numblocks[0] == 1):
+        uncut(where, "A", A, (1,), remedy=remedy)
     return A
 
 
@@ -119,11 +120,10 @@ def svd(A: Array) -> tuple[Array, Array, Array]:
     >>> s.compute(scheduler="synchronous").round(12)
     array([3.46410162, 0.        ])
     """
-    A = _matrix("linalg.svd", A)
-    if A.numblocks[1] > 1 and A.numblocks[0] == 1:
+    A = _matrix("linalg.svd", A, "A.rechunk({1: -1}) for a tall array, A.rechunk({0: -1}) for a wide one", or_wide=True)
+    if A.numblocks[1] > 1:
         u, s, vh = svd(A.T.conj())
         return vh.T.conj(), s, u.T.conj()
-    uncut("linalg.svd", "A", A, (1,), remedy="A.rechunk({1: -1}) for a tall array, A.rechunk({0: -1}) for a wide one")
     q, r = _qr(A)
     k = r.shape[0]
     factors = r.map_blocks(BlockFunction("linalg.svd", {"full_matrices": False}), dtype=A.dtype, meta=np.empty((0, 0), A.dtype))

@@ -31,7 +31,7 @@ def thread_variables(count: int) -> dict[str, str]:
     return dict.fromkeys(THREADS, str(count))
 
 
-class BacklineWorker(distributed.WorkerPlugin):  # type: ignore[misc]
+class BacklineWorker(distributed.WorkerPlugin):  # type: ignore[misc]  # Dask is not followed: its classes have no type here
     """Plug-in of workers: the settings that hold where it is made are in force in every worker, also in those that come later.
 
     They are the switches, the exchange of NumPy's BLAS, and tuning records. A worker of another version of Backline refuses them
@@ -133,7 +133,7 @@ def _difference(key: str, wanted: Any, here: Any) -> str:
     return f"{key} {here}, {wanted} there"
 
 
-class BacklineNanny(distributed.NannyPlugin):  # type: ignore[misc]
+class BacklineNanny(distributed.NannyPlugin):  # type: ignore[misc]  # as above
     """Plug-in of nannies: environment variables of the workers' processes, which are started again with them.
 
     It is for what must be there before a library is loaded: the threads of the BLAS in NumPy's wheel, paths of libraries

@@ -72,7 +72,7 @@ class WorkerTable:
 
     @property
     def mismatches(self) -> tuple[str, ...]:
-        """What differs among the workers, one line each; empty where all are alike."""
+        """Returns the differences among the workers, one line each; empty where all are alike."""
         lines = [f"{row.address}: {text}" for row in self.rows for text in row.differs]
         return (*lines, *self.notes)
 

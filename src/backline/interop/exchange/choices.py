@@ -14,7 +14,7 @@ from . import fourier_functions, function_checks, narrow_calls, routines, target
 from .loaded_objects import Module, Slot
 from .routines import Symbol
 
-__all__ = ["ORIGINAL", "Choice", "Decision", "decide", "parse"]
+__all__ = ["ORIGINAL", "Choice", "Decision", "decide", "decide_slot", "parse"]
 
 ORIGINAL = "numpy"
 """The name of what NumPy and SciPy brought along."""
@@ -185,6 +185,19 @@ def decide(choice: Choice, modules: Iterable[Module]) -> tuple[Decision, ...]:
                 known[key] = _of_routine(choice, slot, load)
             decisions.append(Decision(module, slot, *known[key]))
     return tuple(decisions)
+
+
+def decide_slot(choice: Choice, module: Module, slot: Slot) -> Decision:
+    """Returns the decision for one slot.
+
+    Raises
+    ------
+    BadValue
+        The choice names the routine, which cannot be exchanged.
+    BackendUnavailable
+        The library is not there.
+    """
+    return Decision(module, slot, *_of_routine(choice, slot, targets.load))
 
 
 def _check_names(choice: Choice, called: set[str]) -> None:

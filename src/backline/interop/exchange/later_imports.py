@@ -15,7 +15,7 @@ __all__ = ["watch"]
 
 
 _PACKAGES = ("scipy.fft",)
-"""What has something to exchange besides the addresses of its extension modules, once all of it is there."""
+"""Packages with more to exchange than the addresses of extension modules, once they are imported."""
 
 
 class _Finder:

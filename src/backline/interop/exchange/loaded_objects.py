@@ -7,6 +7,7 @@ lazily, at the first call: until then it leads to the module's own code, which a
 from __future__ import annotations
 
 import bisect
+import importlib
 import os
 import sys
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from functools import lru_cache
 from ... import _exchange
 from .routines import Symbol, parse
 
-__all__ = ["Module", "Slot", "file_at", "modules", "numpy_copies"]
+__all__ = ["Module", "Slot", "file_at", "import_scipy", "modules", "numpy_copies"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,12 @@ def _files() -> tuple[list[int], list[tuple[int, str]]]:
 @lru_cache(maxsize=256)
 def _real(path: str) -> str:
     return os.path.realpath(path)
+
+
+def import_scipy() -> None:
+    """Imports the modules of SciPy through which all its routines are called: addresses are known from them."""
+    for name in ("scipy.linalg", "scipy.linalg.cython_blas", "scipy.linalg.cython_lapack"):
+        importlib.import_module(name)
 
 
 def file_at(address: int, files: tuple[list[int], list[tuple[int, str]]] | None = None) -> str:

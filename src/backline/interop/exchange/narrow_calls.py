@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ... import _exchange
 
-__all__ = ["address", "kinds"]
+__all__ = ["address", "kinds", "largest"]
 
 LARGEST = 16_000
 """Rows or columns up to which a call is converted. Workspaces of singular values and of eigenvalues have up to four times the
@@ -44,6 +44,15 @@ def kinds(routine: str) -> str:
     return _ARGUMENTS.get(name) or (_COMPLEX if letter in "cz" else _REAL).get(name, "")
 
 
+def largest(routine: str) -> int:
+    """Returns the rows or columns up to which a routine is converted.
+
+    >>> largest("dgesv") == 2**31 - 1, largest("dgesdd")
+    (True, 16000)
+    """
+    return 2**31 - 1 if routine[1:] in _NO_WORKSPACE else LARGEST
+
+
 _functions: dict[tuple[int, int], int] = {}
 
 
@@ -51,8 +60,7 @@ def address(routine: str, wide: int, narrow: int) -> int:
     """Returns a function that calls `narrow`, or `wide` where a number has more than 32 bits; 0 if no more can be made."""
     key = wide, narrow
     if key not in _functions:
-        largest = 2**31 - 1 if routine[1:] in _NO_WORKSPACE else LARGEST
-        found = _exchange.narrow_call(wide, narrow, kinds(routine), largest)
+        found = _exchange.narrow_call(wide, narrow, kinds(routine), largest(routine))
         if not found:
             return 0
         _functions[key] = found

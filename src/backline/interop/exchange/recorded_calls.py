@@ -2,13 +2,15 @@
 
 A recorder stands before every function that is called through a slot, whichever library it belongs to. It costs about 80 ns a
 call, and memory that does not grow. Of routines that `signatures` does not have, and of calls whose sizes do not fit any more,
-only number and time are known.
+only number and time are known. What is recorded may be kept in a file, in which a process that is killed leaves it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ... import _exchange
 from ...errors import LibraryFailed
@@ -19,7 +21,7 @@ from .loaded_objects import Slot
 from .routines import Symbol
 from .signatures import Call
 
-__all__ = ["Recorded", "Recording", "calls", "paused", "recording"]
+__all__ = ["Recorded", "Recording", "calls", "merged", "paused", "read_file", "record_in_file", "recording"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +57,37 @@ class Recorded:
 
     @property
     def key(self) -> str:
-        """What was called, as the key of a tuning record: with sizes and flags by name."""
+        """The call as the key of a tuning record: with sizes and flags by name."""
         name = f"exchanged {self.package}.{self.symbol.routine} {self.symbol.interface}{8 * self.symbol.width}"
         return f"{name} {self.call}" if self.call else name
 
 
-# Numbers of recorders in this process, by what they stand before, and what each is about.
-_made: dict[tuple[int, str, Symbol, str], int] = {}
-_about: dict[int, tuple[str, Symbol, str]] = {}
-_addresses: dict[int, int] = {}
+_About = tuple[str, Symbol, str]  # package, routine and library of a recorder
+_made: dict[tuple[int, _About], int] = {}  # addresses of recorders, by the function that they stand before
 _users = 0
+
+
+def _name_of(about: _About) -> str:
+    """The name of a recorder: what is written with its calls."""
+    package, symbol, library = about
+    return f"{package} {symbol.routine} {symbol.interface} {symbol.width} {symbol.bundled:d} {library}"
+
+
+@cache
+def _about(name: str) -> _About | None:
+    """Returns what a recorder's name says; None for one of a damaged file."""
+    words = name.split(" ")
+    if len(words) != 6 or words[2] not in ("fortran", "cblas") or words[3] not in ("4", "8"):
+        return None
+    package, routine, interface, width, bundled, library = words
+    return package, Symbol(routine, interface, int(width), bundled == "1"), library
 
 
 def _recorder(package: str, slot: Slot, library: str, function: int) -> int:
     """Returns the address of the recorder before a function."""
     symbol = slot.symbol
-    key = function, package, symbol, library
+    about = package, symbol, library
+    key = function, about
     if key not in _made:
         signature = signatures.find(symbol.routine, symbol.interface)
         mode = (2 if symbol.interface == "cblas" else 0) + (symbol.width == 8)
@@ -79,15 +96,14 @@ def _recorder(package: str, slot: Slot, library: str, function: int) -> int:
             flags, integers = (bytes(map(signature.position, names)) for names in (signature.flags, signature.integers))
             query = signature.position("lwork") if "lwork" in signature.arguments else -1
             words = signature.words()
-        made = _exchange.recorder(function, mode, flags, integers, query, words)
-        if made is None:
+        address = _exchange.recorder(function, mode, flags, integers, query, words, _name_of(about))
+        if not address:
             raise LibraryFailed(
                 "calls of NumPy and SciPy are not recorded", cause=f"all {len(_made)} recorders of this process are in use",
                 remedy="record in a process of its own, or exchange for fewer libraries and thresholds in one process",
             )  # fmt: skip
-        address, number = made
-        _made[key], _about[number], _addresses[number] = number, (package, symbol, library), address
-    return _addresses[_made[key]]
+        _made[key] = address
+    return _made[key]
 
 
 def _recorded(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
@@ -154,6 +170,56 @@ def recording() -> Recording:
     return Recording()
 
 
+def record_in_file(path: str) -> None:
+    """Keeps what this process records, and the children that it forks, in a new file; to be called before the first recording.
+
+    Raises
+    ------
+    OSError
+        There is such a file, or no room for one of two megabytes.
+    ValueError
+        A recording has been made here already.
+    """
+    _exchange.record_in_file(path)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_exchange.recorded_fork)
+
+
+def read_file(path: str) -> tuple[int, list[Recorded]]:
+    """Returns how many processes recorded their calls in a file, and what they called.
+
+    Raises
+    ------
+    OSError, ValueError
+        There is no such file; it is one of something else, or of another version.
+    """
+    return _read(path)
+
+
+def calls() -> list[Recorded]:
+    """Returns all that was recorded in this process."""
+    return _read(None)[1]
+
+
+def _read(path: str | None) -> tuple[int, list[Recorded]]:
+    processes, sized, rest = _exchange.recorded(path)
+    found = []
+    for name, flags, integers, rounded, count, spent, least in sized:
+        if about := _about(name):
+            signature = signatures.find(about[1].routine, about[1].interface)
+            call = None
+            if signature is not None:
+                call = signatures.call_of(signature, flags[: len(signature.flags)], integers[: len(signature.integers)])
+            found.append(Recorded(*about, call, count, spent * 1e-9, least * 1e-9, rounded))
+    found += [Recorded(*about, None, count, spent * 1e-9) for name, count, spent in rest if (about := _about(name))]
+    return processes, found
+
+
+def merged(rows: Iterable[Recorded]) -> list[Recorded]:
+    """Returns rows in which calls of the same sizes are counted together, the most time-consuming first."""
+    return sorted(_by_key(rows).values(), key=lambda row: -row.seconds)
+
+
 def _by_key(rows: Iterable[Recorded]) -> dict[tuple[str, str], Recorded]:
     """Rows by key and library, those of one key that were counted apart together."""
     found: dict[tuple[str, str], Recorded] = {}
@@ -166,21 +232,6 @@ def _by_key(rows: Iterable[Recorded]) -> dict[tuple[str, str], Recorded]:
                 rounded=same.rounded or row.rounded,
             )  # fmt: skip
         found[key] = row
-    return found
-
-
-def calls() -> list[Recorded]:
-    """Returns all that was recorded in this process."""
-    found = []
-    for number, flags, integers, rounded, count, spent, least in _exchange.recorded_calls():
-        package, symbol, library = _about[number]
-        signature = signatures.find(symbol.routine, symbol.interface)
-        call = signatures.call_of(signature, flags, integers) if signature else None
-        found.append(Recorded(package, symbol, library, call, count, spent * 1e-9, least * 1e-9, rounded))
-    for number, count, spent, _, _ in _exchange.recorded_rest():
-        package, symbol, library = _about[number]
-        if count:
-            found.append(Recorded(package, symbol, library, None, count, spent * 1e-9))
     return found
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from .routines import SIZED, letter
 
-__all__ = ["Call", "Signature", "call_of", "find", "work_names"]
+__all__ = ["Call", "Signature", "call_of", "find", "usual_call", "work_names"]
 
 FLAGS = frozenset((
     "transa", "transb", "trans", "uplo", "side", "diag", "jobz", "jobu", "jobvt", "jobvl", "jobvr", "range",
@@ -185,12 +185,16 @@ def work_names(routine: str) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> work_names("dgemm"), work_names("zgesdd"), work_names("dpotrf")
-    (('m', 'n', 'k'), ('m', 'n'), ('n',))
+    >>> work_names("dgemm"), work_names("zgesdd"), work_names("dpotrf"), work_names("daxpy")
+    (('m', 'n', 'k'), ('m', 'n'), ('n',), ('n',))
     """
     signature = find(routine, "fortran")
-    sized = SIZED.get(routine[1:])
-    return tuple(signature.arguments[position] for position in sized[0]) if signature and sized else ()
+    sized = SIZED.get(routine[1:]) if routine[:1] in tuple("sdcz") else None
+    if sized is None:
+        return ()
+    if signature is None:  # a routine on vectors, or one on a matrix of n rows and columns
+        return ("n", "nrhs")[: len(sized[0])]
+    return tuple(signature.arguments[position] for position in sized[0])
 
 
 @lru_cache(maxsize=1)
@@ -237,3 +241,25 @@ def call_of(signature: Signature, flags: bytes, integers: tuple[int, ...]) -> Ca
             return None
         named[name] = text
     return Call(signature, named, dict(zip(signature.integers, integers, strict=True)))
+
+
+_USUAL = {"order": "101", "side": "L", "uplo": "L", "diag": "N", "jobz": "V", "range": "A", "jobu": "S", "jobvt": "S",
+          "jobvl": "N", "jobvr": "V"}  # fmt: skip
+
+
+def usual_call(signature: Signature, sizes: Mapping[str, int]) -> Call:
+    """Returns a call with the flags that most programs pass, and arrays without gaps; sizes that are not given are 1.
+
+    Examples
+    --------
+    >>> print(usual_call(find("dgemm", "fortran"), {"m": 4, "n": 5, "k": 6}))
+    transa=N transb=N m=4 n=5 k=6 lda=4 ldb=6 ldc=4
+    """
+    flags = {name: _USUAL.get(name, "N") for name in signature.flags}
+    integers = dict.fromkeys(signature.integers, 1) | {name: sizes[name] for name in signature.integers if name in sizes}
+    call = Call(signature, flags, integers)
+    lines = 1 if flags.get("order") == str(ROW_MAJOR) else 0
+    for name in signature.integers:
+        if name.startswith("ld") and name[2:] in signature.extents:
+            integers[name] = max(call.extent(name[2:])[lines], 1)
+    return call

@@ -18,8 +18,10 @@ from ...problems import Operand, Problem
 from . import exchange_state, recorded_calls, routines, targets
 from .choices import ORIGINAL
 from .recorded_calls import Recorded
+from .routines import Symbol
+from .signatures import Call
 
-__all__ = ["begin"]
+__all__ = ["begin", "problem_of"]
 
 _DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128, "": np.float64}
 
@@ -47,22 +49,26 @@ def _event(row: Recorded) -> Event:
     )
     why = f"exchanged for {layer.choice}" if layer else "an exchange that has ended"
     candidate = Candidate(library, algorithm.name, "chosen", why, detail=algorithm)
-    choice = Choice(_problem(row), algorithm, [candidate], f"the exchange: {layer.choice}" if layer else "an exchange", threads)
+    problem = problem_of(row.symbol, row.call, (*_parameters(row.call), ("calls", row.count)))
+    choice = Choice(problem, algorithm, [candidate], f"the exchange: {layer.choice}" if layer else "an exchange", threads)
     return Event(f"exchanged.{row.symbol.routine}", choice, row.seconds)
 
 
-def _problem(row: Recorded) -> Problem:
-    dtype = np.dtype(_DTYPES[routines.letter(row.symbol.routine)])
-    parameters: tuple[tuple[str, object], ...] = (("calls", row.count),)
+def _parameters(call: Call | None) -> tuple[tuple[str, object], ...]:
+    return () if call is None else (*call.flags.items(), *call.integers.items())
+
+
+def problem_of(symbol: Symbol, call: Call | None, parameters: tuple[tuple[str, object], ...]) -> Problem:
+    """Returns a Problem that describes calls of a routine; where sizes are not known, its operand is empty."""
+    dtype = np.dtype(_DTYPES[routines.letter(symbol.routine)])
     operands = []
-    if row.call is not None:
-        parameters = (*row.call.flags.items(), *row.call.integers.items(), *parameters)
-        for name in row.call.signature.extents:
-            shape = row.call.extent(name)
-            strides = (dtype.itemsize, dtype.itemsize * row.call.integers.get(f"ld{name}", 1))[: len(shape)]
-            if row.call.flags.get("order") == "101":
+    if call is not None:
+        for name in call.signature.extents:
+            shape = call.extent(name)
+            strides = (dtype.itemsize, dtype.itemsize * call.integers.get(f"ld{name}", 1))[: len(shape)]
+            if call.flags.get("order") == "101":
                 strides = strides[::-1]
             operands.append(Operand(name, dtype, shape, strides, True))
     if not operands:
-        operands.append(Operand("a", dtype, (0,), (dtype.itemsize,), True))  # sizes are not known
-    return Problem(f"exchanged.{row.symbol.routine}", tuple(operands), parameters, "linalg")
+        operands.append(Operand("a", dtype, (0,), (dtype.itemsize,), True))
+    return Problem(f"exchanged.{symbol.routine}", tuple(operands), parameters, "linalg")

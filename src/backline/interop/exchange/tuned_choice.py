@@ -29,7 +29,7 @@ COMPLETE = ("dgesv", "dgesdd", "dgemm")  # what a library must have that takes t
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was measured for one call, by library.
+    """Measured times of one call, by library.
 
     Attributes
     ----------

@@ -89,7 +89,7 @@ def find(step: Step) -> tuple[Tile, Compiled] | None:
 
 
 def lacks(made: Recipe) -> str:
-    """Which kernel of a recipe is not packaged; empty if all are."""
+    """Returns the kernel of a recipe that is not packaged; empty if all are."""
     for step in made.steps:
         if find(step) is None:
             if step.variant.divisor % DIVISOR:

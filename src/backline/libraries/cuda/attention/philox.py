@@ -1,4 +1,4 @@
-"""Which weights dropout keeps on CUDA: the numbers that our kernels draw, for attention that is made of products.
+"""The weights that dropout keeps on CUDA: the numbers that our kernels draw, for attention that is made of products.
 
 Philox 4x32 with ten rounds, counted by key, row, and batch and head: one seed leaves out the same weights whichever kernel runs.
 """

@@ -1,4 +1,4 @@
-"""Which routines of cuSOLVER and cuBLAS run an operation on dense matrices, for any Problem, as values.
+"""The routines of cuSOLVER and cuBLAS that run an operation on dense matrices, for any Problem, as values.
 
 `cusolver_rules` says which way is taken; here it becomes routines. Nothing here needs a device, and what runs decides nothing
 more.

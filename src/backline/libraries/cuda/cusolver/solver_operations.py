@@ -318,7 +318,7 @@ def lstsq(c: Call) -> tuple[Any, ...]:
 
 
 def _made_finite(c: Call, stack: Any) -> Any:
-    """Which matrices are finite; the others are made so, since the methods may not come to an end with NaN."""
+    """Tells which matrices are finite, and makes the others so, since the methods may not come to an end with NaN."""
     finite = c.xp.isfinite(stack)
     c.xp.copyto(stack, 0, where=~finite)
     return finite.all(axis=(1, 2))

@@ -1,0 +1,131 @@
+"""Runs of a script in processes of their own, with the operations that it calls recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BacklineError, BadValue
+
+__all__ = ["NothingToTune", "Run", "ScriptFailed", "check_script", "nothing_to_tune", "recorded", "run_recorded"]
+
+TAIL = 4000  # characters of a failed script's output that are shown
+
+
+class NothingToTune(BacklineError, RuntimeError):
+    """The script called no operation of Backline."""
+
+    exit_status = 3
+
+
+class ScriptFailed(BacklineError, RuntimeError):
+    """The script to be tuned ended with an error; `status` is its exit status."""
+
+    status = 1
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of the script.
+
+    Attributes
+    ----------
+    name
+        "numpy", "untuned" or "tuned".
+    seconds
+        Wall time of the script, without the start of Python.
+    entries
+        What ran: problem, library, algorithm, threads, count, seconds.
+    failed
+        Why there are no figures.
+    disturbed
+        What else kept the machine busy meanwhile; empty if it was quiet.
+    """
+
+    name: str
+    seconds: float = 0.0
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    failed: str = ""
+    disturbed: str = ""
+
+    @property
+    def in_operations(self) -> float:
+        """Seconds spent in operations of backline."""
+        return float(sum(e["seconds"] for e in self.entries))
+
+    def by(self, name: str) -> dict[str, float]:
+        """Seconds by a property of the entries, most first."""
+        found: dict[str, float] = {}
+        for e in self.entries:
+            found[e[name]] = found.get(e[name], 0.0) + e["seconds"]
+        return dict(sorted(found.items(), key=lambda x: -x[1]))
+
+
+def check_script(argv: Sequence[str]) -> None:
+    """Raises `BadValue` if there is no such script; whether there is a module, only the program's own Python can tell."""
+    if not argv or (argv[0] == "-m" and len(argv) < 2) or (argv[0] != "-m" and not os.path.isfile(argv[0])):
+        raise BadValue(f"there is no script {argv[-1] if argv else ''!r}", remedy="the path of a Python file, or -m and a module")
+
+
+def nothing_to_tune(script: str, cause: str) -> NothingToTune:
+    """Returns the error for a script that has no calls which could be tuned."""
+    return NothingToTune(
+        f"{script} called no operation of Backline, so there is nothing to tune",
+        cause=cause,
+        remedy="call Backline's operations instead, such as backline.matmul(a, b) for a @ b and backline.linalg.svd(a) for "
+        "numpy.linalg.svd(a), and run `backline tune` again",
+    )
+
+
+def run_recorded(
+    name: str, argv: Sequence[str], more: dict[str, str], *, show: bool, recorder: Sequence[str] = ("tuning/trace_script.py",)
+) -> Run:
+    """Run the script in a process of its own, recorded by a script of this folder with arguments of its own."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *recorder[0].split("/"))
+    with tempfile.TemporaryDirectory(prefix="backline-") as folder:
+        output = os.path.join(folder, "run.json")
+        command = [sys.executable, path, *recorder[1:], output, str(os.getpid()), *argv]
+        with open(os.path.join(folder, "output"), "w+b") as kept:
+            to = None if show else kept
+            sys.stdout.flush()
+            status = subprocess.run(command, env=os.environ | more, stdout=to, stderr=to, check=False).returncode
+            if status:
+                kept.seek(0)
+                raise _failure(argv[argv[0] == "-m"], name, status, kept.read().decode("utf-8", "replace"))
+        try:
+            with open(output, encoding="utf-8") as stream:
+                content = json.load(stream)
+        except (OSError, ValueError):
+            raise ScriptFailed(
+                f"{argv[argv[0] == '-m']} ended without a record of what it did",
+                cause="it left by os._exit or replaced its process",
+            ) from None
+    return Run(name, content["seconds"], content["entries"], disturbed=content["disturbed"])
+
+
+def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:
+    import signal
+
+    if status < 0:
+        try:
+            how = f"was ended by {signal.Signals(-status).name}"
+        except ValueError:
+            how = f"was ended by signal {-status}"
+    else:
+        how = f"ended with status {status}"
+    where = {"numpy": " on NumPy alone", "tuned": " when tuned"}.get(name, "")
+    shown = text.strip()[-TAIL:].replace("\n", "\n           ")
+    error = ScriptFailed(f"{script} {how}{where}", cause=shown)
+    error.status = status
+    return error
+
+
+def recorded(argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
+    """Runs a script once, untuned, in a process of its own with some environment variables; returns what it called."""
+    return run_recorded("untuned", argv, {"BACKLINE_TUNING": "", **more}, show=show)
