@@ -2,9 +2,9 @@
 
     python benchmarks/shadow.py [--seconds 5] [--every 100]
 
-For each operation: the time of a call without a scope and with one, in turn in one process, the least of many blocks; what the scope
-adds by that; the overhead that the scope itself counted; and how many calls were compared and deferred. The last rows have a scope
-of which no call is ever due, which is what counting costs.
+For each operation: the time of a call without a scope, the least of many blocks; what the scope adds, by all blocks and by the least
+ones, in turn in one process; the overhead that the scope itself counted; and how many calls were compared and deferred. The last
+rows have a scope of which no call is ever due: what counting costs.
 """
 
 from __future__ import annotations

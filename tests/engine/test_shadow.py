@@ -125,12 +125,12 @@ def test_results_that_are_not_unique(rng: np.random.Generator) -> None:
     x = np.arange(n, dtype=float)
     with every(action="raise") as s:
         for a in (general, general.real, general.real.astype(np.float32), hilbert, np.ones((n, n)), np.zeros((n, n)), np.eye(n)):
-            for run in (linalg.svd, linalg.qr, linalg.svdvals, linalg.lu_factor):
+            for run in (linalg.svd, linalg.qr, linalg.svdvals):
                 run(a)
         for a in (symmetric, symmetric.real, np.ones((n, n)), np.eye(n)):
             linalg.eigh(a), linalg.eigvalsh(a)
         for a in (general, general.real, hilbert):
-            linalg.eig(a), linalg.solve(a, np.broadcast_to(x[:, None], (*a.shape[:-1], 1)).astype(a.dtype)), linalg.inv(a)
+            linalg.lu_factor(a), linalg.eig(a), linalg.solve(a, np.broadcast_to(x[:, None], (*a.shape[:-1], 1)).astype(a.dtype)), linalg.inv(a)
     assert not s.drifted
     libraries_used = {record.library for record in s.records}
     assert "numpy" not in libraries_used  # those agree with themselves, and are not computed again
@@ -149,7 +149,7 @@ def test_strange_numbers_and_shapes(rng: np.random.Generator) -> None:
     x = rng.standard_normal((9, 9)).astype(np.float32)
     strange = x.copy()
     strange[2, 3], strange[5, 5], strange[7, 1] = np.nan, np.inf, -np.inf
-    huge, tiny = x * np.float32(3e38), x * np.float32(1e-40)
+    tiny, huge = x * np.float32(1e-40), x * np.float32(1e37)
     with every(action="raise") as s, np.errstate(all="ignore"):
         for a in (x[:0], x[:, :0], x[:1, :1], strange, tiny, x[::-2, ::-1], x.T, np.asfortranarray(x), np.broadcast_to(x[0], (4, 9))):
             backline.matmul(a, a.T)

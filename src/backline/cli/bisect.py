@@ -17,7 +17,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 def bisect(
     script: Annotated[list[str] | None, typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")] = None,
     test: Annotated[
-        str, typer.Option(help="Command that runs after SCRIPT: status 0 is good, 1-127 bad, 125 neither. Else SCRIPT's own counts.")
+        str, typer.Option(help="Command to run after SCRIPT: status 0 is good, 1-127 bad, 125 neither. By default SCRIPT's counts.")
     ] = "",
     slow: Annotated[bool, typer.Option("--slow", help="Look for what makes SCRIPT slow.")] = False,
     against: Annotated[str, typer.Option(help="The reference library: calls that are not suspected run on it.")] = "numpy",
@@ -25,10 +25,10 @@ def bisect(
 ) -> None:
     """Find the library and call that make SCRIPT wrong or slow.
 
-    SCRIPT runs as it is, then on the reference library alone, then with fewer and fewer calls as they are, first by library, then by
-    algorithm and problem, then call by call. Each run is a line; the conclusion says what to set. Options stand before SCRIPT; what
-    follows it is the script's, and its output is not shown. The exit status is 0 where a call was found, and 3 where there is nothing
-    to find: SCRIPT is good as it is, or bad on the reference library as well.
+    SCRIPT runs as it is, then on the reference library alone, then with fewer and fewer calls as they are: divided by library,
+    then by algorithm and problem, then call by call. Each run is a line; the conclusion says what to set. Options stand before
+    SCRIPT; what follows it is the script's, and its output is not shown. The exit status is 0 where a call was found, and 3 where
+    there is nothing to find: SCRIPT is good as it is, or bad on the reference library as well.
     """
     from ..engine.bisect import bisect_script
 

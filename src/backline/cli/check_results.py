@@ -18,7 +18,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 def results(
     script: Annotated[list[str] | None, typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")] = None,
     against: Annotated[str, typer.Option(help='The library to compare with, or "wider" for a wider format.')] = "numpy",
-    tolerance: Annotated[float | None, typer.Option(help="Largest relative difference; by default what rounding explains.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Largest relative difference; else what rounding explains.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Run SCRIPT, and name the first operation that drifts.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .. import libraries, switches
+from .. import libraries
 from ..errors import BacklineError, BadValue
 from .bisect_search import BAD, GOOD, SKIP, Call, search
 from .library_remedy import enabling_name, launcher_option, without
@@ -94,15 +94,18 @@ class BisectReport:
         """Returns the lines of the conclusion: pairs of label and text."""
         if not self.suspects:
             return []
-        library, algorithms, shapes = (list(dict.fromkeys(call[i] for call in self.suspects)) for i in range(3))
-        found = [("library", ", ".join(library)), ("algorithm", ", ".join(map(str, algorithms))), ("problem", "; ".join(map(str, shapes)))]
+        found = [
+            (name, ", ".join(dict.fromkeys(str(call[i]) for call in self.suspects)))
+            for i, name in enumerate(("library", "algorithm", "problem"))
+        ]
         if len(self.suspects) == 1:
             found.append(("call", f"number {self.suspects[0].number} of this problem"))
         else:
             found.append(("call", f"one of {len(self.suspects)}: the runs that would tell were skipped"))
         if self.alone is not None:
-            words = "that call alone: with it by {0} the script is good" if self.alone else "others, too: with it alone by {0} the script is bad"
-            found.append(("extent", words.format(self.against)))
+            alone = f"that call alone: with it by {self.against} the script is good"
+            others = f"others, too: with it alone by {self.against} the script is bad"
+            found.append(("extent", alone if self.alone else others))
         return [*found, ("remedy", self.remedy())]
 
     def remedy(self) -> str:
@@ -111,7 +114,8 @@ class BisectReport:
         option = launcher_option(name)
         if not option:
             return without(name)
-        tried = {True: ", which is good", False: ", which is bad, too: other libraries err as well", None: ""}[self.without_library]
+        outcomes = {True: ", which is good", False: ", which is bad, too: other libraries err as well", None: ""}
+        tried = outcomes[self.without_library]
         return f"backline run {option} {self.script}{tried}; or backline.backends.{enabling_name(name)} = False"
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,11 +145,11 @@ def bisect_script(
     argv
         The script's path and its arguments, or "-m", a module and its arguments.
     test
-        A command that runs after a script that succeeds, and tells by its exit status what became of it, as for ``git bisect run``: 0
-        for good, 1 to 127 for bad, 125 where it cannot tell. Without it the script's own status counts.
+        A command that runs after a script that succeeds, and tells by its exit status what became of it, as for
+        ``git bisect run``: 0 for good, 1 to 127 for bad, 125 where it cannot tell. Without it the script's own status counts.
     slow
-        Look for what makes the script slow instead: bad is what takes longer than the geometric mean of the times as chosen and by
-        the reference.
+        Look for what makes the script slow instead: bad is what takes longer than the geometric mean of the times as chosen and
+        by the reference.
     against
         The reference library.
     step
@@ -191,17 +195,19 @@ class _Bisection:
         if self.slow:
             self._compare_times(first, second)
         elif second.outcome != GOOD:
-            raise self._nothing(f"it is {second.outcome} on {report.against} alone as well", "the cause is none of these libraries")
+            message = f"it is {second.outcome} on {report.against} alone as well"
+            raise self._nothing(message, "the cause is none of these libraries")
         low, high = search(self.calls, self._outcome)
         report.suspects = self.calls[low:high]
         if high - low > 1:
             return
         rest = [call for call in self.calls if call != self.calls[low]]
-        others = self._tried(f"every call as chosen but the one found, {self._named(low, high)}", rest) if rest else None
+        others = self._tried(f"every call as chosen but the one found, {self._named(low)}", rest) if rest else None
         report.alone = None if others is None or others.outcome == SKIP else others.outcome == GOOD
         switch = enabling_name(self.calls[low].library)
         if switch:
-            last = self._tried(f"as chosen with {switch} = False", None, {_variable(switch): "0"})
+            variable = "BACKLINE_" + switch.upper().replace(".", "_")
+            last = self._tried(f"as chosen with {switch} = False", None, {variable: "0"})
             report.without_library = None if last.outcome == SKIP else last.outcome == GOOD
 
     def _needs_suspects(self, first: Run) -> None:
@@ -222,16 +228,16 @@ class _Bisection:
         self.limit = math.sqrt(first.seconds * second.seconds)
 
     def _nothing(self, message: str, cause: str) -> NothingToBisect:
-        return NothingToBisect(
-            f"{self.report.script}: {message}", cause=cause, remedy="--test names a command that tells good from bad; --slow looks at time"
-        )
+        remedy = "--test names a command that tells good from bad; --slow looks at time"
+        return NothingToBisect(f"{self.report.script}: {message}", cause=cause, remedy=remedy)
 
     def _outcome(self, count: int) -> str:
         """The outcome where so many of the calls run as chosen."""
-        return self._tried(f"{count} of {len(self.calls)} calls as chosen, up to {self._named(count - 1, count)}", self.calls[:count]).outcome
+        what = f"{count} of {len(self.calls)} calls as chosen, up to {self._named(count - 1)}"
+        return self._tried(what, self.calls[:count]).outcome
 
-    def _named(self, low: int, high: int) -> str:
-        call = self.calls[low:high][-1]
+    def _named(self, at: int) -> str:
+        call = self.calls[at]
         return f"{call.library} {call.algorithm}, {call.shape}, call {call.number}"
 
     # One run -----------------------------------------------------------------------------------------------------------
@@ -248,7 +254,8 @@ class _Bisection:
     def _judged(self, status: int, seconds: float) -> str:
         if self.slow:
             if status:
-                raise ScriptFailed(f"{self.report.script} ended with status {status}", cause=self.said, remedy="a script that succeeds")
+                message = f"{self.report.script} ended with status {status}"
+                raise ScriptFailed(message, cause=self.said, remedy="a script that succeeds")
             return BAD if seconds > self.limit else GOOD
         if status == 0 and self.test:
             done = subprocess.run(shlex.split(self.test), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -257,7 +264,8 @@ class _Bisection:
             return SKIP
         if status > 127 or (status < 0 and _signal(status) not in CRASHES):
             who = self.test or self.report.script
-            raise ScriptFailed(f"{who} ended with status {status}, which tells nothing", cause=self.said, remedy="0 for good, 1 to 127 for bad")
+            message = f"{who} ended with status {status}, which tells nothing"
+            raise ScriptFailed(message, cause=self.said, remedy="0 for good, 1 to 127 for bad")
         return GOOD if status == 0 else BAD
 
     def _child(self, chosen: Sequence[Call] | None, more: dict[str, str]) -> tuple[int, float, str]:
@@ -296,10 +304,6 @@ class _Bisection:
                 return [Call(*json.loads(line)) for line in stream if line.endswith("\n")]
         except OSError:
             return []
-
-
-def _variable(switch: str) -> str:
-    return switches.lookup(switch).env or ""
 
 
 def _signal(status: int) -> str:

@@ -1,7 +1,7 @@
 """Runs a script for `backline bisect`: its child process, in which some calls are run by the reference library.
 
-Called as ``python bisect_script.py ORDER OUTPUT PARENT SCRIPT [ARGUMENTS]``, the last four as `trace_script` takes them. ORDER is a
-file with a JSON object: the reference library, the calls that run as chosen, and the file that calls are written down to.
+Called as ``python bisect_script.py ORDER OUTPUT PARENT SCRIPT [ARGUMENTS]``, the last four as `trace_script` takes them. ORDER is
+a file with a JSON object: the reference library, the calls that run as chosen, and the file that calls are written down to.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import Counter
 from typing import Any
 
 from backline import _core
+from backline.engine.library_remedy import SEVERAL
 from backline.engine.shadow import on_library
 from backline.engine.tuning import trace_script
 from backline.errors import NoKernel
@@ -54,8 +55,8 @@ class Redirected:
             self.counts[shape] += 1
             number = self.counts[shape]
             if self.record is not None:
-                chosen = choice.chosen
-                self.record.write(json.dumps([choice.library or "", chosen.name if chosen is not None else "", shape, number]) + "\n")
+                call = [choice.library or SEVERAL, choice.algorithm or "", shape, number]
+                self.record.write(json.dumps(call) + "\n")
                 self.record.flush()
         begin = clock()
         try:

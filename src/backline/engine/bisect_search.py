@@ -1,4 +1,4 @@
-"""The search of `backline bisect`: halving of an ordered list, along the borders between libraries where that costs no run more."""
+"""The search of `backline bisect`: halving of a sorted list, along the borders between libraries where that costs no run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def middle(calls: Sequence[Call], low: int, high: int) -> int:
     return half
 
 
-def search(calls: Sequence[Call], outcome: Callable[[int], str], step: Callable[[int, int], None] = lambda low, high: None) -> tuple[int, int]:
+def search(calls: Sequence[Call], outcome: Callable[[int], str]) -> tuple[int, int]:
     """Halves the calls until one is left: with the first `low` as chosen the outcome is good, with the first `high` it is bad.
 
     Parameters
@@ -59,8 +59,6 @@ def search(calls: Sequence[Call], outcome: Callable[[int], str], step: Callable[
         All calls, in order.
     outcome
         Tells what becomes of the script where so many of them run as chosen: `GOOD`, `BAD` or `SKIP`.
-    step
-        Told `low` and `high` whenever they change.
 
     Returns
     -------
@@ -88,5 +86,4 @@ def search(calls: Sequence[Call], outcome: Callable[[int], str], step: Callable[
             skipped.add(at)
             continue
         low, high = (at, high) if found == GOOD else (low, at)
-        step(low, high)
     return low, high

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from ..libraries import registry
 
-__all__ = ["enabling_name", "launcher_option", "without"]
+__all__ = ["SEVERAL", "enabling_name", "launcher_option", "without"]
+
+
+SEVERAL = "several"  # the library of a contraction whose steps run on more than one
 
 
 def enabling_name(library: str) -> str:
@@ -12,11 +15,14 @@ def enabling_name(library: str) -> str:
 
     Examples
     --------
-    >>> enabling_name("openblas"), enabling_name("no such library")
+    >>> enabling_name("openblas"), enabling_name("several")
     ('openblas.enabled', '')
     """
     row = registry.find(library)
-    return row.switch if row is not None else ""
+    if row is not None:
+        return row.switch
+    # A plug-in that another process ran: its switch has the name of the library.
+    return f"{library}.enabled" if library.isidentifier() and library != SEVERAL else ""
 
 
 def without(library: str) -> str:
@@ -29,7 +35,7 @@ def without(library: str) -> str:
     """
     name = enabling_name(library)
     if not name:
-        return f"another library than {library or 'this'}: backline.use(...)"
+        return f"another library than {library}: backline.use(...)"
     return f"backline.backends.{name} = False: another library than {library} runs it then"
 
 

@@ -1,18 +1,16 @@
 """Comparison of a script's results with those of another library: the first operation that drifts, and whether by itself.
 
-The script runs twice, each time in a process of its own: as it is, with every call computed again on the same operands, and on the
-other library alone. The first run tells what an operation does to its operands, the second what became of them before.
+The script runs twice, each time in a process of its own: as it is, with every call computed again on the same operands, and on
+the other library alone. The first run tells what an operation does to its operands, the second what became of them before.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..errors import BadValue
 from .library_remedy import launcher_option, without
 from .result_sketch import apart
 from .shadow import WIDER, shadow
@@ -86,7 +84,7 @@ class ResultReport:
         found = [("operations", f"{self.operations}, {self.compared} of them computed again by {self.against}")]
         found += [("not compared", f"{key}: {reason}") for key, reason in self.uncompared.items()]
         if self.diverged:
-            found.append(("runs part", f"from operation {self.diverged} on, the two runs call others, by what results were before"))
+            found.append(("runs part", f"from operation {self.diverged} on the two runs call others, by what results were"))
         words = "all of them" if self else f"all but {self.drifted + self.later}"
         return [*found, ("agree", words)]
 
@@ -100,7 +98,7 @@ class ResultReport:
         found = [
             ("operation", f"{record.key}, number {self.number} of {self.operations}"),
             ("runs on", record.runs_on()),
-            ("difference", f"{record.difference:.1e} from {self.against} on the same operands; {record.tolerance:.1e} is allowed"),
+            ("difference", f"{record.difference:.1e} from {self.against} on the same operands; allowed: {record.tolerance:.1e}"),
             ("cause", f"the operation itself: {record.library} computes it wrong, or less precisely than it says"),
         ]
         if self.drifted > 1:
@@ -114,7 +112,7 @@ class ResultReport:
     def _input_rows(self, drift: InputDrift) -> list[tuple[str, str]]:
         cause = f"its operands, which differ by {drift.inputs:.1e} between the runs already; on the same operands libraries agree"
         remedy = (
-            "the program enlarges rounding errors, and no library is at fault: a wider dtype, or operands that are conditioned better"
+            "the program enlarges rounding errors, and no library is at fault: a wider dtype, or better conditioned operands"
         )
         return [
             ("operation", f"{drift.key}, number {drift.number} of {self.operations}"),
@@ -139,8 +137,9 @@ class ResultReport:
 
 
 def check_results(
-    argv: Sequence[str], against: str = "numpy", *, tolerance: float | None = None, step: Callable[[str], None] = lambda text: None
-) -> ResultReport:
+    argv: Sequence[str], against: str = "numpy", *, tolerance: float | None = None,
+    step: Callable[[str], None] = lambda text: None,
+) -> ResultReport:  # fmt: skip
     """Runs a script, and compares the results of its operations with those of another library.
 
     Parameters
@@ -183,9 +182,7 @@ def _run(argv: Sequence[str], mode: str, against: str, tolerance: float | None) 
     return run_recorded(mode, argv, {}, show=False, recorder=recorder).entries
 
 
-def report_of(
-    script: str, against: str, first: list[dict[str, Any]], second: list[dict[str, Any]] | None
-) -> ResultReport:
+def report_of(script: str, against: str, first: list[dict[str, Any]], second: list[dict[str, Any]] | None) -> ResultReport:
     """Returns the report on the entries of the two runs; of one where there is no second."""
     records = [None if entry["record"] is None else ShadowRecord(**entry["record"]) for entry in first]
     own = [i for i, record in enumerate(records) if record is not None and record.drifts]

@@ -1,8 +1,8 @@
 """Shadow runs: a sample of calls is computed again, by another library or in a wider format, and the results are compared.
 
-The compiled core counts calls and hands over the one that is due, before it runs (`_core.CallSampler`). It is run here as it would
-have run, and once more by the other library. What that takes is bounded: a call whose second run would exceed the budget is not
-computed again, and the next one that is due comes later.
+The compiled core counts calls and hands over the one that is due, before it runs (`_core.CallSampler`). It is run here as it
+would have run, and once more by the other library. What that takes is bounded: a call whose second run would exceed the budget
+is not computed again, and another one is looked at later.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import numpy as np
 from .. import _core, libraries, switches
 from ..errors import BacklineError, BadType, BadValue, ResultsDiffer
 from ..libraries.base import Library
+from ..native.moved_memory import moved_copies
 from ..problems import Problem
 from ..switches import Scope
 from ..switches.provenance import steps_out
 from ..switches.switch import show
-from .library_remedy import without
+from .library_remedy import SEVERAL, without
 from .shadow_compare import WORSE, Finding, are_finite, arrays_of, compared, judged, tolerance_of
 from .shadow_records import ShadowRecord, precisions_of, table_of
 
@@ -178,8 +179,7 @@ class Shadow:
             return operation(*args, **kwargs)
         given, named = args, kwargs
         if _writes(operation, problem, args, kwargs):
-            given = tuple(map(_copied, args))
-            named = {name: _copied(value) for name, value in kwargs.items()}
+            given, named = moved_copies((args, kwargs), 0)  # with the same strides, which the Problem has
         other: Any = None
         reason = ""
         if self.against not in WIDER:
@@ -227,7 +227,7 @@ class Shadow:
     ) -> tuple[Any, str]:
         """The result of another library, or None and why there is none."""
         if problem.parameter("overwrite"):
-            args, kwargs = tuple(map(_copied, args)), {name: _copied(value) for name, value in kwargs.items()}
+            args, kwargs = moved_copies((args, kwargs), 0)
         try:
             return again(operation, args, kwargs, library), ""
         except (BacklineError, np.linalg.LinAlgError) as error:
@@ -246,8 +246,9 @@ class Shadow:
         if errors is None:
             return None
         error = errors[0]
-        if error <= allowed or self.tolerance is not None or not are_finite(arrays):
-            return Finding(error, error > allowed and are_finite(arrays))
+        finite = error > allowed and are_finite(problem, arrays)
+        if not finite or self.tolerance is not None:
+            return Finding(error, finite)
         if choice.library == "numpy":
             return Finding(error, math.isfinite(error))
         # The operands may be such that nobody does better: then NumPy does not, either.
@@ -261,14 +262,13 @@ class Shadow:
         return max(tolerance_of(choice.problem, precision, result) for precision in precisions_of(choice))
 
     def _record(self, choice: Any, result: Any, finding: Finding, seconds: float) -> ShadowRecord:
-        chosen, problem = choice.chosen, choice.problem
+        problem = choice.problem
         with self._lock:
             self._numbers[problem.key] += 1
             number = self._numbers[problem.key]
-        library, algorithm = (chosen.library, chosen.name) if chosen is not None else (choice.library or "several libraries", "")
         return ShadowRecord(
-            problem.op, problem.key, library, algorithm, self.against, number, finding.difference, self._allowed(choice, result),
-            finding.drifts, seconds,
+            problem.op, problem.key, choice.library or SEVERAL, choice.algorithm or "", self.against, number, finding.difference,
+            self._allowed(choice, result), finding.drifts, seconds,
         )  # fmt: skip
 
     def _note(self, record: ShadowRecord) -> None:
@@ -296,13 +296,6 @@ def _writes(operation: Any, problem: Problem, args: tuple[Any, ...], kwargs: dic
     if kwargs.get("out") is not None or problem.parameter("overwrite"):
         return True
     return any(name == "out" and value is not None for name, value in zip(operation.parameters, args, strict=False))
-
-
-def _copied(value: Any) -> Any:
-    """Returns a copy of an array, or of the arrays of a tuple, of the same layout; other values as they are."""
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(map(_copied, value))
-    return value.copy(order="K") if isinstance(value, np.ndarray) else value.copy() if hasattr(value, "copy") else value
 
 
 def shadow(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..libraries.array_kinds import kind_of
-from ..problems import Problem
+from ..problems import Operand, Problem
 from ..problems.op_registry import operations
 from . import accuracy
 
@@ -121,12 +121,23 @@ def judged(problem: Problem, arrays: list[Array], *results: Any) -> list[float] 
         return None
     if problem.dtype.kind not in "fc" and problem.dtype.name != "bfloat16":
         return None
-    given = [a if a.dtype == o.dtype else a.astype(o.dtype) for a, o in zip(arrays, problem.operands, strict=True)]
+    given = [_as_operand(a, o) for a, o in zip(arrays, problem.operands, strict=True)]
+    if any(a is None for a in given):
+        return None
     try:
         reference = accuracy.Reference(problem, given)
         return [reference.error(tuple(r) if isinstance(r, list) else r) for r in results]
     except Exception:  # operations of plug-ins have no reference, and one that fails must not take the program's call down
         return None
+
+
+def _as_operand(array: Array, described: Operand) -> Array | None:
+    """Returns an array as its operand describes it, whose strides references rely on; None where it is another."""
+    if array.dtype == described.dtype:  # a vector may be described as a matrix
+        return array
+    if array.shape != described.shape or not described.is_contiguous():
+        return None
+    return np.ascontiguousarray(array, described.dtype)
 
 
 def compared(problem: Problem, arrays: list[Array], result: Any, other: Any, allowed: float, strict: bool) -> Finding:
@@ -146,7 +157,7 @@ def compared(problem: Problem, arrays: list[Array], result: Any, other: Any, all
     found = distance(result, other)
     if found <= allowed:
         return Finding(found, False)
-    if not are_finite(arrays):
+    if not are_finite(problem, arrays):
         return Finding(found, False)  # what becomes of NaN and infinity in sums is nobody's promise
     errors = judged(problem, arrays, result, other)
     if errors is None:
@@ -157,9 +168,13 @@ def compared(problem: Problem, arrays: list[Array], result: Any, other: Any, all
     return Finding(error, error > allowed and (strict or error > WORSE * theirs))
 
 
-def are_finite(arrays: list[Array]) -> bool:
-    """Tells whether arrays hold neither NaN nor infinity."""
-    for each in arrays:
+def are_finite(problem: Problem, arrays: list[Array]) -> bool:
+    """Tells whether the operands of a Problem hold neither NaN nor infinity; what an output holds does not matter."""
+    described = len(arrays) == len(problem.operands)
+    outputs = {i for i, o in enumerate(problem.operands) if described and o.role.startswith("out")}
+    for i, each in enumerate(arrays):
+        if i in outputs:
+            continue
         array = np.asarray(on_host(each))
         if array.dtype.kind not in "biufc":
             array = array.astype(np.float64)

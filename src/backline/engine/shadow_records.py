@@ -80,7 +80,7 @@ def table_of(records: Iterable[ShadowRecord]) -> list[tuple[str, ...]]:
     groups: dict[tuple[str, str], list[ShadowRecord]] = {}
     for record in records:
         groups.setdefault((record.key, record.runs_on()), []).append(record)
-    found = []
+    found: list[tuple[str, ...]] = []
     for (key, runs_on), group in sorted(groups.items(), key=lambda item: -max(r.part for r in item[1])):
         worst = max(group, key=lambda r: (r.drifts, r.part))
         drifted = sum(r.drifts for r in group)

@@ -45,11 +45,9 @@ class ScriptShadow(Shadow):
         self._here.record = None
         result = self._instead(operation, args, kwargs) if self.instead else super()._due(sampler, operation, plan, args, kwargs)
         record = self._here.record
-        chosen = choice.chosen
         with self._lock:
             self.found.append({
-                "op": choice.problem.op, "key": choice.problem.key, "library": choice.library or "",
-                "algorithm": chosen.name if chosen is not None else "", "inputs": inputs, "result": sketch(result),
+                "op": choice.problem.op, "key": choice.problem.key, "inputs": inputs, "result": sketch(result),
                 "tolerance": self._allowed(choice, result), "reason": self.uncompared.get(choice.problem.key, ""),
                 "record": None if record is None else record.as_dict(),
             })  # fmt: skip
