@@ -2,9 +2,9 @@
 
     python benchmarks/shadow.py [--seconds 5] [--every 100]
 
-For each operation: the time of a call without a scope, the least of many blocks; what the scope adds, by all blocks and by the least
-ones, in turn in one process; the overhead that the scope itself counted; and how many calls were compared and deferred. The last
-rows have a scope of which no call is ever due: what counting costs.
+For each operation: the time of a call without a scope, the least of many blocks; what the scope adds, by all blocks and by the
+least ones, in turn in one process; the overhead that the scope itself counted; and how many calls were compared and deferred.
+The last rows have a scope of which no call is ever due: what counting costs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def calls() -> dict[str, Callable[[], Any]]:
         "matmul 8x8": lambda: backline.matmul(tiny, tiny),
         "matmul 64x64": lambda: backline.matmul(small, small),
         "matmul 512x512": lambda: backline.matmul(large, large),
-        "softmax 400x60": lambda: softmax(tall, axis=1),
+        "softmax 400x60": lambda: softmax(tall, dim=1),
         "svd 400x60": lambda: backline.linalg.svd(tall, full_matrices=False),
         "conv2d 2x8x32x32": lambda: conv2d(image, kernel),
         "fft 512x512": lambda: backline.fft.fft(large),

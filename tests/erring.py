@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from backline import libraries
 from backline.libraries.base import Algorithm, Handler, Library, PythonPlan
@@ -38,7 +38,7 @@ def prepare(library: Library, problem: MatmulProblem, algorithm: Algorithm) -> P
 
 class Erring(Library):
     name = "erring"
-    handlers = {MatmulProblem: Handler(algorithms, prepare)}
+    handlers: ClassVar = {MatmulProblem: Handler(algorithms, prepare)}
 
     def reason(self) -> str:
         return ""

@@ -158,8 +158,14 @@ def made(random_: random.Random, count: int) -> list[Call]:
 def test_as_few_runs_as_halving_takes(count: int) -> None:
     random_ = random.Random(new_seed())
     for _ in range(20):
-        calls, wrong, runs = made(random_, count), random_.randrange(count), []
-        assert search(calls, lambda at: runs.append(at) or (BAD if at > wrong else GOOD)) == (wrong, wrong + 1)
+        calls, wrong = made(random_, count), random_.randrange(count)
+        runs: list[int] = []
+
+        def outcome(at: int, wrong: int = wrong, runs: list[int] = runs) -> str:
+            runs.append(at)
+            return BAD if at > wrong else GOOD
+
+        assert search(calls, outcome) == (wrong, wrong + 1)
         assert len(runs) <= (count - 1).bit_length()
 
 

@@ -17,7 +17,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 def bisect(
     script: Annotated[list[str] | None, typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGS]")] = None,
     test: Annotated[
-        str, typer.Option(help="Command to run after SCRIPT: status 0 is good, 1-127 bad, 125 neither. By default SCRIPT's counts.")
+        str, typer.Option(help="Command to run after SCRIPT: status 0 is good, 1-127 bad, 125 neither. Else SCRIPT's counts.")
     ] = "",
     slow: Annotated[bool, typer.Option("--slow", help="Look for what makes SCRIPT slow.")] = False,
     against: Annotated[str, typer.Option(help="The reference library: calls that are not suspected run on it.")] = "numpy",

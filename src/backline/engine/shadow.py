@@ -128,7 +128,7 @@ class Shadow:
 
     @property
     def worst(self) -> ShadowRecord | None:
-        """The record whose difference is largest as a part of its tolerance, one that drifts before others; None without any."""
+        """The record whose difference is largest as a part of its tolerance, those that drift first; None without any."""
         return max([*self.records, *self._drifted], key=lambda r: (r.drifts, r.part), default=None)
 
     @property
@@ -156,7 +156,8 @@ class Shadow:
 
     def __repr__(self) -> str:
         count = len(self._drifted)
-        return f"<Shadow against {self.against}: {self.calls} calls compared, {count} drift{'s' * (count == 1)}; print() shows them>"
+        drifts = f"{count} drift{'s' * (count == 1)}"
+        return f"<Shadow against {self.against}: {self.calls} calls compared, {drifts}; print() shows them>"
 
     # A call that is due ------------------------------------------------------------------------------------------------
 
@@ -307,8 +308,8 @@ def shadow(
     Parameters
     ----------
     against
-        The library that computes them again; or "wider": results are compared with a reference of at least 11 bits more, "float64"
-        the same for results coarser than float64 only.
+        The library that computes them again; or "wider": results are compared with a reference of at least 11 bits more,
+        "float64" the same for results coarser than float64 only.
     every
         One call in so many is computed again, on average: which one is random, so that no period of a program hides others.
     tolerance
@@ -335,9 +336,9 @@ def shadow(
 
     Notes
     -----
-    Results that differ by more than the tolerance may both be right, as signs of singular vectors are, or the best that can be had
-    of ill-conditioned operands. They are judged by a wider reference or by what they must satisfy, and count as drifting only if
-    the judgement is above the tolerance and four times that of the other library. Where operands hold NaN or infinity, nothing
+    Results that differ by more than the tolerance may both be right, as signs of singular vectors are, or the best that can be
+    had of ill-conditioned operands. They are judged by a wider reference or by what they must satisfy, and count as drifting only
+    if the judgement is above the tolerance and four times that of the other library. Where operands hold NaN or infinity, nothing
     counts as drifting. Calls that draw a seed are not computed again, nor those that `against` itself runs.
 
     The bound holds for the time in the scope beyond the first 0.05 s, and may be exceeded by one call, after which as much time

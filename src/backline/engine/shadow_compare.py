@@ -1,8 +1,8 @@
 """Comparison of a call's result with that of another library, and its judgement where they differ.
 
-Results that agree up to rounding need no more. Where they do not, the result may be another right one (signs of singular vectors),
-or the Problem an ill-conditioned one: then both are judged as `accuracy` judges results, by a wider reference where the answer is
-unique and by what it must satisfy where it is not.
+Results that agree up to rounding need no more. Where they do not, the result may be another right one (signs of singular
+vectors), or the Problem an ill-conditioned one: then both are judged as `accuracy` judges results, by a wider reference where the
+answer is unique and by what it must satisfy where it is not.
 """
 
 from __future__ import annotations

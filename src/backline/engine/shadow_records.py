@@ -76,7 +76,7 @@ def precisions_of(choice: Choice) -> tuple[str, ...]:
 
 
 def table_of(records: Iterable[ShadowRecord]) -> list[tuple[str, ...]]:
-    """Returns a row for each Problem and algorithm, the worst first: calls, worst difference, tolerance, verdict, what ran, key."""
+    """Returns a row for each Problem and algorithm, the worst first: calls, difference, tolerance, verdict, what ran, key."""
     groups: dict[tuple[str, str], list[ShadowRecord]] = {}
     for record in records:
         groups.setdefault((record.key, record.runs_on()), []).append(record)
