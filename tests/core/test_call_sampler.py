@@ -142,3 +142,14 @@ def test_it_goes_with_its_cycles() -> None:
     del owner
     gc.collect()
     assert gone() is None
+
+
+def test_the_plan_that_ran_last_is_the_calls(traced: Callable[[Any], None]) -> None:
+    def compares(sampler: Any, operation: Any, plan: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = operation(*args, **kwargs)
+        backline.linalg.inv(X)
+        return result
+
+    traced(_core.CallSampler(compares, 0))
+    backline.matmul(X, X)
+    assert backline.explain().problem.op == "matmul"

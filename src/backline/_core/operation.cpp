@@ -179,8 +179,11 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
         const bool sampled = is_sampled(plan);
         Ref inner(Py_NewRef(sampled ? as<SampledPlan>(plan)->plan.get().get() : plan));
         if (hold_tracer)  // a plan of one use cannot be run again
-            if (Ref sampler = due_sampler(hold_tracer, !once_only))
-                return call_by_sampler(sampler.get(), raw, inner.get(), args, nargsf, kwnames);
+            if (Ref sampler = due_sampler(hold_tracer, !once_only)) {
+                Ref result(call_by_sampler(sampler.get(), raw, inner.get(), args, nargsf, kwnames));
+                if (result && !remember(inner.get())) return static_cast<PyObject *>(nullptr);  // and no plan of a comparison
+                return result.release();
+            }
         auto once = [&](PyObject *one, Stopwatch *watch) {
             auto bare = [&] { return run_plan(one, s, args, nargsf, kwnames, self->bound); };
             auto timed = [&] { return watch ? watch->time(bare) : bare(); };
