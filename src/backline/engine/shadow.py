@@ -36,7 +36,7 @@ __all__ = ["ALLOWANCE", "BUDGET", "WIDER", "Shadow", "again", "on_library", "sha
 ACTIONS = ("record", "warn", "raise")
 WIDER = ("wider", "float64")
 BUDGET = 0.03  # part of the time
-ALLOWANCE = 0.05  # seconds that shadow runs may take beside that, so that short programs are looked at, too
+ALLOWANCE = 0.05  # seconds that shadow runs may take in any case, so that short programs are looked at, too
 RECORDS = 10_000  # kept
 LOOK = 0.01  # seconds after which calls are looked at again where one was deferred,
 RARELY = 6400  # or so many calls: they may take longer from now on
@@ -213,7 +213,7 @@ class Shadow:
         if self.budget is None:
             return True
         expected = self._expected.get(key) or self._guess(choice.problem)
-        if self._spent + expected > ALLOWANCE + self.budget * (self._elapsed() - self._spent):
+        if self._spent + expected > max(ALLOWANCE, self.budget * (self._elapsed() - self._spent)):
             self.deferred += 1
             rate = self._scheduled / max(now - self._looked, 1e-9)
             self._interval = max(self.every, min(int(rate * LOOK), RARELY))
@@ -384,8 +384,7 @@ def shadow(
     if the judgement is above the tolerance and four times that of the other library. Where operands hold NaN or infinity, nothing
     counts as drifting. Calls that draw a seed are not computed again, nor those that `against` itself runs.
 
-    The bound holds for the time in the scope beyond the first 0.05 s, and may be exceeded by one call, after which as much time
-    passes without another. While nothing is shadowed, calls cost nothing more.
+    Shadow runs may take 0.05 s in any case, and may exceed the bound by one call, after which as much time passes without another. While nothing is shadowed, calls cost nothing more.
 
     Examples
     --------
