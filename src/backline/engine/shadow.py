@@ -384,7 +384,8 @@ def shadow(
     if the judgement is above the tolerance and four times that of the other library. Where operands hold NaN or infinity, nothing
     counts as drifting. Calls that draw a seed are not computed again, nor those that `against` itself runs.
 
-    Shadow runs may take 0.05 s in any case, and may exceed the bound by one call, after which as much time passes without another. While nothing is shadowed, calls cost nothing more.
+    Shadow runs may take 0.05 s in any case, and may exceed the bound by one call, after which as much time passes without one.
+    While nothing is shadowed, calls cost nothing more.
 
     Examples
     --------
