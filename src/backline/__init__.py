@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from . import numpy as numpy
     from .diagnosis.table import doctor
     from .engine.explanation import explain
+    from .engine.shadow import shadow
     from .engine.verify_determinism import verify_determinism
     from .interop.frameworks import apply_to, read_from
     from .interop.workers import carry, worker_initializer
@@ -56,7 +57,7 @@ __all__ = [
     "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "manual_seed",
     "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "read_from",
     "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
-    "set_num_threads", "sparse", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
+    "set_num_threads", "shadow", "sparse", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
     "verify_determinism", "worker_initializer",
 ]  # fmt: skip
 
@@ -67,6 +68,7 @@ _LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "numpy", "q
 for _module, _names in {
     "diagnosis.table": "doctor",
     "engine.explanation": "explain",
+    "engine.shadow": "shadow",
     "engine.verify_determinism": "verify_determinism",
     "interop.frameworks": "apply_to read_from",
     "interop.workers": "carry worker_initializer",

@@ -7,6 +7,7 @@ from typing import Any, Self, TypedDict, final
 import numpy as np
 
 __all__ = [
+    "CallSampler",
     "MemoInfo",
     "Operation",
     "PlanTemplate",
@@ -195,6 +196,19 @@ class SampledPlan:
         cls, plan: Any, sampler: Callable[[SampledPlan, Any, int, int, int, int], object], calls: int, repeatable: bool
     ) -> SampledPlan: ...
     def time_after(self, calls: int, /) -> None: ...
+
+@final
+class CallSampler:
+    """A tracer that some calls are handed to before they run; the others run as if it were not there."""
+
+    @property
+    def outer(self) -> Any: ...
+    def __new__(
+        cls, run: Callable[[CallSampler, Operation, Any, tuple[Any, ...], dict[str, Any]], Any], calls: int, outer: Any = None
+    ) -> CallSampler: ...
+    def after(self, calls: int, /) -> None: ...
+    def over(self, listener: Callable[..., object], /) -> CallSampler: ...
+    def __call__(self, op: str, plan: Any, nanoseconds: int) -> object: ...
 
 class Operation:
     """The public callable of a hot operation: runs the Plan of a call whose signature was seen before, else asks for one."""

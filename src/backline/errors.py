@@ -26,6 +26,7 @@ __all__ = [
     "NotDeterministic",
     "OutOfMemory",
     "ReadOnly",
+    "ResultsDiffer",
     "TooLarge",
     "UnknownName",
 ]
@@ -151,6 +152,10 @@ class NoKernel(BacklineError, RuntimeError):
 
 class NotDeterministic(BacklineError, RuntimeError):
     """Determinism is on and no candidate promises the level asked for."""
+
+
+class ResultsDiffer(BacklineError, ArithmeticError):
+    """A shadow run and a call's result differ by more than the tolerance; the text names operation, libraries and difference."""
 
 
 class LibraryFailed(BacklineError, RuntimeError):

@@ -1,8 +1,8 @@
-"""Lets the tests here import ``support``, the helpers that several folders share."""
+"""Lets the tests here import the helpers that several folders share, and the valid calls of ``edges``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "edges")]

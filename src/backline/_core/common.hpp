@@ -19,6 +19,7 @@ int add_rwlock_type(PyObject *module);
 int add_plan_types(PyObject *module);
 int add_plan_template_type(PyObject *module);
 int add_sampled_plan_type(PyObject *module);
+int add_call_sampler_type(PyObject *module);
 int add_operation_types(PyObject *module);
 int add_memo(PyObject *module);
 int add_array_types(PyObject *module);

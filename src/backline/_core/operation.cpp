@@ -1,6 +1,8 @@
 // Operation: the public callable of a hot operation. A call whose signature was seen before runs its Plan right here;
 // a new one asks the engine (Python) for a Plan first.
 #include "boundary.hpp"
+#include "call_arguments.hpp"
+#include "call_sampler.hpp"
 #include "scope_state.hpp"
 #include "memo.hpp"
 #include "plan.hpp"
@@ -121,6 +123,7 @@ PyObject *as_tuple(const Given &given) {
 // and the result if it has an attribute `sees_arrays`.
 bool tell(PyObject *tracer, PyObject *name, PyObject *plan, long long spent, const Given &given, PyObject *result) {
     Ref process_wide(Py_XNewRef(process_wide_tracer().get()));
+    if (process_wide && is_call_sampler(process_wide.get())) process_wide.reset();  // it had its turn before the call
     if (tracer != process_wide.get()) {
         Ref done(PyObject_CallFunction(tracer, "OOL", name, plan, spent));
         if (!done || !process_wide) return bool(done);
@@ -173,13 +176,19 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     auto run = [&](PyObject *plan, bool once_only = false) {
         if (plan == Py_None) return PyObject_Vectorcall(self->general, args, nargsf, kwnames);
         Ref hold_tracer(Py_XNewRef(tracer.get()));  // looking at the load, and the sampler between two runs, run Python code
+        const bool sampled = is_sampled(plan);
+        Ref inner(Py_NewRef(sampled ? as<SampledPlan>(plan)->plan.get().get() : plan));
+        if (hold_tracer)  // a plan of one use cannot be run again
+            if (Ref sampler = due_sampler(hold_tracer, !once_only)) {
+                Ref result(call_by_sampler(sampler.get(), raw, inner.get(), args, nargsf, kwnames));
+                if (result && !remember(inner.get())) return static_cast<PyObject *>(nullptr);  // and no plan of a comparison
+                return result.release();
+            }
         auto once = [&](PyObject *one, Stopwatch *watch) {
             auto bare = [&] { return run_plan(one, s, args, nargsf, kwnames, self->bound); };
             auto timed = [&] { return watch ? watch->time(bare) : bare(); };
             return hold_tracer ? traced(hold_tracer.get(), self->name, one, {args, nargs + named, self->bound}, timed) : timed();
         };
-        const bool sampled = is_sampled(plan);
-        Ref inner(Py_NewRef(sampled ? as<SampledPlan>(plan)->plan.get().get() : plan));
         // A plan of one use is made for this call: another one would draw another seed, or warn again.
         if (const int threads = once_only ? 1 : threads_of(inner.get(), s); threads > 1) {
             const int shared = shared_threads(threads);
@@ -206,13 +215,9 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
             memo_put(s, hash, plan.get(), raw, hold_snapshot.get(), age);
             return run(plan.get());
         }
-    Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
-    if (!positional || !keywords) return nullptr;
-    for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; i < named; ++i)
-        if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+    const CallArguments packed(args, nargsf, kwnames);
     if (found.due) {
-        Ref made(PyObject_CallFunctionObjArgs(self->templated, positional.get(), keywords.get(), nullptr));
+        Ref made(PyObject_CallFunctionObjArgs(self->templated, packed.positional.get(), packed.keywords.get(), nullptr));
         if (!made) return nullptr;
         Held now, ignored;
         if (!current_scope_state(now, ignored)) return nullptr;
@@ -226,7 +231,7 @@ PyObject *operation_call(PyObject *raw, PyObject *const *args, size_t nargsf, Py
     } else if (sized && !found.known) {
         template_put(s, nullptr, raw, hold_snapshot.get(), age);
     }
-    Ref made(PyObject_CallFunctionObjArgs(self->resolve, positional.get(), keywords.get(), nullptr));
+    Ref made(PyObject_CallFunctionObjArgs(self->resolve, packed.positional.get(), packed.keywords.get(), nullptr));
     if (!made) return nullptr;
     // A plan that must not be kept (a measurement is due, a limited use) says so by being wrapped in a tuple.
     const bool once_only = PyTuple_CheckExact(made.get()) && PyTuple_GET_SIZE(made.get()) == 1;
@@ -373,6 +378,7 @@ PyObject *run_named(PyObject *, PyObject *const *args, Py_ssize_t n) {
     Held snapshot, tracer;
     if (!current_scope_state(snapshot, tracer)) return nullptr;
     Ref hold_tracer(Py_XNewRef(tracer.get())), plan(Py_NewRef(args[1]));
+    if (hold_tracer) due_sampler(hold_tracer, false);
     if (!remember(plan.get())) return nullptr;
     auto run = [&] { return PyObject_Vectorcall(plan.get(), args + 2, size_t(n - 2), nullptr); };
     return hold_tracer ? traced(hold_tracer.get(), args[0], plan.get(), {args + 2, n - 2, nullptr}, run) : run();

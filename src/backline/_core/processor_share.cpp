@@ -1,5 +1,6 @@
 #include "processor_share.hpp"
 
+#include "call_arguments.hpp"
 #include "locks.hpp"
 #include "team.hpp"
 
@@ -73,14 +74,10 @@ int shared_threads(int threads) {
 PyObject *call_on_fewer(PyObject *operation, PyObject *plan, int threads, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     Ref function(Py_XNewRef(fewer.get().get()));
     if (!function) return Py_NewRef(Py_NotImplemented);
-    const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), named = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
-    Ref positional(PyTuple_New(nargs)), keywords(PyDict_New());
-    if (!positional || !keywords) return nullptr;
-    for (Py_ssize_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; i < named; ++i)
-        if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) return nullptr;
+    const CallArguments packed(args, nargsf, kwnames);
     Inside guard;
-    return PyObject_CallFunction(function.get(), "OOiOO", operation, plan, threads, positional.get(), keywords.get());
+    return PyObject_CallFunction(function.get(), "OOiOO", operation, plan, threads, packed.positional.get(),
+                                 packed.keywords.get());
 }
 
 int add_processor_share(PyObject *module) { return PyModule_AddFunctions(module, methods); }

@@ -1,4 +1,4 @@
-"""The command ``backline``: info, switches, explain, bench, check, tune, calibrate, doctor, report, run.
+"""The command ``backline``: info, switches, explain, bench, check, bisect, tune, calibrate, doctor, report, run.
 
 Exit statuses: 0 done; 1 the script or the operation failed; 2 the command was not understood; 3 the script
 to tune has nothing to tune; 130 stopped by Ctrl-C.
@@ -10,7 +10,7 @@ import os
 
 import typer
 
-from . import bench, calibrate, check, doctor, explain, info, report, run, switches, tune
+from . import bench, bisect, calibrate, check, doctor, explain, info, report, run, switches, tune
 from .output import reported, summary
 
 __all__ = ["app", "runs_program"]
@@ -27,6 +27,7 @@ app.command("switches", short_help=summary(switches.switches))(reported(switches
 app.command("explain", short_help=summary(explain.explain))(reported(explain.explain))
 app.command("bench", short_help=summary(bench.bench))(reported(bench.bench))
 app.add_typer(check.app, name="check")
+app.command("bisect", short_help=summary(bisect.bisect), context_settings=bisect.SETTINGS)(reported(bisect.bisect))
 app.command("tune", short_help=summary(tune.tune), context_settings=tune.SETTINGS)(reported(tune.tune))
 app.command("calibrate", short_help=summary(calibrate.calibrate))(reported(calibrate.calibrate))
 app.command("doctor", short_help=summary(doctor.doctor), context_settings=doctor.SETTINGS)(reported(doctor.doctor))

@@ -272,9 +272,15 @@ def tracer() -> object:
 
 
 def set_tracer(new: object) -> object:
-    """Makes `new` collect the events of this context (None: nothing does), and returns the collector before it."""
+    """Makes `new` collect the events of this context (None: nothing does), and returns the collector before it.
+
+    Where calls are sampled here they still are: the collector is told of them, as the one before it was.
+    """
     base = current()
     state = states.get(None)
+    before = None if state is None else state.tracer
+    if isinstance(before, _core.CallSampler) and callable(new) and not isinstance(new, _core.CallSampler):
+        new = before.over(new)
     if state is None:
         states.set(_core.ScopeState((), base, base, new))
         return None

@@ -146,7 +146,7 @@ def _disturbed(before: machine_load.Reading) -> str:
 
 
 def main(output: str, parent: int, script: str, arguments: list[str], recorder: Any = None) -> None:
-    """Run the script and write what was seen: the entries of a `Recorder`, or of another recorder."""
+    """Run the script and write what was seen: the entries of a `Recorder`, or of another recorder, which may have a `tracer`."""
     import runpy
 
     end_with(parent)
@@ -157,7 +157,7 @@ def main(output: str, parent: int, script: str, arguments: list[str], recorder: 
         script, *arguments = arguments
     sys.argv = [script, *arguments]
     sys.path.insert(0, "" if module else os.path.dirname(os.path.abspath(script)))
-    _core.set_tracer(recorder)
+    _core.set_tracer(getattr(recorder, "tracer", recorder))
     before = machine_load.read()
     start = time.perf_counter()
     try:
