@@ -129,6 +129,7 @@ class PreparedCall:
     choice: Any
     rwlock: ReadWriteLock | None
     failed: bool
+    lasts: int
     @property
     def runs(self) -> int: ...
     @property

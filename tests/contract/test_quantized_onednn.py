@@ -290,7 +290,7 @@ def test_sums_are_brought_to_their_scale_at_every_level(level: int, dtype: str) 
         bias = (rng.standard_normal(outs) * 10.0 ** rng.integers(-2, 9)).astype(np.float32)
         zero, one, nought = np.int32([rng.integers(low, high + 1)]), np.float32([1]), np.int32([0])
         layer = np.array([outs, repeats, terms, many, 0, 0, 1, low, high, level, 0], np.int64)
-        memory = np.zeros(_kernels.requantize_header + 12 * outs * repeats + 64, np.uint8)
+        memory = np.zeros(_kernels.requantize_header + 16 * outs * repeats + 64, np.uint8)
         numbers = memory[-memory.ctypes.data % 64 :]
         result = np.zeros((rows, outs), dtype)
         begin(*(None if a is None else a.ctypes.data for a in (layer, numbers, one, nought, unit, None, bias, output, zero, None)))
@@ -568,7 +568,11 @@ def test_benchmark_measures_it() -> None:
 def test_images_in_parts_have_the_integers_of_all_at_once(
     shape: tuple[int, ...], last: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums that exceed a cache are made for some images at a time: six in sixes, threes, pairs or one by one, five one by one."""
+    """Sums that exceed a cache are made for some images at a time: six in sixes, threes, pairs or one by one, five one by one.
+
+    Where threads divide the images evenly, each does parts of its own.
+    """
+    monkeypatch.setattr(driven, "INT8_THREAD_FLOPS", 0)
     rng = np.random.default_rng(1)
     x = activations(rng, shape, "uint8", last)
     weight = q.quantize_weights(rng.standard_normal((16, shape[1], 3, 3), np.float32))
@@ -582,7 +586,8 @@ def test_images_in_parts_have_the_integers_of_all_at_once(
         with backline.num_threads(threads):
             results.append(q.conv2d(x, q.conv2d_prepack(weight, bias, padding=1), 0.2, 9).int_repr)
         assert backline.explain().library == "onednn"
-    assert parts[0] == shape[0] and parts[-1] == 1
+    shares = threads if shape[0] % threads == 0 else 1
+    assert parts[0] == (shape[0], shares) and parts[-1] == (shares, shares)
     with backend.flags(engine="reference"):
         reference = q.conv2d_prepack(weight, bias, padding=1)
     wanted = q.conv2d(x, reference, 0.2, 9).int_repr

@@ -32,8 +32,8 @@ constexpr int64_t kExact = int64_t(1) << 29;  // below it a sum times a factor o
 
 enum Mode : int64_t { kPlain, kChecked, kSlow };
 
-// At the start of the workspace of one call. Behind it: outs * repeats factors, then as many int32 to be added to sums; or where
-// the result is real, or rounded in float32, outs units or factors, outs biases, and outs int32.
+// At the start of the workspace of one call. Behind it: outs * repeats factors, as many int32 to be added to sums, and as
+// many factors in float32; or where the result is real, or rounded in float32, outs units or factors, outs biases, and outs int32.
 struct Numbers {
     int64_t mode;
     const float *input_scale, *weight_scale, *bias, *out_scale;
