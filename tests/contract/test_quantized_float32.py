@@ -19,8 +19,8 @@ from backline import quantized as q
 from backline.backends import quantized as backend
 from backline.errors import BadValue
 from backline.libraries import capability, quantized_engines
-from backline.libraries.onednn import library as onednn_library
 from backline.libraries.onednn import int8_sums
+from backline.libraries.onednn import library as onednn_library
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
 from backline.problems.op_registry import operations

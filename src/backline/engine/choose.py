@@ -164,7 +164,9 @@ def _choose(
     if not conforming:
         raise refusals.no_kernel(problem, refused)
     own = level == "off"  # what was measured here may decide
-    home = next((a.pool for a in ranking.sort(problem, conforming, own=own) if a.pool not in ("", "numpy")), "")
+    prefer, prefers = policy.preferred(problem, snapshot)
+    order = ranking.sort(problem, conforming, own=own)
+    home = next((a.pool for a in order if a.pool not in ("", "numpy")), "")
     timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
@@ -189,8 +191,8 @@ def _choose(
         basis = ranking.describe(problem, own)
         if timed and not measured and measure:
             basis += "; nothing is measured on this device"
-    prefer, prefers = policy.preferred(problem, snapshot)
-    order = ranking.sort(problem, conforming, prefer, own)
+    if prefer or measured:  # which algorithms conform may have changed since
+        order = ranking.sort(problem, conforming, prefer, own)
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
     _put_first(order, prefer, snapshot)

@@ -1,8 +1,8 @@
 """Shapes that are met for the first time, where shapes keep changing.
 
-Some libraries compile code for a shape, and that takes longer than many calls. Where a program brings one new shape after the other,
-those are passed over (`one_shape` of a `Handler`) until a shape has come so many times. For families whose Plans have templates,
-`plan_templates` does that.
+Some libraries compile code for a shape, and that takes longer than many calls. Where a program brings one new shape after
+the other, those are passed over (`one_shape` of a `Handler`) until a shape has come so many times. For families whose Plans
+have templates, `plan_templates` does that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _shapes: dict[problem_class.ProblemClass, int] = {}
 
 
 def at_first_sight(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:
-    """The best of the Algorithms whose Plans are made soon, for a shape that may never come again; None where it is the best of all."""
+    """The best Algorithm whose Plan is made soon, for a shape that may never come again; None where it is the best of all."""
     if problem.family not in FAMILIES or problem.packed or not _is_new(problem, problem_class.of(problem, snapshot)):
         return None
     if not record_store.empty() and record_store.find(problem, threads_of(snapshot)) is not None:

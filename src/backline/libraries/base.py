@@ -187,7 +187,7 @@ class Handler(Record):
         Calls of one shape from which on its Plan is worth its time where shapes keep changing: it holds tables for the shape. 0
         where Plans hold nothing of the kind.
     one_shape_flops
-        Operations of the largest Problem of which that is true: of a larger one, calls of other libraries take longer than its Plan.
+        Operations of the largest Problem for which that holds: calls of a larger one take longer elsewhere than its Plan.
     """
 
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]

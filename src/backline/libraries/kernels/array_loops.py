@@ -14,7 +14,7 @@ MANY = 1 << 16  # elements that may be worth more than one thread
 
 
 def level_and_threads(size: int) -> tuple[int, int]:
-    """Returns the last two arguments of such a function: the level of vector instructions, and the threads for so many elements."""
+    """Returns the last arguments of such a function: the level of vector instructions, and threads for so many elements."""
     if size < MANY:
         return vector_level(), 1
     thread_team.bind()

@@ -36,8 +36,8 @@ def write_pooling(b: Builder, p: NeuralProblem, threads: int) -> tuple[tuple[Poi
     _, _, lines, points = p.result
     before = tuple(pair[0] for pair in p.parameter("padding"))
     fields = [
-        p.dtype.kind == "i", vector_level(), channels, height, width, lines, points, *p.parameter("kernel"), *p.parameter("stride"),
-        *before, *p.parameter("dilation"),
+        p.dtype.kind == "i", vector_level(), channels, height, width, lines, points, *p.parameter("kernel"),
+        *p.parameter("stride"), *before, *p.parameter("dilation"),
     ]  # fmt: skip
     out = b.result(p.dtype, p.result, contiguous_strides(p.result, 1, (0, 2, 3, 1)))
     parts = max(min(-(-ITEMS // count), lines), 1)

@@ -9,20 +9,36 @@ from typing import Any
 
 import numpy as np
 
+from ... import switches
 from ...problems.quantized_problem import QuantizedProblem
 from .. import capability
 from . import abi
 from .plan_writer import dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc
 
-__all__ = ["MOST_TERMS", "S32", "S8", "Packing", "numpy_order", "packing", "padded", "quantized_refusal", "run_once", "sums_of"]
+__all__ = [
+    "MOST_TERMS",
+    "S8",
+    "S32",
+    "Packing",
+    "numpy_order",
+    "order_for",
+    "packing",
+    "padded",
+    "quantized_refusal",
+    "run_once",
+    "sums_of",
+]
 
 Array = Any
 
 MOST_TERMS = (2**31 - 1) // 255**2  # of one sum, so that int32 holds it whatever the zero points
 ROWS = 64  # for which the order of the weights of a linear layer is asked
+MOST_KNOWN = 256  # orders that are kept
 
 S8, S32 = np.dtype(np.int8), np.dtype(np.int32)
+
+_known: dict[Any, Packing] = {}
 
 
 def quantized_refusal(engine: Engine) -> str:
@@ -127,7 +143,7 @@ class Packing:
     def __init__(self, engine: Engine, p: QuantizedProblem) -> None:
         if p.op != "quantized.conv2d":
             p = replace(p, result=(ROWS, p.outs))  # one order for any number of rows
-        self._engine, self._p = engine, p
+        self.engine, self._p = engine, p
         with engine.threads(1):  # so that it is the same whatever a call may use
             self.desc = sums_of(engine, p, p.outs // p.groups).desc(abi.Query.WEIGHTS)
         assert self.desc is not None
@@ -145,13 +161,25 @@ class Packing:
         memory = np.zeros(self.nbytes + 64, np.uint8)
         start = -memory.__array_interface__["data"][0] % 64
         packed = memory[start : start + self.nbytes]
-        source = numpy_order(self._engine, self._p, self._p.outs // self._p.groups)
-        with self._engine.threads(1):
-            reorder = self._engine.reorder_desc(source, self.desc)
-            run_once(self._engine, reorder, {abi.Arg.SRC: (source, weight), abi.Arg.DST: (self.desc, packed)})
+        source = numpy_order(self.engine, self._p, self._p.outs // self._p.groups)
+        with self.engine.threads(1):
+            reorder = self.engine.reorder_desc(source, self.desc)
+            run_once(self.engine, reorder, {abi.Arg.SRC: (source, weight), abi.Arg.DST: (self.desc, packed)})
         packed[self.sums_at :].view(np.int32)[:] = weight.reshape(len(weight), -1).sum(1, dtype=np.int32)
         packed.flags.writeable = False
         return packed
+
+
+def order_for(engine: Engine, p: QuantizedProblem) -> Packing:
+    """The order of the weights for a Problem, from those that were asked for before."""
+    image = p.shape("input") if p.op == "quantized.conv2d" else ()  # that of a linear layer is one for any number of rows
+    key = switches.current(), p.op, p.dtype, image, p.shape("weight"), p.parameters
+    found = _known.get(key)
+    if found is None or found.engine is not engine:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = Packing(engine, p)
+    return found
 
 
 def packing(engine: Engine, p: QuantizedProblem) -> Packing | None:
@@ -159,8 +187,6 @@ def packing(engine: Engine, p: QuantizedProblem) -> Packing | None:
     if p.empty or p.terms > MOST_TERMS or quantized_refusal(engine):
         return None
     try:
-        return Packing(engine, p)
+        return order_for(engine, p)
     except RuntimeError:
         return None  # the reason is told by those who list the algorithms
-
-

@@ -25,8 +25,8 @@ from .. import capability
 from ..base import Algorithm, FileLibrary, Handler, Planner, Refusal
 from ..probing.probe_cache import prove_by_class
 from . import abi
-from .onednn_conv import conv_algorithms, prepare_conv
 from .int8_sums import Packing, packing, quantized_refusal
+from .onednn_conv import conv_algorithms, prepare_conv
 from .onednn_int8 import prepare_quantized, quantized_algorithms
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
@@ -37,7 +37,7 @@ from .primitives import Engine
 __all__ = ["OneDNN"]
 
 OLDEST, NEWEST = (3, 2), (3, 99)
-# Calls of one shape after which a convolution is worth the millisecond that its kernels take to be compiled, where shapes keep changing,
+# Where shapes keep changing: calls of one after which a convolution is worth the millisecond that its kernels take to be compiled,
 # and operations of one that is worth it at once.
 CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
 NO_THREADS = "which takes no thread count for one call"

@@ -26,7 +26,7 @@ from ..kernels.vector_level import vector_level
 from ..reference import reference_quantized
 from ..reference.reference_requantize import FLOAT32
 from . import abi
-from .int8_sums import MOST_TERMS, S8, S32, Packing, numpy_order, padded, quantized_refusal, run_once, sums_of
+from .int8_sums import MOST_TERMS, S8, S32, numpy_order, order_for, padded, quantized_refusal, run_once, sums_of
 from .onednn_products import THREAD_FLOPS, is_reference
 from .plan_writer import Execution, Place, Writer, dense_strides, image_strides
 from .primitives import Desc, Engine, PrimitiveDesc, why
@@ -101,7 +101,7 @@ class _Layer:
 
     def __init__(self, engine: Engine, p: QuantizedProblem, threads: int) -> None:
         self.engine, self.p, self.threads = engine, p, threads
-        self.order = Packing(engine, p)
+        self.order = order_for(engine, p)
         form = p.get("form")
         if form is None or form.shape != (self.order.nbytes,):
             raise RuntimeError("the weight is packed in another order")

@@ -21,7 +21,7 @@ from ..base import failure
 from . import abi
 from .primitives import Desc, Engine, PrimitiveDesc
 
-__all__ = ["NOT_FINITE", "Place", "Execution", "Writer", "dense_strides", "fits", "image_strides"]
+__all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "dense_strides", "fits", "image_strides"]
 
 _F32 = np.dtype(np.float32)
 
@@ -221,7 +221,8 @@ class Writer:
         scratch = desc.desc(abi.Query.SCRATCHPAD)
         if scratch is not None and scratch.nbytes and abi.Arg.SCRATCHPAD not in places:
             places = {**places, abi.Arg.SCRATCHPAD: self.work(scratch)}
-        Execution(self, desc, {arg: place.desc for arg, place in places.items()}).run({arg: place.pointer for arg, place in places.items()})
+        execution = Execution(self, desc, {arg: place.desc for arg, place in places.items()})
+        execution.run({arg: place.pointer for arg, place in places.items()})
 
     def reorder(self, source: Place, desc: Desc) -> Place:
         """The same values as `desc` wants them: where they are, if they lie like that, else copied."""
