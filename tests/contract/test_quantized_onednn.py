@@ -21,6 +21,7 @@ from backline.backends import quantized as backend
 from backline.engine import plan_caches
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import capability, quantized_engines
+from backline.libraries.onednn import int8_sums
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
 from backline.problems.op_registry import operations
@@ -207,7 +208,7 @@ def test_a_product_that_threads_share(onednn: Any, dtype: str, outs: int) -> Non
 @pytest.mark.parametrize("zero_at", [0, 1])
 def test_the_longest_sums(onednn: Any, dtype: str, zero_at: int) -> None:
     """So that int32 holds them only just; the limit is that of the engine, and told when a weight is packed."""
-    terms, ends = driven.MOST_TERMS, LIMITS[dtype]
+    terms, ends = int8_sums.MOST_TERMS, LIMITS[dtype]
     x = q.QArray(np.full((2, terms), ends[1 - zero_at], dtype), 1.0, ends[zero_at])
     w = np.stack([np.full(terms, -128, np.int8), np.full(terms, 127, np.int8)])
     bias = held(np.array([2.0**31, -(2.0**31)], np.float32), 1.0)
@@ -374,9 +375,9 @@ def test_the_compiled_functions_refuse_what_they_cannot_take() -> None:
 @exact
 def test_a_weight_is_packed_once_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each order that kernels want it in. Some processors take int8 and uint8 with one order, others do not."""
-    orders: list[driven.Packing] = []
-    pack = driven.Packing.pack
-    monkeypatch.setattr(driven.Packing, "pack", lambda self, weight: orders.append(self) or pack(self, weight))
+    orders: list[int8_sums.Packing] = []
+    pack = int8_sums.Packing.pack
+    monkeypatch.setattr(int8_sums.Packing, "pack", lambda self, weight: orders.append(self) or pack(self, weight))
     rng = np.random.default_rng(7)
     packed, _ = both(q.linear_prepack, "onednn", weights(rng, (20, 30)))
     for rows in (1, 7, 300):

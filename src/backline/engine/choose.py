@@ -364,7 +364,7 @@ def plan_for(problem: Problem) -> Any:
         refusals.warn_once(("fork",), text)
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
-    early = _at_first_sight(problem, snapshot)
+    early = _at_first_sight(problem, snapshot) if problem.family in first_sights.FAMILIES else None
     if early is not None:
         return early
     failed: dict[str, str] = {}

@@ -30,7 +30,7 @@ _shapes: dict[problem_class.ProblemClass, int] = {}
 
 def at_first_sight(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:
     """The best Algorithm whose Plan is made soon, for a shape that may never come again; None where it is the best of all."""
-    if problem.family not in FAMILIES or problem.packed or not _is_new(problem, problem_class.of(problem, snapshot)):
+    if problem.packed or not _is_new(problem, problem_class.of(problem, snapshot)):
         return None
     if not record_store.empty() and record_store.find(problem, threads_of(snapshot)) is not None:
         return None

@@ -37,7 +37,7 @@ from .primitives import Engine
 __all__ = ["OneDNN"]
 
 OLDEST, NEWEST = (3, 2), (3, 99)
-# Where shapes keep changing: calls of one after which a convolution is worth the millisecond that its kernels take to be compiled,
+# Where shapes keep changing: calls of one after which a convolution is worth the millisecond that compiling its kernels takes,
 # and operations of one that is worth it at once.
 CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
 NO_THREADS = "which takes no thread count for one call"
