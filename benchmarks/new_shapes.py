@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 import backline
 from side_by_side import Table, threads_asked
@@ -70,10 +71,43 @@ OPERATIONS: dict[str, tuple[Callable[[int], Any], Call, Call]] = {
 }  # fmt: skip
 
 
+def _images(n: int) -> np.ndarray[Any, Any]:
+    shape = 1, 4 + n % 12, 8 + n // 12, 16
+    return POOL[: shape[1] * shape[2] * shape[3]].reshape(shape)
+
+
+def _convolution(p: tuple[np.ndarray[Any, Any], ...]) -> np.ndarray[Any, Any]:
+    return np.tensordot(sliding_window_view(p[0], (3, 3), (2, 3)), p[1], ((1, 4, 5), (1, 2, 3)))
+
+
+def _attention(p: tuple[np.ndarray[Any, Any], ...]) -> np.ndarray[Any, Any]:
+    query, key, value = p
+    scores = query @ key.swapaxes(-1, -2) / np.float32(query.shape[-1] ** 0.5)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+# Of layers: not in the mix.
+LAYERS: dict[str, tuple[Callable[[int], Any], Call, Call]] = {
+    "convolution float32": (
+        lambda n: (_images(n), POOL[: 16 * (4 + n % 12) * 9].reshape(16, -1, 3, 3)),
+        lambda p: backline.nn.functional.conv2d(*p), _convolution,
+    ),
+    "largest of 2x2 float32": (
+        _images, lambda x: backline.nn.functional.max_pool2d(x, 2),
+        lambda x: sliding_window_view(x, (2, 2), (2, 3))[:, :, ::2, ::2].max((4, 5)),
+    ),
+    "attention float32": (
+        lambda n: [POOL[: 4 * (8 + n // 12) * 8 * (1 + n % 12)].reshape(1, 4, 8 + n // 12, -1)] * 3,
+        lambda p: backline.nn.functional.scaled_dot_product_attention(*p), _attention,
+    ),
+}  # fmt: skip
+
+
 def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
     """One row of the table: new shapes of operations, which take turns."""
     times: dict[str, list[float]] = {"backline": [], "numpy": []}
-    calls = {name: OPERATIONS[name] for name in names}
+    calls = {name: (OPERATIONS | LAYERS)[name] for name in names}
     for make, ours, theirs in calls.values():  # libraries are loaded, and what holds for all shapes is known
         ours(make(shapes + 1)), theirs(make(shapes + 1))
     start = grown = resident()
@@ -101,7 +135,7 @@ def measure(names: list[str], label: str, shapes: int, table: Table) -> None:
 if __name__ == "__main__":
     random.seed(1)
     table = Table("new_shapes", ["numpy"])
-    for name in OPERATIONS:
+    for name in OPERATIONS | LAYERS:
         measure([name], name, SHAPES if name.startswith("matmul") else max(SHAPES // 5, 1), table)
     measure([*OPERATIONS], "a mix", SHAPES, table)
     table.save(threads=threads, shapes=SHAPES)

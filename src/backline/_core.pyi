@@ -130,6 +130,7 @@ class PreparedCall:
     choice: Any
     rwlock: ReadWriteLock | None
     failed: bool
+    lasts: int
     @property
     def choice_source(self) -> Any: ...
     @property

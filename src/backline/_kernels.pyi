@@ -28,3 +28,6 @@ def value_range(x: Any, level: int, /) -> tuple[float, float]:
 
 def ufunc_loop(ufunc: Any, dtypes: bytes, /) -> tuple[int, int] | None:
     """Addresses of the loop of a ufunc for dtypes, as bytes of their numbers, and of its data; None where it has none."""
+
+def clipped_roots(x: Any, level: int, threads: int, /) -> None:
+    """Square roots of a dense array of float32 or float64, in place; what is below 0 counts as 0."""

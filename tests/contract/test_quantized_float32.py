@@ -19,6 +19,7 @@ from backline import quantized as q
 from backline.backends import quantized as backend
 from backline.errors import BadValue
 from backline.libraries import capability, quantized_engines
+from backline.libraries.onednn import int8_sums
 from backline.libraries.onednn import library as onednn_library
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
@@ -189,7 +190,7 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = need("onednn")
     if not capability.allows("avx2"):
         pytest.skip("oneDNN has no kernels of int8 for this processor")
-    for module in (driven, onednn_library):
+    for module in (driven, int8_sums, onednn_library):
         monkeypatch.setattr(module, "quantized_refusal", lambda engine: "")
     backline.engine.plan_caches.clear()
     return found

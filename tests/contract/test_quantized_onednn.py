@@ -21,6 +21,7 @@ from backline.backends import quantized as backend
 from backline.engine import plan_caches
 from backline.errors import BadType, BadValue, NoKernel
 from backline.libraries import capability, quantized_engines
+from backline.libraries.onednn import int8_sums
 from backline.libraries.onednn import onednn_int8 as driven
 from backline.libraries.reference import reference_requantize
 from backline.problems.op_registry import operations
@@ -207,7 +208,7 @@ def test_a_product_that_threads_share(onednn: Any, dtype: str, outs: int) -> Non
 @pytest.mark.parametrize("zero_at", [0, 1])
 def test_the_longest_sums(onednn: Any, dtype: str, zero_at: int) -> None:
     """So that int32 holds them only just; the limit is that of the engine, and told when a weight is packed."""
-    terms, ends = driven.MOST_TERMS, LIMITS[dtype]
+    terms, ends = int8_sums.MOST_TERMS, LIMITS[dtype]
     x = q.QArray(np.full((2, terms), ends[1 - zero_at], dtype), 1.0, ends[zero_at])
     w = np.stack([np.full(terms, -128, np.int8), np.full(terms, 127, np.int8)])
     bias = held(np.array([2.0**31, -(2.0**31)], np.float32), 1.0)
@@ -290,7 +291,7 @@ def test_sums_are_brought_to_their_scale_at_every_level(level: int, dtype: str) 
         bias = (rng.standard_normal(outs) * 10.0 ** rng.integers(-2, 9)).astype(np.float32)
         zero, one, nought = np.int32([rng.integers(low, high + 1)]), np.float32([1]), np.int32([0])
         layer = np.array([outs, repeats, terms, many, 0, 0, 1, low, high, level, 0], np.int64)
-        memory = np.zeros(_kernels.requantize_header + 12 * outs * repeats + 64, np.uint8)
+        memory = np.zeros(_kernels.requantize_header + 16 * outs * repeats + 64, np.uint8)
         numbers = memory[-memory.ctypes.data % 64 :]
         result = np.zeros((rows, outs), dtype)
         begin(*(None if a is None else a.ctypes.data for a in (layer, numbers, one, nought, unit, None, bias, output, zero, None)))
@@ -374,9 +375,9 @@ def test_the_compiled_functions_refuse_what_they_cannot_take() -> None:
 @exact
 def test_a_weight_is_packed_once_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each order that kernels want it in. Some processors take int8 and uint8 with one order, others do not."""
-    orders: list[driven.Packing] = []
-    pack = driven.Packing.pack
-    monkeypatch.setattr(driven.Packing, "pack", lambda self, weight: orders.append(self) or pack(self, weight))
+    orders: list[int8_sums.Packing] = []
+    pack = int8_sums.Packing.pack
+    monkeypatch.setattr(int8_sums.Packing, "pack", lambda self, weight: orders.append(self) or pack(self, weight))
     rng = np.random.default_rng(7)
     packed, _ = both(q.linear_prepack, "onednn", weights(rng, (20, 30)))
     for rows in (1, 7, 300):
@@ -568,7 +569,11 @@ def test_benchmark_measures_it() -> None:
 def test_images_in_parts_have_the_integers_of_all_at_once(
     shape: tuple[int, ...], last: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums that exceed a cache are made for some images at a time: six in sixes, threes, pairs or one by one, five one by one."""
+    """Sums that exceed a cache are made for some images at a time: six in sixes, threes, pairs or one by one, five one by one.
+
+    Where threads divide the images evenly, each does parts of its own.
+    """
+    monkeypatch.setattr(driven, "INT8_THREAD_FLOPS", 0)
     rng = np.random.default_rng(1)
     x = activations(rng, shape, "uint8", last)
     weight = q.quantize_weights(rng.standard_normal((16, shape[1], 3, 3), np.float32))
@@ -582,7 +587,8 @@ def test_images_in_parts_have_the_integers_of_all_at_once(
         with backline.num_threads(threads):
             results.append(q.conv2d(x, q.conv2d_prepack(weight, bias, padding=1), 0.2, 9).int_repr)
         assert backline.explain().library == "onednn"
-    assert parts[0] == shape[0] and parts[-1] == 1
+    shares = threads if shape[0] % threads == 0 else 1
+    assert parts[0] == (shape[0], shares) and parts[-1] == (shares, shares)
     with backend.flags(engine="reference"):
         reference = q.conv2d_prepack(weight, bias, padding=1)
     wanted = q.conv2d(x, reference, 0.2, 9).int_repr

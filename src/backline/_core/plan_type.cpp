@@ -187,6 +187,10 @@ void set_failed(PreparedCall *plan, PyObject *value) {
 
 uint64_t get_runs(PreparedCall *plan) { return plan->runs.get(); }
 
+uint64_t get_lasts(PreparedCall *plan) { return plan->lasts; }
+
+void set_lasts(PreparedCall *plan, PyObject *value) { plan->lasts = value ? uint64_t(from_python<int64_t>(value)) : 0; }
+
 uint64_t get_used(PreparedCall *plan) { return plan->used.get(); }
 
 size_t get_kept_bytes(PreparedCall *plan) {
@@ -201,6 +205,7 @@ PyGetSetDef plan_getset[] = {
     attribute<get_kept_bytes>("kept_bytes", "bytes it keeps between calls: packed weights"),
     attribute<get_rwlock, set_rwlock>("rwlock", "the ReadWriteLock of its library, or None"),
     attribute<get_failed, set_failed>("failed", "whether its library failed to run it: it is not to be used again"),
+    attribute<get_lasts, set_lasts>("lasts", "runs after which the engine is asked for another plan; 0 for never"),
     attribute<get_runs>("runs", "how often it ran"),
     attribute<get_used>("used", "when it ran last, on a clock that every run of a plan moves"),
     {}};

@@ -25,6 +25,7 @@ int add_kernels(PyObject *addresses, std::initializer_list<Kernel> kernels);
 
 // Each adds the kernels of one source file to the addresses, and its functions, if it has any, to the module.
 int add_attention(PyObject *module, PyObject *addresses);
+int add_byte_pooling(PyObject *module, PyObject *addresses);
 int add_depthwise(PyObject *module, PyObject *addresses);
 int add_element_sums(PyObject *module, PyObject *addresses);
 int add_exponential(PyObject *module, PyObject *addresses);
@@ -38,6 +39,7 @@ int add_pointwise(PyObject *module, PyObject *addresses);
 int add_quantize(PyObject *module, PyObject *addresses);
 int add_recurrent(PyObject *module, PyObject *addresses);
 int add_requantize(PyObject *module, PyObject *addresses);
+int add_roots(PyObject *module, PyObject *addresses);
 int add_small_systems(PyObject *module, PyObject *addresses);
 int add_softmax_rows(PyObject *module, PyObject *addresses);
 int add_transforms(PyObject *module, PyObject *addresses);

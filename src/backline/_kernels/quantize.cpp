@@ -24,11 +24,28 @@ uint8_t exact_integer(double x, double scale, int64_t zero, int64_t low, int64_t
     return uint8_t(std::clamp(value + zero, low, high));
 }
 
+// In float32, which does twice as many at once. False where some may be rounded to the wrong integer.
+BACKLINE_INLINE bool to_integers_narrow(const float *x, uint8_t *to, int64_t count, float inverse, float least, float most, int32_t zero) {
+    int32_t furthest = 0;  // from an integer: positive numbers are ordered as their bits are, and NaN comes last
+    for (int64_t i = 0; i < count; ++i) {
+        float value = x[i] * inverse;
+        value = value < least ? least : value;
+        value = value > most ? most : value;
+        const float shifted = value + kMagic32;
+        const int32_t off = bits_as<int32_t>(value - (shifted - kMagic32)) & 0x7FFFFFFF;
+        furthest = off > furthest ? off : furthest;
+        to[i] = uint8_t(bits_as<int32_t>(shifted) + zero);
+    }
+    return furthest < bits_as<int32_t>(kSure);
+}
+
 BACKLINE_INLINE void to_integers(const float *x, uint8_t *to, int64_t count, double scale, int64_t zero, int64_t low, int64_t high) {
+    const bool usual = scale > 0x1p-100 && scale < 0x1p100;  // so that its inverse in float32 has 24 bits
     const double inverse = 1.0 / scale, half = 0.5 * scale, least = double(low - zero), most = double(high - zero);
     for (int64_t start = 0; start < count; start += kBlock) {
         const int64_t size = std::min(kBlock, count - start);
         const float *from = x + start;
+        if (usual && to_integers_narrow(from, to + start, size, float(inverse), float(least), float(most), int32_t(zero))) continue;
         uint64_t close = 0;  // its first bit: one is at the middle between two integers, or past it
         for (int64_t i = 0; i < size; ++i) {
             const double wide = from[i];

@@ -9,9 +9,20 @@
 #include "kernels.hpp"
 
 #include <algorithm>
+#if defined(__x86_64__)
+// GCC 12 takes the undefined inputs of its own intrinsics for a mistake.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpragmas"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#endif
 
 namespace backline {
 namespace {
+
+constexpr int64_t kNarrow = 256;  // sums that are brought to their scale in float32, or all of them again in float64
 
 // Factors and what is added, for a result of integers. Returns the largest magnitude of a bias.
 template <bool Many, bool Biased, bool Compensated>
@@ -57,32 +68,102 @@ int64_t exactly(const Layer &g, const Numbers &n, int64_t o, int32_t sum) {
     return std::clamp(result + n.zero, g.low, g.high);
 }
 
-BACKLINE_INLINE void rescale(const Layer &g, const Numbers &n, const double *factors, const int32_t *added, const int32_t *sums,
-                             uint8_t *to, int64_t count) {
+// What is done with the sums of each output.
+struct Scales {
+    const double *factors;
+    const int32_t *added;
+    const float *narrow;  // the factors again
+
+    BACKLINE_INLINE Scales from(int64_t output) const { return {factors + output, added + output, narrow + output}; }
+};
+
+// In float32, which does twice as many at once. False where some may be rounded to the wrong integer.
+BACKLINE_INLINE bool rescale_narrow(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
+    const float low = float(g.low - n.zero), high = float(g.high - n.zero);
+    const int32_t zero = int32_t(n.zero);
+    int32_t furthest = 0;  // from an integer: positive numbers are ordered as their bits are, and NaN comes last
+    for (int64_t j = 0; j < count; ++j) {
+        float value = float(plus(sums[j], by.added[j])) * by.narrow[j];
+        value = value < low ? low : value;
+        value = value > high ? high : value;
+        const float shifted = value + kMagic32;
+        const int32_t off = bits_as<int32_t>(value - (shifted - kMagic32)) & 0x7FFFFFFF;
+        furthest = off > furthest ? off : furthest;
+        to[j] = uint8_t(bits_as<int32_t>(shifted) + zero);
+    }
+    return furthest < bits_as<int32_t>(kSure);
+}
+
+BACKLINE_INLINE void rescale_wide(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
     const double low = double(g.low - n.zero), high = double(g.high - n.zero);
     const int64_t zero = n.zero;
     for (int64_t j = 0; j < count; ++j) {
-        double value = double(plus(sums[j], added[j])) * factors[j];
+        double value = double(plus(sums[j], by.added[j])) * by.factors[j];
         value = value < low ? low : value;
         value = value > high ? high : value;
         to[j] = uint8_t(uint64_t(bits_of(value + kMagic) + zero));
     }
 }
 
+BACKLINE_INLINE void rescale_rest(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
+    for (int64_t start = 0; start < count; start += kNarrow) {
+        const int64_t size = std::min(kNarrow, count - start);
+        const Scales here = by.from(start);
+        if (!rescale_narrow(g, n, here, sums + start, to + start, size)) rescale_wide(g, n, here, sums + start, to + start, size);
+    }
+}
+
+#if defined(__x86_64__)
+// The same by instructions that round, pack and saturate, where `vectors` of Numbers says so. The zero point is added before the one
+// rounding to an integer, which changes none that is sure.
+BACKLINE_AVX512 void rescale_vectors(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
+    constexpr int kLanes = 16, kAtOnce = 4 * kLanes;
+    constexpr int kLargest = 0x0B, kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;  // the larger magnitude of two
+    const __m512 zero = _mm512_set1_ps(float(n.zero)), sure = _mm512_set1_ps(kSure);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // packing interleaves
+    int64_t start = 0;
+    for (int64_t size; (size = std::min(kNarrow, (count - start) / kAtOnce * kAtOnce)); start += size) {
+        __m512 furthest = _mm512_setzero_ps();
+        for (int64_t j = start; j < start + size; j += kAtOnce) {
+            __m512i whole[4];
+            for (int k = 0; k < 4; ++k) {
+                const int64_t at = j + kLanes * k;
+                const __m512i sum = _mm512_add_epi32(_mm512_loadu_si512(sums + at), _mm512_loadu_si512(by.added + at));
+                const __m512 value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_loadu_ps(by.narrow + at), zero);
+                furthest = _mm512_range_ps(furthest, _mm512_reduce_ps(value, kNearest), kLargest);
+                whole[k] = _mm512_cvt_roundps_epi32(value, kNearest);
+            }
+            const __m512i first = _mm512_packs_epi32(whole[0], whole[1]), second = _mm512_packs_epi32(whole[2], whole[3]);
+            const __m512i packed = g.low < 0 ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
+            _mm512_storeu_si512(to + j, _mm512_permutexvar_epi32(order, packed));
+        }
+        if (_mm512_cmp_ps_mask(furthest, sure, _CMP_NLT_UQ)) rescale_wide(g, n, by.from(start), sums + start, to + start, size);
+    }
+    rescale_rest(g, n, by.from(start), sums + start, to + start, count - start);
+}
+#endif
+
+BACKLINE_INLINE void rescale(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t count) {
+#if defined(__x86_64__)
+    if (n.vectors) return rescale_vectors(g, n, by, sums, to, count);
+#endif
+    rescale_rest(g, n, by, sums, to, count);
+}
+
 // A row, or several that are treated as one; `first` is the output that its first element belongs to.
-BACKLINE_INLINE void rescale_row(const Layer &g, const Numbers &n, const double *factors, const int32_t *added,
-                                 const int32_t *sums, uint8_t *to, int64_t first, int64_t count) {
-    if (n.mode == kPlain) return rescale(g, n, factors + first, added + first, sums, to, count);
+BACKLINE_INLINE void rescale_row(const Layer &g, const Numbers &n, const Scales &by, const int32_t *sums, uint8_t *to, int64_t first,
+                                 int64_t count) {
+    if (n.mode == kPlain) return rescale(g, n, by.from(first), sums, to, count);
     for (int64_t start = 0; start < count; start += kBlock) {
         const int64_t size = std::min(kBlock, count - start), at = first + start;
         int64_t large = n.mode == kSlow;
         if (!large)
             for (int64_t j = 0; j < size; ++j) {
-                const int64_t sum = plus(sums[start + j], added[at + j]);
+                const int64_t sum = plus(sums[start + j], by.added[at + j]);
                 large |= (sum >= kExact) | (sum <= -kExact);
             }
         if (!large) {
-            rescale(g, n, factors + at, added + at, sums + start, to + start, size);
+            rescale(g, n, by.from(at), sums + start, to + start, size);
         } else {
             for (int64_t j = 0; j < size; ++j) {
                 const int64_t o = (at + j) % g.outs;
@@ -94,15 +175,17 @@ BACKLINE_INLINE void rescale_row(const Layer &g, const Numbers &n, const double 
 
 BACKLINE_INLINE void finish_rows(const Layer &g, const Numbers &n, const int32_t *sums, const int32_t *windows, uint8_t *to,
                                  int64_t rows) {
+    const int64_t wide = g.outs * g.repeats;
     const double *factors = reinterpret_cast<const double *>(&n + 1);
-    const int32_t *added = reinterpret_cast<const int32_t *>(factors + g.outs * g.repeats);
+    const int32_t *added = reinterpret_cast<const int32_t *>(factors + wide);
+    const Scales by{factors, added, reinterpret_cast<const float *>(added + wide)};
     auto one_row = [&](int64_t start, const int32_t *from, uint8_t *out, int64_t size) {
-        rescale_row(g, n, factors, added, from, out, start, size);
+        rescale_row(g, n, by, from, out, start, size);
     };
     if (windows) return rows_of(g, n, sums, windows, to, rows, one_row);
-    const int64_t all = rows * g.outs, wide = g.outs * g.repeats;
+    const int64_t all = rows * g.outs;
     for (int64_t start = 0; start < all; start += wide)
-        rescale_row(g, n, factors, added, sums + start, to + start, 0, std::min(wide, all - start));
+        rescale_row(g, n, by, sums + start, to + start, 0, std::min(wide, all - start));
 }
 
 BACKLINE_INLINE void real_row(const double *units, const double *biases, const int32_t *added, const int32_t *sums, float *to,
@@ -131,7 +214,7 @@ BACKLINE_INLINE void real_rows(const Layer &g, const Numbers &n, const int32_t *
 void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, const int32_t *input_zero, const float *weight_scale,
                        const int32_t *weight_zero, const float *bias, const float *out_scale, const int32_t *out_zero,
                        const int32_t *sums) {
-    *n = Numbers{kPlain, input_scale, weight_scale, bias, out_scale, input_zero, weight_zero, sums, out_zero ? *out_zero : 0, 0, {}};
+    *n = Numbers{kPlain, input_scale, weight_scale, bias, out_scale, input_zero, weight_zero, sums, out_zero ? *out_zero : 0, 0, 0, {}};
     if (g->compensate) n->window_added = wrapped(-int64_t(*input_zero) * g->terms);
     if (g->rounding != kExactly) return float32_numbers(*g, *n);
     if (!out_scale) {
@@ -152,8 +235,16 @@ void quantized_numbers(const Layer *g, Numbers *n, const float *input_scale, con
         std::memcpy(factors + at, factors, size_t(g->outs) * sizeof(double));
         std::memcpy(added + at, added, size_t(g->outs) * sizeof(int32_t));
     }
+    float *narrow = reinterpret_cast<float *>(added + wide);
+    double largest = 0;
+    for (int64_t at = 0; at < wide; ++at) {
+        narrow[at] = float(std::min(factors[at], 0x1p100));  // beyond it all but 0 saturates
+        largest = factors[at] <= largest ? largest : factors[at];  // NaN, too
+    }
     const double bound = double(g->terms * kProduct) + most;
     n->mode = bound < double(kExact) ? kPlain : bound < 2147483648.0 ? kChecked : kSlow;
+    // A sum below kExact times its factor is an int32.
+    n->vectors = g->level == 2 && largest < 4 && g->high - g->low == 255;
 }
 
 void quantized_finish(const Layer *g, const Numbers *n, const int32_t *sums, const int32_t *windows, uint8_t *to, int64_t rows) {

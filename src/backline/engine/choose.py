@@ -26,6 +26,7 @@ from ..switches.scope_state import process, states
 from . import (
     effective_precision,
     fft_plan_caches,
+    first_sights,
     plan_caches,
     policy,
     problem_class,
@@ -163,7 +164,9 @@ def _choose(
     if not conforming:
         raise refusals.no_kernel(problem, refused)
     own = level == "off"  # what was measured here may decide
-    home = next((a.pool for a in ranking.sort(problem, conforming, own=own) if a.pool not in ("", "numpy")), "")
+    prefer, prefers = policy.preferred(problem, snapshot)
+    order = ranking.sort(problem, conforming, own=own)
+    home = next((a.pool for a in order if a.pool not in ("", "numpy")), "")
     timed, limit = policy.benchmarks(problem, snapshot)
     measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
@@ -192,8 +195,8 @@ def _choose(
             basis += "; nothing is measured on this device"
     if level == "off" and (unused := deciding_record.refused(asked, threads)):
         basis += f"; {unused}"
-    prefer, prefers = policy.preferred(problem, snapshot)
-    order = ranking.sort(problem, conforming, prefer, own)
+    if prefer or measured:  # which algorithms conform may have changed since
+        order = ranking.sort(problem, conforming, prefer, own)
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
     _put_first(order, prefer, snapshot)
@@ -365,6 +368,9 @@ def plan_for(problem: Problem) -> Any:
         refusals.warn_once(("fork",), text)
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
+    early = _at_first_sight(problem, snapshot) if problem.family in first_sights.FAMILIES else None
+    if early is not None:
+        return early
     failed: dict[str, str] = {}
     while True:
         choice = choose(problem, without=failed, load=False, snapshot=snapshot)
@@ -383,6 +389,25 @@ def plan_for(problem: Problem) -> Any:
         plan.choice = choice
         choice.planned = fft_plan_caches.seconds_of(plan)
         return verbose_scopes.around(plan, libraries.get(algorithm.library), snapshot)
+
+
+def _at_first_sight(problem: Problem, snapshot: Any) -> Any:
+    """The Plan for a shape that may never come again, if there is one that is made sooner than the best; else None.
+
+    After so many calls that the best is worth its time, the engine is asked again.
+    """
+    found = first_sights.at_first_sight(problem, snapshot, planner)
+    if found is None:
+        return None
+    try:
+        plan = prepared(problem, found.algorithm, snapshot)
+    except RuntimeError:
+        return None  # whoever asks without haste is told why
+    if not isinstance(plan, _core.PreparedCall):
+        return None
+    plan.lasts = min(found.passed.values())
+    plan.choice = choice_of(problem, found, snapshot)
+    return verbose_scopes.around(plan, libraries.get(found.algorithm.library), snapshot)
 
 
 def prepared(problem: Problem, algorithm: Algorithm, snapshot: Any) -> Any:

@@ -58,7 +58,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
             continue
         try:
             handler = library.handlers.get(type(problem))
-            if changing and handler is not None and handler.one_shape:
+            if changing and handler is not None and handler.one_shape and problem.flops <= handler.one_shape_flops:
                 passed[name] = handler.one_shape
                 continue
             for found in library.algorithms(problem, allowed_threads(library, threads, snapshot), *planner_for(library, planner)):

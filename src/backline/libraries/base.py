@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -185,11 +186,14 @@ class Handler(Record):
     one_shape
         Calls of one shape from which on its Plan is worth its time where shapes keep changing: it holds tables for the shape. 0
         where Plans hold nothing of the kind.
+    one_shape_flops
+        Operations of the largest Problem for which that holds: calls of a larger one take longer elsewhere than its Plan.
     """
 
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
     prepare: Callable[[Any, Any, Algorithm], Any]
     one_shape: int = 0
+    one_shape_flops: float = math.inf
 
     @classmethod
     def plain(

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import _kernels
 from ..errors import BadType, BadValue
+from ..libraries.kernels.array_loops import level_and_threads
 from .array_arguments import cast, dtype_of, functions, given
 from .composite import composed_of, on_its_device
 from .linalg_checks import number
@@ -96,8 +98,9 @@ def _by_product(xp: Any, a: Array, b: Array) -> Any:
     left = xp.concatenate([a * -2, squares[0], ones[0]], axis=-1)
     right = xp.concatenate([b, ones[1], squares[1]], axis=-1)
     product = matmul(left, xp.swapaxes(right, -1, -2))
-    if xp is np:
-        return np.sqrt(np.maximum(product, 0, out=product), out=product)
+    if xp is np and product.flags.c_contiguous:
+        _kernels.clipped_roots(product, *level_and_threads(product.size))
+        return product
     return xp.sqrt(xp.maximum(product, 0))
 
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import _kernels, switches
+from .. import _kernels
 from ..errors import BadType, BadValue
+from ..libraries.kernels.array_loops import level_and_threads
+from ..libraries.kernels.vector_level import vector_level
 from ..libraries.reference.reference_requantize import Factor, to_integers
-from ..native import thread_team
 from ..ops.array_arguments import check_array
 from .checks import Array, axis_of, check_kind, integer_dtype, one_of_each, scales, zero_points
 
 __all__ = ["QArray", "check_floats", "check_quantized", "dequantize", "extremes", "integers", "quantize", "requantize"]
 
 F32 = np.dtype(np.float32)
-MANY = 1 << 16  # elements that may be worth more than one thread
 
 
 class QArray:
@@ -197,7 +197,7 @@ def integers(array: Array, steps: Array, zeros: Array, axis: int | None, kind: n
         made: Array = np.empty_like(array, kind, subok=False)
         target = _in_order(made)
         if target is not None and target.shape == flat.shape:
-            _kernels.quantize(flat, target, float(steps[0]), int(zeros[0]), _level(), _threads(flat.size))
+            _kernels.quantize(flat, target, float(steps[0]), int(zeros[0]), *level_and_threads(flat.size))
             return made
     return np.asarray(to_integers(array, _along(steps, axis, array.ndim), _along(zeros, axis, array.ndim), kind))
 
@@ -234,7 +234,7 @@ def dequantize(x: QArray) -> Array:
         made: Array = np.empty_like(array, F32, subok=False)
         target = _in_order(made)
         if target is not None and target.shape == flat.shape:
-            _kernels.dequantize(flat, target, float(x.scales[0]), int(x.zero_points[0]), _level(), _threads(flat.size))
+            _kernels.dequantize(flat, target, float(x.scales[0]), int(x.zero_points[0]), *level_and_threads(flat.size))
             return made
     zero, scale = _along(x.zero_points, x.axis, x.ndim), _along(x.scales, x.axis, x.ndim)
     with np.errstate(over="ignore", under="ignore"):
@@ -299,27 +299,11 @@ def _in_order(array: Array) -> Array | None:
     return None
 
 
-def _level() -> int:
-    """Returns the width of the vector instructions that the processor has, and may use."""
-    from ..libraries import capability
-
-    return 2 if capability.allows("avx512") else 1 if capability.allows("avx2") else 0
-
-
-def _threads(size: int) -> int:
-    """Returns the number of threads for so many elements."""
-    if size < MANY:
-        return 1
-    thread_team.bind()
-    threads: Any = switches.get("num_threads")
-    return int(threads)
-
-
 def extremes(array: Array) -> tuple[float, float]:
     """Returns the least and the greatest of 0 and the elements; one of them or both are NaN if an element is."""
     flat = _in_order(array) if array.dtype == F32 else None
     if flat is not None:
-        return _kernels.value_range(flat, _level())
+        return _kernels.value_range(flat, vector_level())
     return float(np.min(array, initial=0)), float(np.max(array, initial=0))
 
 

@@ -25,8 +25,9 @@ from .. import capability
 from ..base import Algorithm, FileLibrary, Handler, Planner, Refusal
 from ..probing.probe_cache import prove_by_class
 from . import abi
+from .int8_sums import Packing, packing, quantized_refusal
 from .onednn_conv import conv_algorithms, prepare_conv
-from .onednn_int8 import Packing, packing, prepare_quantized, quantized_algorithms, quantized_refusal
+from .onednn_int8 import prepare_quantized, quantized_algorithms
 from .onednn_layers import neural_algorithms, prepare_neural
 from .onednn_layers_grad import GRADIENTS, gradient_algorithms, prepare_gradient
 from .onednn_products import prepare_product, product_algorithms
@@ -36,6 +37,9 @@ from .primitives import Engine
 __all__ = ["OneDNN"]
 
 OLDEST, NEWEST = (3, 2), (3, 99)
+# Where shapes keep changing: calls of one after which a convolution is worth the millisecond that compiling its kernels takes,
+# and operations of one that is worth it at once.
+CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
 NO_THREADS = "which takes no thread count for one call"
 # Not just an installation: the wheel `onednn` writes its file over that of `onednn-cpu-gomp`, which pip then takes for installed.
 REINSTALL = "pip install --force-reinstall --no-deps onednn-cpu-gomp brings a build on OpenMP"
@@ -66,7 +70,7 @@ class OneDNN(FileLibrary):
     handlers: ClassVar = {
         MatmulProblem: Handler(product_algorithms, prepare_product),
         LinearProblem: Handler(product_algorithms, prepare_product),
-        ConvProblem: Handler(conv_algorithms, prepare_conv),
+        ConvProblem: Handler(conv_algorithms, prepare_conv, one_shape=CONV_COMPILED_AFTER, one_shape_flops=CONV_COMPILED_FLOPS),
         NeuralProblem: Handler(_layer_algorithms, _prepare_layer),
         RnnProblem: Handler(rnn_algorithms, prepare_rnn),
         QuantizedProblem: Handler(quantized_algorithms, prepare_quantized),

@@ -21,7 +21,7 @@ from ..base import failure
 from . import abi
 from .primitives import Desc, Engine, PrimitiveDesc
 
-__all__ = ["NOT_FINITE", "Place", "Writer", "dense_strides", "fits", "image_strides"]
+__all__ = ["NOT_FINITE", "Execution", "Place", "Writer", "dense_strides", "fits", "image_strides"]
 
 _F32 = np.dtype(np.float32)
 
@@ -75,6 +75,54 @@ def fits(o: Operand) -> bool:
     return o.aligned
 
 
+class Execution:
+    """A primitive and its memory objects, which plans run over addresses, as often as they like.
+
+    Parameters
+    ----------
+    writer
+        Of the plan.
+    desc
+        The primitive; the thread count that it is made for is to be in force.
+    layouts
+        What it reads and writes, by argument.
+    items
+        Items of a group that run it at once, on one thread each; 0 for a primitive that all threads run together.
+    """
+
+    def __init__(self, writer: Writer, desc: PrimitiveDesc, layouts: dict[int, Desc], items: int = 0) -> None:
+        self.writer, self.items = writer, items
+        engine, keep = writer.engine, writer.b.keep
+        primitive, memories = engine.primitive(desc), []
+        keep.append(primitive)
+        self._streams = [engine.stream() for _ in range(items)] or [writer.stream]
+        for _ in self._streams:
+            memories.append([engine.memory(layout) for layout in layouts.values()])
+            keep += memories[-1]
+        keep += self._streams
+        self._primitive, self._count = primitive.address, len(layouts)
+        self._memories = {arg: self._of_items([own[i].address for own in memories]) for i, arg in enumerate(layouts)}
+        given = [abi.exec_args([(arg, m.address) for arg, m in zip(layouts, own, strict=True)]) for own in memories]
+        at = writer.b.constant(b"".join(given))
+        self._arguments = at[0], at[1], len(given[0]) if items else 0
+        self._status = writer.statuses if items else writer.status
+
+    def _of_items(self, addresses: list[int]) -> Any:
+        return addresses if self.items else addresses[0]
+
+    def run(self, pointers: dict[int, Pointer]) -> None:
+        """Writes down that it runs over memory at these addresses."""
+        b, native = self.writer.b, self.writer.engine.native
+        set_data = native.address("dnnl_memory_set_data_handle")
+        for arg, pointer in pointers.items():
+            stays = not self.items and b.buffers[pointer[0]][0] in ("constant", "kept")
+            with b.first() if stays else nullcontext():
+                b.call(set_data, [self._memories[arg], pointer], returns=3, to=self._status)
+        streams = self._of_items([stream.address for stream in self._streams])
+        execute = native.address("dnnl_primitive_execute")
+        b.call(execute, [self._primitive, streams, self._count, self._arguments], returns=3, to=self._status)
+
+
 class Writer:
     """Collects the steps of one plan.
 
@@ -86,17 +134,19 @@ class Writer:
         Its operands are the arguments.
     threads
         Threads of the plan.
+    items
+        Items of groups whose primitives run at once, each with a status of its own.
     """
 
-    def __init__(self, engine: Engine, problem: Problem, threads: int) -> None:
+    def __init__(self, engine: Engine, problem: Problem, threads: int, items: int = 0) -> None:
         self.engine, self.problem, self.threads = engine, problem, threads
         self.b = Builder(problem)
         self.stream = engine.stream()
         self.b.keep.append(self.stream)
         self._arguments: dict[str, Pointer] = {}
-        buffer, _, _ = self.b.info(2)
-        self.status, self.finite = (buffer, 0, 0), (buffer, 4, 0)
-        self.b.copy((1, 1), self.b.constant(bytes(8)), (0, 0), self.status, (0, 0), 8)
+        buffer, _, _ = self.b.info(2 + items)
+        self.status, self.finite, self.statuses = (buffer, 0, 0), (buffer, 4, 0), (buffer, 8, 4)
+        self.b.copy((1, 2 + items), self.b.constant(bytes(4 * (2 + items))), (0, 4), self.status, (0, 4), 4)
 
     # where things lie
 
@@ -171,20 +221,8 @@ class Writer:
         scratch = desc.desc(abi.Query.SCRATCHPAD)
         if scratch is not None and scratch.nbytes and abi.Arg.SCRATCHPAD not in places:
             places = {**places, abi.Arg.SCRATCHPAD: self.work(scratch)}
-        primitive = self.engine.primitive(desc)
-        self.b.keep.append(primitive)
-        pairs = []
-        set_data = self.engine.native.address("dnnl_memory_set_data_handle")
-        for arg, place in places.items():
-            memory = self.engine.memory(place.desc)
-            self.b.keep.append(memory)
-            pairs.append((arg, memory.address))
-            stays = self.b.buffers[place.pointer[0]][0] in ("constant", "kept")
-            with self.b.first() if stays else nullcontext():
-                self.b.call(set_data, [memory.address, place.pointer], returns=3, to=self.status)
-        execute = self.engine.native.address("dnnl_primitive_execute")
-        args = self.b.constant(abi.exec_args(pairs))
-        self.b.call(execute, [primitive.address, self.stream.address, len(pairs), args], returns=3, to=self.status)
+        execution = Execution(self, desc, {arg: place.desc for arg, place in places.items()})
+        execution.run({arg: place.pointer for arg, place in places.items()})
 
     def reorder(self, source: Place, desc: Desc) -> Place:
         """The same values as `desc` wants them: where they are, if they lie like that, else copied."""
@@ -283,7 +321,8 @@ class Writer:
         problem = self.problem
 
         def on_info(plan: Any, infos: list[int], arrays: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
-            status, finite = infos
+            status, finite, *others = infos
+            status = next(filter(None, others), status)
             if finite == NOT_FINITE and status == 0 and exact is not None:
                 return exact(arrays, results[0])
             error = OutOfMemory if status == abi.OUT_OF_MEMORY else LibraryFailed

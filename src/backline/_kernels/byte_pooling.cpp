@@ -1,0 +1,79 @@
+// The largest element of each window of images of int8 or uint8 with channels last: first of lines, then of the points of a line.
+#include "kernels.hpp"
+#include "targets.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace backline {
+namespace {
+
+// Written by libraries/kernels/byte_pooling.py, eight bytes each.
+struct Pooling {
+    int64_t sign, level, channels;  // whether elements are signed; of vector instructions
+    int64_t height, width, lines, points;  // of an image, and of a result
+    int64_t kernel[2], stride[2], before[2], dilation[2];
+};
+
+// What a window sees along an axis: the first place and how many, `dilation` apart; those in the padding do not count.
+struct Window {
+    int64_t first, count;
+};
+
+BACKLINE_INLINE Window window(const Pooling &p, int axis, int64_t at, int64_t size) {
+    const int64_t step = p.dilation[axis], begin = at * p.stride[axis] - p.before[axis];
+    const int64_t skipped = begin < 0 ? (-begin + step - 1) / step : 0, first = begin + skipped * step;
+    return {first, std::min(p.kernel[axis] - skipped, (size - first + step - 1) / step)};
+}
+
+template <class T>
+BACKLINE_INLINE void largest(T *to, const T *from, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) to[i] = to[i] < from[i] ? from[i] : to[i];
+}
+
+template <class T>
+BACKLINE_INLINE void pool_lines(const Pooling &p, const T *image, T *to, T *line, int64_t first, int64_t count) {
+    const int64_t row = p.width * p.channels;
+    for (int64_t i = first; i < first + count; ++i) {
+        const Window down = window(p, 0, i, p.height);
+        const T *seen = image + down.first * row;
+        if (down.count < 1) {  // nothing but padding, which counts as the least number
+            std::fill(to, to + p.points * p.channels, std::numeric_limits<T>::min());
+            to += p.points * p.channels;
+            continue;
+        }
+        if (down.count > 1) {
+            std::memcpy(line, seen, size_t(row));
+            for (int64_t k = 1; k < down.count; ++k) largest(line, seen + k * p.dilation[0] * row, row);
+            seen = line;
+        }
+        for (int64_t j = 0; j < p.points; ++j, to += p.channels) {
+            const Window across = window(p, 1, j, p.width);
+            if (across.count < 1) {
+                std::fill(to, to + p.channels, std::numeric_limits<T>::min());
+                continue;
+            }
+            std::memcpy(to, seen + across.first * p.channels, size_t(p.channels));
+            for (int64_t k = 1; k < across.count; ++k)
+                largest(to, seen + (across.first + k * p.dilation[1]) * p.channels, p.channels);
+        }
+    }
+}
+
+// Some lines of the result of one image; `line` is workspace for a line of the image.
+void pool_bytes(const Pooling *p, const void *image, void *to, void *line, int64_t first, int64_t count) {
+    if (p->sign) {
+        using T = int8_t;
+        Versions<pool_lines<T>>::table[p->level](*p, static_cast<const T *>(image), static_cast<T *>(to), static_cast<T *>(line), first, count);
+    } else {
+        using T = uint8_t;
+        Versions<pool_lines<T>>::table[p->level](*p, static_cast<const T *>(image), static_cast<T *>(to), static_cast<T *>(line), first, count);
+    }
+}
+
+}  // namespace
+
+int add_byte_pooling(PyObject *, PyObject *addresses) { return add_kernels(addresses, {kernel("pool_bytes", pool_bytes)}); }
+
+}  // namespace backline
