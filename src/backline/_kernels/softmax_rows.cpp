@@ -34,21 +34,50 @@ BACKLINE_INLINE T joined(const typename Lanes<T, Bytes>::Vector &v, Join join) {
 }
 
 // The logarithm of a sum whose largest term is 1, from the sum and from that of the other terms.
-template <class T>
-inline T logarithm_of_sum(T all, T others) {
-    return all < T(2) ? std::log1p(others) : std::log(all);
+inline double logarithm_of_sum(double all, double others) { return all < 2 ? std::log1p(others) : std::log(all); }
+inline float logarithm_of_sum(float all, float others) {
+    if (!(all < 2)) return std::log(all);
+    // log(1 + t) = 2 artanh(t / (2 + t)), by its series: what is left out is below 2^-32 of the result.
+    const double t = others, s = t / (2 + t), z = s * s;
+    double p = 1.0 / 19;
+    for (int k = 17; k > 0; k -= 2) p = p * z + 1.0 / k;
+    return float(2 * s * p);
+}
+
+// The last lanes of a vector, as many as the place in the table where their mask begins.
+template <class T, int Bytes>
+BACKLINE_INLINE void last_lanes(typename Lanes<T, Bytes>::Bits &mask, int64_t n) {
+    using Integer = typename Lanes<T, Bytes>::Integer;
+    constexpr int count = Lanes<T, Bytes>::count;
+    struct Table {
+        Integer masks[2 * count];
+        constexpr Table() : masks() {
+            for (int i = 0; i < count; ++i) masks[i] = 0, masks[count + i] = Integer(-1);
+        }
+    };
+    static constexpr Table table;
+    std::memcpy(&mask, table.masks + n, sizeof mask);
 }
 
 template <class T, int Bytes>
 BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
     using L = Lanes<T, Bytes>;
-    constexpr int step = 2 * L::count;
-    const int64_t whole = (n - 1) / step * step, rest = n - whole;
-    T last[step];  // what is left for two vectors, and elements that count for nothing
-    for (int64_t i = 0; i < step; ++i) last[i] = i < rest ? x[whole + i] : kNothing<T>;
-    typename L::Vector a, b, u, v, most;
-    L::load(a, last);
-    L::load(b, last + L::count);
+    constexpr int64_t step = 2 * L::count;
+    // What the loops leave, at most two vectors: they overlap what was before, or each other, and count by their masks. They are read
+    // before anything is written, for y may be x. A row shorter than a vector is one by itself, filled up with what counts for nothing.
+    const int64_t whole = n < L::count ? 0 : (n - 1) / step * step, rest = n - whole;
+    T filled[L::count];
+    if (n < L::count)
+        for (int64_t i = 0; i < L::count; ++i) filled[i] = i < n ? x[i] : kNothing<T>;
+    const int64_t second_at = n < L::count ? 0 : n - L::count, first_at = rest > L::count ? whole : second_at;
+    typename L::Vector first, second, a, b, u, v, most;
+    typename L::Bits first_counts, second_counts;
+    L::load(first, n < L::count ? filled : x + first_at);
+    L::load(second, n < L::count ? filled : x + second_at);
+    last_lanes<T, Bytes>(first_counts, rest > L::count ? L::count : 0);
+    last_lanes<T, Bytes>(second_counts, n < L::count ? L::count : rest > L::count ? rest - L::count : rest);
+    a = first;
+    b = second;
     // NaN fails every comparison: it is no largest element, unless it is there from the beginning. The sum has it then.
     for (int64_t i = 0; i < whole; i += step) {
         L::load(u, x + i);
@@ -64,26 +93,41 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
     a = typename L::Vector{};
     b = a;
     auto sum = [](auto &left, const auto &right) __attribute__((always_inline)) { left += right; };
-    T soft[step];
+    auto counted = [](auto &value, const auto &mask) __attribute__((always_inline)) {
+        typename L::Bits bits;
+        reinterpret(bits, value);
+        bits = bits & mask;
+        reinterpret(value, bits);
+    };
+    first = first - most;
+    second = second - most;
     if (logarithm) {
         // The largest counts as 1, and beside it the others lose their digits, which are all that the logarithm of its own
         // probability has: their sum is taken apart as well, and is what counts unless several are the largest.
-        typename L::Vector zero{}, c{}, d{};
-        auto others = [&](const T *from) __attribute__((always_inline)) {
-            L::load(u, from);
-            L::load(v, from + L::count);
-            u = u - most;
-            v = v - most;
-            typename L::Vector e = u, f = v;
+        typename L::Vector zero{}, c{}, d{}, e, f;
+        auto others = [&](auto count) __attribute__((always_inline)) {
+            e = u;
+            f = v;
             exponential<T, Bytes>(e);
             exponential<T, Bytes>(f);
+            u = u < zero ? e : u;  // 0, or NaN, which stays
+            v = v < zero ? f : v;
+            if constexpr (decltype(count)::value) counted(e, first_counts), counted(f, second_counts), counted(u, first_counts), counted(v, second_counts);
             a += e;
             b += f;
-            c += u < zero ? e : u;  // 0, or NaN, which stays
-            d += v < zero ? f : v;
+            c += u;
+            d += v;
         };
-        for (int64_t i = 0; i < whole; i += step) others(x + i);
-        others(last);
+        for (int64_t i = 0; i < whole; i += step) {
+            L::load(u, x + i);
+            L::load(v, x + i + L::count);
+            u = u - most;
+            v = v - most;
+            others(std::false_type{});
+        }
+        u = first;
+        v = second;
+        others(std::true_type{});
         a += b;
         c += d;
         L::fill(b, logarithm_of_sum(joined<T, Bytes>(a, sum), joined<T, Bytes>(c, sum)));
@@ -92,26 +136,29 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
             u = (u - most) - b;
             L::store(u, y + i);
         }
-        for (int64_t i = 0; i < step; i += L::count) {
-            L::load(u, last + i);
-            u = (u - most) - b;
-            L::store(u, soft + i);
-        }
+        first = first - b;
+        second = second - b;
     } else {
-        auto soften = [&](const T *from, T *to) __attribute__((always_inline)) {
-            L::load(u, from);
-            L::load(v, from + L::count);
+        for (int64_t i = 0; i < whole; i += step) {
+            L::load(u, x + i);
+            L::load(v, x + i + L::count);
             u = u - most;
             v = v - most;
             exponential<T, Bytes>(u);
             exponential<T, Bytes>(v);
             a += u;
             b += v;
-            L::store(u, to);
-            L::store(v, to + L::count);
-        };
-        for (int64_t i = 0; i < whole; i += step) soften(x + i, y + i);
-        soften(last, soft);
+            L::store(u, y + i);
+            L::store(v, y + i + L::count);
+        }
+        exponential<T, Bytes>(first);
+        exponential<T, Bytes>(second);
+        u = first;
+        v = second;
+        counted(u, first_counts);
+        counted(v, second_counts);
+        a += u;
+        b += v;
         a += b;
         T share = T(1) / joined<T, Bytes>(a, sum);
         for (int64_t i = 0; i < whole; i += L::count) {
@@ -119,13 +166,12 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
             u = u * share;
             L::store(u, y + i);
         }
-        for (int64_t i = 0; i < step; i += L::count) {
-            L::load(u, soft + i);
-            u = u * share;
-            L::store(u, soft + i);
-        }
+        first = first * share;
+        second = second * share;
     }
-    std::memcpy(y + whole, soft, size_t(rest) * sizeof(T));
+    if (n < L::count) return L::store_some(second, y, n);
+    L::store(first, y + first_at);
+    L::store(second, y + second_at);
 }
 
 struct Rows {
@@ -182,7 +228,7 @@ struct Columns {
                 }
             for (int64_t j = 0; j < parts; ++j) {
                 if (p.logarithm) {
-                    for (int lane = 0; lane < L::count; ++lane) sum[j][lane] = logarithm_of_sum<T>(sum[j][lane], others[j][lane]);
+                    for (int lane = 0; lane < L::count; ++lane) sum[j][lane] = logarithm_of_sum(sum[j][lane], others[j][lane]);
                 } else {
                     sum[j] = T(1) / sum[j];
                 }

@@ -11,13 +11,14 @@ from typing import Any
 
 from .. import libraries
 from ..libraries.base import BORROWED, Algorithm
+from ..native.processor_class import this_class
 from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import fineness
 
 __all__ = [
-    "LARGE", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "place", "report",
-    "sooner", "sort", "times_of",
+    "LARGE", "by_intel", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "place",
+    "report", "sooner", "sort", "times_of",
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
@@ -43,7 +44,10 @@ GENERAL = ("numpy",)  # comes after all others there, for it runs what it has on
 # none of it, it comes first. What is compiled runs on one thread, so not for large Problems.
 MADE_FOR_THE_OPERATION = "kernels"
 COMPILED = "jit"  # an algorithm of MKL's
-LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "scipy", "fftw", "numpy")
+# Small products with few rows are no such case, but of 16-bit floats, which others convert.
+FEW_ROWS = "few_rows"
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+FIRST_ON_INTEL = "mkl"  # of those that take its better kernels there
 
 
 def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
@@ -88,7 +92,10 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
     key = named(a.key, order)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     leads = a.library == packs or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
-    leads = leads or (a.library == MADE_FOR_THE_OPERATION and not _names(tuple(order), MADE_FOR_THE_OPERATION))
+    leads = leads or (
+        a.library == MADE_FOR_THE_OPERATION and (a.name != FEW_ROWS or large or bool(a.precision))
+        and not _names(tuple(order), MADE_FOR_THE_OPERATION)
+    )  # fmt: skip
     known = -1 if leads else order.index(key) if key in order else len(order)
     return known, 2 if a.library in GENERAL else int(not a.scaled and large), _place(a.library)
 
@@ -124,7 +131,24 @@ def may_lead(library: str, places: Mapping[str, int], last: int, leader: str) ->
 
 
 def _place(library: str) -> int:
-    return LIBRARIES.index(library) if library in LIBRARIES else len(LIBRARIES)
+    """Returns the place of a library among all where nothing was measured."""
+    places = _places(by_intel())
+    return places.get(library, len(places))
+
+
+@lru_cache(maxsize=1)
+def by_intel() -> bool:
+    """Tells whether the processor is one of Intel's."""
+    return this_class("default").maker == "intel"
+
+
+@lru_cache(maxsize=2)
+def _places(intel: bool) -> Mapping[str, int]:
+    order = list(LIBRARIES)
+    if intel:
+        order.remove(FIRST_ON_INTEL)
+        order.insert(order.index("openblas"), FIRST_ON_INTEL)
+    return {library: place for place, library in enumerate(order)}
 
 
 def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced: bool = False) -> str:
