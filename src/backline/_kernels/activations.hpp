@@ -33,19 +33,19 @@ struct NormalTail<double> {  // relative error 4e-17
                                        3.03948320985945875e-01, 1.88821282603937879e-01};
 };
 
-// The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most, beyond which x times 2 to its power
-// rounds to 0 in S. `shift` is added to it, so that powers stay within the range of float.
+// The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most, beyond which u times its power rounds
+// to 0 in S: a power of 2, by whose inverse `back` the result is multiplied, makes it vanish in float there.
 template <class S>
 struct NormalTailPower;
 template <>
 struct NormalTailPower<Float16> {  // absolute error 1.3e-05 in float
-    static constexpr float most = 7.25f, shift = 0;
+    static constexpr float most = 7.25f, back = 0x1p85f;
     static constexpr float terms[] = {6.147312248e-08f, 3.314639403e-06f, 7.593962465e-05f, 1.002091359e-03f, 8.703001003e-03f,
-                                      5.424390067e-02f, -4.582661168e-01f, 1.151302308e+00f, -9.999932004e-01f};
+                                      5.424390067e-02f, -4.582661168e-01f, 1.151302308e+00f, -8.599999320e+01f};
 };
 template <>
 struct NormalTailPower<Bfloat16> {  // absolute error 1.2e-04 in float
-    static constexpr float most = 14.2f, shift = 24;
+    static constexpr float most = 14.2f, back = 0x1p-24f;
     static constexpr float terms[] = {1.523601682e-09f, 1.171829116e-07f, 3.945830303e-06f, 7.690351779e-05f, 9.700026847e-04f,
                                       8.441762513e-03f, 5.339899566e-02f, -4.594821798e-01f, 1.150651981e+00f, 2.299994525e+01f};
 };
@@ -184,7 +184,7 @@ struct Activated {
         s = u * N::terms[0] + N::terms[1];
         for (size_t i = 2; i < sizeof(N::terms) / sizeof(float); ++i) s = s * u + N::terms[i];
         power_of_two(s);
-        if constexpr (N::shift != 0) s = s * 0x1p-24f;
+        s = s * N::back;
         choose(s, x < T(0), s, T(1) - s);
     }
 

@@ -47,7 +47,7 @@ COMPILED = "jit"  # an algorithm of MKL's
 # Small products with few rows are no such case, but of 16-bit floats, which others convert.
 FEW_ROWS = "few_rows"
 LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
-FIRST_ON_INTEL = "mkl"  # of those that take its better kernels there
+FIRST_ON_INTEL, SECOND_ON_INTEL = "mkl", "openblas"  # the first of them has its best kernels for Intel's processors
 
 
 def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def may_lead(library: str, places: Mapping[str, int], last: int, leader: str) ->
 
 def _place(library: str) -> int:
     """Returns the place of a library among all where nothing was measured."""
-    places = _places(by_intel())
+    places = _places(LIBRARIES, by_intel())
     return places.get(library, len(places))
 
 
@@ -142,12 +142,12 @@ def by_intel() -> bool:
     return this_class("default").maker == "intel"
 
 
-@lru_cache(maxsize=2)
-def _places(intel: bool) -> Mapping[str, int]:
-    order = list(LIBRARIES)
-    if intel:
+@lru_cache(maxsize=4)
+def _places(libraries: tuple[str, ...], intel: bool) -> Mapping[str, int]:
+    order = list(libraries)
+    if intel and {FIRST_ON_INTEL, SECOND_ON_INTEL} <= set(order):
         order.remove(FIRST_ON_INTEL)
-        order.insert(order.index("openblas"), FIRST_ON_INTEL)
+        order.insert(order.index(SECOND_ON_INTEL), FIRST_ON_INTEL)
     return {library: place for place, library in enumerate(order)}
 
 
@@ -192,6 +192,8 @@ def leader(problem: Any, order: Sequence[str]) -> str:
     if small and "mkl.jit@1" not in order and here().maker == "intel":
         return "mkl"
     if _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "suits_loops", True):
+        return ""
+    if problem.family == "matmul" and problem.flops < LARGE and problem.dtype.itemsize > 2:
         return ""
     return MADE_FOR_THE_OPERATION
 
