@@ -75,8 +75,6 @@ BACKLINE_INLINE void sums(const FewRows &p, int64_t columns, const T *x, const c
             for (int r = 0; r < R; ++r) L::load_some(sum[r], reinterpret_cast<const T *>(to + r * p.target_step) + i, n);
         for (int k = 0; k < Some; ++k) {
             const S *from = reinterpret_cast<const S *>(matrix + k * p.step) + i;
-            // The elements that come next lie rows apart, too far for the processor to see it in time.
-            if (Some > 1) __builtin_prefetch(reinterpret_cast<const char *>(from) + Some * p.step);
             n >= L::count ? E::load(elements, from) : E::load_some(elements, from, n);
             for (int r = 0; r < R; ++r) sum[r] += x[r * p.length + k] * elements;
         }

@@ -31,7 +31,7 @@ STAND_INS = {
        for name in ("mkl", "openblas") for routine in ("trf", "trs") for way in ("", "_items") for count in "1n"},
     # A dot product in parts is listed before the whole one, and comes before it where threads bring something.
     **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
-    # LU on all threads of Backline's team, which some rankings were made without: where that is large enough for threads, they help.
+    # LU on all threads, which some rankings were made without: where it is large enough to be listed, they help.
     **{f"mkl.{name}@n": f"mkl.{name}@1" for name in ("getrf", "getrs", "getri", "gesv")},
     # The same transforms without NumPy's Python around them.
     "numpy.loops@1": "numpy.fft@1",
