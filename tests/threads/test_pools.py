@@ -120,6 +120,13 @@ def test_lu_of_openblas_takes_turns_of_two_pools_only_where_that_pays(op: str) -
     assert threads(3000) == {1, 2}
 
 
+def test_lu_of_mkl_runs_on_the_pool_of_the_rest() -> None:
+    traits = need("mkl").traits
+    a = np.broadcast_to(np.float64(1), (500, 500))
+    assert traits.lu_pool in ("", traits.pool)
+    assert {x.threads for x in algorithms("mkl", problem_of("linalg.lu_factor", a), 2)} == {1, 2}
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])
 def test_all_jobs_of_a_team_run_at_the_same_time(jobs: int) -> None:
     assert thread_team.bind() == _core.team_bound()
