@@ -1,16 +1,18 @@
 """Makes the shipped ranking of this machine's class of processors: the times of all algorithms. About half an hour.
 
-``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does,
-every algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
+``python benchmarks/make_ranking.py [products] [halves] [algebra] [layers] [transforms]`` measures, as `backline tune` does, every
+algorithm on a table of Problems and writes their medians to ``src/backline/engine/rankings/CLASS.json``. The entries of
 parts that are not named stay as they are; with ``--new`` also those of Problems that are there, unless an algorithm can run
-them that no entry of the operation and dtype names. What was measured beside another program, or makes no sense beside its
-neighbours, is measured again. Run it where nothing else runs, and without OPENBLAS_CORETYPE.
+them that no entry of the operation and dtype names, and with ``--again REGEX`` unless the Problem matches. What was measured
+beside another program, or makes no sense beside its neighbours, is measured again. Run it where nothing else runs, and without
+OPENBLAS_CORETYPE.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 
@@ -59,8 +61,10 @@ def measured(problem, able, threads, others):
 
 def main() -> None:
     threads = backline.get_num_threads()
-    wanted = [word for word in sys.argv[1:] if word != "--new"] or list(designed_problems.PARTS)
-    new = "--new" in sys.argv
+    words = sys.argv[1:]
+    again = words.pop(words.index("--again") + 1) if "--again" in words else None
+    wanted = [word for word in words if not word.startswith("--")] or list(designed_problems.PARTS)
+    new = "--new" in words or again is not None
     if set(wanted) - set(designed_problems.PARTS):
         sys.exit(f"parts are {', '.join(designed_problems.PARTS)}")
     path = ranking_files.file_name(ranking_files.here())
@@ -87,7 +91,9 @@ def main() -> None:
                 if isinstance(a, Algorithm)
             ]
             place = problem.place()
-            if problem.key in there and not unknown(able, there[problem.key], named[place.op, place.dtype]):
+            named_here = named.get((place.op, place.dtype), set())
+            kept = problem.key in there and not (again and re.search(again, problem.key))
+            if kept and not ("--new" in words and unknown(able, there[problem.key], named_here)):
                 entries.append(there[problem.key])
                 continue
             record = measured(problem, able, threads, others)

@@ -36,7 +36,7 @@ from backline.engine.tuning import record_store
 from backline.engine.tuning.measure import measure_problem
 from backline.libraries.base import Algorithm
 from backline.native.machine import machine
-from backline.problems import Place, Problem, sizes_in
+from backline.problems import Place, Problem, short, sizes_in
 from backline.problems.op_registry import import_operations, operations
 
 SMALLEST, LARGEST = 4, 1500
@@ -177,9 +177,13 @@ RULES: dict[str, Rule] = {
 }
 
 
-def taken(flops: float, keys, order) -> str:
+def taken(flops: float, dtype: str, keys, order) -> str:
     """The first of the candidates by an order, by the rules that hold beside it."""
-    able = [Algorithm(library=k.partition(".")[0], name=k.partition(".")[2][:-2], scaled=k.endswith("@n")) for k in keys]
+    precision = "f32 accumulation" if dtype in predicted_times.HALVES else ""
+    able = [
+        Algorithm(library=k.partition(".")[0], name=k.partition(".")[2][:-2], scaled=k.endswith("@n"), precision=precision)
+        for k in keys
+    ]
     return min(able, key=lambda a: ranking.place(a, order, flops >= ranking.LARGE)).key
 
 
@@ -196,7 +200,7 @@ def compare() -> None:
         with context():
             for row, problem in problems:
                 times = row["microseconds"]
-                key = taken(problem.flops, times, rule(problem))
+                key = taken(problem.flops, short(problem.dtype), times, rule(problem))
                 regret = times[key] / min(times.values())
                 found[name][row["kind"]].append(regret)
                 worst[name].append((round(regret, 2), problem.key, key, min(times, key=times.get)))
@@ -265,12 +269,13 @@ def judged(here, known, test) -> list[Judged]:
     with (
         mock.patch.object(ranking_files, "_read", read), mock.patch.object(ranking_files, "_classes", lambda: tuple(known)),
         mock.patch.object(ranking_files, "here", lambda: here),
+        mock.patch.object(ranking, "by_intel", lambda: here.maker == "intel"),
     ):  # fmt: skip
         for e in test:
             times = {k: t for k, t in zip(e["order"], e["microseconds"], strict=True) if ranking.fineness(k) == 2}
             if len(times) > 1:
                 place = Place(e["op"], e["dtype"], e["class"], e["size"], sizes_in(e["example"]))
-                key = taken(2 ** e["size"], times, predicted_times.order_of(place, own=False))
+                key = taken(2 ** e["size"], e["dtype"], times, predicted_times.order_of(place, own=False))
                 family = e["op"].partition(".")[0].partition("_")[0]
                 best = min(times, key=times.get)
                 found.append(Judged(times[key] / times[best], e["example"], key, best, family))

@@ -23,6 +23,9 @@ def quantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int,
 def dequantize(x: Any, to: Any, scale: float, zero: int, level: int, threads: int, /) -> None:
     """Convert uint8 or int8 to float32 into `to`, of the same order in memory."""
 
+def blend(to: Any, source: Any, keep: float, share: float, /) -> bool:
+    """Write keep times `to` and share times `source` into `to`; False where they are no vectors of one of its dtypes."""
+
 def value_range(x: Any, level: int, /) -> tuple[float, float]:
     """The least and the greatest of 0 and the elements of a float32 array; NaN if one is."""
 

@@ -203,3 +203,46 @@ def test_shares_hold_every_unit() -> None:
             share = even_share(units, length, 1 << 13)
             assert 1 <= share <= units and (share * length <= 1 << 13 or share == 1)
     assert F.sigmoid(np.zeros(40000, np.float32)).sum() == 20000
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_activations_of_every_16_bit_float(dtype: str) -> None:
+    """As the exact results rounded, but for a small part of a unit in the last place by which the formulas are off before."""
+    with np.errstate(all="ignore"):  # signalling NaN
+        x = np.arange(1 << 16, dtype=np.uint16).view(dtype_of(dtype))
+        finite, nan = np.isfinite(wide(x)), np.isnan(wide(x))
+        for name in ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid"):
+            op, keywords = called(name)
+            wanted = exact(name, x[finite])
+            normal = np.abs(wanted) > (64 * TINY if dtype == "bfloat16" else 0)
+            for what, result in by_loops(op, x, **keywords).items():
+                assert_near(result[finite][normal], wanted[normal], dtype, what, 0.55)
+                assert np.abs(wide(result[finite][~normal]) - wanted[~normal]).max(initial=0) <= 64 * TINY, what
+                assert np.isnan(wide(result[nan])).all(), what
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_softmax_of_rows_of_every_length(dtype: str, rng: np.random.Generator) -> None:
+    """Ends that overlap what was before, rows shorter than a vector, and what is not finite in them."""
+    for width in (*range(2, 71), 127, 128, 129, 200):
+        x = draw(rng, (5, width), dtype, 4)
+        x[1, width // 2], x[2, -1], x[3, :] = np.nan, -np.inf, 3
+        x[4, 0] = 200
+        given = wide(x)[[0, 2, 3, 4]]
+        logarithm = given - given.max(1, keepdims=True)
+        logarithm -= np.log(np.exp(logarithm).sum(1, keepdims=True))
+        for op, wanted in (("softmax", np.exp(logarithm)), ("log_softmax", logarithm)):
+            for what, result in by_loops(OPS + op, x, -1).items():
+                assert np.isnan(result[1]).all(), what
+                largest = np.abs(wanted).max(where=np.isfinite(wanted), initial=1.0)
+                assert_near(result[[0, 2, 3, 4]], wanted, dtype, what, 4, largest)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float64", *HALVES))
+def test_running_statistics(dtype: str, rng: np.random.Generator) -> None:
+    x, base = draw(rng, (4, 6, 5), dtype), draw(rng, (12,), dtype)
+    mean, variance = base[::2].copy(), np.repeat(np.abs(base[1::2]), 2)[::2]
+    before = wide(mean), wide(variance)
+    F.batch_norm(x, mean, variance, training=True, momentum=0.25)
+    assert_near(mean, 0.75 * before[0] + 0.25 * wide(x).mean((0, 2)), dtype, "mean", 2, 1.0)
+    assert_near(variance, 0.75 * before[1] + 0.25 * wide(x).var((0, 2)) * 20 / 19, dtype, "variance", 4, 4.0)

@@ -314,3 +314,19 @@ def test_what_was_measured_on_large_problems_alone_does_not_lead_on_small_ones(r
     )
     assert order_of(product(8)) == ("openblas.gemm@1", "openblas.gemm@n")
     assert order_of(product(64)) == ("openblas.gemm@n", "openblas.gemm@1")
+
+
+def test_libraries_that_nothing_was_measured_of_come_in_the_order_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(intel: bool) -> str:
+        monkeypatch.setattr(ranking, "by_intel", lambda: intel)
+        able = [Algorithm(library=name, name="orgqr", level="run", basis="measured") for name in ("numpy", "openblas", "mkl")]
+        return min(able, key=lambda a: ranking.place(a, (), False)).library
+
+    assert (first(True), first(False)) == ("mkl", "openblas")
+
+
+def test_few_rows_lead_where_they_are_large_or_of_16_bits() -> None:
+    order = ("mkl.gemv@1", "openblas.gemv@1")
+    for large, precision, leads in ((False, "", False), (True, "", True), (False, "f32 accumulation", True)):
+        loop = Algorithm(library="kernels", name="few_rows", level="threads", basis="construction", precision=precision)
+        assert (ranking.place(loop, order, large)[0] == -1) == leads

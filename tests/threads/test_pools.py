@@ -115,9 +115,16 @@ def test_lu_of_openblas_takes_turns_of_two_pools_only_where_that_pays(op: str) -
         args = (a, a[:, :16]) if op == "linalg.solve" else (a,)
         return {x.threads for x in algorithms("openblas", problem_of(op, *args), 2)}
 
-    beside = traits.lu_pool != traits.pool
+    beside = traits.lu_pool not in ("", traits.pool)
     assert threads(300) == threads(1000) == ({1} if beside else {1, 2})
     assert threads(3000) == {1, 2}
+
+
+def test_lu_of_mkl_runs_on_the_pool_of_the_rest() -> None:
+    traits = need("mkl").traits
+    a = np.broadcast_to(np.float64(1), (500, 500))
+    assert traits.lu_pool in ("", traits.pool)
+    assert {x.threads for x in algorithms("mkl", problem_of("linalg.lu_factor", a), 2)} == {1, 2}
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 7, 20])

@@ -1,5 +1,6 @@
 // Activations and their slopes, in vectors of the compiler: the formulas of libraries/reference/activation_formulas.py.
 #pragma once
+#include "halves.hpp"
 #include "softmax.hpp"
 
 #include <cmath>
@@ -32,14 +33,60 @@ struct NormalTail<double> {  // relative error 4e-17
                                        3.03948320985945875e-01, 1.88821282603937879e-01};
 };
 
+// The logarithm to the base 2 of the share of the normal distribution below -u, for 0 <= u <= most, beyond which u times its power rounds
+// to 0 in S: a power of 2, by whose inverse `back` the result is multiplied, makes it vanish in float there.
+template <class S>
+struct NormalTailPower;
+template <>
+struct NormalTailPower<Float16> {  // absolute error 1.3e-05 in float
+    static constexpr float most = 7.25f, back = 0x1p85f;
+    static constexpr float terms[] = {6.147312248e-08f, 3.314639403e-06f, 7.593962465e-05f, 1.002091359e-03f, 8.703001003e-03f,
+                                      5.424390067e-02f, -4.582661168e-01f, 1.151302308e+00f, -8.599999320e+01f};
+};
+template <>
+struct NormalTailPower<Bfloat16> {  // absolute error 1.2e-04 in float
+    static constexpr float most = 14.2f, back = 0x1p-24f;
+    static constexpr float terms[] = {1.523601682e-09f, 1.171829116e-07f, 3.945830303e-06f, 7.690351779e-05f, 9.700026847e-04f,
+                                      8.441762513e-03f, 5.339899566e-02f, -4.594821798e-01f, 1.150651981e+00f, 2.299994525e+01f};
+};
+
+// 2^x for -1/2 <= x <= 1/2, for results that are rounded to 16 bits.
+constexpr float kPowerTerms[] = {9.570101653e-03f, 5.591786210e-02f, 2.402474485e-01f, 6.931218145e-01f, 9.999992614e-01f};
 constexpr double kTanhScale = 0.79788456080286535588, kTanhCubic = 0.044715;  // sqrt(2 / pi); Hendrycks and Gimpel, arXiv:1606.08415
 constexpr double kDensity = 0.39894228040143267794;                           // 1 / sqrt(2 pi)
 
-// Of one vector, or of two at a time.
-template <class T, int Bytes, int Parts = 1>
+// Of one vector, or of two at a time. Results are rounded to S, of which 16-bit floats need no more than some 18 bits.
+template <class T, int Bytes, int Parts = 1, class S = T>
 struct Activated {
     using L = Together<T, Bytes, Parts>;
     using V = typename L::Vector;
+    static constexpr bool rounded = sizeof(S) < sizeof(T);
+
+    // 2^x for x <= 128, or at least -127, below which it is 0; NaN stays NaN. The relative error is 3e-6.
+    static BACKLINE_INLINE void power_of_two(V &x) {
+        using E = Exp<T>;
+        V least;
+        L::fill(least, T(-E::bias));
+        choose(x, x < T(-E::bias), least, x);
+        V n = (x + E::shifter) - E::shifter, f = x - n, power = n + (E::shifter + T(E::bias));
+        x = f * T(kPowerTerms[0]) + T(kPowerTerms[1]);
+        for (size_t i = 2; i < sizeof(kPowerTerms) / sizeof(float); ++i) x = x * f + T(kPowerTerms[i]);
+        typename L::Bits bits;
+        reinterpret(bits, power);
+        bits = bits << E::mantissa;
+        reinterpret(power, bits);
+        x = x * power;
+    }
+
+    // e^x for x <= 0.
+    static BACKLINE_INLINE void decreasing(V &x) {
+        if constexpr (rounded) {
+            x = x * Exp<T>::log2e;
+            power_of_two(x);
+        } else {
+            exponential<T, Bytes>(x);
+        }
+    }
 
     // Writes e^of(x), where `of` computes in double a number that is not above 0: the digits that float lacks are those that an
     // exponential of a large number shows.
@@ -71,10 +118,18 @@ struct Activated {
         low = __builtin_convertvector(wide, F);
     }
 
+    // -|x|
+    static BACKLINE_INLINE void negative(V &to, const V &x) {
+        typename L::Bits bits;
+        reinterpret(bits, x);
+        bits = bits | (typename L::Integer(1) << (8 * sizeof(T) - 1));
+        reinterpret(to, bits);
+    }
+
     // e^-|x|
     static BACKLINE_INLINE void decay(V &e, const V &x) {
-        choose(e, x < T(0), x, -x);
-        exponential<T, Bytes>(e);
+        negative(e, x);
+        decreasing(e);
     }
 
     // 1 / (1 + e^-u) from e^-|u| and a number that has the sign of u.
@@ -119,12 +174,31 @@ struct Activated {
         choose(below, x < T(0), s, T(1) - s);
     }
 
+    // The share of the normal distribution below x, for a result that is rounded.
+    static BACKLINE_INLINE void below(V &s, const V &x) {
+        using N = NormalTailPower<S>;
+        V u, most;
+        negative(u, x);
+        L::fill(most, -N::most);
+        choose(u, u < -N::most, most, u);
+        s = u * N::terms[0] + N::terms[1];
+        for (size_t i = 2; i < sizeof(N::terms) / sizeof(float); ++i) s = s * u + N::terms[i];
+        power_of_two(s);
+        s = s * N::back;
+        choose(s, x < T(0), s, T(1) - s);
+    }
+
     // e^-|u|, where gelu_tanh is x times the sigmoid of u.
     static BACKLINE_INLINE void tanh_decay(V &e, const V &x) {
-        choose(e, x < T(0), x, -x);
-        exponential_of(e, [](auto &w) __attribute__((always_inline)) {
-            w = w * (w * w * (2 * kTanhScale * kTanhCubic) + 2 * kTanhScale);
-        });
+        negative(e, x);
+        if constexpr (rounded) {
+            e = e * (e * e * T(2 * kTanhScale * kTanhCubic) + T(2 * kTanhScale));
+            decreasing(e);
+        } else {
+            exponential_of(e, [](auto &w) __attribute__((always_inline)) {
+                w = w * (w * w * (2 * kTanhScale * kTanhCubic) + 2 * kTanhScale);
+            });
+        }
     }
 
     // S. L. Moshier, Cephes: tanhf and tanh. Near 0 a polynomial, where the quotient would cancel.
@@ -132,7 +206,7 @@ struct Activated {
         V size, z = x * x, near;
         choose(size, x < T(0), -x, x);
         V e = size * T(-2);
-        exponential<T, Bytes>(e);
+        decreasing(e);
         V far = (T(1) - e) / (T(1) + e);
         choose(far, x < T(0), -far, far);
         if constexpr (sizeof(T) == 4) {
@@ -162,7 +236,8 @@ struct Activated {
             V zero{};
             choose(x, x <= zero, zero, x);
         } else if constexpr (Kind == Activation::gelu) {
-            normal(e, s, x);
+            if constexpr (rounded) below(s, x);
+            else normal(e, s, x);
             x = x * s;
         } else if constexpr (Kind == Activation::gelu_tanh) {
             tanh_decay(e, x);

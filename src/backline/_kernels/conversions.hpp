@@ -52,6 +52,15 @@ struct Conversions {
             to = __builtin_convertvector(halves, Words);
         }
     }
+    // The lower halves of words.
+    static BACKLINE_INLINE void narrow(uint16_t *to, const Words &from) {
+        if constexpr (Bytes == 64 && Bytes > kPlainBytes) {
+            asm("vpmovdw %1, %0" : "=m"(*reinterpret_cast<Anywhere *>(to)) : "v"(from));
+        } else {
+            const Halves halves = __builtin_convertvector(from, Halves);
+            std::memcpy(to, &halves, sizeof halves);
+        }
+    }
 
   private:
     struct Anywhere {

@@ -28,6 +28,24 @@ BACKLINE_INLINE void load_doubles(Doubles &v, const float *from) {
     }
 }
 
+// sum += x * y, of numbers whose product is exact, as that of two floats is: fused or not, the bits are the same.
+template <int Bytes>
+BACKLINE_INLINE void add_exact_product(Doubles &sum, const Doubles &x, const Doubles &y) {
+    if constexpr (Bytes > kPlainBytes) {
+        using Some = typename Conversions<Bytes>::Doubles;
+        for (size_t i = 0; i < sizeof sum / Bytes; ++i) {
+            Some total, one, other;
+            std::memcpy(&total, reinterpret_cast<const char *>(&sum) + i * Bytes, sizeof total);
+            std::memcpy(&one, reinterpret_cast<const char *>(&x) + i * Bytes, sizeof one);
+            std::memcpy(&other, reinterpret_cast<const char *>(&y) + i * Bytes, sizeof other);
+            asm("vfmadd231pd %2, %1, %0" : "+v"(total) : "v"(one), "v"(other));
+            std::memcpy(reinterpret_cast<char *>(&sum) + i * Bytes, &total, sizeof total);
+        }
+    } else {
+        sum += x * y;
+    }
+}
+
 BACKLINE_INLINE void mask(Doubles &v, const DoubleBits &bits) {
     DoubleBits all;
     std::memcpy(&all, &v, sizeof all);

@@ -38,8 +38,15 @@ struct Lanes {
     template <int Operands, class T>
     BACKLINE_INLINE void take(int group, const T *x, const T *y) {
         Doubles terms;
-        load_terms<Operands>(terms, x, y);
-        sums[group] += terms;
+        if constexpr (Operands == 2 && sizeof(T) == 4) {
+            Doubles factors;
+            load_doubles<Bytes>(terms, x);
+            load_doubles<Bytes>(factors, y);
+            add_exact_product<Bytes>(sums[group], terms, factors);
+        } else {
+            load_terms<Operands>(terms, x, y);
+            sums[group] += terms;
+        }
     }
 
     template <int Operands, class T>

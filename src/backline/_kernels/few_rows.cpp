@@ -1,8 +1,7 @@
 // Products of a few rows with a large matrix, whose elements are read once, in the order of memory, and of 16 bits as they are. A BLAS
 // packs the matrix first, or reads it once for each row, and most of the time of such a product is reading.
-#include "conversions.hpp"
+#include "halves.hpp"
 #include "kernels.hpp"
-#include "lanes.hpp"
 
 #include <algorithm>
 
@@ -10,7 +9,7 @@ namespace backline {
 namespace {
 
 // In the order of libraries/kernels/few_rows.py.
-enum Type : int64_t { kFloat32, kFloat64, kFloat16, kBfloat16 };
+enum Type : int64_t { kOfFloats, kOfDoubles, kOfFloat16, kOfBfloat16 };
 
 // Written by libraries/kernels/few_rows.py: eight bytes for each field, in this order. Rows lie one behind the other, in the type that is
 // computed in, and so do results of a row.
@@ -21,62 +20,6 @@ struct FewRows {
     int64_t step;          // bytes to the next such neighbours
     int64_t target_step;   // bytes from one row of results to the next
     int64_t keep;          // whether results are added to what is there
-};
-
-struct Float16 {
-    uint16_t bits;
-};
-struct Bfloat16 {
-    uint16_t bits;
-};
-
-template <class S, class T, int Bytes>
-struct Elements {
-    using L = Lanes<T, Bytes>;
-    using V = typename L::Vector;
-
-    static BACKLINE_INLINE void load(V &v, const S *from) {
-        if constexpr (std::is_same_v<S, T>) {
-            L::load(v, from);
-        } else {
-            if constexpr (std::is_same_v<S, Bfloat16>) {
-                typename L::Bits bits;
-                Conversions<Bytes>::widen(bits, &from->bits);
-                bits = bits << 16;
-                std::memcpy(&v, &bits, sizeof v);
-            } else {
-                widen(v, from);
-            }
-        }
-    }
-    static BACKLINE_INLINE void load_some(V &v, const S *from, int64_t n) {
-        S some[L::count] = {};
-        std::copy(from, from + n, some);
-        load(v, some);
-    }
-
-  private:
-    static BACKLINE_INLINE void widen(V &v, const Float16 *from) {
-        if constexpr (Bytes > kPlainBytes) {
-            struct Some {
-                Float16 elements[L::count];
-            };
-            asm("vcvtph2ps %1, %0" : "=v"(v) : "m"(*reinterpret_cast<const Some *>(from)));
-            return;
-        }
-        // Exponent and mantissa move to their places in float, where the number is 2^112 times too small; what was infinite or no
-        // number gets its exponent back.
-        using Bits = typename L::Bits;
-        Bits bits;
-        Conversions<Bytes>::widen(bits, &from->bits);
-        const Bits size = (bits & 0x7fffu) << 13, special{};
-        std::memcpy(&v, &size, sizeof v);
-        v = v * 0x1p112f;
-        Bits wide;
-        std::memcpy(&wide, &v, sizeof v);
-        wide = (wide | (size >= special + 0x0f800000u ? special + 0x7f800000u : special)) | (bits & 0x8000u) << 16;
-        std::memcpy(&v, &wide, sizeof v);
-    }
 };
 
 template <class T, int Bytes>
@@ -202,10 +145,10 @@ struct Product {
 // Some columns of the matrix.
 void few_rows(const FewRows *p, int64_t columns, const char *rows, const char *matrix, char *to) {
     switch (Type(p->type)) {
-        case kFloat32: return TypedVersions<Product<void>>::table[p->level][0](*p, columns, rows, matrix, to);
-        case kFloat64: return TypedVersions<Product<void>>::table[p->level][1](*p, columns, rows, matrix, to);
-        case kFloat16: return TypedVersions<Product<Float16>>::table[p->level][0](*p, columns, rows, matrix, to);
-        case kBfloat16: return TypedVersions<Product<Bfloat16>>::table[p->level][0](*p, columns, rows, matrix, to);
+        case kOfFloats: return TypedVersions<Product<void>>::table[p->level][0](*p, columns, rows, matrix, to);
+        case kOfDoubles: return TypedVersions<Product<void>>::table[p->level][1](*p, columns, rows, matrix, to);
+        case kOfFloat16: return TypedVersions<Product<Float16>>::table[p->level][0](*p, columns, rows, matrix, to);
+        case kOfBfloat16: return TypedVersions<Product<Bfloat16>>::table[p->level][0](*p, columns, rows, matrix, to);
     }
 }
 

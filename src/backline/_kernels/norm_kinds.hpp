@@ -45,15 +45,16 @@ BACKLINE_INLINE T taken(T sum, T size) {
     else return size < sum ? size : sum;
 }
 
-// The same of eight elements, of which absolute values are taken where that matters.
-template <Kind K>
+// The same of eight elements, of which absolute values are taken where that matters. `Single`: they were floats.
+template <Kind K, int Bytes, bool Single>
 BACKLINE_INLINE void take_eight(Doubles &sum, Doubles &elements) {
     if constexpr (K == kSum || K == kCubes) mask(elements, DoubleBits{} + std::numeric_limits<int64_t>::max());
     if constexpr (K == kCount) {
         const Doubles zero{}, one = zero + 1.0;
         sum += elements != zero ? one : zero;
     } else if constexpr (K == kSquares) {
-        sum += elements * elements;
+        if constexpr (Single) add_exact_product<Bytes>(sum, elements, elements);
+        else sum += elements * elements;
     } else if constexpr (K == kCubes) {
         sum += elements * elements * elements;
     } else if constexpr (K == kFourths) {

@@ -1,8 +1,7 @@
 // Normalisation of rows and of channels: one reading of the memory where what is normalised together stays in cache. Statistics and
 // results are computed in double and rounded once, float among them: large numbers close to each other lose no digits.
-#include "conversions.hpp"
-#include "kernels.hpp"
-#include "lanes.hpp"
+#include "arrays.hpp"
+#include "halves.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +11,7 @@ namespace {
 
 // Written by libraries/kernels/normalization_loops.py: eight bytes for each field, in this order.
 struct Normalize {
-    int64_t itemsize, level;
+    int64_t itemsize, level;  // of batch_norm by rows 2 is bfloat16, kFloat16 float16
     double eps;
     int64_t scaled, shifted;  // whether there is a weight, and a bias
     int64_t channels;         // of images
@@ -125,6 +124,22 @@ BACKLINE_INLINE void normalize_row(const Normalize &p, const T *x, T *y, int64_t
     }
 }
 
+// The same of 16-bit floats, in float.
+template <class S, int Bytes>
+BACKLINE_INLINE void normalize_halves(const S *x, S *y, int64_t n, double mean, double scale, double shift) {
+    using E = Elements<S, float, Bytes>;
+    const float centre = float(mean), factor = float(scale), more = float(shift);
+    typename E::V u;
+    auto some = [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+        E::load_some(u, x + i, count);
+        u = (u - centre) * factor + more;
+        E::store_some(u, y + i, count);
+    };
+    int64_t i = 0;
+    for (; i + E::L::count <= n; i += E::L::count) some(i, E::L::count);
+    if (i < n) some(i, n - i);
+}
+
 struct LayerNorm {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Normalize &p, int64_t rows, const char *from, const char *w, const char *b, char *to) {
@@ -179,17 +194,23 @@ struct Channel {  // y = (x - mean) * scale + shift
 };
 
 // Rows of one channel each, in turn; the first one is `first`.
+template <class S>
 struct BatchNorm {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Normalize &p, int64_t first, int64_t rows, const char *from, const char *mean, const char *variance,
                                     const char *w, const char *b, char *to) {
-        int64_t i = first % p.channels;
-        for (int64_t row = 0; row < rows; ++row, i = i + 1 == p.channels ? 0 : i + 1) {
-            Channel<T> c;
-            c.mean = double(reinterpret_cast<const T *>(mean)[i]);
-            c.finish(p, double(reinterpret_cast<const T *>(variance)[i]), w, b, i);
-            normalize_row<T, Bytes>(p, reinterpret_cast<const T *>(from) + row * p.length, reinterpret_cast<T *>(to) + row * p.length, p.length,
-                                    c.mean, c.scale, c.shift);
+        using Source = InMemory<S, T>;
+        if constexpr (kComputedIn<S, T>) {
+            int64_t i = first % p.channels;
+            for (int64_t row = 0; row < rows; ++row, i = i + 1 == p.channels ? 0 : i + 1) {
+                Channel<T> c;
+                c.mean = double(reinterpret_cast<const T *>(mean)[i]);
+                c.finish(p, double(reinterpret_cast<const T *>(variance)[i]), w, b, i);
+                const Source *x = reinterpret_cast<const Source *>(from) + row * p.length;
+                Source *y = reinterpret_cast<Source *>(to) + row * p.length;
+                if constexpr (std::is_same_v<Source, T>) normalize_row<T, Bytes>(p, x, y, p.length, c.mean, c.scale, c.shift);
+                else normalize_halves<Source, Bytes>(x, y, p.length, c.mean, c.scale, c.shift);
+            }
         }
     }
 };
@@ -260,7 +281,7 @@ void layer_norm(const Normalize *p, int64_t rows, const char *x, const char *w, 
 
 void batch_norm(const Normalize *p, int64_t first, int64_t rows, const char *x, const char *mean, const char *variance, const char *w,
                 const char *b, char *y) {
-    typed<BatchNorm>(p, first, rows, x, mean, variance, w, b, y);
+    for_floats<BatchNorm>(p->itemsize, p->level, *p, first, rows, x, mean, variance, w, b, y);
 }
 
 void batch_norm_last(const Normalize *p, int64_t rows, const char *x, const char *mean, const char *variance, const char *w, const char *b,
@@ -272,9 +293,33 @@ void batch_norm_train(const Normalize *p, const char *x, const char *w, const ch
     typed<BatchNormTrain>(p, x, w, b, y, mean, variance);
 }
 
+// to = keep * to + share * with, computed in double, of two vectors of one dtype; false where they are no such.
+bool blend(PyObject *target, PyObject *source, double keep, double share) {
+    if (!PyArray_Check(target) || !PyArray_Check(source)) return false;
+    PyArrayObject *to = as<PyArrayObject>(target), *with = as<PyArrayObject>(source);
+    const int type = PyArray_TYPE(to);
+    for (PyArrayObject *array : {to, with})
+        if (PyArray_NDIM(array) != 1 || PyArray_TYPE(array) != type || !PyArray_ISALIGNED(array) || !PyArray_ISNOTSWAPPED(array)) return false;
+    if ((type != NPY_FLOAT32 && type != NPY_FLOAT64) || PyArray_SIZE(to) != PyArray_SIZE(with) || !PyArray_ISWRITEABLE(to)) return false;
+    auto run = [=](auto zero) {
+        using T = decltype(zero);
+        for (npy_intp i = 0; i < PyArray_SIZE(to); ++i) {
+            T *here = static_cast<T *>(PyArray_GETPTR1(to, i));
+            *here = T(keep * double(*here) + share * double(*static_cast<const T *>(PyArray_GETPTR1(with, i))));
+        }
+    };
+    type == NPY_FLOAT64 ? run(double(0)) : run(float(0));
+    return true;
+}
+
+PyMethodDef methods[] = {
+    function<blend>("blend", "blend(to, source, keep, share): keep times `to` and share times `source` into `to`; False where it does not take them."),
+    {}};
+
 }  // namespace
 
-int add_normalize(PyObject *, PyObject *addresses) {
+int add_normalize(PyObject *module, PyObject *addresses) {
+    if (PyModule_AddFunctions(module, methods) < 0) return -1;
     return add_kernels(addresses, {kernel("layer_norm", layer_norm),
                                    kernel("batch_norm", batch_norm),
                                    kernel("batch_norm_last", batch_norm_last),

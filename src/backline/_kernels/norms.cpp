@@ -70,7 +70,7 @@ BACKLINE_INLINE double block(const T *x, int64_t n) {
         int64_t i = 0;
         auto take = [&](int group, const T *from) __attribute__((always_inline)) {
             load_doubles<Bytes>(elements, from);
-            take_eight<K>(sums[group], elements);
+            take_eight<K, Bytes, sizeof(T) == 4>(sums[group], elements);
         };
         for (; i + kLanes <= n; i += kLanes)
             for (int group = 0; group < kGroups; ++group) take(group, x + i + group * kWide);
@@ -78,7 +78,7 @@ BACKLINE_INLINE double block(const T *x, int64_t n) {
         if (i < n) {  // the last eight, of this block and the one before, without those that were taken
             load_doubles<Bytes>(elements, x + n - kWide);
             keep_last(elements, n - i);
-            take_eight<K>(sums[0], elements);
+            take_eight<K, Bytes, sizeof(T) == 4>(sums[0], elements);
         }
         const TwoDoubles two = folded((sums[0] + sums[1]) + (sums[2] + sums[3]));
         return two[0] + two[1];

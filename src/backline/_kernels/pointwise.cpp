@@ -10,7 +10,7 @@ namespace {
 
 // Written by libraries/kernels/pointwise_loops.py: eight bytes for each field, in this order.
 struct Pointwise {
-    int64_t itemsize, level, activation;
+    int64_t itemsize, level, activation;  // 2 is bfloat16, kFloat16 float16
 };
 
 // Two vectors at a time.
@@ -26,19 +26,25 @@ BACKLINE_INLINE void by_vectors(int64_t n, Some some) {
     if (i < n) some(i, n - i);
 }
 
+// Of floats and doubles, or of 16-bit floats, which are computed with as floats.
+template <class S>
 struct Values {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const Pointwise &p, int64_t n, const char *x, char *y) {
-        const T *from = reinterpret_cast<const T *>(x);
-        T *to = reinterpret_cast<T *>(y);
-        for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
-            by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
-                typename Both<T, Bytes>::Vector v;
-                Both<T, Bytes>::load_some(v, from + i, some);
-                Activated<T, Bytes, 2>::template value<decltype(kind)::value>(v);
-                Both<T, Bytes>::store_some(v, to + i, some);
+        using Source = InMemory<S, T>;
+        if constexpr (kComputedIn<S, T>) {
+            using E = TwoElements<Source, T, Bytes>;
+            const Source *from = reinterpret_cast<const Source *>(x);
+            Source *to = reinterpret_cast<Source *>(y);
+            for_activation(Activation(p.activation), [=](auto kind) __attribute__((always_inline)) {
+                by_vectors<T, Bytes>(n, [=](int64_t i, int64_t some) __attribute__((always_inline)) {
+                    typename E::V v;
+                    E::load_some(v, from + i, some);
+                    Activated<T, Bytes, 2, Source>::template value<decltype(kind)::value>(v);
+                    E::store_some(v, to + i, some);
+                });
             });
-        });
+        }
     }
 };
 
@@ -96,9 +102,7 @@ struct Finished {
     }
 };
 
-void activation(const Pointwise *p, int64_t n, const char *x, char *y) {
-    TypedVersions<Values>::table[p->level][p->itemsize == 8](*p, n, x, y);
-}
+void activation(const Pointwise *p, int64_t n, const char *x, char *y) { for_floats<Values>(p->itemsize, p->level, *p, n, x, y); }
 
 void activation_grad(const Pointwise *p, int64_t n, const char *x, const char *g, char *y) {
     TypedVersions<Slopes>::table[p->level][p->itemsize == 8](*p, n, x, g, y);

@@ -39,16 +39,116 @@ inline T logarithm_of_sum(T all, T others) {
     return all < T(2) ? std::log1p(others) : std::log(all);
 }
 
+// The same of several sums of floats at once: log(m) = 2 artanh((m - 1) / (m + 1)) by its series, of m = 1 + others, or of the mantissa of a
+// sum that is larger. What is left out is below 2^-32 of the result.
+template <int Bytes>
+BACKLINE_INLINE void logarithms_of_sums(typename Lanes<double, Bytes>::Vector &all, const typename Lanes<double, Bytes>::Vector &others) {
+    using L = Lanes<double, Bytes>;
+    using V = typename L::Vector;
+    using Bits = typename L::Bits;
+    constexpr uint64_t mantissa = (uint64_t(1) << 52) - 1, of_one = uint64_t(1023) << 52, of_two_to_52 = uint64_t(1075) << 52;
+    Bits bits, raised;
+    reinterpret(bits, all);
+    raised = bits >> 52 | of_two_to_52;  // 2^52 and the exponent
+    bits = (bits & mantissa) | of_one;
+    V m, exponent, zero{}, one = zero + 1.0, half = zero + 0.5, scale, more, above, below, series = zero + 1.0 / 19;
+    reinterpret(m, bits);
+    reinterpret(exponent, raised);
+    exponent = exponent - (0x1p52 + 1023);
+    choose(scale, m > 4.0 / 3, half, one);  // quotients stay below 1/3
+    choose(more, m > 4.0 / 3, one, zero);
+    m = m * scale;
+    exponent = exponent + more;
+    choose(exponent, all < 2.0, zero, exponent);
+    V apart = m - 1.0, sum = m + 1.0, others_and_two = others + 2.0;
+    choose(above, all < 2.0, others, apart);
+    choose(below, all < 2.0, others_and_two, sum);
+    const V s = above / below, z = s * s;
+    for (int k = 17; k > 0; k -= 2) series = series * z + 1.0 / k;
+    m = 2.0 * s * series + exponent * 0.69314718055994530942;
+    choose(all, all <= std::numeric_limits<double>::max(), m, all);  // NaN stays
+}
+
+// The last lanes of a vector, as many as the place in the table where their mask begins.
+template <class T, int Bytes>
+BACKLINE_INLINE void last_lanes(typename Lanes<T, Bytes>::Bits &mask, int64_t n) {
+    using Integer = typename Lanes<T, Bytes>::Integer;
+    constexpr int count = Lanes<T, Bytes>::count;
+    struct Table {
+        Integer masks[2 * count];
+        constexpr Table() : masks() {
+            for (int i = 0; i < count; ++i) masks[i] = 0, masks[count + i] = Integer(-1);
+        }
+    };
+    static constexpr Table table;
+    std::memcpy(&mask, table.masks + n, sizeof mask);
+}
+
+// What loops over two vectors at a time leave of a row, at most two vectors: they overlap what was before, or each other, and count by their
+// masks. They are read before anything is written, for that may be the same row. A row shorter than a vector is one by itself, filled up
+// with what counts for nothing.
+template <class T, int Bytes>
+struct RowEnd {
+    using L = Lanes<T, Bytes>;
+    static constexpr int64_t step = 2 * L::count;
+    int64_t n, whole, first_at, second_at;
+    typename L::Vector first, second;
+    typename L::Bits first_counts, second_counts;
+
+    BACKLINE_INLINE RowEnd(int64_t length) : n(length), whole(n < L::count ? 0 : (n - 1) / step * step) {
+        const int64_t rest = n - whole;
+        second_at = n < L::count ? 0 : n - L::count, first_at = rest > L::count ? whole : second_at;
+        last_lanes<T, Bytes>(first_counts, rest > L::count ? L::count : 0);
+        last_lanes<T, Bytes>(second_counts, n < L::count ? L::count : rest > L::count ? rest - L::count : rest);
+    }
+    BACKLINE_INLINE void load(const T *x) {
+        if (n < L::count) {
+            T filled[L::count];
+            for (int64_t i = 0; i < L::count; ++i) filled[i] = i < n ? x[i] : kNothing<T>;
+            L::load(first, filled);
+            second = first;
+        } else {
+            L::load(first, x + first_at);
+            L::load(second, x + second_at);
+        }
+    }
+    BACKLINE_INLINE void store(T *y) const {
+        if (n < L::count) return L::store_some(second, y, n);
+        L::store(first, y + first_at);
+        L::store(second, y + second_at);
+    }
+    static BACKLINE_INLINE void counted(typename L::Vector &value, const typename L::Bits &mask) {
+        typename L::Bits bits;
+        reinterpret(bits, value);
+        bits = bits & mask;
+        reinterpret(value, bits);
+    }
+    // Both, and their exponentials, to the sums of all terms and of those that are not the largest, where first and second have the elements
+    // less the largest.
+    BACKLINE_INLINE void add(typename L::Vector &all, typename L::Vector &others) const {
+        typename L::Vector zero{}, u = first, v = second, e = first, f = second;
+        exponential<T, Bytes>(e);
+        exponential<T, Bytes>(f);
+        u = u < zero ? e : u;  // 0, or NaN, which stays
+        v = v < zero ? f : v;
+        counted(e, first_counts), counted(f, second_counts), counted(u, first_counts), counted(v, second_counts);
+        all += e;
+        all += f;
+        others += u;
+        others += v;
+    }
+};
+
 template <class T, int Bytes>
 BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
     using L = Lanes<T, Bytes>;
-    constexpr int step = 2 * L::count;
-    const int64_t whole = (n - 1) / step * step, rest = n - whole;
-    T last[step];  // what is left for two vectors, and elements that count for nothing
-    for (int64_t i = 0; i < step; ++i) last[i] = i < rest ? x[whole + i] : kNothing<T>;
+    RowEnd<T, Bytes> end(n);
+    constexpr int64_t step = end.step;
+    const int64_t whole = end.whole;
     typename L::Vector a, b, u, v, most;
-    L::load(a, last);
-    L::load(b, last + L::count);
+    end.load(x);
+    a = end.first;
+    b = end.second;
     // NaN fails every comparison: it is no largest element, unless it is there from the beginning. The sum has it then.
     for (int64_t i = 0; i < whole; i += step) {
         L::load(u, x + i);
@@ -64,26 +164,27 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
     a = typename L::Vector{};
     b = a;
     auto sum = [](auto &left, const auto &right) __attribute__((always_inline)) { left += right; };
-    T soft[step];
+    end.first = end.first - most;
+    end.second = end.second - most;
     if (logarithm) {
         // The largest counts as 1, and beside it the others lose their digits, which are all that the logarithm of its own
         // probability has: their sum is taken apart as well, and is what counts unless several are the largest.
-        typename L::Vector zero{}, c{}, d{};
-        auto others = [&](const T *from) __attribute__((always_inline)) {
-            L::load(u, from);
-            L::load(v, from + L::count);
+        typename L::Vector zero{}, c{}, d{}, e, f;
+        for (int64_t i = 0; i < whole; i += step) {
+            L::load(u, x + i);
+            L::load(v, x + i + L::count);
             u = u - most;
             v = v - most;
-            typename L::Vector e = u, f = v;
+            e = u;
+            f = v;
             exponential<T, Bytes>(e);
             exponential<T, Bytes>(f);
             a += e;
             b += f;
             c += u < zero ? e : u;  // 0, or NaN, which stays
             d += v < zero ? f : v;
-        };
-        for (int64_t i = 0; i < whole; i += step) others(x + i);
-        others(last);
+        }
+        end.add(a, c);
         a += b;
         c += d;
         L::fill(b, logarithm_of_sum(joined<T, Bytes>(a, sum), joined<T, Bytes>(c, sum)));
@@ -92,26 +193,29 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
             u = (u - most) - b;
             L::store(u, y + i);
         }
-        for (int64_t i = 0; i < step; i += L::count) {
-            L::load(u, last + i);
-            u = (u - most) - b;
-            L::store(u, soft + i);
-        }
+        end.first = end.first - b;
+        end.second = end.second - b;
     } else {
-        auto soften = [&](const T *from, T *to) __attribute__((always_inline)) {
-            L::load(u, from);
-            L::load(v, from + L::count);
+        for (int64_t i = 0; i < whole; i += step) {
+            L::load(u, x + i);
+            L::load(v, x + i + L::count);
             u = u - most;
             v = v - most;
             exponential<T, Bytes>(u);
             exponential<T, Bytes>(v);
             a += u;
             b += v;
-            L::store(u, to);
-            L::store(v, to + L::count);
-        };
-        for (int64_t i = 0; i < whole; i += step) soften(x + i, y + i);
-        soften(last, soft);
+            L::store(u, y + i);
+            L::store(v, y + i + L::count);
+        }
+        exponential<T, Bytes>(end.first);
+        exponential<T, Bytes>(end.second);
+        u = end.first;
+        v = end.second;
+        end.counted(u, end.first_counts);
+        end.counted(v, end.second_counts);
+        a += u;
+        b += v;
         a += b;
         T share = T(1) / joined<T, Bytes>(a, sum);
         for (int64_t i = 0; i < whole; i += L::count) {
@@ -119,22 +223,61 @@ BACKLINE_INLINE void softmax_row(const T *x, T *y, int64_t n, bool logarithm) {
             u = u * share;
             L::store(u, y + i);
         }
-        for (int64_t i = 0; i < step; i += L::count) {
-            L::load(u, soft + i);
-            u = u * share;
-            L::store(u, soft + i);
-        }
+        end.first = end.first * share;
+        end.second = end.second * share;
     }
-    std::memcpy(y + whole, soft, size_t(rest) * sizeof(T));
+    end.store(y);
+}
+
+constexpr int64_t kShortRows = 16;
+
+// Logarithms of rows of floats, of two vectors at most: those of their sums are taken together, for one of them waits for itself.
+template <class T, int Bytes>
+BACKLINE_INLINE void logarithms_of_short_rows(const T *x, T *y, int64_t rows, int64_t n) {
+    using L = Lanes<T, Bytes>;
+    RowEnd<T, Bytes> end(n);
+    double all[kShortRows] = {}, others[kShortRows] = {};
+    T most[kShortRows];
+    for (int64_t i = 0; i < rows; ++i) {
+        end.load(x + i * n);
+        typename L::Vector a = end.first, b{}, c{};
+        auto larger = [](auto &left, const auto &right) __attribute__((always_inline)) { left = right > left ? right : left; };
+        auto sum = [](auto &left, const auto &right) __attribute__((always_inline)) { left += right; };
+        larger(a, end.second);
+        most[i] = joined<T, Bytes>(a, larger);
+        end.first = end.first - most[i];
+        end.second = end.second - most[i];
+        end.add(b, c);
+        all[i] = double(joined<T, Bytes>(b, sum));
+        others[i] = double(joined<T, Bytes>(c, sum));
+    }
+    using D = Lanes<double, Bytes>;
+    for (int64_t i = 0; i < rows; i += D::count) {
+        typename D::Vector x_all, x_others;
+        D::load(x_all, all + i);
+        D::load(x_others, others + i);
+        logarithms_of_sums<Bytes>(x_all, x_others);
+        D::store(x_all, all + i);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+        end.load(x + i * n);
+        end.first = (end.first - most[i]) - T(all[i]);
+        end.second = (end.second - most[i]) - T(all[i]);
+        end.store(y + i * n);
+    }
 }
 
 struct Rows {
     template <class T, int Bytes>
     static BACKLINE_INLINE void run(const SoftmaxRows &p, int64_t item, const char *from, char *to) {
-        int64_t first = item * p.share, end = std::min(first + p.share, p.rows);
-        for (int64_t row = first; row < end; ++row)
-            softmax_row<T, Bytes>(reinterpret_cast<const T *>(from) + row * p.width, reinterpret_cast<T *>(to) + row * p.width, p.width,
-                                  p.logarithm != 0);
+        const int64_t first = item * p.share, rows = std::min(p.share, p.rows - first), n = p.width;
+        const T *x = reinterpret_cast<const T *>(from) + first * n;
+        T *y = reinterpret_cast<T *>(to) + first * n;
+        if (sizeof(T) == 4 && p.logarithm && n <= RowEnd<T, Bytes>::step) {
+            for (int64_t i = 0; i < rows; i += kShortRows) logarithms_of_short_rows<T, Bytes>(x + i * n, y + i * n, std::min(kShortRows, rows - i), n);
+        } else {
+            for (int64_t i = 0; i < rows; ++i) softmax_row<T, Bytes>(x + i * n, y + i * n, n, p.logarithm != 0);
+        }
     }
 };
 
@@ -182,7 +325,7 @@ struct Columns {
                 }
             for (int64_t j = 0; j < parts; ++j) {
                 if (p.logarithm) {
-                    for (int lane = 0; lane < L::count; ++lane) sum[j][lane] = logarithm_of_sum<T>(sum[j][lane], others[j][lane]);
+                    for (int lane = 0; lane < L::count; ++lane) sum[j][lane] = logarithm_of_sum(sum[j][lane], others[j][lane]);
                 } else {
                     sum[j] = T(1) / sum[j];
                 }

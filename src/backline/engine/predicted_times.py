@@ -41,18 +41,21 @@ NEAR = 3.0  # beyond which measurements of the next class of processors are aske
 POWER = 0.5  # of ratios in their mean
 ALL_THREADS = 0.2  # log2 of how much sooner all threads are expected to end, beside one, than they did on another class,
 MANY = 18.0  # from so many operations on, as log2
+OWN_THREADS = 0.3  # and the same of those that Backline divides the work among: how well libraries do so differs the most
+DIVIDED = ("_items@n", "_split@n", "_slabs@n")  # how keys of such algorithms end, beside those of Backline's own loops
 NUMPY = 0.3  # log2 of how much longer than expected NumPy is taken to run: its times differ the most between shapes
 ABSENT = 1.0  # log2 of how much longer than the fastest an algorithm is taken to be where it was not worth measuring
 # How much longer a library takes, beside those that take the same kernels everywhere, on a processor that is not Intel's than on
-# one that is: MKL and BLIS 0.9 keep to AVX2 there. That matters less where memory bounds the speed: in products with vectors, and
-# in reductions of matrices to simpler ones, half of which are such. Medians over what both shipped files measured. They count as
-# much as so many measured ratios.
-AWAY_FROM_INTEL = {"mkl": 2.1, "blis": 2.5}
+# one that is: MKL and BLIS 0.9 keep to AVX2 there. That matters less in transforms, and where memory bounds the speed: in
+# products with vectors, and in reductions of matrices to simpler ones, half of which are such. About the medians over what both
+# shipped files measured. They count as much as so many measured ratios.
+AWAY_FROM_INTEL: Mapping[str, Mapping[str, float]] = {
+    "": {"mkl": 2.1, "blis": 2.5}, "fft": {"mkl": 1.7}, "memory": {"mkl": 1.3, "blis": 1.1},
+}  # fmt: skip
 MEMORY_BOUND = ("gemv", "dot", "syev", "geev", "gesvd", "gesdd", "gelsy")  # how names of algorithms begin
-AWAY_MEMORY_BOUND = {"mkl": 1.3, "blis": 1.1}
 EXPECTED = 6.0
 HALVES = ("f16", "bf16")
-SMALL = 20.0  # log2 of the operations up to which converting them to float32 may be the fastest
+SMALL = 17.0  # log2 of the operations up to which converting them to float32 may be the fastest
 
 
 def order_of(place: Place, own: bool = True) -> tuple[str, ...]:
@@ -177,13 +180,13 @@ def _points(here: ProcessorClass, op: str, dtype: str, generation: int, classes:
     for processors in ranking_files.nearest_classes(here)[:classes]:
         listed = [m for m in ranking_files.measured(processors, op) if not dtype or m.place.dtype == dtype]
         logs_of = {m.key: _over_best(m.times) for m in listed}
-        ratio = _ratios(logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
+        ratio = _ratios(listed, logs_of, known, (processors.maker == "intel") - (here.maker == "intel"))
         far = OTHER_SOURCE if known else 0.0
         for m in listed:
-            sooner = ALL_THREADS * (processors != here and m.place.work >= MANY)
             logs = logs_of[m.key]
             if known or processors != here:
-                logs = {key: log + ratio(key) - sooner * key.endswith("@n") for key, log in logs.items()}
+                many = processors != here and m.place.work >= MANY
+                logs = {key: log + ratio(m.place, key) - _sooner(key) * many for key, log in logs.items()}
             found.append((m, far, logs))
             origins.append((processors, m.key))
         known = {m.key: logs for (m, _, logs) in found} if len(ranking_files.nearest_classes(here)) > 1 else known
@@ -209,31 +212,40 @@ def _completed(logs: dict[str, float], place: Place, shipped: Points | None) -> 
     return {**{key: log + shift for key, log in expected.items()}, **logs}
 
 
+def _sooner(key: str) -> float:
+    """Returns log2 of how much sooner an algorithm is expected to end than it did on another class of processors."""
+    return (ALL_THREADS + OWN_THREADS * (key.endswith(DIVIDED) or key.startswith("kernels."))) * key.endswith("@n")
+
+
+Group = tuple[str, str, str]  # library, threads, and what bounds the speed
+
+
 class _Ratios(NamedTuple):
     """log2 of the ratios by which the times of a source are to be multiplied, by library, threads, and what bounds the speed."""
 
-    measured: dict[tuple[str, str, bool], list[float]]
+    measured: dict[Group, list[float]]
     sign: int  # whether the processor is of another maker than the measured one: 1 away from Intel's, -1 to it
 
-    def __call__(self, key: str) -> float:
-        library, _, bound = group = _group(key)
+    def __call__(self, place: Place, key: str) -> float:
+        library, _, bound = group = _group(place, key)
         ratios = self.measured.get(group, ())
-        factors = AWAY_MEMORY_BOUND if bound else AWAY_FROM_INTEL
-        expected = self.sign * math.log2(factors.get(library, 1.0)) if self.sign else 0.0
+        expected = self.sign * math.log2(AWAY_FROM_INTEL[bound].get(library, 1.0)) if self.sign else 0.0
         return (sum(ratios) + EXPECTED * expected) / (len(ratios) + EXPECTED)
 
 
-def _group(key: str) -> tuple[str, str, bool]:
+def _group(place: Place, key: str) -> Group:
     library, _, name = key.partition(".")
-    return library, key[-2:], name.startswith(MEMORY_BOUND)
+    family = place.op.partition(".")[0]
+    bound = "memory" if name.startswith(MEMORY_BOUND) else family
+    return library, key[-2:], bound if bound in AWAY_FROM_INTEL else ""
 
 
-def _ratios(times: Mapping[str, Times], known: Mapping[str, Times], sign: int) -> _Ratios:
+def _ratios(listed: list[Measured], times: Mapping[str, Times], known: Mapping[str, Times], sign: int) -> _Ratios:
     """Returns the ratios that bring times to the scale of what nearer sources have of the same Problems."""
-    found: dict[tuple[str, str, bool], list[float]] = {}
-    for problem in times.keys() & known.keys():
-        here = known[problem]
-        for key, log in times[problem].items():
+    found: dict[Group, list[float]] = {}
+    for m in listed:
+        here = known.get(m.key, {})
+        for key, log in times[m.key].items():
             if key in here:
-                found.setdefault(_group(key), []).append(here[key] - log)
+                found.setdefault(_group(m.place, key), []).append(here[key] - log)
     return _Ratios(found, sign)

@@ -11,13 +11,14 @@ from typing import Any
 
 from .. import libraries
 from ..libraries.base import BORROWED, Algorithm
+from ..native.processor_class import this_class
 from ..problems import Place, Problem
 from ..problems.op_registry import composites
 from .effective_precision import fineness
 
 __all__ = [
-    "LARGE", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "place", "report",
-    "sooner", "sort", "times_of",
+    "LARGE", "by_intel", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "place",
+    "report", "sooner", "sort", "times_of",
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
@@ -30,6 +31,8 @@ STAND_INS = {
        for name in ("mkl", "openblas") for routine in ("trf", "trs") for way in ("", "_items") for count in "1n"},
     # A dot product in parts is listed before the whole one, and comes before it where threads bring something.
     **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
+    # LU on all threads, which some rankings were made without: where it is large enough to be listed, they help.
+    **{f"mkl.{name}@n": f"mkl.{name}@1" for name in ("getrf", "getrs", "getri", "gesv")},
     # The same transforms without NumPy's Python around them.
     "numpy.loops@1": "numpy.fft@1",
     # Small products of 16-bit floats, of which nothing was measured, take what those of float32 take.
@@ -43,7 +46,10 @@ GENERAL = ("numpy",)  # comes after all others there, for it runs what it has on
 # none of it, it comes first. What is compiled runs on one thread, so not for large Problems.
 MADE_FOR_THE_OPERATION = "kernels"
 COMPILED = "jit"  # an algorithm of MKL's
-LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "scipy", "fftw", "numpy")
+# Small products with few rows are no such case, but of 16-bit floats, which others convert.
+FEW_ROWS = "few_rows"
+LIBRARIES = ("onednn", "kernels", "openblas", "mkl", "blis", "nnpack", "xnnpack", "fftw", "scipy", "numpy")
+FIRST_ON_INTEL, SECOND_ON_INTEL = "mkl", "openblas"  # the first of them has its best kernels for Intel's processors
 
 
 def order_of(problem: Problem, own: bool = True) -> tuple[str, ...]:
@@ -88,7 +94,10 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
     key = named(a.key, order)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     leads = a.library == packs or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
-    leads = leads or (a.library == MADE_FOR_THE_OPERATION and not _names(tuple(order), MADE_FOR_THE_OPERATION))
+    leads = leads or (
+        a.library == MADE_FOR_THE_OPERATION and (a.name != FEW_ROWS or large or bool(a.precision))
+        and not _names(tuple(order), MADE_FOR_THE_OPERATION)
+    )  # fmt: skip
     known = -1 if leads else order.index(key) if key in order else len(order)
     return known, 2 if a.library in GENERAL else int(not a.scaled and large), _place(a.library)
 
@@ -124,7 +133,24 @@ def may_lead(library: str, places: Mapping[str, int], last: int, leader: str) ->
 
 
 def _place(library: str) -> int:
-    return LIBRARIES.index(library) if library in LIBRARIES else len(LIBRARIES)
+    """Returns the place of a library among all where nothing was measured."""
+    places = _places(LIBRARIES, by_intel())
+    return places.get(library, len(places))
+
+
+@lru_cache(maxsize=1)
+def by_intel() -> bool:
+    """Tells whether the processor is one of Intel's."""
+    return this_class("default").maker == "intel"
+
+
+@lru_cache(maxsize=4)
+def _places(libraries: tuple[str, ...], intel: bool) -> Mapping[str, int]:
+    order = list(libraries)
+    if intel and {FIRST_ON_INTEL, SECOND_ON_INTEL} <= set(order):
+        order.remove(FIRST_ON_INTEL)
+        order.insert(order.index(SECOND_ON_INTEL), FIRST_ON_INTEL)
+    return {library: place for place, library in enumerate(order)}
 
 
 def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced: bool = False) -> str:
@@ -168,6 +194,8 @@ def leader(problem: Any, order: Sequence[str]) -> str:
     if small and "mkl.jit@1" not in order and here().maker == "intel":
         return "mkl"
     if _names(tuple(order), MADE_FOR_THE_OPERATION) or not getattr(problem, "suits_loops", True):
+        return ""
+    if problem.family == "matmul" and problem.flops < LARGE and problem.dtype.itemsize > 2:
         return ""
     return MADE_FOR_THE_OPERATION
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _kernels
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
 from ..problems.neural_problem import NeuralProblem
@@ -163,9 +164,8 @@ def batch_norm(
     result, mean, variance = _training(input, weight, bias, eps)
     count = input.size // max(input.shape[1], 1)
     if count and (running_mean is not None or running_var is not None):
-        with np.errstate(all="ignore"):  # overflow and NaN show in the arrays
-            _update(running_mean, mean, share)
-            _update(running_var, variance, share, count / (count - 1))
+        _update(running_mean, mean, share)
+        _update(running_var, variance, share, count / (count - 1))
     return result
 
 
@@ -194,13 +194,14 @@ def _check_training(input: Any, running_mean: Any, running_var: Any, weight: Any
 
 
 def _update(running: Array | None, new: Array, share: float, scale: float = 1.0) -> None:
-    if running is None:
+    if running is None or _kernels.blend(running, new, 1 - share, share * scale):
         return
-    updated, added = running.astype(np.float64), new.astype(np.float64)
-    updated *= 1 - share
-    added *= share * scale
-    updated += added
-    running[...] = updated
+    with np.errstate(all="ignore"):  # overflow and NaN show in the arrays
+        updated, added = running.astype(np.float64), new.astype(np.float64)
+        updated *= 1 - share
+        added *= share * scale
+        updated += added
+        running[...] = updated
 
 
 def _problem(

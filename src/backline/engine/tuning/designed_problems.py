@@ -61,7 +61,7 @@ def linear_algebra(dtype: Any) -> Iterator[Call]:
     for op in LINALG:
         keywords = {"upper": False} if op == "linalg.solve_triangular" else {}
         sizes = (64, 256) if dtype.kind == "c" else (8, 64, 256, 1024)
-        for n in sorted({*sizes, 512}) if op in FACTORIZATIONS else sizes:  # where threads begin to be worth it
+        for n in sorted({*sizes, 384, 512}) if op in FACTORIZATIONS else sizes:  # where threads begin to be worth it
             yield op, arguments(op, n, dtype), keywords
         for items, n in ((1000, 6), (100, 32)):
             yield op, arguments(op, n, dtype, (items,)), keywords

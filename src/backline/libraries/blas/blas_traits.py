@@ -32,7 +32,7 @@ class BlasTraits:
         self._batches: dict[str, bool] = {}
         self.run_basis = run
         self.always_guarded = always_guarded  # it starts its threads for a product of any size
-        self.lu_pool = pool  # where LU runs, if not with the rest
+        self.lu_pool = ""  # where LU runs, if not with the rest
         self.any_thread_count = threads  # basis on which GEMM's bits do not depend on the thread count, "" if they may
 
     def batches(self, dtype: np.dtype[Any]) -> bool:

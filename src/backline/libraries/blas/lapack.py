@@ -106,7 +106,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
     driver = problem.parameter("driver")
     if driver is None and problem.op == "linalg.lstsq":
         driver = "gelsy"
-    pool = blas.lu_pool if problem.op in LU_INSIDE else blas.pool
+    pool = (problem.op in LU_INSIDE and blas.lu_pool) or blas.pool
     shared = SHARED_FLOPS if pool == blas.pool else TWO_POOLS_FLOPS
     alone = SHARED_FLOPS * problem.items <= problem.flops < shared * problem.items and threads > 1
     for name, routines in _routines(problem).items():

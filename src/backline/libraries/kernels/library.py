@@ -18,16 +18,21 @@ from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
 from ...problems.neural_problem import NeuralProblem
 from ...problems.norm_problem import NormProblem
-from ..base import Handler, Library
+from ..base import Algorithm, Handler, Library
 from .compiled_loops import compiled_algorithms, prepare_compiled
 from .depthwise_conv import depthwise_algorithms, prepare_depthwise
 from .element_loops import element_algorithms, prepare_elements
 from .few_rows import few_rows_algorithms, prepare_few_rows
 from .norm_loops import norm_algorithms, prepare_norm
-from .small_systems import prepare_systems, system_algorithms
+from .small_spectra import prepare_spectra
+from .small_systems import SPECTRA, prepare_systems, system_algorithms
 from .vector_level import vector_levels
 
 __all__ = ["Kernels"]
+
+
+def _prepare_lanes(p: LinalgProblem, algorithm: Algorithm) -> Any:
+    return (prepare_spectra if p.op in SPECTRA else prepare_systems)(p, algorithm)
 
 
 class Kernels(Library):
@@ -41,7 +46,7 @@ class Kernels(Library):
         NormProblem: Handler.plain(norm_algorithms, prepare_norm),
         EinsumProblem: Handler.plain(element_algorithms, prepare_elements),
         ElementsProblem: Handler.plain(element_algorithms, prepare_elements),
-        LinalgProblem: Handler.plain(system_algorithms, prepare_systems),
+        LinalgProblem: Handler.plain(system_algorithms, _prepare_lanes),
     }
 
     def reason(self) -> str:

@@ -12,7 +12,7 @@ from ... import _kernels
 from ...native.plan_builder import Builder, Pointer
 from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.neural_problem import NeuralProblem
-from .shares import DTYPES, Share, dense, even_share, in_shares, memory_order, placed, vector, vector_is_dense
+from .shares import DTYPES, Share, dense, even_share, float_size, in_shares, memory_order, placed, vector, vector_is_dense
 from .vector_level import vector_level
 
 __all__ = ["NORMALIZATIONS", "normalization_refusal", "write_normalization"]
@@ -71,12 +71,13 @@ Vectors = dict[str, Pointer]
 Written = tuple[tuple[Pointer, ...], int]
 
 
-def _fields(b: Builder, p: NeuralProblem, *, channels: int = 1, length: int = 1, segments: int = 1, step: int = 0) -> Pointer:
+def _fields(
+    b: Builder, p: NeuralProblem, *, item: int = 0, channels: int = 1, length: int = 1, segments: int = 1, step: int = 0
+) -> Pointer:
     """Writes the description of the loop, as normalize.cpp has it."""
     has = [p.get(role) is not None for role in ("weight", "bias")]
     words = (*has, channels, length, segments, step, p.dtype.name in HALVES)
-    item = compute_dtype(p.dtype).itemsize
-    return b.packed("<2qd7q", item, vector_level(), float(p.parameter("eps")), *words)
+    return b.packed("<2qd7q", item or compute_dtype(p.dtype).itemsize, vector_level(), float(p.parameter("eps")), *words)
 
 
 def _work(b: Builder, p: NeuralProblem, elements: int, out: Pointer) -> Pointer:
@@ -105,23 +106,35 @@ def _batch_norm(b: Builder, p: NeuralProblem, threads: int, source: Pointer, out
     order, channels = memory_order(x), p.result[1]
     at_channels = order.index(1)
     length = prod(p.result[i] for i in order[at_channels + 1 :])
-    last = length == 1
-    unit = channels if last else length  # elements of a row
-    rows = prod(p.result) // unit
-    most = FIRST_CACHE // p.dtype.itemsize if last else SHARE
-    share = even_share(rows, unit, most)
-    work, description = _work(b, p, share * unit, out), _fields(b, p, channels=channels, length=length)
-    kernel = _kernels.addresses["batch_norm_last" if last else "batch_norm"]
     parameters = [vectors[role] for role in PARAMETERS]
+    if length == 1:
+        return _batch_norm_last(b, p, threads, source, out, parameters)
+    rows = prod(p.result) // length
+    description = _fields(b, p, item=float_size(p.dtype), channels=channels, length=length)
 
     def write(at: Share) -> None:
-        given = at.load(source, p.dtype, unit, work)
-        target = work if p.dtype.name in HALVES else at.place(out, unit * p.dtype.itemsize)
-        which = [at.units] if last else [at.firsts(), at.units]
-        b.call(kernel, [description, *which, given, *parameters, target])
-        at.store(work, out, p.dtype, unit)
+        given, target = (at.place(array, length * p.dtype.itemsize) for array in (source, out))
+        b.call(_kernels.addresses["batch_norm"], [description, at.firsts(), at.units, given, *parameters, target])
 
-    return (out,), in_shares(b, rows, share, threads, write)
+    return (out,), in_shares(b, rows, even_share(rows, length, SHARE), threads, write)
+
+
+def _batch_norm_last(
+    b: Builder, p: NeuralProblem, threads: int, source: Pointer, out: Pointer, parameters: list[Pointer]
+) -> Written:
+    """Writes the loop over images down whose channels are neighbours in memory."""
+    channels = p.result[1]
+    points = prod(p.result) // channels
+    share = even_share(points, channels, FIRST_CACHE // p.dtype.itemsize)
+    work, description = _work(b, p, share * channels, out), _fields(b, p, channels=channels)
+
+    def write(at: Share) -> None:
+        given = at.load(source, p.dtype, channels, work)
+        target = work if p.dtype.name in HALVES else at.place(out, channels * p.dtype.itemsize)
+        b.call(_kernels.addresses["batch_norm_last"], [description, at.units, given, *parameters, target])
+        at.store(work, out, p.dtype, channels)
+
+    return (out,), in_shares(b, points, share, threads, write)
 
 
 def _batch_norm_train(b: Builder, p: NeuralProblem, threads: int, source: Pointer, out: Pointer, vectors: Vectors) -> Written:

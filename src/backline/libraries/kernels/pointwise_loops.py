@@ -12,7 +12,7 @@ from ... import _kernels
 from ...native.plan_builder import Builder, Pointer
 from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.neural_problem import NeuralProblem
-from .shares import DTYPES, Share, dense, even_share, in_shares, memory_order, placed
+from .shares import DTYPES, Share, dense, even_share, float_size, in_shares, memory_order, placed
 from .vector_level import vector_level
 
 __all__ = ["ACTIVATIONS", "GRADIENTS", "pointwise_fields", "pointwise_refusal", "relu_of_halves", "write_pointwise"]
@@ -39,20 +39,32 @@ def write_pointwise(b: Builder, p: NeuralProblem, threads: int) -> tuple[tuple[P
     wide, size = compute_dtype(p.dtype).itemsize, prod(p.result)
     inputs = [b.argument(role) for role in ("input", "grad") if p.get(role)]
     out = placed(b, p, p.operands[0])
-    share = even_share(size, 1, SHARE, LINE)
-    works = [b.work(share * wide) if p.dtype.name in HALVES else out for _ in inputs]
     if p.op == "relu" and p.dtype.name in HALVES:
         return (out,), relu_of_halves(b, p.dtype, inputs[0], out, size, threads)
-    kernel = _kernels.addresses["activation_grad" if p.get("grad") else "activation"]
+    if not p.get("grad"):
+        return (out,), _write_activation(b, p, inputs[0], out, threads)
+    share = even_share(size, 1, SHARE, LINE)
+    works = [b.work(share * wide) if p.dtype.name in HALVES else out for _ in inputs]
     description = b.constant(pointwise_fields(activation_of(p), wide))
 
     def write(at: Share) -> None:
         given = [at.load(array, p.dtype, 1, work) for array, work in zip(inputs, works, strict=True)]
         target = works[0] if p.dtype.name in HALVES else at.place(out, p.dtype.itemsize)
-        b.call(kernel, [description, at.units, *given, target])
+        b.call(_kernels.addresses["activation_grad"], [description, at.units, *given, target])
         at.store(target, out, p.dtype, 1)
 
     return (out,), in_shares(b, size, share, threads, write)
+
+
+def _write_activation(b: Builder, p: NeuralProblem, source: Pointer, target: Pointer, threads: int) -> int:
+    """Writes an activation down, which reads and writes 16-bit floats by itself; returns the items of the last group."""
+    description = b.constant(pointwise_fields(activation_of(p), float_size(p.dtype)))
+
+    def write(at: Share) -> None:
+        here = (at.place(source, p.dtype.itemsize), at.place(target, p.dtype.itemsize))
+        b.call(_kernels.addresses["activation"], [description, at.units, *here])
+
+    return in_shares(b, prod(p.result), even_share(prod(p.result), 1, SHARE, LINE), threads, write)
 
 
 def relu_of_halves(b: Builder, dtype: np.dtype[Any], source: Pointer, target: Pointer, size: int, threads: int) -> int:

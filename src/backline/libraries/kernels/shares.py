@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ...native.plan_builder import Builder, Pointer
+from ...native.plan_builder import FLOAT16, Builder, Pointer
 from ...problems import Operand
 from ...problems.dtypes import HALVES, compute_dtype
 from ...problems.memory_layout import contiguous_strides
 
-__all__ = ["DTYPES", "Share", "dense", "even_share", "in_shares", "memory_order", "placed", "vector", "vector_is_dense"]
+__all__ = [
+    "DTYPES", "Share", "dense", "even_share", "float_size", "in_shares", "memory_order", "placed", "vector", "vector_is_dense",
+]  # fmt: skip
 
 DTYPES = ("float32", "float64", *HALVES)
 ITEMS = 16  # into which an array is divided at least, where they are large enough, whatever the number of threads
@@ -32,6 +34,11 @@ def memory_order(o: Operand) -> tuple[int, ...]:
 def dense(o: Operand, order: tuple[int, ...] | None = None) -> bool:
     """Tells whether an operand has no gaps between its elements, its axes in this order in memory or in their own."""
     return o.aligned and o.is_contiguous(memory_order(o) if order is None else order)
+
+
+def float_size(dtype: np.dtype[Any]) -> int:
+    """Returns the bytes of a float as loops are told them: FLOAT16 stands for float16, since bfloat16 has as many."""
+    return FLOAT16 if dtype == np.float16 else dtype.itemsize
 
 
 class Share:

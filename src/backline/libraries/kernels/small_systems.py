@@ -1,5 +1,7 @@
 """Determinants, inverses and solutions of many small systems by a compiled loop: a matrix for each lane of a vector.
 
+Eigenvalues of symmetric matrices are listed here too; `small_spectra` has them.
+
 LAPACK takes one matrix at a time, and with so few elements most of its time is the call.
 """
 
@@ -19,11 +21,12 @@ from ...problems.result_tuples import InvEx, Slogdet, SolveEx
 from ..base import Algorithm, Refusal
 from .vector_level import vector_level
 
-__all__ = ["LANES", "prepare_systems", "system_algorithms"]
+__all__ = ["LANES", "SPECTRA", "prepare_systems", "system_algorithms"]
 
 LANES = "lanes"
 MOST = 16  # rows, columns and right-hand sides, as small_systems.cpp has them
 KINDS = {"linalg.det": 0, "linalg.slogdet": 1, "linalg.inv": 2, "linalg.solve": 3}
+SPECTRA = ("linalg.eigh", "linalg.eigvalsh")
 BYTES = (16, 32, 64)  # of a vector, by level
 THREADED, SMALL = 2e5, 2e4  # operations from which threads, and the release of the GIL, bring more than they cost
 WRAP: dict[tuple[str, bool], Any] = {
@@ -47,7 +50,7 @@ def system_algorithms(p: LinalgProblem, threads: int) -> Iterator[Algorithm | Re
 
 
 def _refusal(p: LinalgProblem) -> str:
-    if p.op not in KINDS:
+    if p.op not in KINDS and p.op not in SPECTRA:
         return f"there is no compiled loop for {p.op}"
     if not p.suits_loops or p.k > MOST:
         return "the loop is for batches of small real matrices"
