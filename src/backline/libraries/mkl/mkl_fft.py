@@ -18,11 +18,15 @@ from typing import Any
 import numpy as np
 
 from ...native import thread_team
+from ...native.plan_builder import shift
 from ...native.shared_library import NativeLibrary
 from ...problems.fft_problem import FftProblem
+from .. import fixed_order
 from ..base import Algorithm, Library, Refusal, failure
 from ..blas.cblas import BlasTraits
-from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, on_threads, packed, unfit
+from ..fft_steps import (
+    IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, in_pieces, offsets, on_threads, packed, pieces, unfit,
+)  # fmt: skip
 
 __all__ = ["Descriptor", "RealTransforms", "fft_algorithms", "prepare_fft"]
 
@@ -126,8 +130,10 @@ def _held(native: NativeLibrary) -> int:
 class DftiSteps(Steps):
     """Writes down transforms of DFTI."""
 
-    def __init__(self, traits: BlasTraits, problem: FftProblem, threads: int, *, wide: bool = False) -> None:
-        super().__init__(problem, threads, wide=wide)
+    def __init__(
+        self, traits: BlasTraits, problem: FftProblem, threads: int, *, wide: bool = False, divided: bool = False
+    ) -> None:  # fmt: skip
+        super().__init__(problem, threads, wide=wide, divided=divided)
         self.traits = traits
         self.statuses = 0
 
@@ -150,26 +156,33 @@ class DftiSteps(Steps):
             n, s, t = dims.pop(max(able, key=lambda i: dims[i][0]))
             batch = (n, s // source.dtype.itemsize, t // target.dtype.itemsize)
         count = prod(d[0] for d in dims)
+        parts = [(batch[0], 1, 0)]
+        if self.divided:
+            parts = pieces(batch[0], count, prod(lengths))
         strides = tuple(source.elements(a) for a in axes), tuple(target.elements(a) for a in axes)
         letter = SINGLE if self.real == np.float32 else DOUBLE
-        former = self.traits.thread_guard.enter(self.threads)
-        try:
-            descriptor = Descriptor(
-                native, letter, COMPLEX if kind == "c2c" else REAL, lengths, strides, batch, self.threads, scale
-            )
-        finally:
-            self.traits.thread_guard.leave(former)
-        b.keep.append(descriptor)
-        here, there = source.at, target.at
-        if dims:
-            here, there = (here[0], here[1], offsets(dims, 1)), (there[0], there[1], offsets(dims, 2))
-        b.each()
-        info = b.info(1)
+        inside = 1 if self.divided else self.threads
         compute = native.address("DftiComputeForward" if sign < 0 else "DftiComputeBackward")
-        to = (info[0], info[1] + b.int_size * self.statuses, b.int_size)
-        b.call(compute, [descriptor.address, here, there], returns=3, to=to)
-        b.each(count)
-        self.statuses += count
+        for size, number, first in parts:
+            former = self.traits.thread_guard.enter(inside)
+            try:
+                descriptor = Descriptor(
+                    native, letter, COMPLEX if kind == "c2c" else REAL, lengths, strides, (size, *batch[1:]), inside, scale
+                )
+            finally:
+                self.traits.thread_guard.leave(former)
+            b.keep.append(descriptor)
+            steps = [batch[i] * lay.dtype.itemsize for i, lay in ((1, source), (2, target))]
+            here, there = (shift(lay.at, first * step) for lay, step in zip((source, target), steps, strict=True))
+            calls = [*dims, (number, size * steps[0], size * steps[1])] if number > 1 else dims
+            if calls:
+                here, there = ((at[0], at[1], offsets(calls, side)) for side, at in ((1, here), (2, there)))
+            b.each()
+            info = b.info(1)
+            to = (info[0], info[1] + b.int_size * self.statuses, b.int_size)
+            b.call(compute, [descriptor.address, here, there], returns=3, to=to)
+            b.each(count * number, self.threads if self.divided else 1)
+            self.statuses += count * number
 
     def plan(self) -> Any:
         """The finished plan."""
@@ -185,7 +198,7 @@ class DftiSteps(Steps):
             raise failure(plan, f"MKL failed to run {key}", cause=status_text(native, status))
 
         # A descriptor for one thread uses one whatever is allowed.
-        thread_guard = self.traits.thread_guard if self.threads > 1 else None
+        thread_guard = self.traits.thread_guard if self.threads > 1 and not self.divided else None
         return b.plan(
             result, on_info=on_info, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
             release_gil=self.problem.flops > SMALL_FLOPS,
@@ -283,6 +296,8 @@ def fft_algorithms(
             ways.append(("dfti", "", ""))
         for way, precision, note in ways:
             yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
+            if count == 1 and not (wrong and way == "dfti"):
+                yield from in_pieces(name, way, problem, threads, pool=traits.pool, precision=precision, note=note)
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:
@@ -290,4 +305,5 @@ def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -
     if algorithm.name == "empty":
         return empty_plan(problem)
     threads = 1 if thread_team.forked() else algorithm.threads
-    return DftiSteps(traits, problem, threads, wide=algorithm.name == "dfti_double").plan()
+    way = algorithm.name.removesuffix(fixed_order.SUFFIX)
+    return DftiSteps(traits, problem, threads, wide=way == "dfti_double", divided=way != algorithm.name).plan()
