@@ -1,8 +1,8 @@
 """What the same bits on any number of threads cost, and whether they are the same: ``python benchmarks/determinism.py``.
 
 For every kind of operation: what runs it at ``determinism_level = "threads"``, and its time beside that of a call without
-determinism, which may use any algorithm on as many threads; the least of some calls on both sides, in turn. ``--only NAME ...`` takes
-some operations, ``--threads N`` another number of threads, ``--markdown`` prints the last results as the table of
+determinism, which may use any algorithm on as many threads; the least of some calls on both sides, in turn. ``--only NAME ...``
+takes some operations, ``--threads N`` another number of threads, ``--markdown`` prints the last results as the table of
 docs/determinism.md.
 
 ``--check`` times nothing: it runs every operation on 1 to 8 threads, ``--runs`` times on each (50 unless told), its arrays moved,
@@ -19,11 +19,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from side_by_side import RESULTS, Table, geometric_mean, show  # first: it keeps this machine's tuning away
-
 import backline
 from backline import backends
+from backline.engine.run_hashes import hash_of
 from determinism_cases import Case, cases
+from side_by_side import RESULTS, Table, geometric_mean, show  # first: it keeps this machine's tuning away
 
 STRICT = {"deterministic": True, "determinism_level": "threads"}
 ROUNDS, SECONDS, CALLS = 7, 0.02, 50  # of each way; of a round, which then ends
@@ -31,10 +31,11 @@ ROUNDS, SECONDS, CALLS = 7, 0.02, 50  # of each way; of a round, which then ends
 
 def chosen(case: Case) -> str:
     """Runs a case and returns what computed it: the longest of its operations where there are several."""
-    with backline.trace() as trace:
+    with backline.trace() as events:
         case.call(*case.arrays)
-    longest = max(trace.events, key=lambda event: event.seconds)
+    longest = max(events, key=lambda event: event.seconds)
     taken = longest.choice.chosen
+    assert taken is not None
     return f"{taken.library} {taken.name}, {taken.threads}"
 
 
@@ -60,6 +61,7 @@ def best(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
 def costs(only: list[str], threads: int) -> None:
     table = Table("determinism", ["default"], ["threads", "threads on one"])
     backline.set_num_threads(threads)
+    backends.share_processors = False  # other programs have no say in the number of threads
     for name, case in cases().items():
         if only and name not in only:
             continue
@@ -92,22 +94,23 @@ def as_markdown() -> None:
 
 
 def check(only: list[str], runs: int, threads: tuple[int, ...], scale: float) -> int:
-    wrong, found = [], {}
-    for name, case in cases(scale).items():
-        if only and name not in only:
-            continue
-        with backends.flags(**STRICT):
-            report = backline.verify_determinism(case.call, *case.arrays, runs=runs, threads=threads)
-        found[name] = {"level": report.level, "operations": report.operations}
-        print(f"{name}: {'the same bits' if report else 'other bits'}", flush=True)
-        if not report:
-            wrong.append(name)
-            print(report)
+    """Runs all cases again and again; where bits differ, the report names the first operation."""
+    chosen_cases = {name: case for name, case in cases(scale).items() if not only or name in only}
+
+    def run(arrays: dict[str, tuple[Any, ...]]) -> dict[str, str]:
+        return {name: hash_of(case.call(*arrays[name])) for name, case in chosen_cases.items()}
+
+    with backends.flags(**STRICT):
+        arrays = {name: case.arrays for name, case in chosen_cases.items()}
+        report = backline.verify_determinism(run, arrays, runs=runs, threads=threads)
+    print(report)
     if not only:
-        content = {"runs": runs, "threads": threads, "scale": scale, "operations": found}
+        content = {
+            "command": " ".join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d"), "runs": runs, "threads": threads,
+            "scale": scale, "cases": list(chosen_cases), "operations": report.operations, "level": report.level,
+        }  # fmt: skip
         RESULTS.joinpath("determinism_check.json").write_text(json.dumps(content, indent=1) + "\n")
-    print(f"{len(found) - len(wrong)} of {len(found)} have the same bits: {runs} runs on each of {threads} threads, arrays moved")
-    return 1 if wrong else 0
+    return 0 if report.reaches("threads") else 1
 
 
 def main() -> int:
@@ -115,7 +118,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--scale", type=float, default=0.5)
+    parser.add_argument("--scale", type=float, default=0.2)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[])
     arguments = parser.parse_args()

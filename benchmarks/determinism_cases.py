@@ -1,12 +1,13 @@
 """One call of every kind of operation that Backline has, large enough to be shared among threads: for costs and for checks.
 
-``cases(scale)`` gives them by name: what is called, as a function of arrays, and the arrays. With a scale below 1 they are smaller,
-and still large enough that threads share them.
+``cases(scale)`` gives them by name: what is called, as a function of arrays, and the arrays. With a scale below 1 they are
+smaller, and most still large enough that threads share them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,25 +141,27 @@ def _attention(add: Any, draw: Any, size: Any) -> None:
     add("attention, causal", lambda q: functional.scaled_dot_product_attention(q, q, q, is_causal=True), q)
     add("attention_backward", grad.scaled_dot_product_attention_backward, q, q, q, q)
     x, w, out = draw(2, length, 256), draw(768, 256) / 16, draw(256, 256) / 16
-    add(
-        "multi_head_attention",
-        lambda x, w, o: functional.multi_head_attention(x, x, x, 4, w, None, o, None).attn_output,
-        x,
-        w,
-        out,
-    )
+    add("multi_head_attention", lambda x, w, o: functional.multi_head_attention(x, x, x, 4, w, None, o, None), x, w, out)
 
 
 def _recurrent(add: Any, draw: Any, size: Any) -> None:
     steps, batch, wide = size(32), 32, size(256)
     x, state = draw(steps, batch, wide), draw(1, batch, wide)
+    flags = (True, 1, 0.0, False, False, False)
     for name, gates in (("lstm", 4), ("gru", 3)):
         params = tuple(draw(gates * wide, wide) / wide**0.5 for _ in range(2)) + tuple(draw(gates * wide) for _ in range(2))
         hx = (state, state) if name == "lstm" else state
-        flags = (True, 1, 0.0, False, False, False)
-        forward, backward = getattr(nn, name), getattr(grad, f"{name}_backward")
-        add(name, lambda x, *params, f=forward, hx=hx: f(x, hx, params, *flags), x, *params)
-        add(f"{name}_backward", lambda x, *params, f=backward, hx=hx: f(x, hx, params, *flags, grad_output=x), x, *params)
+        add(name, partial(_forward, getattr(nn, name), hx, flags), x, *params)
+        backward, grads = getattr(grad, f"{name}_backward"), (state, state) if name == "lstm" else (state,)
+        add(f"{name}_backward", partial(_backward, backward, hx, grads, flags), x, *params)
+
+
+def _forward(function: Any, hx: Any, flags: Any, x: Array, *params: Array) -> Any:
+    return function(x, hx, params, *flags)
+
+
+def _backward(function: Any, hx: Any, grads: Any, flags: Any, x: Array, *params: Array) -> Any:
+    return function(x, hx, params, x, *grads, *flags)
 
 
 def _transforms(add: Any, draw: Any, size: Any) -> None:

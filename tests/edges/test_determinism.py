@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from valid_calls import arguments, arrays_in, call, operations
 
 import backline
 from backline import backends
 from backline.engine.run_hashes import hash_of
 from backline.native.moved_memory import moved_copies
 from support import clean
-from valid_calls import arguments, arrays_in, call, operations
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean

@@ -23,8 +23,8 @@ from . import fixed_order
 from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "in_pieces",
-    "offsets", "on_threads", "packed", "pieces", "unfit",
+    "DTYPES", "IN_DOUBLE", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Dim", "Lay", "Steps", "batches", "empty_plan",
+    "in_pieces", "offsets", "on_threads", "packed", "pieces", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")

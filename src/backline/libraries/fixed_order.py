@@ -19,7 +19,7 @@ __all__ = ["ANY_THREADS", "FAMILIES", "SUFFIX", "alone", "asked", "level", "list
 
 SUFFIX = "_parts"  # ends the names of algorithms
 ANY_THREADS = 8  # on which candidates are compared, whatever number a call may use
-# Families that keep to "threads" where "run" is asked for: a forked child, which has one thread, then computes what its parent does.
+# Families that keep to "threads" where "run" is asked for: a forked child, which has one thread, then computes its parent's bits.
 FAMILIES: Collection[str] = ("fft",)
 
 

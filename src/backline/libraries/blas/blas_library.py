@@ -27,8 +27,8 @@ from .blas_product import BlasProduct
 from .blas_rnn import prepare_rnn, rnn_algorithms
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .im2col import conv_algorithms, prepare_conv
-from .product_parts import PARTS, ProductParts
 from .lapack import linalg_algorithms, prepare_linalg
+from .product_parts import PARTS, ProductParts
 
 __all__ = ["ATTENTION", "BlasLibrary", "prepare_product", "product_algorithms"]
 

@@ -1,8 +1,8 @@
 """Factorizations and triangular systems in blocks of a fixed size: LAPACK's own blocked algorithms, written out as steps.
 
 A panel is factored by one thread; then threads share blocks of the columns that are left, each of which is swapped, solved and
-updated by calls of one thread. The blocks follow from the sizes of the matrix, so the bits do not depend on how many threads share
-them. A `Writer` whose algorithm is not in parts makes one call of LAPACK instead.
+updated by calls of one thread. The blocks follow from the sizes of the matrix, so the bits do not depend on how many threads
+share them. A `Writer` whose algorithm is not in parts makes one call of LAPACK instead.
 
 References: LAPACK Users' Guide, third edition, section 3.4 (block algorithms); G. H. Golub, C. F. Van Loan: Matrix Computations,
 sections 3.4, 4.2 and 5.2.

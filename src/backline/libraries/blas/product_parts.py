@@ -1,7 +1,7 @@
 """One product in parts of a fixed size: tiles of the result, or of its inner size, whose products are added up in one order.
 
-Each part is a call of the BLAS on one thread. The parts follow from the sizes alone, so the bits do not depend on how many threads
-share them; they are other ones than those of the whole product.
+Each part is a call of the BLAS on one thread. The parts follow from the sizes alone, so the bits do not depend on how many
+threads share them; they are other ones than those of the whole product.
 """
 
 from __future__ import annotations

@@ -17,10 +17,21 @@ from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
 from ...problems import Operand
 from ...problems.fft_problem import FftProblem
-from ..base import Algorithm, Refusal
 from .. import fixed_order
+from ..base import Algorithm, Refusal
 from ..fft_steps import (
-    IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, in_pieces, merge, on_threads, pieces, unfit,
+    IN_DOUBLE,
+    SMALL_FLOPS,
+    THREAD_FLOPS,
+    Lay,
+    Steps,
+    batches,
+    empty_plan,
+    in_pieces,
+    merge,
+    on_threads,
+    pieces,
+    unfit,
 )  # fmt: skip
 from ..reference.reference_fft import AFTER, BEFORE
 from .planner import PLANNING, Planner, Request

@@ -110,8 +110,8 @@ def _on_blas(
 ) -> Handler:  # fmt: skip
     """Returns the Handler of what NumPy's BLAS has a part in.
 
-    `function` returns the function of the arrays of a call, given the Problem and the name of the algorithm; where it has algorithms
-    whose products are `planned`, what multiplies in them as well.
+    `function` returns the function of the arrays of a call, given the Problem and the name of the algorithm; where it has
+    algorithms whose products are `planned`, what multiplies in them as well.
     """
 
     def marked(problem: Problem, threads: int) -> Listed:
@@ -297,7 +297,7 @@ class NumPy(Library):
             partial(reference_attention.algorithms, "numpy"),
             reference_attention.named_plan,
             planned=True,
-        ),  # fmt: skip
+        ),
         MultiHeadProblem: Handler.plain(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
         NeuralProblem: Handler.plain(
             lambda p, threads: reference_neural.algorithms(p), lambda p, algorithm: PythonPlan(reference_neural.plan(p))

@@ -1,6 +1,7 @@
-"""Products inside of NumPy's formulas by the libraries that are chosen for them, where any number of threads is to give the same bits.
+"""Products inside of NumPy's formulas by the libraries that are chosen for them, for the same bits on any number of threads.
 
-NumPy's own BLAS promises nothing of the kind. The products keep to the switches that hold in the call, and so to the level asked for.
+NumPy's own BLAS promises nothing of the kind. The products keep to the switches that hold in the call, and so to the determinism
+level asked for.
 """
 
 from __future__ import annotations

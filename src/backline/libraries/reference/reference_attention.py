@@ -46,8 +46,8 @@ def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterato
 def named_plan(problem: AttentionProblem, name: str, matmul: Callable[..., Array] = np.matmul) -> Callable[..., Any]:
     """Returns the function of the arrays of the call: attention, or its gradients where ``grad`` is among the operands.
 
-    By the algorithm `HALF`, operands and results of each product are rounded to the Problem's 16-bit dtype, and with them the softmax.
-    `matmul` computes the products.
+    By the algorithm `HALF`, operands and results of each product are rounded to the Problem's 16-bit dtype, and with them the
+    softmax. `matmul` computes the products.
     """
     roles = [o.role for o in problem.operands]
     compute = compute_dtype(problem.dtype)

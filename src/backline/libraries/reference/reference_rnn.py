@@ -30,8 +30,8 @@ def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty:
         yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction")
         return
+    yield from planned("steps", threads, precision=precision)  # before the loops, which are slow
     yield from numpy_threads.by_blas_or_loops("steps", p, threads, precision=precision)
-    yield from planned("steps", threads, precision=precision)
 
 
 def named_plan(p: RnnProblem, name: str, product: Times = np.matmul) -> Callable[..., tuple[Array, ...]]:
