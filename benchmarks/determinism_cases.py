@@ -130,7 +130,9 @@ def _layers(add: Any, draw: Any, size: Any) -> None:
     add("layer_norm_backward", lambda x, g, w: grad.layer_norm_backward(x, g, (width,), w), x, x, weight)
     mean, variance = np.zeros(64, np.float32), np.ones(64, np.float32)
     add("batch_norm", lambda x, m, v: functional.batch_norm(x, m, v), images, mean, variance)
-    add("batch_norm, training", lambda x, m, v: functional.batch_norm(x, m.copy(), v.copy(), training=True), images, mean, variance)
+    # It updates the running statistics, which the next call is to find as they were.
+    train = partial(functional.batch_norm, training=True)
+    add("batch_norm, training", lambda x, m, v: train(x, m.copy(), v.copy()), images, mean, variance)
     add("batch_norm_backward", lambda x, g, w: grad.batch_norm_backward(x, g, w), images, error, draw(64))
 
 

@@ -26,7 +26,7 @@ from .dot_in_parts import can_be_divided
 
 __all__ = ["PARTS", "ProductParts", "parts_algorithms"]
 
-PARTS = ("gemm_parts", "gemv_parts")
+PARTS = ("gemm_parts", "gemm_f32_parts", "gemv_parts")
 LEAST_FLOPS = 1e6  # of a product that is divided
 TILE, LEAST_TILE, ROUND = 512, 96, 16  # rows and columns of a tile at most, about the least, and what they are multiples of
 TILES, TILE_FLOPS = 16, 2e6  # tiles that there are at least where each then has so many operations
@@ -56,7 +56,8 @@ def parts_algorithms(blas: BlasTraits, p: MatmulProblem, threads: int, half: boo
     if p.items > 1 and (half or any(v.layout == "X" for v in p.views.values())):
         return
     make = partial(Algorithm, library=blas.name, precision="f32 accumulation" if half else "")
-    name, note = ("gemv", "parts of the vector") if vector else ("gemm", "tiles of the result, or of the sums")
+    name = "gemv" if vector else "gemm_f32" if half else "gemm"
+    note = "parts of the vector" if vector else "tiles of the result, or of the sums"
     yield from fixed_order.listed(name, threads, make, f"{note}, of a fixed size", blas.pool)
 
 
@@ -132,6 +133,8 @@ class ProductParts(BlasProduct):
         self.b.each(count, threads)
         self.store(c)
         return 1
+
+    gemm_f32_parts = gemm_parts
 
     def _over_sums(self, parts: int, a: tuple[Pointer, str, int], b: tuple[Pointer, str, int], threads: int) -> int:
         """Products of parts of the inner size, which one thread adds up in order."""
