@@ -11,6 +11,7 @@
 # make test-jax  Backline beside JAX, likewise
 # make test-report the page of `backline report` in Chromium, which is to be installed: apt-get install chromium
 # make test-exchange the linear algebra tests of NumPy and SciPy, their BLAS exchanged for each library
+# make test-determinism every operation on 1 to 8 threads, bit for bit
 #
 # All of them work in .venv, which is made on first use. The package is installed in place: an edited Python file needs nothing,
 # an edited C++ file is compiled by the next command.
@@ -30,7 +31,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_ROOT_USER_ACTION := ignore
 
 .PHONY: demo demo-cnn test test-caps sanitize check-kernels fuzz gpu-check wheelhouse test-triton test-cudnn test-cupy test-torch test-jax test-ray \
-        test-report test-exchange lint types bench \
+        test-report test-exchange test-determinism lint types bench \
         ranking storm clean
 .DELETE_ON_ERROR:
 
@@ -107,6 +108,10 @@ test-exchange: $(VENV)/test $(VENV)/mkl
 SANITIZERS ?= address thread
 sanitize: $(VENV)/test
 	.ci/sanitize $(SANITIZERS) $(if $(ARGS),-- $(ARGS))
+
+# Every operation on 1 to 8 threads, 50 times on each, its arrays moved, at determinism level "threads": all bits compared, in minutes.
+test-determinism: $(VENV)/test $(VENV)/mkl
+	$(BIN)/python benchmarks/determinism.py --check $(ARGS)
 
 # Fresh processes in which many threads make the first call of everything at once: an hour or less.
 storm: $(VENV)/test $(VENV)/mkl

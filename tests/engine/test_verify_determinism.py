@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -98,6 +99,51 @@ def test_bits_that_change_from_call_to_call_are_named(plant: Callable[..., Plant
     found = report.difference
     assert report.level == "off" and not report.reaches("run") and found is not None and found.what == "result"
     assert "in another run" in found.cause and "use_deterministic_algorithms(True, level='run')" in found.remedy
+
+
+def test_a_sum_in_the_order_in_which_threads_end_is_named(plant: Callable[..., Planted]) -> None:
+    terms, runs = (1e16, -1e16, 1.0), itertools.count()
+
+    def add_up(product: Any, threads: int) -> Any:
+        order = (0, 1, 2) if next(runs) % 2 else (2, 1, 0)  # as if threads were not equally fast in every run
+        turns, total = [threading.Event() for _ in range(len(terms) + 1)], [0.0]
+
+        def add(term: float, turn: int) -> None:
+            turns[turn].wait()
+            total[0] += term
+            turns[turn + 1].set()
+
+        workers = [threading.Thread(target=add, args=(terms[i], turn)) for turn, i in enumerate(order)]
+        for worker in workers:
+            worker.start()
+        turns[0].set()
+        for worker in workers:
+            worker.join()
+        return product + total[0]
+
+    plant(add_up, level="off")
+    report = backline.verify_determinism(lambda x: product(x, x), np.eye(3), runs=2, threads=(2,))
+    found = report.difference
+    assert report.level == "off" and found is not None and found.what == "result" and found.after is not None
+    assert (found.after.library, found.after.op) == ("numpy", "matmul") and "in another run" in found.cause
+
+
+def test_a_choice_by_measured_times_is_named(plant: Callable[..., Planted]) -> None:
+    """Two algorithms with other bits, of which the one is taken that was faster in the run: the clock here runs as it likes."""
+    made, clock = plant(), itertools.cycle([(1.0, 2.0), (2.0, 1.0)])
+
+    def run(x: Any) -> Any:
+        first, second = next(clock)
+        made.names[-1] = "dot" if first < second else "blocks"
+        made.plant = lambda product, threads: product * (1 + 2.0**-52 * (first < second))
+        _core.memo_clear()
+        return product(x, x)
+
+    report = backline.verify_determinism(run, np.eye(4), runs=2, threads=(1,))
+    found = report.difference
+    assert report.level == "off" and found is not None and found.before is not None and found.after is not None
+    assert {found.before.algorithm, found.after.algorithm} == {"numpy.dot@1", "numpy.blocks@1"}
+    assert "measured times or the load of the machine decided" in found.cause and "neither has a say then" in found.remedy
 
 
 def test_a_promise_that_is_broken_is_a_defect(plant: Callable[..., Planted]) -> None:

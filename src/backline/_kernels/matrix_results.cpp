@@ -282,12 +282,34 @@ void divided(const Matrix *p, const void *s, void *rows) {
     p->itemsize == 8 ? run(double(0)) : run(float(0));
 }
 
+// The info of a factorization in panels of `width` columns, k in all: that of the first panel that has one, counted from the first
+// column, unless one is set already. Pivots of a panel, counted from its first row, are counted from that of the matrix.
+struct Panels {
+    int64_t integer, k, width;
+};
+
+template <class I>
+void results_of_panels(const Panels &p, const I *infos, I *pivots, I *info) {
+    for (int64_t j = 0, i = 0; j < p.k; j += p.width, ++i) {
+        if (*info == 0 && infos[i] != 0) *info = infos[i] < 0 ? infos[i] : I(infos[i] + j);
+        for (int64_t r = j; pivots && r < std::min(j + p.width, p.k); ++r) pivots[r] += I(j);
+    }
+}
+
+void panel_results(const Panels *p, const void *infos, void *pivots, void *info) {
+    auto run = [&](auto zero) {
+        using I = decltype(zero);
+        results_of_panels(*p, static_cast<const I *>(infos), static_cast<I *>(pivots), static_cast<I *>(info));
+    };
+    p->integer == 8 ? run(int64_t(0)) : run(int32_t(0));
+}
+
 }  // namespace
 
 int add_matrix_results(PyObject *, PyObject *addresses) {
     return add_kernels(addresses, {kernel("determinant", determinant), kernel("lu_triangles", triangles), kernel("eigen_pairs", eigen),
                                    kernel("singular_summary", summary), kernel("divided_rows", divided),
-                                   kernel("inverse_condition", inverse_condition)});
+                                   kernel("inverse_condition", inverse_condition), kernel("panel_results", panel_results)});
 }
 
 }  // namespace backline

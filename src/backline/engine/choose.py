@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import _core, libraries, switches
 from ..errors import DeviceLost, FallbackRefused, NoKernel, NotDeterministic
-from ..libraries import capability, errata
+from ..libraries import capability, errata, fixed_order
 from ..libraries.array_kinds import measured_by
 from ..libraries.base import Algorithm, Library, Refusal, planner_for
 from ..native import thread_team
@@ -126,7 +126,7 @@ def choice_of(problem: Problem, leader: Leader, snapshot: Any) -> Choice:
 
 def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     """Libraries that would have to be loaded to be asked, and that nobody asked for."""
-    if policy.benchmarks(problem, snapshot)[0] or (snapshot["deterministic"] and snapshot["determinism_level"] == "threads"):
+    if policy.benchmarks(problem, snapshot)[0] or policy.determinism_level(problem, snapshot) == "threads":
         return set()  # everything is to be compared, or the choice must not depend on what was loaded on one thread
     wanted = (*(snapshot["only"] or ()), *policy.preferred(problem, snapshot)[0])
     return {name for name in libraries.names() if name not in wanted and not libraries.is_loaded(name)}
@@ -148,7 +148,7 @@ def _choose(
 ) -> Choice:  # fmt: skip
     """Asks every library; for the reasons alone where an Algorithm is `taken`, and `told` is what switches refused then."""
     threads = threads_of(snapshot)
-    level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
+    level = policy.determinism_level(problem, snapshot)
     asked = effective_precision.as_asked(problem, snapshot)
     record = deciding_record.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
@@ -200,9 +200,9 @@ def _choose(
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
     _put_first(order, prefer, snapshot)
-    if level == "threads" and threads > 1:
-        alone = [a for a in allowed_by(problem, 1, snapshot) if a.reaches(level) and a.key not in without]
-        order = _for_any_threads(order, problem, _accurate(alone, record, snapshot, []), prefer, snapshot)
+    if level == "threads":
+        alone, shared = (_conforming_on(n, problem, level, record, snapshot, without) for n in (1, fixed_order.ANY_THREADS))
+        order = _for_any_threads(order, problem, alone, shared, prefer, snapshot)
     learns, why = policy.learns(problem, snapshot)
     learner = learned.find(problem, threads, snapshot) if learns else None
     if learner is not None:
@@ -239,21 +239,36 @@ def _put_first(order: list[Algorithm], prefer: tuple[str, ...], snapshot: Any) -
         order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
 
 
+def _conforming_on(
+    threads: int, problem: Problem, level: str, record: Any, snapshot: Any, without: Mapping[str, str]
+) -> list[Algorithm]:  # fmt: skip
+    """Lists what may run on so many threads at a determinism level."""
+    able = [a for a in allowed_by(problem, threads, snapshot) if a.reaches(level) and a.key not in without]
+    return _accurate(able, record, snapshot, [])
+
+
+def _kind(a: Algorithm) -> tuple[str, str]:
+    """Returns what algorithms have in common that give the same bits: of a batch that is divided, each item is computed alone."""
+    return a.library, a.name.replace("_items", "")
+
+
 def _for_any_threads(
-    order: list[Algorithm], problem: Problem, alone: list[Algorithm], prefer: tuple[str, ...], snapshot: Any
-) -> list[Algorithm]:
-    """Put first what would be chosen among those there are `alone` on one thread, on as many as it may have without other bits.
+    order: list[Algorithm], problem: Problem, alone: list[Algorithm], shared: list[Algorithm], prefer: tuple[str, ...],
+    snapshot: Any,
+) -> list[Algorithm]:  # fmt: skip
+    """Puts first what comes first among what runs both `alone`, on one thread, and `shared` among several with the same bits.
 
     Each candidate promises the same bits for any thread count; two of them do not promise the same bits as each other. So the
-    thread count must not decide between them.
+    number of threads that a call may use must not decide between them: they are compared as they would run on several, and what
+    only runs on one thread takes part as such.
     """
-    if not alone:
+    on_one = {_kind(a) for a in alone}
+    both = ranking.sort(problem, [a for a in (*shared, *alone) if _kind(a) in on_one], own=False)
+    _put_first(both, prefer, snapshot)
+    if not both:
         return order
-    alone = ranking.sort(problem, alone, own=False)
-    _put_first(alone, prefer, snapshot)
-    first = alone[0]
-    base = first.name.removesuffix("_items")  # a batch divided: each item is computed as it would be alone
-    same = [a for a in order if (a.library, a.name.removesuffix("_items")) == (first.library, base)] or [first]
+    kind = _kind(both[0])
+    same = [a for a in order if _kind(a) == kind] or [a for a in alone if _kind(a) == kind]
     same.sort(key=lambda a: not a.scaled)
     return [*same, *(a for a in order if a not in same)]
 
@@ -342,9 +357,7 @@ def _accurate(able: list[Algorithm], record: Any, snapshot: Any, refused: list[C
     return kept
 
 
-def _conforming(
-    able: list[Algorithm], problem: Problem, level: str, snapshot: Any, refused: list[Candidate]
-) -> list[Algorithm]:
+def _conforming(able: list[Algorithm], problem: Problem, level: str, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
     kept = []
     for a in able:
         asked, switch = policy.determinism(a, problem, level, snapshot)

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import switches
+from ..libraries import fixed_order
 from ..libraries.base import Algorithm
 from ..problems import Problem
 from ..switches.definitions import KERNELS
 
-__all__ = ["benchmarks", "determinism", "device_of", "forbids", "learns", "preferred", "priority"]
+__all__ = ["benchmarks", "determinism", "determinism_level", "device_of", "forbids", "learns", "preferred", "priority"]
 
 
 class Permit(NamedTuple):
@@ -124,6 +125,11 @@ def determinism(algorithm: Algorithm, problem: Problem, level: str, snapshot: An
     if level == "off" and switch and problem.family in families and snapshot[switch]:
         return "run", switch
     return level, "determinism_level" if algorithm.reaches("run") else "deterministic"
+
+
+def determinism_level(problem: Problem, snapshot: Any) -> str:
+    """Returns the determinism level that the switches ask of everything that may run a Problem: "off", "run" or "threads"."""
+    return fixed_order.level(problem.family, _kind(problem), snapshot)
 
 
 def benchmarks(problem: Problem, snapshot: Any) -> tuple[bool, int]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from .. import libraries
+from ..libraries import fixed_order
 from ..libraries.base import BORROWED, Algorithm
 from ..native.processor_class import this_class
 from ..problems import Place, Problem
@@ -30,7 +31,7 @@ STAND_INS = {
     **{f"{name}.he{routine}{way}@{count}": f"{name}.sy{routine}{way}@{count}"
        for name in ("mkl", "openblas") for routine in ("trf", "trs") for way in ("", "_items") for count in "1n"},
     # A dot product in parts is listed before the whole one, and comes before it where threads bring something.
-    **{f"{name}.dot_split@n": f"{name}.dot@1" for name in ("mkl", "openblas", "blis")},
+    **{f"{name}.dot_split@{count}": f"{name}.dot@1" for name in ("mkl", "openblas", "blis") for count in "1n"},
     # LU on all threads, which some rankings were made without: where it is large enough to be listed, they help.
     **{f"mkl.{name}@n": f"mkl.{name}@1" for name in ("getrf", "getrs", "getri", "gesv")},
     # The same transforms without NumPy's Python around them.
@@ -104,7 +105,12 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
 
 def named(key: str, known: Collection[str]) -> str:
     """Returns the key of an algorithm, or where that is not among those known, of the one in whose place it stands."""
-    return key if key in known else STAND_INS.get(key, key)
+    if key in known:
+        return key
+    whole = key.replace(fixed_order.SUFFIX, "")  # parts of a fixed size: about as fast as what the library divides by itself
+    if whole != key and whole not in known and whole not in STAND_INS:
+        whole = f"{whole[:-2]}@1"
+    return whole if whole in known else STAND_INS.get(whole, whole)
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,9 @@ way it can describe. `Steps` makes of these what an `FftProblem` asks: a subclas
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,11 +19,12 @@ from .. import _kernels
 from ..native.plan_builder import Builder, Pointer, shift
 from ..problems.fft_problem import LARGEST_IN_SINGLE, FftProblem
 from ..problems.memory_layout import contiguous_strides
+from . import fixed_order
 from .base import Algorithm, PythonPlan
 
 __all__ = [
-    "DTYPES", "IN_DOUBLE", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Lay", "Steps", "batches", "empty_plan", "offsets",
-    "on_threads", "packed", "unfit",
+    "DTYPES", "IN_DOUBLE", "PLANNED_AFTER", "SMALL_FLOPS", "THREAD_FLOPS", "Dim", "Lay", "Steps", "batches", "empty_plan",
+    "in_pieces", "offsets", "on_threads", "packed", "pieces", "unfit",
 ]  # fmt: skip
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -31,6 +34,7 @@ PLANNED_AFTER = 32  # calls of one shape, where shapes keep changing: a plan tak
 SPLIT_BYTES = 1 << 20  # copies of so much are divided among threads
 MIRRORED_AXES = 3  # a mirrored result of more axes falls into too many parts: its input is widened instead
 MOST_OFFSETS = 1 << 20  # entries of a table of offsets
+PIECES, PIECE_POINTS = 16, 4096  # into which a batch is divided at least, where each then has so many points
 
 IN_DOUBLE = f"lengths with prime factors above {LARGEST_IN_SINGLE} lose digits in float32"
 
@@ -108,6 +112,36 @@ def on_threads(library: str, name: str, threads: int, *, pool: str, precision: s
     return Algorithm(library=library, name=name, precision=precision, level="threads", basis="construction", note=note)
 
 
+def in_pieces(
+    library: str, name: str, problem: FftProblem, threads: int, *, pool: str, precision: str = "", note: str = ""
+) -> Iterator[Algorithm]:  # fmt: skip
+    """Lists an algorithm for several transforms of one axis, of which each piece of a fixed size runs on one thread."""
+    several = len(problem.axes) > 1 or prod(problem.result) > prod(problem.lengths)
+    if fixed_order.asked("fft") and several and problem.flops >= THREAD_FLOPS:
+        note = "; ".join(filter(None, [note, "axis by axis, in pieces of a fixed size"]))
+        yield from fixed_order.listed(name, threads, partial(Algorithm, library=library, precision=precision), note, pool)
+
+
+def pieces(n: int, others: int, points: int) -> list[tuple[int, int, int]]:
+    """Divides n transforms into pieces of a size that follows from the numbers alone: (size, how many, the first transform).
+
+    Parameters
+    ----------
+    n, others
+        Transforms that one call may do, and how many such calls there are beside.
+    points
+        Of a transform.
+
+    Examples
+    --------
+    >>> pieces(1000, 1, 1024), pieces(3, 100, 64), pieces(6, 2, 1 << 20)
+    ([(62, 16, 0), (8, 1, 992)], [(3, 1, 0)], [(1, 6, 0)])
+    """
+    size = min(n, max(n * others // PIECES // others, -(-PIECE_POINTS // points), 1))
+    whole, rest = divmod(n, size)
+    return [(size, whole, 0), *([(rest, 1, whole * size)] if rest else [])]
+
+
 def empty_plan(problem: FftProblem) -> PythonPlan:
     """The plan where nothing is to be computed."""
     out = problem.index("out")
@@ -117,11 +151,12 @@ def empty_plan(problem: FftProblem) -> PythonPlan:
 class Steps:
     """Writes down the steps of one plan; copies may use so many threads.
 
-    `wide`: whether float32 is computed in float64: the input is converted before, the result after the transforms.
+    `wide`: whether float32 is computed in float64: the input is converted before, the result after the transforms. `divided`:
+    whether transforms run on one thread each, in pieces of a fixed size, which the threads share.
     """
 
-    def __init__(self, problem: FftProblem, threads: int, *, wide: bool = False) -> None:
-        self.problem, self.threads, self.wide = problem, threads, wide
+    def __init__(self, problem: FftProblem, threads: int, *, wide: bool = False, divided: bool = False) -> None:
+        self.problem, self.threads, self.wide, self.divided = problem, threads, wide, divided
         self.real = np.dtype(np.float64) if wide else problem.real
         self.complex = np.dtype(np.complex128) if wide else problem.complex
         self.b = Builder(problem)
@@ -132,6 +167,23 @@ class Steps:
     ) -> None:  # fmt: skip
         """Write down one transform: "c2c", "r2c" (sign -1), "c2r" (sign +1). A `spare` source may be destroyed."""
         raise NotImplementedError
+
+    def by_axes(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: Any,
+        *, spare: bool = False,
+    ) -> None:  # fmt: skip
+        """Write down one transform: one axis after the other where pieces of a batch would be too few for the threads."""
+        batch = prod(n for i, n in enumerate(target.shape) if i not in axes)
+        if not self.divided or len(axes) == 1 or batch >= PIECES:
+            self.transform(kind, sign, source, target, axes, lengths, scale, spare=spare)
+            return
+        here, first = source, True
+        for i, axis in reversed(list(enumerate(axes))):
+            last = i == 0
+            there = target if last else self.work(target.shape, target.dtype)
+            what = kind if first or kind != "r2c" else "c2c"
+            self.transform(what, sign, here, there, (axis,), lengths[i : i + 1], scale if last else 1.0, spare=spare or not first)
+            here, first = there, False
 
     def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
         """Tells whether the library can read or write an array of this layout; strides are whole elements."""
@@ -160,19 +212,19 @@ class Steps:
     def c2c(self, x: Lay, y: Lay, aligned: bool) -> None:
         p = self.problem
         if x.dtype.kind == "c":
-            self.transform("c2c", p.sign, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
+            self.by_axes("c2c", p.sign, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
         elif len(p.axes) <= MIRRORED_AXES:
             half = y.cut(p.axes[-1:], (p.lengths[-1] // 2 + 1,))
-            self.transform("r2c", -1, self.ready(x, aligned), half, p.axes, p.lengths, p.scale)
+            self.by_axes("r2c", -1, self.ready(x, aligned), half, p.axes, p.lengths, p.scale)
             if p.sign > 0:
                 self.copy(half, half, conj=True)
             self.mirror(y)
         else:
-            self.transform("c2c", p.sign, self.ready(x, aligned, self.complex), y, p.axes, p.lengths, p.scale, spare=True)
+            self.by_axes("c2c", p.sign, self.ready(x, aligned, self.complex), y, p.axes, p.lengths, p.scale, spare=True)
 
     def r2c(self, x: Lay, y: Lay, aligned: bool) -> None:
         p = self.problem
-        self.transform("r2c", -1, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
+        self.by_axes("r2c", -1, self.ready(x, aligned), y, p.axes, p.lengths, p.scale)
         if p.sign > 0:
             self.copy(y, y, conj=True)
 
@@ -183,7 +235,7 @@ class Steps:
         if len(p.axes) > 1:
             # Not in one: only the last axis is taken to be half of a mirror image, whatever the input holds along the others.
             there = self.work(source.shape, self.complex)
-            self.transform("c2c", 1, source, there, p.axes[:-1], p.lengths[:-1], p.scale, spare=spare)
+            self.by_axes("c2c", 1, source, there, p.axes[:-1], p.lengths[:-1], p.scale, spare=spare)
             source, spare = there, True
         scale = p.scale if len(p.axes) == 1 else 1.0
         self.transform("c2r", 1, source, y, p.axes[-1:], p.lengths[-1:], scale, spare=spare)

@@ -110,6 +110,7 @@ class Builder:
         self.results: list[int] = []
         self.info_buffer: tuple[int, int, int] | None = None
         self.keep: list[Any] = []
+        self.share_work = False
         self._patches: list[tuple[int, int, SymbolicSize]] = []
 
     # buffers ----------------------------------------------------------------------------------------------------
@@ -127,8 +128,12 @@ class Builder:
         where = order if isinstance(order, str) else tuple(order)
         return self._add(("result", np.dtype(dtype), tuple(shape), where)), 0, items
 
-    def work(self, nbytes: int, items: int = 0, *, shared: bool = False) -> Pointer:
-        """Workspace; each thread of a group has its own, with `shared` all have one, for what an earlier group wrote."""
+    def work(self, nbytes: int, items: int = 0, *, shared: bool | None = None) -> Pointer:
+        """Workspace; each thread of a group has its own, with `shared` all have one, for what an earlier group wrote.
+
+        None is what `share_work` says.
+        """
+        shared = self.share_work if shared is None else shared
         size = nbytes if is_symbolic(nbytes) else int(nbytes)
         return self._add(("work", size, shared) if shared else ("work", size)), 0, items
 

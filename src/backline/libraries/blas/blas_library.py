@@ -28,6 +28,7 @@ from .blas_rnn import prepare_rnn, rnn_algorithms
 from .cblas import BlasTraits, matmul_algorithms, prepare_matmul, takes
 from .im2col import conv_algorithms, prepare_conv
 from .lapack import linalg_algorithms, prepare_linalg
+from .product_parts import PARTS, ProductParts
 
 __all__ = ["ATTENTION", "BlasLibrary", "prepare_product", "product_algorithms"]
 
@@ -121,7 +122,7 @@ class BlasLibrary(FileLibrary):
 
     def product_kind(self, name: str) -> type[BlasProduct]:
         """Returns what writes the steps of a product by an algorithm of this name."""
-        return BlasProduct
+        return ProductParts if name.startswith(PARTS) else BlasProduct
 
     def open(self, path: str) -> BlasTraits:
         """Loads the file and returns its traits."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from ...native.plan_builder import Builder, Pointer, shift
 from ...problems import Operand
 from ...problems.memory_layout import matrix_layout
 from ...problems.multi_head_problem import MultiHeadProblem
+from .. import fixed_order
 from ..attention_constraints import facts_of, refusal
 from ..base import Algorithm, Refusal
 from .blas_attention import described
@@ -29,7 +31,6 @@ __all__ = ["fused_algorithms", "prepare_fused"]
 FUSED = "fused"
 TRAITS = ("fused", "flash_attention")
 TYPES = ("float32", "float64")
-
 
 
 # In one call --------------------------------------------------------------------------------------------------------------
@@ -52,6 +53,10 @@ def fused_algorithms(blas: BlasTraits, p: MultiHeadProblem, threads: int) -> Ite
             traits=TRAITS,
         )  # fmt: skip
     yield Algorithm(library=blas.name, name=FUSED, level="threads", basis="construction", traits=TRAITS)
+    if p.flops >= THREAD_FLOPS and fixed_order.asked():
+        note = "blocks of rows and of queries, as many for any number of threads"
+        make = partial(Algorithm, library=blas.name, traits=TRAITS)
+        yield from fixed_order.listed(FUSED, threads, make, note, blas.pool)
 
 
 def _refusal(p: MultiHeadProblem) -> str:
@@ -110,8 +115,8 @@ def _rows(o: Operand) -> _Rows | None:
 class _Fused:
     """Writes the call down."""
 
-    def __init__(self, blas: BlasTraits, p: MultiHeadProblem, threads: int) -> None:
-        self.blas, self.p, self.threads = blas, p, threads
+    def __init__(self, blas: BlasTraits, p: MultiHeadProblem, threads: int, parts: int) -> None:
+        self.blas, self.p, self.threads, self.parts = blas, p, threads, parts
         self.b, self.item = Builder(p), p.dtype.itemsize
 
     def plan(self) -> Any:
@@ -171,7 +176,7 @@ class _Fused:
             step = given.strides[0]
             b.copy((source.rows, width), shift(b.argument(bias[0]), bias[1] * step), (0, step), target, (ld * item, item), item)
             b.each()
-        parts = max(min(self.threads, source.rows), 1)
+        parts = max(min(self.parts, source.rows), 1)
         starts = [source.rows * i // parts for i in range(parts + 1)]
         sizes = [to - since for since, to in pairwise(starts)]
         x = (source.pointer[0], source.pointer[1], tuple(s * source.ld * item for s in starts[:-1]))
@@ -214,4 +219,5 @@ def prepare_fused(blas: BlasTraits, p: MultiHeadProblem, algorithm: Algorithm) -
     """The PreparedCall of what `fused_algorithms` listed."""
     if algorithm.scaled:
         thread_team.items_run()
-    return _Fused(blas, p, algorithm.threads).plan()
+    parts = fixed_order.ANY_THREADS if algorithm.name != FUSED else algorithm.threads
+    return _Fused(blas, p, algorithm.threads, parts).plan()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,26 @@ from ...problems.names import name_of
 from .blas_traits import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from .dot_in_parts import dot_in_parts
 
-__all__ = ["SLAB_BYTES", "BlasProduct"]
+__all__ = ["SLAB_BYTES", "BlasProduct", "VectorOperands"]
 
 SLAB_BYTES = 1 << 19  # of the right operand in gemv_slabs: half an L2
 CONVERTED = 1 << 16  # elements that are worth all threads to copy them
 
 Strides = tuple[int, int]
+
+
+class VectorOperands(NamedTuple):
+    """Matrix and vectors of a product with one row or one column: pointers, leading dimension, layout and increments."""
+
+    column: bool
+    at: Pointer
+    matrix: View
+    layout: str
+    ld: int
+    x: Pointer
+    incx: int
+    y: Pointer
+    incy: int
 
 
 class BlasProduct:
@@ -143,6 +157,16 @@ class BlasProduct:
 
     def gemv(self) -> None:
         """One row or one column: y = op(M) x."""
+        p, v = self.p, self.vector_operands()
+        # y = M x for a column, y = M^T x for a row: (x M)^T.
+        trans = PLAIN if v.column else TRANSPOSED
+        alpha, beta = self.scalars(p.alpha, p.beta)
+        head = [ROW if v.layout == "C" else COLUMN, trans, v.matrix.rows, v.matrix.cols]
+        self.b.call(self.function("gemv"), [*head, alpha, v.at, v.ld, v.x, v.incx, beta, v.y, v.incy])
+        self.store_vector(v)
+
+    def vector_operands(self) -> VectorOperands:
+        """Returns the operands of a product with one row or one column, as BLAS can read and write them."""
         p, item = self.p, self.size
         column = p.n == 1
         matrix, mv, layout, ld = self.operand("a" if column else "b")
@@ -163,14 +187,13 @@ class BlasProduct:
             assert cv is not None
             step = cv.stride0 if column else cv.stride1
             self.b.copy((1, length), self.b.argument("c", cv.items), (0, step), y, (0, incy * item), item)
-        # y = M x for a column, y = M^T x for a row: (x M)^T.
-        trans = PLAIN if column else TRANSPOSED
-        alpha, beta = self.scalars(p.alpha, p.beta)
-        head = [ROW if layout == "C" else COLUMN, trans, mv.rows, mv.cols]
-        self.b.call(self.function("gemv"), [*head, alpha, matrix, ld, x, incx, beta, y, incy])
-        if y != self.result:
-            step = self.out_strides()[0 if column else 1]
-            self.b.copy((1, length), y, (0, item), self.result, (0, step), item)
+        return VectorOperands(column, matrix, mv, layout, ld, x, incx, y, incy)
+
+    def store_vector(self, v: VectorOperands) -> None:
+        """Copies a vector from workspace to the result, if that is where BLAS wrote."""
+        if v.y != self.result:
+            length, step = (self.p.m, self.out_strides()[0]) if v.column else (self.p.n, self.out_strides()[1])
+            self.b.copy((1, length), v.y, (0, self.size), self.result, (0, step), self.size)
 
     def vector(self, role: str, v: View, step: int, length: int) -> tuple[Pointer, int]:
         """Pointer and increment of a vector; what BLAS could not stride over is copied."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Builder, Pointer
 from ...problems.rnn_problem import RnnProblem
+from .. import fixed_order
 from ..base import Algorithm, Refusal
 from ..kernels.vector_level import vector_level
 from ..rnn_layers import by_layer, layer_problem
@@ -54,6 +56,9 @@ def rnn_algorithms(blas: BlasTraits, p: RnnProblem, threads: int) -> Iterator[Al
             if p.directions * _parts(p, shared) > 1:
                 yield divided
             yield whole
+        if p.flops >= THREAD_FLOPS and fixed_order.asked():
+            note = "directions and parts of the batch, as many for any number of threads"
+            yield from fixed_order.listed("steps", threads, partial(Algorithm, library=blas.name), note, blas.pool)
         yield Algorithm(library=blas.name, name="steps", level="threads", basis=blas.run_basis)
 
 
@@ -80,8 +85,10 @@ class _Layer:
 
     def __init__(self, blas: BlasTraits, p: RnnProblem, features: int, algorithm: Algorithm) -> None:
         self.blas, self.p, self.features = blas, p, features
-        self.divided = algorithm.name == "steps_items"
+        self.divided = algorithm.name != "steps"
         self.threads = algorithm.threads
+        in_parts = algorithm.name == f"steps{fixed_order.SUFFIX}"
+        self.shares = fixed_order.ANY_THREADS if in_parts else self.threads  # among which sequences are divided
         self.item = p.dtype.itemsize
         self.width = p.gates * p.hidden
         self.b = Builder(layer_problem(p, features), blas.native.int_size)
@@ -90,8 +97,8 @@ class _Layer:
         p, b = self.p, self.b
         threads = self.threads if self.divided else 1
         gates = b.work(p.directions * p.steps * p.batch * self.width * self.item, shared=True)
-        parts = _parts(p, self.threads) if self.divided else 1
-        b.each(self.products(gates, threads), threads)
+        parts = _parts(p, self.shares) if self.divided else 1
+        b.each(self.products(gates), threads)
         states = (p.directions, p.batch, p.hidden)
         x = b.problem.operands[0].shape
         out = b.result(p.dtype, (*x[:2], p.directions * p.hidden))
@@ -119,11 +126,11 @@ class _Layer:
             guard_threads=1 if self.divided else self.threads, release_gil=guarded,
         )  # fmt: skip
 
-    def products(self, gates: Pointer, threads: int) -> int:
+    def products(self, gates: Pointer) -> int:
         """gates = input times weights, for every direction; in parts where threads share them. Returns how many."""
         p, b, item = self.p, self.b, self.item
         rows = p.steps * p.batch
-        parts = min(max(rows // BLOCK_ROWS, 1), threads)
+        parts = min(max(rows // BLOCK_ROWS, 1), self.shares if self.divided else 1)
         bounds = [rows * i // parts for i in range(parts + 1)]
         firsts, counts = bounds[:-1], [n - m for m, n in pairwise(bounds)]
         gemm = self.blas.native.cblas(LETTER[p.dtype.name] + "gemm")

@@ -20,6 +20,7 @@ from ..base import Algorithm, Refusal
 from .blas_product import SLAB_BYTES, BlasProduct
 from .blas_traits import COLUMN, LETTER, PLAIN, ROW, TRANSPOSED, BlasTraits
 from .dot_in_parts import can_be_divided
+from .product_parts import PARTS, parts_algorithms
 
 __all__ = [
     "COLUMN", "LETTER", "PLAIN", "ROW", "SLAB_BYTES", "THREAD_FLOPS", "TRANSPOSED", "BlasTraits", "guard_of",
@@ -29,7 +30,7 @@ __all__ = [
 THREAD_FLOPS = 1e6  # below this many operations a thread team costs more than it brings
 # A divided product needs no team inside the library, only one fork and join.
 SPLIT_FLOPS = 4e5
-IN_PARTS = ("gemm_split", "gemv_slabs", "dot_split")  # divided by us: every call of the library takes one thread
+IN_PARTS = ("gemm_split", "gemv_slabs", "dot_split", *PARTS)  # divided by us: every call of the library takes one thread
 SLAB_ROWS = 16  # of the left operand in gemv_slabs, at most
 
 
@@ -42,8 +43,10 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
     half = name_of(problem.dtype) in HALVES
     precision = "f32 accumulation" if half else ""
     vector = not half and (problem.m == 1 or problem.n == 1)
+    parts = list(parts_algorithms(blas, problem, threads, half, vector))
     if vector and problem.m == problem.n == 1 and problem.alpha == 1 and problem.beta == 0:
-        if threads > 1 and blas.pool and can_be_divided(problem):
+        yield from parts
+        if not parts and threads > 1 and blas.pool and can_be_divided(problem):
             yield Algorithm(
                 library=blas.name, name="dot_split", threads=threads, scaled=True, basis="construction",
                 pool=blas.pool, note="parts of a fixed size divided among the threads, and their sums added up",
@@ -61,6 +64,7 @@ def matmul_algorithms(blas: BlasTraits, problem: MatmulProblem, threads: int) ->
                 pool=blas.pool,
             )  # fmt: skip
         yield Algorithm(library=blas.name, name=name, precision=precision, level="threads", basis=blas.run_basis)
+    yield from parts
     if problem.items == 1 and not vector:
         yield from _divided(blas, problem, threads, half)
     if problem.items > 1 and not vector:

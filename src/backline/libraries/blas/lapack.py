@@ -19,9 +19,11 @@ from ...native import thread_team
 from ...problems import operand
 from ...problems.linalg_problem import LinalgProblem, not_finite, singular
 from ...problems.names import name_of
+from .. import fixed_order
 from ..base import Algorithm, Refusal
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
+from .lapack_parts import IN_PARTS
 from .lapack_results import INVERSE_NORMS, Results
 from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, routine_name
 
@@ -65,6 +67,7 @@ ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))
 
 ITERATIVE = (*OF_SPECTRA, *(f"linalg.{name}" for name in ("eigh", "eigvalsh", "eig", "eigvals", "svd", "svdvals", "lstsq")))
 ITERATION = 2e4  # operations that a small matrix takes as long as, beside its own
+LEAST_IN_PARTS = 2e6  # operations of a matrix whose blocks threads share
 
 
 LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
@@ -126,8 +129,19 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
                 library=blas.name, name=f"{name}_items", threads=thread_team.items_threads(threads), scaled=True,
                 level="threads", basis="construction", pool=blas.pool, note="items of the batch divided among the threads",
             )  # fmt: skip
+        yield from _in_parts(blas, problem, threads, name)
         note = f"LU on one thread up to {shared:.0e} operations: several wait for two pools in turn" if alone else ""
         yield Algorithm(library=blas.name, name=name, level="threads", basis=blas.run_basis, note=note)
+
+
+def _in_parts(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Iterator[Algorithm]:
+    """Lists an algorithm in parts, where there is one and the matrix is large enough for several of them."""
+    needs = IN_PARTS.get(p.op, {}).get(name)
+    if needs is None or not fixed_order.asked() or p.items != 1 or p.flops < LEAST_IN_PARTS:
+        return
+    if all(blas.native.lapack(routine_name(each, p.dtype)) for each in needs):
+        make = partial(Algorithm, library=blas.name)
+        yield from fixed_order.listed(name, threads, make, "in blocks of a fixed size, which the threads share", blas.pool)
 
 
 def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, again: Callable[[str], Any]) -> Any:
@@ -137,10 +151,11 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     """
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
+    shares = divided or name.endswith(fixed_order.SUFFIX)
     if divided:
         thread_team.items_run()
     by_pivots = p.op == "linalg.ldl_solve"
-    w = _Writer(blas, plain_pivots(p) if by_pivots else p, name)
+    w = _Writer(blas, plain_pivots(p) if by_pivots else p, name, algorithm.threads)
     results, wrap = getattr(w, p.op.rpartition(".")[2])()
     w.finish()
     on_info: Any = None
@@ -151,7 +166,7 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     elif p.parameter("check", True) and w.b.info_buffer:
         second = partial(again, "gesvd") if name == "gesdd" and p.parameter("driver") is None else None
         on_info = partial(_failed, p.op, second)
-    guarded = p.flops >= blas.guarded_from(vector=True)
+    guarded = shares or p.flops >= blas.guarded_from(vector=True)
     plan = w.b.plan(
         *results,
         count=p.items,
@@ -159,7 +174,7 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
         wrap=wrap,
         on_info=on_info,
         thread_guard=blas.thread_guard if guarded else None,
-        guard_threads=1 if divided else algorithm.threads,
+        guard_threads=1 if shares else algorithm.threads,
         release_gil=guarded,
     )
     return checked_pivots(p, plan) if by_pivots else plan

@@ -50,7 +50,7 @@ class Results(Spectra):
         m, n = self.p.m, self.p.n
         lu, pivots = self.b.work(m * n * self.size), self.b.work(self.native.int_size * min(m, n))
         self.load("a", (m, n), order, lu)
-        self.lapack("{t}getrf", m, n, lu, m, pivots, self.info())
+        self.factor_lu(m, n, lu, pivots)
         return lu, pivots
 
     def determinant(self, logarithm: bool) -> list[Pointer]:

@@ -14,13 +14,15 @@ import numpy as np
 from ...native.plan_builder import Pointer
 from ...problems.memory_layout import matrix_layout
 from ...problems.result_tuples import CholeskyEx, InvEx, Lstsq, LUFactor, LUFactorEx, SolveEx
-from .cblas import LETTER
-from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, Writer
+from .. import fixed_order
+from ..kernels.conv_steps import same
+from .lapack_parts import Parts
+from .lapack_steps import NOT_FINITE, NOT_IN_RANGE
 
 __all__ = ["Solving"]
 
 
-class Solving(Writer):
+class Solving(Parts):
     """One method for each operation, named as the operation is."""
 
     # factorisations ---------------------------------------------------------------------------------------------
@@ -33,8 +35,9 @@ class Solving(Writer):
         # Before the check, since what the other triangle holds must not matter; potrf leaves the zeros alone.
         mode = "zero_lower" if upper else "zero_upper"
         self.b.triangle(mode, (n, n), self.packed((n, n), order), self.dtype, factor)
+        self.clear_info()
         self.finite(n * n, factor, 1)  # as if the first minor had failed: LAPACKs differ in what they make of NaN
-        self.lapack("{t}potrf", "U" if upper == (order == "F") else "L", n, factor, n, self.info())
+        self.factor_cholesky("U" if upper == (order == "F") else "L", n, factor)
         return self.with_info([factor], None, CholeskyEx)
 
     def pivots(self, count: int) -> tuple[Pointer, Pointer]:
@@ -51,7 +54,7 @@ class Solving(Writer):
         lu = self.result((m, n), "F")
         native_pivots, pivots = self.pivots(min(m, n))
         self.load("a", (m, n), "F", lu)
-        self.lapack("{t}getrf", m, n, lu, m, native_pivots, self.info())
+        self.factor_lu(m, n, lu, native_pivots)
         return self.with_info([lu, pivots], LUFactor, LUFactorEx)
 
     def inv(self) -> tuple[list[Pointer], Any]:
@@ -59,13 +62,17 @@ class Solving(Writer):
         order = self.own_order()  # the inverse of the transpose is the transpose of the inverse
         out = self.result((n, n), order)
         pivots = self.b.work(self.native.int_size * n)
-        if self.routine == "gesv":
+        if self.routine == "gesv" or self.in_parts:
             a = self.b.work(n * n * self.size)
             self.load("a", (n, n), order, a)
             zeros = self.b.constant(bytes(self.size))
             self.b.copy((n, n), zeros, (0, 0), out, self.packed((n, n), order), self.size)
             self.b.triangle("unit_diagonal", (n, n), self.packed((n, n), order), self.dtype, out)
-            self.lapack("{t}gesv", n, n, a, n, pivots, out, n, self.info())
+            if self.in_parts:
+                self.factor_lu(n, n, a, pivots)
+                self.solve_blocks("{t}getrs", ["N", n], n, [a, n, pivots], out, n, self.b.work(8))
+            else:
+                self.lapack("{t}gesv", n, n, a, n, pivots, out, n, self.info())
             return self.with_info([out], None, InvEx)
         self.load("a", (n, n), order, out)
         self.invert(out, pivots)
@@ -90,9 +97,8 @@ class Solving(Writer):
         # X A = B is A^T X^T = B^T, and rows of B are columns of B^T.
         x, k = self.right_sides(n, "F" if left else "C")
         transposed = (a_order == "C") == left
-        self.lapack("{t}getrf", n, n, lu, n, pivots, self.info())
-        spare = self.b.work(8)
-        self.lapack("{t}getrs", "T" if transposed else "N", n, k, lu, n, pivots, x, n, spare)
+        self.factor_lu(n, n, lu, pivots)
+        self.solve_blocks("{t}getrs", ["T" if transposed else "N", n], k, [lu, n, pivots], x, n, self.b.work(8))
         return self.with_info([x], None, SolveEx)
 
     def lu_solve(self) -> tuple[list[Pointer], Any]:
@@ -104,7 +110,11 @@ class Solving(Writer):
         given = self.b.argument("p", self.p.where("p", 1))
         pivots = self.b.work(self.native.int_size * n)
         # getrs swaps rows by these numbers without looking at them: any other would reach memory that is not ours.
-        self.b.within(n, o.strides[-1], 1, n, given, self.info(), NOT_IN_RANGE)
+        self.clear_info()
+        info = (self.info()[0], 0, 0) if self.in_parts else self.info()
+        at = fixed_order.alone(given) if self.in_parts else given
+        self.checks.append(lambda: self.b.within(n, o.strides[-1], 1, n, at, info, NOT_IN_RANGE))
+        self.checked_again()
         kind = ("int32", "int64") if self.native.int_size == 8 else 4
         self.b.copy((1, n), given, (0, o.strides[-1]), pivots, (0, self.native.int_size), kind)
         x, k = self.right_sides(n, "F" if left else "C")
@@ -114,7 +124,7 @@ class Solving(Writer):
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
         trans = ("C" if adjoint else "N") if left else ("N" if adjoint else "T")
-        self.lapack("{t}getrs", trans, n, k, lu, n, pivots, x, n, self.info())
+        self.solve_blocks("{t}getrs", [trans, n], k, [lu, n, pivots], x, n, self.info())
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
         return self.returned(x), None
@@ -128,7 +138,8 @@ class Solving(Writer):
         conjugate = self.complex and flip
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
-        self.lapack("{t}potrs", "U" if upper != flip else "L", n, k, factor, ld, x, n, self.info())
+        self.clear_info()
+        self.solve_blocks("{t}potrs", ["U" if upper != flip else "L", n], k, [factor, ld], x, n, self.info())
         if conjugate:
             self.b.copy((k, n), x, packed, x, packed, ("conj", self.size))
         return self.returned(x), None
@@ -167,12 +178,20 @@ class Solving(Writer):
         flip = layout != order
         head = [
             101 if order == "C" else 102, 141 if left else 142, 121 if upper != flip else 122, 112 if flip else 111,
-            132 if p.parameter("unitriangular", False) else 131, *shape,
+            132 if p.parameter("unitriangular", False) else 131,
         ]  # fmt: skip
-        tail = [a, ld, x, shape[1] if order == "C" else shape[0]]
-        function = self.native.cblas(LETTER[self.dtype.name] + "trsm")
-        one = self.b.number(1, self.dtype) if self.complex else self.dtype.type(1)
-        self.b.call(function, [*head, one, *tail])
+        ld_x = shape[1] if order == "C" else shape[0]
+        blocks = self.right_blocks(k)
+        sizes = k if len(blocks) == 1 else same([s for _, s in blocks])
+        step = self.size if (order == "C") == left else ld_x * self.size  # from one right-hand side to the next
+        at = x
+        if len(blocks) > 1:
+            self.b.each()
+            at, a = fixed_order.places(x, 1, [c * step for c, _ in blocks]), fixed_order.alone(a)
+        sides = (n, sizes) if left else (sizes, n)
+        self.cblas("trsm", *head, *sides, self.factor(1), a, ld, at, ld_x)
+        if len(blocks) > 1:
+            self.share(len(blocks))
         return self.returned(x), None
 
     def lstsq(self) -> tuple[list[Pointer], Any]:
@@ -199,9 +218,7 @@ class Solving(Writer):
             jpvt = self.b.work(self.native.int_size * n)
             zeros = self.b.constant(bytes(8))
             self.b.copy((1, n), zeros, (0, 0), jpvt, (0, self.native.int_size), self.native.int_size)
-            lwork, _ = self.workspace(
-                "{t}gelsy", m, n, k, None, m, None, rows, None, None, None, "work", "lwork", *spare, None
-            )
+            lwork, _ = self.workspace("{t}gelsy", m, n, k, None, m, None, rows, None, None, None, "work", "lwork", *spare, None)
             self.lapack(
                 "{t}gelsy", m, n, k, a, m, x, rows, jpvt, rcond, rank, self.b.work(lwork * self.size), lwork, *rwork, self.info()
             )

@@ -15,12 +15,12 @@ import numpy as np
 from ... import _kernels
 from ...native.plan_builder import Pointer
 from ...problems.result_tuples import QR, SVD, Eig, Eigh
-from .lapack_steps import Writer
+from .lapack_parts import Parts
 
 __all__ = ["Spectra"]
 
 
-class Spectra(Writer):
+class Spectra(Parts):
     """One method for each operation, named as the operation is."""
 
     def qr(self) -> tuple[list[Pointer], Any]:
@@ -32,7 +32,7 @@ class Spectra(Writer):
             factored = self.b.work(m * n * self.size)
         else:
             q = self.result((m, columns), "F")
-            factored = q if columns >= n else self.b.work(m * n * self.size)
+            factored = q if columns >= n and not self.in_parts else self.b.work(m * n * self.size)
         r = self.result((rows, n), "F")
         tau = self.b.work(k * self.size)
         self.load("a", (m, n), "F", factored)
@@ -40,12 +40,18 @@ class Spectra(Writer):
         if mode != "r":
             lwork = max(lwork, self.workspace("{q}gqr", m, columns, k, None, m, None, "work", "lwork", None)[0])
         work = self.b.work(lwork * self.size)
-        self.lapack("{t}geqrf", m, n, factored, m, tau, work, lwork, self.info())
+        if self.in_parts:
+            triangles = self.factor_qr(m, n, factored, tau, work, lwork)
+        else:
+            self.lapack("{t}geqrf", m, n, factored, m, tau, work, lwork, self.info())
         column = (self.size, m * self.size)
         self.b.copy((rows, n), factored, column, r, self.packed((rows, n), "F"), self.size)
         self.b.triangle("zero_lower", (rows, n), self.packed((rows, n), "F"), self.dtype, r)
         if mode == "r":
             return self.returned(r), partial(_only_r, self.dtype)
+        if self.in_parts:
+            self.form_q(m, columns, k, factored, triangles, q)
+            return self.returned(q, r), QR
         if factored != q:
             self.b.copy((m, k), factored, column, q, column, self.size)
         self.lapack("{q}gqr", m, columns, k, q, m, tau, work, lwork, self.info())

@@ -18,6 +18,7 @@ from ...native.plan_builder import Builder, Pointer
 from ...problems.linalg_problem import LinalgProblem
 from ...problems.memory_layout import matrix_layout
 from ...problems.symbolic_values import upper_bound
+from .. import fixed_order
 from .cblas import LETTER, BlasTraits
 
 __all__ = ["NOT_FINITE", "NOT_IN_RANGE", "Writer", "routine_name"]
@@ -35,10 +36,12 @@ def routine_name(pattern: str, dtype: np.dtype[Any]) -> str:
 class Writer:
     """Writes the steps of one operation down. Each method returns (results, what wraps them)."""
 
-    def __init__(self, blas: BlasTraits, p: LinalgProblem, routine: str) -> None:
-        self.blas, self.p, self.routine = blas, p, routine
+    def __init__(self, blas: BlasTraits, p: LinalgProblem, routine: str, threads: int = 1) -> None:
+        self.blas, self.p, self.routine, self.threads = blas, p, routine.removesuffix(fixed_order.SUFFIX), threads
+        self.in_parts = self.routine != routine
         self.native = blas.native
         self.b = Builder(p, self.native.int_size)
+        self.b.share_work = self.in_parts
         self.dtype = p.dtype
         self.size = p.dtype.itemsize
         self.complex = p.dtype.kind == "c"
@@ -46,6 +49,8 @@ class Writer:
         self.check = p.parameter("check", True)
         self.later: list[Callable[[], None]] = []
         self.outs = 0
+        self.spare: tuple[Pointer, int] | None = None
+        self.checks: list[Callable[[], None]] = []
         self.targets: dict[int, Pointer] = {}  # temporary buffer -> the output the caller gave
 
     def lapack(self, pattern: str, *arguments: Any) -> None:
@@ -159,9 +164,7 @@ class Writer:
             return self.returned(*pointers), plain
         info = self.result((), dtype=np.int32)
         wide = self.native.int_size == 8
-        self.later.insert(
-            0, lambda: self.b.copy((1, 1), self.info(), (8, 8), info, (4, 4), ("int64", "int32") if wide else 4)
-        )
+        self.later.insert(0, lambda: self.b.copy((1, 1), self.info(), (8, 8), info, (4, 4), ("int64", "int32") if wide else 4))
         return self.returned(*pointers, info), ex
 
     def finite(self, count: int, data: Pointer, value: int = NOT_FINITE) -> None:

@@ -9,22 +9,46 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from math import sqrt
-from typing import Any
+from math import prod, sqrt
+from typing import Any, NamedTuple
 
 from ... import _kernels
 from ...native import thread_team
 from ...native.plan_builder import Pointer, shift
 from ...problems import Operand
 from ...problems.fft_problem import FftProblem
+from .. import fixed_order
 from ..base import Algorithm, Refusal
-from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, merge, on_threads, unfit
+from ..fft_steps import (
+    IN_DOUBLE,
+    SMALL_FLOPS,
+    THREAD_FLOPS,
+    Lay,
+    Steps,
+    batches,
+    empty_plan,
+    in_pieces,
+    merge,
+    on_threads,
+    pieces,
+    unfit,
+)  # fmt: skip
 from ..reference.reference_fft import AFTER, BEFORE
 from .planner import PLANNING, Planner, Request
 
 __all__ = ["fftw_algorithms", "prepare_fftw"]
 
+INTO_DOUBLE = f"float32 computed in float64: {IN_DOUBLE}"
 LONG_SCALING = 1 << 20  # bytes of a result from which on threads divide the multiplication by a number
+
+
+class Part(NamedTuple):
+    """Calls of one plan: the request, how many, and bytes of both sides to the first and from one to the next."""
+
+    request: Request
+    number: int
+    first: tuple[int, int]
+    steps: tuple[int, int]
 
 
 class FftwSteps(Steps):
@@ -34,9 +58,10 @@ class FftwSteps(Steps):
     """
 
     def __init__(
-        self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, thread_guard: Any
-    ) -> None:
-        super().__init__(problem, threads, wide=problem.needs_double)
+        self, planner: Planner, problem: FftProblem, threads: int, planning: str, seconds: float, thread_guard: Any,
+        divided: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(problem, threads, wide=problem.needs_double, divided=divided)
         self.planner, self.planning, self.seconds, self.thread_guard = planner, planning, seconds, thread_guard
 
     def takes(self, lay: Lay, axes: tuple[int, ...]) -> bool:
@@ -47,18 +72,42 @@ class FftwSteps(Steps):
         self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
         *, spare: bool = False,
     ) -> None:  # fmt: skip
-        request = request_for(kind, sign, source, target, axes, lengths, self.threads, spare)
-        planner = self.planner
-        # For arrays that do not begin where they should an estimate has to do: they are few.
-        other = planner.plan(request, "estimate", aligned=False)
-        first = planner.plan(request, self.planning, aligned=True, seconds=self.seconds) if planner.aligned else other
-        self.b.keep += [first, other]
-        chosen = self.b.constant(struct.pack("<qqq", planner.execute(kind), first.address, other.address))
-        self.b.each()
-        self.b.call(_kernels.addresses["transform_run"], [chosen, source.at, target.at])
-        self.b.each()
+        for part in self.requests_for(kind, sign, source, target, axes, lengths, spare):
+            self.run(part, source, target)
         if scale != 1.0:
             self.multiply(target, scale)
+
+    def requests_for(
+        self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], spare: bool
+    ) -> Iterator[Part]:
+        """Returns what the planner is asked for: one transform, or one for pieces of its batch and one for what is left."""
+        dims = batches(source, target, axes)
+        whole = request_for(kind, sign, source, target, axes, lengths, 1 if self.divided else self.threads, spare)
+        if not self.divided or not dims:
+            yield Part(whole, 1, (0, 0), (0, 0))
+            return
+        widest = max(range(len(dims)), key=lambda i: dims[i][0])
+        n, s, t = dims.pop(widest)
+        rest = whole.batch[:widest] + whole.batch[widest + 1 :]
+        _, here, there = whole.batch[widest]
+        # Calls of the other axes would be many and short: they stay in the plan, and the widest one is divided.
+        for size, number, first in pieces(n, 1, prod(lengths) * prod(d[0] for d in dims)):
+            yield Part(replace(whole, batch=((size, here, there), *rest)), number, (first * s, first * t), (size * s, size * t))
+
+    def run(self, part: Part, source: Lay, target: Lay) -> None:
+        """Write down the calls of one plan."""
+        request, planner = part.request, self.planner
+        # For arrays that do not begin where they should an estimate has to do: they are few.
+        other = planner.plan(request, "estimate", aligned=False)
+        first = other
+        if planner.aligned and not fixed_order.asked("fft"):  # else the bits would depend on where an array begins
+            first = planner.plan(request, self.planning, aligned=True, seconds=self.seconds)
+        self.b.keep += [first, other]
+        chosen = self.b.constant(struct.pack("<qqq", planner.execute(request.kind), first.address, other.address))
+        here, there = ((lay.at[0], lay.at[1] + part.first[i], part.steps[i]) for i, lay in enumerate((source, target)))
+        self.b.each()
+        self.b.call(_kernels.addresses["transform_run"], [chosen, here, there])
+        self.b.each(part.number, self.threads if self.divided else 1)
 
     def multiply(self, target: Lay, factor: float) -> None:
         """Multiply every element by a number."""
@@ -103,7 +152,7 @@ class FftwSteps(Steps):
                 source = copy
             self.ends(source, before, sqrt(2.0))
         here, there = (_parts(lay) for lay in (source, y))
-        self.transform(kind, 0, here, there, p.axes, p.lengths, p.scale, spare=source.at[0] != x.at[0])
+        self.by_axes(kind, 0, here, there, p.axes, p.lengths, p.scale, spare=source.at[0] != x.at[0])
         if after:
             self.ends(y, after, sqrt(0.5))
 
@@ -118,9 +167,11 @@ class FftwSteps(Steps):
     def plan(self) -> Any:
         """The finished plan."""
         result = self.write()
-        thread_guard = self.thread_guard if self.threads > 1 else None
+        thread_guard = self.thread_guard if self.threads > 1 and not self.divided else None
         return self.b.plan(
-            result, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
+            result,
+            thread_guard=thread_guard,
+            guard_threads=self.threads if thread_guard else 0,
             release_gil=self.problem.flops > SMALL_FLOPS,
         )
 
@@ -170,7 +221,7 @@ def fftw_algorithms(
     precision = "f64" if problem.needs_double else ""
     for way in ways:
         timed = "" if way == "estimate" else "planned by timing, so another process may take another way"
-        note = "; ".join(filter(None, [f"float32 computed in float64: {IN_DOUBLE}" if precision else "", timed]))
+        note = "; ".join(filter(None, [INTO_DOUBLE if precision else "", timed]))
         for count in (*counts, 1):
             if way != planning and way != "estimate" and not _known(planner, problem, count, way):
                 continue
@@ -181,6 +232,10 @@ def fftw_algorithms(
                 )  # fmt: skip
             else:
                 yield on_threads("fftw", way, count, pool=pool, precision=precision, note=note)
+    team = thread_team.name()  # which runs one-thread plans, whatever threads FFTW was built for
+    yield from in_pieces(
+        "fftw", "estimate", problem, threads, pool=team, precision=precision, note=INTO_DOUBLE if precision else ""
+    )
 
 
 def _known(planner: Planner, problem: FftProblem, threads: int, planning: str) -> bool:
@@ -208,6 +263,7 @@ def prepare_fftw(planner: Planner, problem: FftProblem, algorithm: Algorithm, se
     """The plan of an Algorithm that `fftw_algorithms` listed."""
     if algorithm.name == "empty":
         return empty_plan(problem)
-    assert algorithm.name in PLANNING
+    way = algorithm.name.removesuffix(fixed_order.SUFFIX)
+    assert way in PLANNING
     threads = 1 if thread_team.forked() else algorithm.threads
-    return FftwSteps(planner, problem, threads, algorithm.name, seconds, thread_guard).plan()
+    return FftwSteps(planner, problem, threads, way, seconds, thread_guard, divided=way != algorithm.name).plan()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from ... import switches
 from ...native import thread_team
 from ...native.plan_builder import Builder
 from ...native.process_map import mapped_files
@@ -20,7 +19,7 @@ from ...native.shared_library import NativeLibrary
 from ...problems import Problem
 from ...problems.fft_problem import FftProblem
 from ...problems.matmul_problem import MatmulProblem
-from .. import capability
+from .. import capability, fixed_order
 from ..base import NULL_PLANNER, ONE_SHAPE, Algorithm, Handler, Planner, Refusal
 from ..blas.blas_library import ATTENTION, BlasLibrary, prepare_product, product_algorithms
 from ..blas.blas_product import BlasProduct
@@ -75,7 +74,7 @@ class MKL(BlasLibrary):
     reproducible = True
 
     def product_kind(self, name: str) -> type[BlasProduct]:
-        return MixedProduct if name.startswith(MIXED) else BlasProduct
+        return MixedProduct if name.startswith(MIXED) else super().product_kind(name)
 
     def instruction_sets(self) -> tuple[str, ...] | None:
         return capability.mkl_kernels(self.traits.native.path) if self.available() and self.traits is not None else None
@@ -113,7 +112,7 @@ class MKL(BlasLibrary):
         MKL promises nothing otherwise: on Intel's processors `eigh` and `svd` then give other bits, on one thread, when their
         arrays lie elsewhere in memory. It can be asked before the first computation only, and costs no measurable time.
         """
-        strict = bool(switches.get("deterministic")) and switches.get("determinism_level") == "threads"
+        strict = fixed_order.asked()
         if strict or not os.environ.get("MKL_CBWR"):
             mode = ctypes.c_int(CNR_AUTO | CNR_STRICT if strict else CNR_AUTO)
             native.call(native.address("MKL_CBWR_Set"), mode, restype=ctypes.c_int)

@@ -18,11 +18,28 @@ from typing import Any
 import numpy as np
 
 from ...native import thread_team
+from ...native.plan_builder import Pointer, shift
 from ...native.shared_library import NativeLibrary
 from ...problems.fft_problem import FftProblem
+from .. import fixed_order
 from ..base import Algorithm, Library, Refusal, failure
 from ..blas.cblas import BlasTraits
-from ..fft_steps import IN_DOUBLE, SMALL_FLOPS, THREAD_FLOPS, Lay, Steps, batches, empty_plan, offsets, on_threads, packed, unfit
+from ..fft_steps import (
+    IN_DOUBLE,
+    SMALL_FLOPS,
+    THREAD_FLOPS,
+    Dim,
+    Lay,
+    Steps,
+    batches,
+    empty_plan,
+    in_pieces,
+    offsets,
+    on_threads,
+    packed,
+    pieces,
+    unfit,
+)  # fmt: skip
 
 __all__ = ["Descriptor", "RealTransforms", "fft_algorithms", "prepare_fft"]
 
@@ -31,6 +48,7 @@ FORWARD_SCALE, BACKWARD_SCALE, NUMBER_OF_TRANSFORMS, CONJUGATE_EVEN_STORAGE, PLA
 INPUT_STRIDES, OUTPUT_STRIDES, INPUT_DISTANCE, OUTPUT_DISTANCE, THREAD_LIMIT = 12, 13, 14, 15, 27
 COMPLEX_COMPLEX, NOT_INPLACE = 39, 44
 MOST_AXES = 7
+LINES = 16  # that are copied side by side
 
 # Real transforms of float32 are measured from so many points on: on some processors other lengths than the errata list were
 # seen to lose up to a digit and a half. Above the largest the rounding of what was found so far is below that of a good
@@ -126,16 +144,19 @@ def _held(native: NativeLibrary) -> int:
 class DftiSteps(Steps):
     """Writes down transforms of DFTI."""
 
-    def __init__(self, traits: BlasTraits, problem: FftProblem, threads: int, *, wide: bool = False) -> None:
-        super().__init__(problem, threads, wide=wide)
+    def __init__(
+        self, traits: BlasTraits, problem: FftProblem, threads: int, *, wide: bool = False, divided: bool = False
+    ) -> None:  # fmt: skip
+        super().__init__(problem, threads, wide=wide, divided=divided)
         self.traits = traits
         self.statuses = 0
+        self.beside: tuple[Pointer, Pointer] | None = None
 
     def transform(
         self, kind: str, sign: int, source: Lay, target: Lay, axes: tuple[int, ...], lengths: tuple[int, ...], scale: float,
         *, spare: bool = False,
     ) -> None:  # fmt: skip
-        native, b = self.traits.native, self.b
+        b = self.b
         if len(axes) > 1 and nearest(source, axes) > nearest(target, axes):
             # MKL's kernels for AVX2 and AVX-512 write beyond a buffer of their own where the input of transforms of several axes
             # has wider steps than the output (2026.2: 6x300 points, every second of them, complex128).
@@ -143,33 +164,79 @@ class DftiSteps(Steps):
             self.copy(source, near)
             source = near
         dims = batches(source, target, axes)
+        if self.divided and len(axes) == 1 and dims and min(abs(lay.elements(axes[0])) for lay in (source, target)) > 1:
+            self.across(kind, sign, source, target, axes[0], lengths[0], dims, scale)
+            return
         batch = (1, 0, 0)
         # One axis of the batch is DFTI's; what it cannot have (a step of 0) and the others become calls of their own.
         able = [i for i, d in enumerate(dims) if d[1] != 0]
         if able:
             n, s, t = dims.pop(max(able, key=lambda i: dims[i][0]))
-            batch = (n, s // source.dtype.itemsize, t // target.dtype.itemsize)
-        count = prod(d[0] for d in dims)
+            batch = (n, s, t)
         strides = tuple(source.elements(a) for a in axes), tuple(target.elements(a) for a in axes)
-        letter = SINGLE if self.real == np.float32 else DOUBLE
-        former = self.traits.thread_guard.enter(self.threads)
+        parts = pieces(batch[0], prod(d[0] for d in dims), prod(lengths)) if self.divided else [(batch[0], 1, 0)]
+        for size, number, first in parts:
+            apart = (size, batch[1] // source.dtype.itemsize, batch[2] // target.dtype.itemsize)
+            descriptor = self.descriptor(kind, lengths, strides, apart, scale)
+            calls = [*dims, (number, size * batch[1], size * batch[2])] if number > 1 else dims
+            here, there = shift(source.at, first * batch[1]), shift(target.at, first * batch[2])
+            if calls:
+                here, there = ((at[0], at[1], offsets(calls, side)) for side, at in ((1, here), (2, there)))
+            b.each()
+            self.compute(sign, descriptor, here, there)
+            self.end(prod(d[0] for d in calls))
+
+    def descriptor(
+        self, kind: str, lengths: tuple[int, ...], strides: tuple[tuple[int, ...], tuple[int, ...]],
+        batch: tuple[int, int, int], scale: float,
+    ) -> Descriptor:  # fmt: skip
+        """Returns a new descriptor, which the plan keeps."""
+        threads, letter = 1 if self.divided else self.threads, SINGLE if self.real == np.float32 else DOUBLE
+        domain = COMPLEX if kind == "c2c" else REAL
+        former = self.traits.thread_guard.enter(threads)
         try:
-            descriptor = Descriptor(
-                native, letter, COMPLEX if kind == "c2c" else REAL, lengths, strides, batch, self.threads, scale
-            )
+            descriptor = Descriptor(self.traits.native, letter, domain, lengths, strides, batch, threads, scale)
         finally:
             self.traits.thread_guard.leave(former)
-        b.keep.append(descriptor)
-        here, there = source.at, target.at
-        if dims:
-            here, there = (here[0], here[1], offsets(dims, 1)), (there[0], there[1], offsets(dims, 2))
-        b.each()
-        info = b.info(1)
-        compute = native.address("DftiComputeForward" if sign < 0 else "DftiComputeBackward")
+        self.b.keep.append(descriptor)
+        return descriptor
+
+    def compute(self, sign: int, descriptor: Descriptor, here: Pointer, there: Pointer) -> None:
+        """Writes down a call, whose status goes to the place of its item."""
+        b, info = self.b, self.b.info(1)
+        function = self.traits.native.address("DftiComputeForward" if sign < 0 else "DftiComputeBackward")
         to = (info[0], info[1] + b.int_size * self.statuses, b.int_size)
-        b.call(compute, [descriptor.address, here, there], returns=3, to=to)
-        b.each(count)
+        b.call(function, [descriptor.address, here, there], returns=3, to=to)
+
+    def end(self, count: int) -> None:
+        """Ends a group of so many calls, which threads share where each runs on one."""
+        self.b.each(count, self.threads if self.divided else 1)
         self.statuses += count
+
+    def across(
+        self, kind: str, sign: int, source: Lay, target: Lay, axis: int, length: int, dims: list[Dim], scale: float
+    ) -> None:  # fmt: skip
+        """Transforms along an axis with wide steps: some lines at a time are copied side by side, and back."""
+        b, n, out = self.b, source.shape[axis], target.shape[axis]
+        here, there = source.dtype.itemsize, target.dtype.itemsize
+        if self.beside is None:
+            size = LINES * max(*self.problem.lengths, n, out) * self.complex.itemsize
+            self.beside = b.work(size), b.work(size)
+        near, done = self.beside
+        number, s, t = dims.pop(min(range(len(dims)), key=lambda i: abs(dims[i][1]) or abs(dims[i][2])))
+        whole, rest = divmod(number, LINES)
+        for size, count, first in ((LINES, whole, 0), (rest, 1, whole * LINES)):
+            if not size * count:
+                continue
+            descriptor = self.descriptor(kind, (length,), ((1,), (1,)), (size, n, out), scale)
+            calls = [*dims, (count, size * s, size * t)]
+            at = (source.at[0], source.at[1] + first * s, offsets(calls, 1))
+            to = (target.at[0], target.at[1] + first * t, offsets(calls, 2))
+            b.each()
+            b.copy((n, size), at, (source.strides[axis], s), near, (here, n * here), here)
+            self.compute(sign, descriptor, near, done)
+            b.copy((out, size), done, (there, out * there), to, (target.strides[axis], t), there)
+            self.end(prod(d[0] for d in calls))
 
     def plan(self) -> Any:
         """The finished plan."""
@@ -185,7 +252,7 @@ class DftiSteps(Steps):
             raise failure(plan, f"MKL failed to run {key}", cause=status_text(native, status))
 
         # A descriptor for one thread uses one whatever is allowed.
-        thread_guard = self.traits.thread_guard if self.threads > 1 else None
+        thread_guard = self.traits.thread_guard if self.threads > 1 and not self.divided else None
         return b.plan(
             result, on_info=on_info, thread_guard=thread_guard, guard_threads=self.threads if thread_guard else 0,
             release_gil=self.problem.flops > SMALL_FLOPS,
@@ -283,6 +350,8 @@ def fft_algorithms(
             ways.append(("dfti", "", ""))
         for way, precision, note in ways:
             yield on_threads(name, way, count, pool=traits.pool, precision=precision, note=note)
+            if count == 1 and not (wrong and way == "dfti"):
+                yield from in_pieces(name, way, problem, threads, pool=traits.pool, precision=precision, note=note)
 
 
 def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -> Any:
@@ -290,4 +359,5 @@ def prepare_fft(traits: BlasTraits, problem: FftProblem, algorithm: Algorithm) -
     if algorithm.name == "empty":
         return empty_plan(problem)
     threads = 1 if thread_team.forked() else algorithm.threads
-    return DftiSteps(traits, problem, threads, wide=algorithm.name == "dfti_double").plan()
+    way = algorithm.name.removesuffix(fixed_order.SUFFIX)
+    return DftiSteps(traits, problem, threads, wide=way == "dfti_double", divided=way != algorithm.name).plan()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,8 @@ from ...problems.result_tuples import (
 )  # fmt: skip
 from ...problems.rnn_problem import RnnProblem
 from ...problems.sparse_problem import SparseProblem
-from ..base import Algorithm, Handler, Library, PythonPlan, Refusal
+from .. import fixed_order
+from ..base import Algorithm, Handler, Library, Planner, PythonPlan, Refusal
 from ..linear_epilogue import linear_algorithms, prepare_linear
 from ..reference import (
     numpy_threads,
@@ -57,6 +58,7 @@ from ..reference import (
     reference_sparse,
 )
 from ..reference.composed_multi_head import composed_algorithms, prepare_composed
+from ..reference.planned_products import PlannedProducts
 from . import transform_loops
 
 __all__ = ["NumPy"]
@@ -95,23 +97,35 @@ def _linalg_algorithms(problem: LinalgProblem, threads: int) -> Listed:
         )  # fmt: skip
 
 
+class _Context(NamedTuple):
+    """What handlers are given: the library, and the engine, which plans products."""
+
+    library: Library
+    planner: Planner
+
+
 def _on_blas(
-    algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], function: Callable[[Any, str], Callable[..., Any]]
-) -> Handler:
+    algorithms: Callable[[Any, int], Iterable[Algorithm | Refusal]], function: Callable[..., Callable[..., Any]],
+    planned: bool = False,
+) -> Handler:  # fmt: skip
     """Returns the Handler of what NumPy's BLAS has a part in.
 
-    `function` returns the function of the arrays of a call, given the Problem and the name of the algorithm.
+    `function` returns the function of the arrays of a call, given the Problem and the name of the algorithm; where it has
+    algorithms whose products are `planned`, what multiplies in them as well.
     """
 
     def marked(problem: Problem, threads: int) -> Listed:
         for each in algorithms(problem, threads):
             yield numpy_threads.marked(each, problem) if isinstance(each, Algorithm) else each
 
-    def prepare(problem: Problem, algorithm: Algorithm) -> PythonPlan:
+    def prepare(context: _Context | None, problem: Problem, algorithm: Algorithm) -> PythonPlan:
+        if planned and algorithm.name.endswith(fixed_order.SUFFIX) and context is not None:
+            whole = algorithm.name.removesuffix(fixed_order.SUFFIX)
+            return PythonPlan(function(problem, whole, PlannedProducts(context.planner)))
         run = function(problem, algorithm.name)
         return PythonPlan(numpy_threads.limited(run) if numpy_threads.BORROWED in algorithm.traits else run)
 
-    return Handler.plain(marked, prepare)
+    return Handler(lambda context, problem, threads: marked(problem, threads), prepare)
 
 
 def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str, ...] = ()) -> None:
@@ -270,15 +284,19 @@ class NumPy(Library):
     handlers: ClassVar = {
         MatmulProblem: _on_blas(_product_algorithms, _product),
         LinalgProblem: _on_blas(_linalg_algorithms, _linalg),
-        LinearProblem: Handler(linear_algorithms, prepare_linear),
+        LinearProblem: Handler(
+            lambda context, p, threads: linear_algorithms(context.library, p, threads),
+            lambda context, p, algorithm: prepare_linear(context.library, p, algorithm),
+        ),
         ConvProblem: _on_blas(reference_conv.algorithms, _convolution),
-        RnnProblem: _on_blas(reference_rnn.algorithms, lambda p, name: reference_rnn.plan(p, loops=name == "loops")),
+        RnnProblem: _on_blas(reference_rnn.algorithms, reference_rnn.named_plan, planned=True),
         QuantizedProblem: _on_blas(
             reference_quantized.algorithms, lambda p, name: reference_quantized.plan(p, loops=name == "loops")
         ),
         AttentionProblem: _on_blas(
             partial(reference_attention.algorithms, "numpy"),
-            lambda p, name: reference_attention.plan(p, half=name == reference_attention.HALF),
+            reference_attention.named_plan,
+            planned=True,
         ),
         MultiHeadProblem: Handler.plain(lambda p, threads: composed_algorithms(p), lambda p, algorithm: prepare_composed(p)),
         NeuralProblem: Handler.plain(
@@ -292,6 +310,9 @@ class NumPy(Library):
             lambda p, threads: reference_sparse.algorithms(p), lambda p, algorithm: PythonPlan(reference_sparse.plan(p))
         ),
     }
+
+    def context(self, planner: Planner) -> _Context:
+        return _Context(self, planner)
 
     def reason(self) -> str:
         return ""

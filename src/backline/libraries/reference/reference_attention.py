@@ -13,8 +13,9 @@ from ...problems.dtypes import HALVES, compute_dtype
 from ..attention_constraints import facts_of, refusal, refused_kernels
 from ..base import Algorithm, Refusal
 from .attention_formula import AttentionSpace, kept_weights, run
+from .planned_products import planned
 
-__all__ = ["HALF", "algorithms", "plan"]
+__all__ = ["HALF", "algorithms", "named_plan"]
 
 Array = Any
 HALF = "math_half"
@@ -39,19 +40,21 @@ def algorithms(library: str, problem: AttentionProblem, threads: int) -> Iterato
     yield Algorithm(
         library=library, name="math", threads=threads, scaled=True, precision=precision, pool=pool, note=note, traits=("math",)
     )
+    yield from planned("math", threads, precision=precision, traits=("math",))
 
 
-def plan(problem: AttentionProblem, *, half: bool = False) -> Callable[..., Any]:
+def named_plan(problem: AttentionProblem, name: str, matmul: Callable[..., Array] = np.matmul) -> Callable[..., Any]:
     """Returns the function of the arrays of the call: attention, or its gradients where ``grad`` is among the operands.
 
-    With `half`, operands and results of each product are rounded to the Problem's 16-bit dtype, and with them the softmax.
+    By the algorithm `HALF`, operands and results of each product are rounded to the Problem's 16-bit dtype, and with them the
+    softmax. `matmul` computes the products.
     """
     roles = [o.role for o in problem.operands]
     compute = compute_dtype(problem.dtype)
-    inside = problem.dtype if half else compute
+    inside = problem.dtype if name == HALF else compute
 
     def multiply(left: Array, right: Array) -> Array:
-        product: Array = np.matmul(left.astype(inside, copy=False), right.astype(inside, copy=False), order="C")
+        product: Array = matmul(left.astype(inside, copy=False), right.astype(inside, copy=False), order="C")
         product = product.astype(inside, copy=False)  # of bfloat16 NumPy makes float32
         return product.astype(compute, copy=False)
 

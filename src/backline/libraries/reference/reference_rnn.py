@@ -15,10 +15,11 @@ from ...problems.rnn_problem import RnnProblem
 from ..base import Algorithm, Refusal
 from ..rnn_layers import forward
 from . import numpy_threads
+from .planned_products import planned
 from .reference_rnn_grad import gradients
 from .rnn_cells import Times, layer
 
-__all__ = ["algorithms", "plan"]
+__all__ = ["algorithms", "named_plan"]
 
 Array = Any
 
@@ -29,12 +30,13 @@ def algorithms(p: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
     if p.empty:
         yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction")
         return
+    yield from planned("steps", threads, precision=precision)  # before the loops, which are slow
     yield from numpy_threads.by_blas_or_loops("steps", p, threads, precision=precision)
 
 
-def plan(p: RnnProblem, *, loops: bool = False) -> Callable[..., tuple[Array, ...]]:
-    """The function of the arrays of a call; with `loops` no BLAS takes part."""
-    times: Times = numpy_threads.loops_product if loops else np.matmul
+def named_plan(p: RnnProblem, name: str, product: Times = np.matmul) -> Callable[..., tuple[Array, ...]]:
+    """The function of the arrays of a call; by the algorithm "loops" no BLAS takes part, by another one `product` multiplies."""
+    times: Times = numpy_threads.loops_product if name == "loops" else product
     dtype = compute_dtype(p.dtype)
 
     def run(*arrays: Array) -> tuple[Array, ...]:

@@ -1,0 +1,254 @@
+"""Factorizations and triangular systems in blocks of a fixed size: LAPACK's own blocked algorithms, written out as steps.
+
+A panel is factored by one thread; then threads share blocks of the columns that are left, each of which is swapped, solved and
+updated by calls of one thread. The blocks follow from the sizes of the matrix, so the bits do not depend on how many threads
+share them. A `Writer` whose algorithm is not in parts makes one call of LAPACK instead.
+
+References: LAPACK Users' Guide, third edition, section 3.4 (block algorithms); G. H. Golub, C. F. Van Loan: Matrix Computations,
+sections 3.4, 4.2 and 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import _kernels
+from ...native.plan_builder import Pointer, shift
+from .. import fixed_order
+from ..kernels.conv_steps import same
+from .blas_traits import COLUMN, LETTER, PLAIN, TRANSPOSED
+from .lapack_steps import Writer
+
+__all__ = ["IN_PARTS", "Parts"]
+
+#: Operation -> algorithms in parts, each with the LAPACK functions that it calls beside those of the whole one.
+IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "linalg.cholesky": {"potrf": ()},
+    "linalg.qr": {"geqrf": ("{t}larft", "{t}larfb")},
+    "linalg.inv": {"getri": ("{t}getrs", "{t}laswp")},
+    "linalg.solve": {"getrs": ("{t}laswp",)},
+    "linalg.lu_solve": {"getrs": ()},
+    "cholesky_solve": {"potrs": ()},
+    "linalg.solve_triangular": {"trsm": ()},
+    **{f"linalg.{name}": {"getrf": ("{t}laswp",)} for name in ("lu_factor", "lu", "det", "slogdet")},
+}
+LEFT, RIGHT, UPPER, LOWER, NON_UNIT, UNIT, ADJOINT = 141, 142, 121, 122, 131, 132, 113
+BLOCKS, LEAST = 16, 32  # into which columns are divided at least, where each then has so many
+
+
+def panel_of(k: int) -> int:
+    """Returns how many columns a panel has, of k that are factored: wide panels take one thread long, narrow ones slow products.
+
+    Examples
+    --------
+    >>> panel_of(100), panel_of(1000), panel_of(4000)
+    (32, 64, 128)
+    """
+    return 32 if k < 400 else 64 if k < 1500 else 128
+
+
+def blocks_of(first: int, last: int) -> list[tuple[int, int]]:
+    """Returns blocks of columns as (first, count)."""
+    width = max(LEAST, -(-(last - first) // (BLOCKS * LEAST)) * LEAST)
+    return [(c, min(width, last - c)) for c in range(first, last, width)]
+
+
+def evenly(blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns blocks whose work grows or shrinks along the matrix, so that each thread's share of the list has some of both."""
+    return [block for pair in zip(blocks, reversed(blocks), strict=True) for block in pair][: len(blocks)]
+
+
+class Parts(Writer):
+    """Factorizations and systems of matrices that lie in columns without gaps, whole or in parts."""
+
+    # pieces of steps --------------------------------------------------------------------------------------------------
+
+    def integers(self, values: Sequence[int]) -> Pointer:
+        """Returns integers by reference, one for each item of a group."""
+        pointer = self.b.packed(f"<{len(values)}{'q' if self.native.int_size == 8 else 'i'}", *values)
+        return pointer[0], pointer[1], self.native.int_size
+
+    def cblas(self, name: str, *arguments: Any) -> None:
+        self.b.call(self.native.cblas(LETTER[self.dtype.name] + name), list(arguments))
+
+    def factor(self, value: float) -> Any:
+        return self.b.number(value, self.dtype) if self.complex else self.dtype.type(value)
+
+    def share(self, count: int) -> None:
+        """Ends a group of so many items, which the threads share."""
+        self.b.each(count, self.threads)
+
+    def clear_info(self) -> None:
+        """Has the info begin with 0 where steps of several panels may set it."""
+        if self.in_parts:
+            zeros = self.b.constant(bytes(8))
+            self.b.copy((1, 1), zeros, (0, 0), self.info(), (8, 8), self.native.int_size)
+
+    def panel_infos(self, count: int) -> Pointer:
+        """Returns an info of 0 for each panel."""
+        step = self.native.int_size
+        infos = self.b.work(step * count)
+        self.b.copy((1, count), self.b.constant(bytes(8)), (0, 0), infos, (0, step), step)
+        return infos
+
+    def gather(self, k: int, width: int, infos: Pointer, pivots: Pointer | int) -> None:
+        """Sets the info by those of the panels, unless it is set, and counts pivots from the first row of the matrix."""
+        fields = self.b.packed("<3q", self.native.int_size, k, width)
+        self.b.call(_kernels.addresses["panel_results"], [fields, infos, pivots, self.info()])
+
+    # factorizations ---------------------------------------------------------------------------------------------------
+
+    def factor_lu(self, m: int, n: int, a: Pointer, pivots: Pointer) -> None:
+        """A = P L U in the place of A."""
+        if not self.in_parts:
+            self.lapack("{t}getrf", m, n, a, m, pivots, self.info())
+            return
+        k, step, size = min(m, n), self.native.int_size, self.size
+        width = panel_of(k)
+        a, pivots = fixed_order.alone(a), fixed_order.alone(pivots)
+        self.clear_info()
+        infos = self.panel_infos(-(-k // width))
+        for j in range(0, k, width):
+            w = min(width, k - j)
+            corner, own = shift(a, (j + j * m) * size), shift(pivots, j * step)
+            self.lapack("{t}getrf", m - j, w, corner, m, own, shift(infos, j // width * step))
+            self.b.each()
+            blocks = [*((c, s, 0) for c, s in blocks_of(0, j)), *((c, s, s) for c, s in blocks_of(j + w, n))]
+            if not blocks:
+                continue
+            right = same([r for _, _, r in blocks])  # on the left rows are only swapped
+            columns = fixed_order.places(shift(a, j * size), 1, [c * m * size for c, _, _ in blocks])
+            self.lapack("{t}laswp", self.integers([s for _, s, _ in blocks]), columns, m, 1, w, own, 1)
+            self.cblas("trsm", COLUMN, LEFT, LOWER, PLAIN, UNIT, w, right, self.factor(1), corner, m, columns, m)
+            if m > j + w:
+                minus, one, below = self.factor(-1), self.factor(1), shift(columns, w * size)
+                self.cblas(
+                    "gemm",
+                    COLUMN,
+                    PLAIN,
+                    PLAIN,
+                    m - j - w,
+                    right,
+                    w,
+                    minus,
+                    shift(corner, w * size),
+                    m,
+                    columns,
+                    m,
+                    one,
+                    below,
+                    m,
+                )
+            self.share(len(blocks))
+        self.gather(k, width, infos, pivots)
+
+    def factor_cholesky(self, uplo: str, n: int, a: Pointer) -> None:
+        """A = L L^H or U^H U in the place of the triangle of A that is read; `clear_info` comes before."""
+        if not self.in_parts:
+            self.lapack("{t}potrf", uplo, n, a, n, self.info())
+            return
+        size, lower, width, a = self.size, uplo == "L", panel_of(n), fixed_order.alone(a)
+        turned, rank_update = (ADJOINT, "herk") if self.complex else (TRANSPOSED, "syrk")
+        minus, one = self.factor(-1), self.factor(1)
+        reals = [self.real.type(-1), self.real.type(1)]
+        infos = self.panel_infos(-(-n // width))
+
+        def at(places: Sequence[tuple[int, int]]) -> Pointer:
+            """Elements by row and column, or of the transpose for the upper triangle."""
+            return fixed_order.places(a, 1, [((i + j * n) if lower else (j + i * n)) * size for i, j in places])
+
+        for j in range(0, n, width):
+            w = min(width, n - j)
+            corner, end = shift(a, (j + j * n) * size), j + w
+            self.lapack("{t}potrf", uplo, w, corner, n, shift(infos, j // width * self.native.int_size))
+            self.b.each()
+            if end == n:
+                break
+            blocks = evenly(blocks_of(end, n))
+            sizes = same([s for _, s in blocks])
+            panel = at([(c, j) for c, _ in blocks])
+            sides = [RIGHT, LOWER, turned, NON_UNIT, sizes, w] if lower else [LEFT, UPPER, turned, NON_UNIT, w, sizes]
+            self.cblas("trsm", COLUMN, *sides, one, corner, n, panel, n)
+            self.share(len(blocks))
+            diagonal = at([(c, c) for c, _ in blocks])
+            trans = PLAIN if lower else turned
+            self.cblas(rank_update, COLUMN, LOWER if lower else UPPER, trans, sizes, w, reals[0], panel, n, reals[1], diagonal, n)
+            rest = same([n - c - s for c, s in blocks])
+            others = at([(c + s, j) for c, s in blocks]), at([(c + s, c) for c, s in blocks])
+            if lower:
+                self.cblas("gemm", COLUMN, PLAIN, turned, rest, sizes, w, minus, others[0], n, panel, n, one, others[1], n)
+            else:
+                self.cblas("gemm", COLUMN, turned, PLAIN, sizes, rest, w, minus, panel, n, others[0], n, one, others[1], n)
+            self.share(len(blocks))
+        self.gather(n, width, infos, 0)
+
+    def factor_qr(self, m: int, n: int, a: Pointer, tau: Pointer, work: Pointer, lwork: int) -> Pointer:
+        """R and the reflectors of Q in the place of A; returns their triangular factors, for `form_q`."""
+        k = min(m, n)
+        width, size = panel_of(k), self.size
+        factors = self.b.work(-(-k // width) * width * width * size)
+        for j in range(0, k, width):
+            w = min(width, k - j)
+            corner, own, t = shift(a, (j + j * m) * size), shift(tau, j * size), shift(factors, j * width * size)
+            self.lapack("{t}geqrf", m - j, w, corner, m, own, work, lwork, self.info())
+            self.lapack("{t}larft", "F", "C", m - j, w, corner, m, own, t, width)
+            self.b.each()
+            blocks = blocks_of(j + w, n)
+            if blocks:
+                columns = fixed_order.places(shift(a, j * size), 1, [c * m * size for c, _ in blocks])
+                self.reflect("C" if self.complex else "T", m - j, [s for _, s in blocks], w, corner, m, t, columns)
+                self.share(len(blocks))
+        return factors
+
+    def reflect(self, trans: str, m: int, sizes: list[int], w: int, v: Pointer, ld: int, t: Pointer, c: Pointer) -> None:
+        """Applies the reflectors of a panel, or their adjoint, to blocks of columns that are as long as those of the matrix."""
+        width = panel_of(min(self.p.m, self.p.n))
+        if self.spare is None:
+            most = blocks_of(0, max(self.p.m, self.p.n))[0][1]
+            self.spare = self.b.work(most * width * self.size, shared=False), most
+        spare, most = self.spare
+        self.lapack("{t}larfb", "L", trans, "F", "C", m, self.integers(sizes), w, v, ld, t, width, c, ld, spare, most)
+
+    def form_q(self, m: int, columns: int, k: int, a: Pointer, factors: Pointer, q: Pointer) -> None:
+        """The first columns of Q, from k reflectors below the diagonal of A."""
+        width, size = panel_of(k), self.size
+        column = (size, m * size)
+        self.b.copy((m, columns), self.b.constant(bytes(16)), (0, 0), q, column, size)
+        self.b.triangle("unit_diagonal", (m, columns), column, self.dtype, q)
+        self.b.each()
+        blocks = evenly(blocks_of(0, columns))
+        for j in reversed(range(0, k, width)):
+            # Columns of the identity that end above a panel are zero where it works.
+            sizes = [s if c + s > j else 0 for c, s in blocks]
+            at = fixed_order.places(shift(q, j * size), 1, [c * m * size for c, _ in blocks])
+            corner, t = shift(a, (j + j * m) * size), shift(factors, j * width * size)
+            self.reflect("N", m - j, sizes, min(width, k - j), corner, m, t, at)
+        self.share(len(blocks))
+
+    # systems ----------------------------------------------------------------------------------------------------------
+
+    def right_blocks(self, k: int) -> list[tuple[int, int]]:
+        """Returns blocks of right-hand sides; all in one where the algorithm is not in parts."""
+        return blocks_of(0, k) if self.in_parts else [(0, k)]
+
+    def solve_blocks(
+        self, pattern: str, head: Sequence[Any], k: int, tail: Sequence[Any], x: Pointer, ld: int, info: Pointer
+    ) -> None:
+        """Solves by a routine that takes the number of right-hand sides after `head`, and the matrix in `tail`."""
+        blocks = self.right_blocks(k)
+        if len(blocks) == 1:
+            self.lapack(pattern, *head, k, *tail, x, ld, info)
+            return
+        self.b.each()
+        columns = fixed_order.places(x, 1, [c * ld * self.size for c, _ in blocks])
+        self.checked_again()
+        tail = [fixed_order.alone(each) if isinstance(each, tuple) else each for each in tail]
+        spare = self.b.work(8, shared=False)
+        self.lapack(pattern, *head, self.integers([s for _, s in blocks]), *tail, columns, ld, spare)
+        self.share(len(blocks))
+
+    def checked_again(self) -> None:
+        """Repeats the checks that keep a routine from running: they hold for the steps of one group."""
+        for check in self.checks:
+            check()
