@@ -33,6 +33,7 @@ from .settings import (
 if TYPE_CHECKING:
     from . import cuda, fft, linalg, nn, quantized, sparse, utils
     from . import numpy as numpy
+    from .engine.check_precision import check_precision
     from .engine.explanation import explain
     from .engine.verify_determinism import verify_determinism
     from .interop.frameworks import apply_to, read_from
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "addbmm", "addmm", "apply_to", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "carry", "cdist",
-    "chain_matmul", "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "dot", "einsum", "empty", "errors",
-    "explain", "fft", "get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads",
+    "chain_matmul", "check_precision", "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "dot", "einsum", "empty",
+    "errors", "explain", "fft", "get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads",
     "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "manual_seed",
     "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "read_from",
     "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
@@ -64,6 +65,7 @@ __all__ = [
 # The switchboard is imported with the package; operations when one of their names is first asked for.
 _LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "numpy", "quantized", "sparse", "utils"), "")
 for _module, _names in {
+    "engine.check_precision": "check_precision",
     "engine.explanation": "explain",
     "engine.verify_determinism": "verify_determinism",
     "interop.frameworks": "apply_to read_from",

@@ -1,5 +1,6 @@
 """``backline check``: checks of what is installed here, and of scripts. ``check kernels`` runs every kernel over problems with
-edges, ``check errata`` lists the known defects that choices avoid, ``check determinism`` compares the bits of a script's runs.
+edges, ``check errata`` lists the known defects that choices avoid, ``check determinism`` compares the bits of a script's runs,
+``check precision`` measures how exact every algorithm is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ..kernel_check.cases import cases
-from . import check_determinism, output
+from . import check_determinism, check_precision, output
 
 __all__ = ["app", "errata", "kernels", "page"]
 
@@ -220,3 +221,4 @@ app.command("errata", short_help=output.summary(errata))(output.reported(errata)
 app.command("determinism", short_help=output.summary(check_determinism.determinism), context_settings=check_determinism.SETTINGS)(
     output.reported(check_determinism.determinism)
 )
+app.command("precision", short_help=output.summary(check_precision.precision))(output.reported(check_precision.precision))

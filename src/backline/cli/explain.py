@@ -34,6 +34,8 @@ def explain(
 
 
 def _content(choice: Any) -> dict[str, Any]:
+    from ..engine.precision_figures import text_of
+
     return {
         "problem": choice.problem.key,
         "library": choice.library,
@@ -50,7 +52,7 @@ def _content(choice: Any) -> dict[str, Any]:
         "candidates": [
             {
                 "library": c.library, "algorithm": c.algorithm, "verdict": c.verdict, "reason": c.reason, "switch": c.switch,
-                "threads": c.threads, "seconds": c.seconds, "error": c.error,
+                "threads": c.threads, "seconds": c.seconds, "error": c.error, "precision": text_of(choice.problem, c.detail) or None,
             }
             for c in choice.candidates
         ],
