@@ -26,7 +26,7 @@ from support import BFLOAT16, new_seed
 Array = Any
 TEXTS = (
     "matmul {d} 40x90 90x30", "linear {d} 40x90 30x90", "conv {d} 1x8x9x9 12x8x3x3", "linalg.solve {d} 30x30 30x4",
-    "linalg.cholesky {d} 30x30", "linalg.qr {d} 40x30", "linalg.svdvals {d} 40x30", "softmax {d} 30x40 dim=-1",
+    "linalg.cholesky {d} 30x30", "linalg.qr {d} 40x30", "softmax {d} 30x40 dim=-1",
     "fft.rfft {d} 8x240",
 )  # fmt: skip
 
@@ -87,14 +87,23 @@ def test_a_good_solution_of_a_bad_system_is_good(dtype: Any) -> None:
 
     problem = operations["linalg.solve"].build(a, b)
     bits = MantissaBits(problem, [a, b])
-    found = bits.of(bits.error(np.linalg.solve(a.astype(np.float64), b).astype(dtype) if dtype == np.float32 else np.linalg.solve(a, b)))
+    found = bits.of(
+        bits.error(np.linalg.solve(a.astype(np.float64), b).astype(dtype) if dtype == np.float32 else np.linalg.solve(a, b))
+    )
     assert found > stored - 4
     assert bits.of(bits.error(np.zeros_like(b))) < 3
 
 
 # Formats -----------------------------------------------------------------------------------------------------------------
 
-STORED = {"f16": (10.0, 11.0), "bf16": (7.0, 8.0), "f32": (23.0, 24.0), "f64": (52.0, 53.0), "c64": (22.0, 24.0), "c128": (51.0, 53.0)}
+STORED = {
+    "f16": (10.0, 11.0),
+    "bf16": (7.0, 8.0),
+    "f32": (23.0, 24.0),
+    "f64": (52.0, 53.0),
+    "c64": (22.0, 24.0),
+    "c128": (51.0, 53.0),
+}
 
 
 @pytest.mark.parametrize("dtype", STORED)
@@ -180,6 +189,13 @@ def test_cases_are_problems_of_every_family_and_kind() -> None:
     problems = {case.text: Problem.parse(case.text) for case in found}
     assert {p.family for p in problems.values()} == set(precision_cases.FAMILIES) - {"linear"}
     names = {case.name for case in found}
-    for word in ("cancellation", "graded magnitudes", "ill conditioned", "near overflow", "near underflow", "length 100003, a prime"):
+    for word in (
+        "cancellation",
+        "graded magnitudes",
+        "ill conditioned",
+        "near overflow",
+        "near underflow",
+        "length 100003, a prime",
+    ):
         assert word in names
     assert all(math.isfinite(p.flops) for p in problems.values())

@@ -13,16 +13,14 @@ from .progress import Progress
 __all__ = ["precision"]
 
 
-
 def precision(
     ops: Annotated[
-        list[str] | None, typer.Argument(help="Families or parts of operations' names: matmul, fft, linalg.solve.", metavar="[OP ...]")
+        list[str] | None,
+        typer.Argument(help="Families or parts of operations' names: matmul, fft, linalg.solve.", metavar="[OP ...]"),
     ] = None,
     library: Annotated[str, typer.Option("--library", help="This library only.")] = "",
     dtype: Annotated[str, typer.Option("--dtype", help="This dtype only: float32, f32, ...")] = "",
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="Time limit; problems not reached are reported.")
-    ] = math.inf,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="Time limit; problems not reached are reported.")] = math.inf,
     quick: Annotated[bool, typer.Option("--quick", help="A few ordinary problems only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

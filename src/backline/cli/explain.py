@@ -52,7 +52,8 @@ def _content(choice: Any) -> dict[str, Any]:
         "candidates": [
             {
                 "library": c.library, "algorithm": c.algorithm, "verdict": c.verdict, "reason": c.reason, "switch": c.switch,
-                "threads": c.threads, "seconds": c.seconds, "error": c.error, "precision": text_of(choice.problem, c.detail) or None,
+                "threads": c.threads, "seconds": c.seconds, "error": c.error,
+                "precision": text_of(choice.problem, c.detail) or None,
             }
             for c in choice.candidates
         ],

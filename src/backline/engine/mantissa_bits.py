@@ -1,9 +1,9 @@
 """Relative errors as mantissa bits.
 
-A result has p equivalent mantissa bits if it is as far from the exact result as that of operands rounded to p bits would be, with
-nothing else rounded. So tf32, which rounds operands to 10 bits and sums in float32, has 10, and bfloat16 arithmetic has 7, whatever
-the operation and however its error is judged. The error of rounded operands is computed, not estimated: once for each set of
-operands, with few enough bits that nothing else shows, and the error of p bits is that times a power of two.
+A result has p equivalent mantissa bits if it is as far from the exact result as that of operands rounded to p bits would be,
+with nothing else rounded. So tf32, which rounds operands to 10 bits and sums in float32, has 10, and operands rounded to bf16
+give 7, whatever the operation and however its error is judged. The error of rounded operands is computed, not estimated: once
+for each set of operands, with few enough bits that nothing else shows; the error of p bits is that times a power of two.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import LinAlgError
 from ..problems import Problem, short
 from . import accuracy
 from .accuracy_wide import computed
@@ -61,8 +62,11 @@ class MantissaBits:
             rounded(x, self.coarse) if o.role != "out" and (x.dtype.kind in "fc" or x.dtype.name == "bfloat16") else x
             for o, x in zip(problem.operands, arrays, strict=True)
         ]
-        with np.errstate(all="ignore"):
-            self.unit = self.reference.error(computed(problem, coarse)) * 2.0**self.coarse
+        try:
+            with np.errstate(all="ignore"):
+                self.unit = self.reference.error(computed(problem, coarse)) * 2.0**self.coarse
+        except LinAlgError:  # of operands so close to having no result that rounding them takes it away
+            self.unit = math.inf
 
     @property
     def measurable(self) -> bool:
