@@ -1,9 +1,10 @@
 """Makes the shipped table of precision: the figures of `backline check precision` on this machine.
 
-``python benchmarks/make_precision.py`` measures every algorithm of every CPU library here and writes
-``src/backline/engine/precision_figures.json``. With ``--merge`` the figures that are there stay where they are worse: so those of
-several classes of processors are put together, and of other instruction sets (OPENBLAS_CORETYPE=Haswell
-MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 BACKLINE_CPU_CAPABILITY=avx2). Load of the machine does not matter.
+``python benchmarks/make_precision.py [OP ...]`` measures every algorithm of every CPU library here and writes
+``src/backline/engine/precision_figures.json``; where operations are named, the figures of the others stay. With ``--merge`` the
+figures that are there stay where they are worse: so those of several classes of processors are put together, and those of other
+instruction sets (OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 BACKLINE_CPU_CAPABILITY=avx2).
+Load of the machine does not matter.
 """
 
 from __future__ import annotations
@@ -21,20 +22,25 @@ from backline.native.machine import machine
 
 
 def main() -> None:
-    report = check_precision(progress=lambda done, total, text: print(f"{done}/{total} {text}", file=sys.stderr, flush=True))
+    words = [word for word in sys.argv[1:] if word != "--merge"]
+    report = check_precision(*words, progress=lambda done, total, text: print(f"{done}/{total} {text}", file=sys.stderr, flush=True))
     figures: dict[str, dict[str, dict[str, precision_figures.Figure]]] = {}
-    provenance: dict[str, object] = {}
-    if "--merge" in sys.argv:
+    provenance: dict[str, dict[str, object]] = {}
+    merges = "--merge" in sys.argv
+    if merges or words:
         figures, provenance = precision_figures.figures(), precision_figures.provenance()
     for row in report.rows:
         here = figures.setdefault(row.operation, {}).setdefault(row.dtype, {})
         name = f"{row.library}.{row.algorithm}"
-        here[name] = precision_figures.merged(here[name], row.figure) if name in here else row.figure
+        here[name] = precision_figures.merged(here[name], row.figure) if merges and name in here else row.figure
     m = machine()
     names = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "BACKLINE_CPU_CAPABILITY")
     cap = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-    provenance[str(ranking_files.here())] = {
-        "cpu": m.cpu.model, "date": time.strftime("%Y-%m-%d"), "command": " ".join(filter(None, [cap, "python", *sys.argv])),
+    processors = str(ranking_files.here())
+    earlier = provenance.get(processors, {}).get("command", "")
+    command = "; ".join(filter(None, [earlier, " ".join(filter(None, [cap, "python", *sys.argv]))]))
+    provenance[processors] = {
+        "cpu": m.cpu.model, "date": time.strftime("%Y-%m-%d"), "command": command,
         "libraries": {n: v for n in libraries.names() if "cpu" in libraries.get(n).devices and (v := libraries.get(n).version())},
     }  # fmt: skip
     blocks = []

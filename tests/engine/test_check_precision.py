@@ -17,7 +17,7 @@ from backline.engine.choose import eligible
 from backline.engine.mantissa_bits import MantissaBits, rounded
 from backline.engine.precision_cases import FORMATS, cases
 from backline.engine.tuning.sample_operands import arrays_for
-from backline.errors import BadValue, UnknownName
+from backline.errors import BadValue
 from backline.libraries.base import Algorithm, Handler, Library, PythonPlan
 from backline.problems import Problem
 from backline.problems.matmul_problem import MatmulProblem
@@ -174,7 +174,7 @@ def test_words_and_limits() -> None:
         check_precision("nothing")
     with pytest.raises(BadValue, match="is not measured"):
         check_precision("matmul", dtype="int8")
-    with pytest.raises(UnknownName):
+    with pytest.raises(BadValue, match="no library"):
         check_precision("matmul", library="nothing")
     report = check_precision("matmul", dtype="f32", quick=True, seconds=-1.0)
     assert not report.rows and report.unreached == len(cases(("matmul",), "f32", True))

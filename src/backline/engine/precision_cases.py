@@ -235,7 +235,9 @@ def linear(d: str) -> Iterator[Case]:
         return
     text = f"linear {d} 48x256 64x256 64"
     yield Case("sums of one term", f"linear {d} 48x256 64x256", ONE_TERM, _one_of_each(0), True)
-    yield Case("sums of 256 terms", text, ORDINARY, quick=True)
+    yield Case("sums of 256 terms", text, ORDINARY)
+    yield Case("sums of 256 terms", f"{text} activation=relu", ORDINARY, quick=True)
+    yield Case("sums of 512 terms", f"linear {d} 1x512 256x512 256 activation=relu", ORDINARY)
     yield Case("cancellation", f"linear {d} 48x256 64x256", change=_cancelled(-1, -2))
     yield Case("graded magnitudes", text, change=_graded(2 if d == "f16" else 10))
     yield from _extremes(f"linear {d} 48x256 64x256", FORMATS[d], 256)
