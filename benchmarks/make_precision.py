@@ -1,7 +1,7 @@
 """Makes the shipped table of precision: the figures of `backline check precision` on this machine.
 
 ``python benchmarks/make_precision.py [OP ...]`` measures every algorithm of every CPU library here and writes
-``src/backline/engine/precision_figures.json``; where operations are named, the figures of the others stay. With ``--merge`` the
+``src/backline/engine/precision_figures.json``; where operations are named (matmul and linear share figures: name both), the others stay. With ``--merge`` the
 figures that are there stay where they are worse: so those of several classes of processors are put together, and those of other
 instruction sets (OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 BACKLINE_CPU_CAPABILITY=avx2).
 Load of the machine does not matter.

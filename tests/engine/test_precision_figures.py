@@ -15,7 +15,7 @@ import backline
 from backline import _core, libraries
 from backline.engine import precision_figures, problem_class
 from backline.engine.choose import choose, eligible
-from backline.engine.precision_figures import BOUND, Figure, estimate, figures, merged, provenance, text_of
+from backline.engine.precision_figures import BOUND, MARGIN, Figure, estimate, figures, merged, provenance, text_of
 from backline.errors import NoKernel
 from backline.libraries.base import Algorithm
 from backline.native.processor_class import ProcessorClass
@@ -71,7 +71,7 @@ def test_shipped_products_have_the_bits_of_their_format() -> None:
             library, _, algorithm = name.partition(".")
             if algorithm in ("tf32", "bf16"):
                 assert abs(f.bits - {"tf32": 10, "bf16": 7}[algorithm]) <= 0.5, (library, f)
-            else:
+            elif f.terms <= 1024:  # the others are for long sums alone
                 assert least <= f.bits <= most, (name, f)
 
 
@@ -123,7 +123,7 @@ def test_what_loses_as_much_as_it_may_is_chosen(with_figures: Any) -> None:
     problem = Problem.parse(PROBLEM)
     first = choose(problem).chosen
     assert first is not None
-    with_figures({f"{first.library}.{first.name}": GOOD._replace(loss=BOUND, against="other.gemm", lost_in="ordinary")})
+    with_figures({f"{first.library}.{first.name}": GOOD._replace(loss=BOUND - MARGIN, against="other.gemm", lost_in="ordinary")})
     again = choose(problem).chosen
     assert again is not None and again.key == first.key
 

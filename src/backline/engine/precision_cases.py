@@ -102,9 +102,12 @@ def _floats(problem: Problem, arrays: list[Array]) -> Iterator[tuple[str, Array]
 
 
 def _one_of_each(index: int) -> Change:
-    """Leaves one element in each row of an operand, so that a sum has one term."""
+    """Leaves one element in each row of an operand, so that a sum has one term; real ones from 1 to 2, none subnormal."""
 
     def change(problem: Problem, arrays: list[Array], rng: np.random.Generator) -> None:
+        for _, each in _floats(problem, arrays):
+            if each.dtype.kind != "c":
+                each[...] = (np.sign(each) * (1 + rng.random(each.shape))).astype(each.dtype)
         array = arrays[index]
         lead = 1 if array.ndim > 2 and problem.family == "conv" else array.ndim - 1
         rows = array.reshape(*array.shape[:lead], -1)  # a view: operands of these cases are contiguous
