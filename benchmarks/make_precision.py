@@ -1,10 +1,10 @@
 """Makes the shipped table of precision: the figures of `backline check precision` on this machine.
 
 ``python benchmarks/make_precision.py [OP ...]`` measures every algorithm of every CPU library here and writes
-``src/backline/engine/precision_figures.json``; where operations are named (matmul and linear share figures: name both), the others stay. With ``--merge`` the
-figures that are there stay where they are worse: so those of several classes of processors are put together, and those of other
-instruction sets (OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 BACKLINE_CPU_CAPABILITY=avx2).
-Load of the machine does not matter.
+``src/backline/engine/precision_figures.json``. Where operations are named, the others stay (matmul and linear share figures: name
+both). With ``--merge`` the figures that are there stay where they are worse: so those of several classes of processors are put
+together, and those of other instruction sets (OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
+BACKLINE_CPU_CAPABILITY=avx2). Load of the machine does not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from backline.native.machine import machine
 
 def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--merge"]
-    report = check_precision(*words, progress=lambda done, total, text: print(f"{done}/{total} {text}", file=sys.stderr, flush=True))
+    report = check_precision(*words, progress=lambda *at: print(*at, file=sys.stderr, flush=True))
     figures: dict[str, dict[str, dict[str, precision_figures.Figure]]] = {}
     provenance: dict[str, dict[str, object]] = {}
     merges = "--merge" in sys.argv
