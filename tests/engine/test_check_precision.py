@@ -118,7 +118,8 @@ def test_products_have_the_bits_of_their_format(dtype: str) -> None:
         elif row.precision.startswith(("tf32", "bf16")):  # (emulated)
             assert abs(f.bits - {"tf32": 10, "bf16": 7}[row.precision[:4]]) <= 0.5, row
         else:
-            assert least <= f.bits <= most, row
+            luck = 0.5 if row.algorithm == "dot" else 0.0  # of sixteen results
+            assert least - luck <= f.bits <= most, row
         assert f.worst <= f.ordinary + 1e-9 and f.worst <= f.bits and f.error < 1e-1
 
 

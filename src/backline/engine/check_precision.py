@@ -251,7 +251,7 @@ class _Tally:
         bits, terms, error = min(self.ordinary, default=(worst, terms_of_worst, error_of_worst))  # it may run long sums alone
         loss = max(self.losses, default=(0.0, "", ""))
         return Figure(
-            round(min(self.one_term, default=bits), 2), round(bits, 2), terms, float(f"{error:.2e}"), round(worst, 2), case,
+            round(self.one_term[0] if self.one_term else bits, 2), round(bits, 2), terms, float(f"{error:.2e}"), round(worst, 2), case,
             *((round(loss[0], 2), *loss[1:]) if loss[0] >= 0.005 else ()),
         )  # fmt: skip
 
