@@ -89,7 +89,11 @@ def plain_bits(problem: Problem) -> float:
     >>> [plain_bits(Problem.parse(f"matmul f32 9x{k} {k}x9")) for k in (1, 4, 16, 256)]
     [23.0, 23.0, 22.0, 20.0]
     """
-    roundings = problem.summands * (ROUNDINGS_OF_A_BUTTERFLY if problem.family == "fft" else 1)
+    roundings = problem.summands
+    if problem.family == "fft":
+        # Where the length has a large prime factor, a transform is made of three of more than twice the length.
+        steps = 3 * (problem.summands + 2) if "prime" in problem.shape_class() else problem.summands
+        roundings = ROUNDINGS_OF_A_BUTTERFLY * steps
     return FORMATS[short(problem.dtype)].stored - max(math.log2(roundings) / 2 - 1, 0.0)
 
 
@@ -251,7 +255,8 @@ class _Tally:
         bits, terms, error = min(self.ordinary, default=(worst, terms_of_worst, error_of_worst))  # it may run long sums alone
         loss = max(self.losses, default=(0.0, "", ""))
         return Figure(
-            round(self.one_term[0] if self.one_term else bits, 2), round(bits, 2), terms, float(f"{error:.2e}"), round(worst, 2), case,
+            round(self.one_term[0] if self.one_term else bits, 2),
+            round(bits, 2), terms, float(f"{error:.2e}"), round(worst, 2), case,
             *((round(loss[0], 2), *loss[1:]) if loss[0] >= 0.005 else ()),
         )  # fmt: skip
 
