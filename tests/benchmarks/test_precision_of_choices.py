@@ -15,7 +15,7 @@ from backline.problems import Problem
 from support import new_seed
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "precision_of_choices.py"
-CASES = 40
+CASES = 24
 
 
 @pytest.fixture(scope="module")
