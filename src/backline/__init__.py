@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from . import cuda, fft, linalg, nn, quantized, sparse, utils
     from . import numpy as numpy
     from .diagnosis.table import doctor
+    from .engine.check_precision import check_precision
     from .engine.explanation import explain
     from .engine.shadow import shadow
     from .engine.verify_determinism import verify_determinism
@@ -52,13 +53,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "addbmm", "addmm", "apply_to", "are_deterministic_algorithms_enabled", "backends", "baddbmm", "bmm", "carry", "cdist",
-    "chain_matmul", "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "doctor", "dot", "einsum", "empty",
-    "errors", "explain", "fft", "get_deterministic_debug_mode", "get_float32_matmul_precision", "get_num_interop_threads",
-    "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron", "linalg", "manual_seed",
-    "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack", "quantized", "read_from",
-    "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads",
-    "set_num_threads", "shadow", "sparse", "tensordot", "trace", "use", "use_deterministic_algorithms", "utils", "vander", "vdot",
-    "verify_determinism", "worker_initializer",
+    "chain_matmul", "check_precision", "cholesky_inverse", "cholesky_solve", "cross", "cuda", "diagonal", "doctor", "dot",
+    "einsum", "empty", "errors", "explain", "fft", "get_deterministic_debug_mode", "get_float32_matmul_precision",
+    "get_num_interop_threads", "get_num_threads", "inner", "interop", "is_deterministic_algorithms_warn_only_enabled", "kron",
+    "linalg", "manual_seed", "matmul", "matrix_exp", "mm", "mv", "nn", "num_threads", "orgqr", "outer", "prepack",
+    "quantized", "read_from", "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal",
+    "set_num_interop_threads", "set_num_threads", "shadow", "sparse", "tensordot", "trace", "use",
+    "use_deterministic_algorithms", "utils", "vander", "vdot", "verify_determinism", "worker_initializer",
 ]  # fmt: skip
 
 # `numpy` is no part of that: a star import must not replace NumPy.
@@ -67,6 +68,7 @@ __all__ = [
 _LATER = dict.fromkeys(("__config__", "cuda", "fft", "linalg", "nn", "numpy", "quantized", "sparse", "utils"), "")
 for _module, _names in {
     "diagnosis.table": "doctor",
+    "engine.check_precision": "check_precision",
     "engine.explanation": "explain",
     "engine.shadow": "shadow",
     "engine.verify_determinism": "verify_determinism",

@@ -24,7 +24,7 @@ NO_OPERATIONS = {
     *("get_num_interop_threads", "get_num_threads", "is_deterministic_algorithms_warn_only_enabled", "num_threads"),
     *("set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads"),
     *("set_num_threads", "use", "use_deterministic_algorithms", "linalg.LinAlgError"),
-    *("apply_to", "carry", "doctor", "read_from", "shadow", "verify_determinism", "worker_initializer"),
+    *("apply_to", "carry", "check_precision", "doctor", "read_from", "shadow", "verify_determinism", "worker_initializer"),
     *("functional.MultiHeadAttention", "grad.AttentionGrads", "grad.NormGrads", "grad.RnnGrads", "grad.StateGrads"),
     *("quantized.HistogramObserver", "quantized.MinMaxObserver", "quantized.PackedConv2d", "quantized.PackedLinear"),
     *("sparse.CompressedMatrix", "sparse.ProductWay", "sparse.search"),

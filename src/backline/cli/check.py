@@ -1,6 +1,6 @@
 """``backline check``: checks of what is installed here, and of scripts. ``check kernels`` runs every kernel over problems with
 edges, ``check errata`` lists the known defects that choices avoid, ``check determinism`` compares the bits of a script's runs,
-``check results`` its results with those of another library.
+``check results`` its results with those of another library, ``check precision`` measures how exact every algorithm is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ..kernel_check.cases import cases
-from . import check_determinism, check_results, output
+from . import check_determinism, check_precision, check_results, output
 
 __all__ = ["app", "errata", "kernels", "page"]
 
@@ -226,3 +226,4 @@ app.command("determinism", short_help=output.summary(check_determinism.determini
 app.command("results", short_help=output.summary(check_results.results), context_settings=check_results.SETTINGS)(
     output.reported(check_results.results)
 )
+app.command("precision", short_help=output.summary(check_precision.precision))(output.reported(check_precision.precision))

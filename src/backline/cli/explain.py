@@ -80,6 +80,8 @@ def _of_routine(text: list[str], blas: str, threads: int | None) -> Any:
 
 
 def _content(choice: Any) -> dict[str, Any]:
+    from ..engine.precision_figures import text_of
+
     return {
         "problem": choice.problem.key,
         "library": choice.library,
@@ -97,6 +99,7 @@ def _content(choice: Any) -> dict[str, Any]:
             {
                 "library": c.library, "algorithm": c.algorithm, "verdict": c.verdict, "reason": c.reason, "switch": c.switch,
                 "threads": c.threads, "seconds": c.seconds, "error": c.error,
+                "precision": text_of(choice.problem, c.detail) or None,
             }
             for c in choice.candidates
         ],

@@ -73,9 +73,18 @@ def error(problem: Problem, arrays: list[Array], result: Any) -> float:
 
 
 class Reference:
-    """The reference that results of a Problem on given operands are compared with; computed once."""
+    """The reference that results of a Problem on given operands are compared with; computed once.
 
-    def __init__(self, problem: Problem, arrays: list[Array]) -> None:
+    Parameters
+    ----------
+    problem, arrays
+        The Problem and its operands.
+    backward
+        Whether the error of a solution or an inverse is always the backward error, of well-conditioned operands too.
+    """
+
+    def __init__(self, problem: Problem, arrays: list[Array], *, backward: bool = False) -> None:
+        self.backward = backward
         # An operand that the call may overwrite is gone by the time it is needed.
         self.problem, self.arrays = problem, [a.copy() for a in arrays] if problem.parameter("overwrite") else arrays
         self._reference: ProblemReference | None = None
@@ -98,6 +107,7 @@ class Reference:
             return row.check(p, self.arrays, parts)
         if self._reference is None:
             self._reference = next(make for kind, make in FORMS if isinstance(p, kind))(p, self.arrays)
+            self._reference.backward = self.backward
         return self._reference.error(parts)
 
 

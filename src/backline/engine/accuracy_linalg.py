@@ -111,6 +111,8 @@ class LinalgReference(ProblemReference):
         return self._scaled((np.asarray(found[0] if isinstance(found, tuple) else found),))[0]
 
     def _against(self, got: Array) -> float:
+        if self.backward:
+            return self.form.backward(*self._system(), self._oriented(widened(got)))
         if self._wanted is None:
             start = self._first()
             refined = refinement.Refined(pair(start), 0.0)

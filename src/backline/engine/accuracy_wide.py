@@ -61,6 +61,7 @@ class ProblemReference:
 
     problem: Any
     arrays: list[Array]
+    backward = False  # whether solutions are judged by their backward error, where there is one
 
     def __init__(self, problem: Any, arrays: list[Array]) -> None:
         self.problem, self.arrays = problem, arrays

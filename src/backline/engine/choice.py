@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import libraries
 from ..libraries.base import Algorithm
 from ..problems import Problem, short
+from . import precision_figures
 from .text_table import in_words
 
 __all__ = ["Candidate", "Choice"]
@@ -187,7 +188,8 @@ class Choice:
                 continue
             time = "" if c.seconds is None else in_words(c.seconds)
             name = c.algorithm + (f" x{c.threads}" if c.threads and c.threads > 1 else "")
-            reason = c.reason + (f" [{c.switch}]" if c.switch else "")
+            figure = precision_figures.text_of(self.problem, c.detail)
+            reason = "; ".join(filter(None, [c.reason, figure])) + (f" [{c.switch}]" if c.switch else "")
             row = (c.verdict, c.library, name, time, reason)
             if found and c.verdict == "refused" and c.seconds is None:
                 last = found[-1]

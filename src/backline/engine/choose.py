@@ -1,8 +1,8 @@
 """The Choice of an Algorithm for a Problem under the switches, in the one order that holds everywhere.
 
 1. libraries that are switched off or not there are refused; 2. what a library cannot do, or a switch forbids, is refused;
-3. algorithms coarser than `fp32_precision` permits, or whose measured error is above what is allowed, are refused; 4. those
-below the determinism asked for are refused;
+3. algorithms coarser than `fp32_precision` permits, that lose more digits than their family may, or whose error is above
+`max_error`, are refused; 4. those below the determinism asked for are refused;
 5. preferences reorder; 6. a valid tuning record, else a measurement if `benchmark` is on, else the shipped ranking decides
 among equals; 7. nothing left is `NoKernel`, and a preference that was not kept is the `fallback` switch's business.
 """
@@ -29,6 +29,7 @@ from . import (
     first_sights,
     plan_caches,
     policy,
+    precision_figures,
     problem_class,
     processor_share,
     ranking,
@@ -153,8 +154,10 @@ def _choose(
     record = deciding_record.find(asked, threads) if taken is None else None
     refused: list[Candidate] = []
     could = able(problem, threads, snapshot, refused, without, waiting, told)
-    could = effective_precision.permitted(could, problem, snapshot, refused)
-    could = _accurate(could, record, snapshot, refused)
+    could = _permitted(could, problem, snapshot, refused)
+    timed, limit = policy.benchmarks(problem, snapshot)
+    measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
+    could = _accurate(could, problem, record, snapshot, refused, estimated=not measured or level != "off")
     conforming = _conforming(could, problem, level, snapshot, refused)
     if could and not conforming:
         refusals.not_deterministic(problem, level, snapshot, refused)
@@ -167,8 +170,6 @@ def _choose(
     prefer, prefers = policy.preferred(problem, snapshot)
     order = ranking.sort(problem, conforming, own=own)
     home = next((a.pool for a in order if a.pool not in ("", "numpy")), "")
-    timed, limit = policy.benchmarks(problem, snapshot)
-    measured = measure and timed and (problem.device == "cpu" or measured_by(problem.device) is not None)
     compared = ranking.sort(problem, conforming)[: limit or None] if measured else []
     # What the project ships keeps nothing from being measured here.
     mine = record_store.find(asked, threads) if measured else None
@@ -182,7 +183,7 @@ def _choose(
             known = coverage.describe(record, conforming) if record is not None else ranking.describe(problem)
             basis = f"{known}; there is not enough memory to measure it"
         else:
-            conforming = _accurate(conforming, record, snapshot, refused)
+            conforming = _accurate(conforming, problem, record, snapshot, refused)
             if not conforming:
                 raise refusals.no_kernel(problem, refused)
             busy = f", on a busy machine: {record.disturbed}" if record.disturbed else ""
@@ -244,7 +245,7 @@ def _conforming_on(
 ) -> list[Algorithm]:  # fmt: skip
     """Lists what may run on so many threads at a determinism level."""
     able = [a for a in allowed_by(problem, threads, snapshot) if a.reaches(level) and a.key not in without]
-    return _accurate(able, record, snapshot, [])
+    return _accurate(able, problem, record, snapshot, [])
 
 
 def _kind(a: Algorithm) -> tuple[str, str]:
@@ -285,7 +286,13 @@ def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = N
 def allowed_by(problem: Problem, threads: int, snapshot: Any, refused: list[Candidate] | None = None) -> list[Algorithm]:
     """The same under a Snapshot."""
     refused = [] if refused is None else refused
-    return effective_precision.permitted(able(problem, threads, snapshot, refused, {}), problem, snapshot, refused)
+    return _permitted(able(problem, threads, snapshot, refused, {}), problem, snapshot, refused)
+
+
+def _permitted(could: list[Algorithm], problem: Problem, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
+    """Drops what is coarser than the switches permit, then what loses more digits than its family may."""
+    kept = effective_precision.permitted(could, problem, snapshot, refused)
+    return problem_class.of(problem, snapshot).precise(kept, refused)
 
 
 def able(
@@ -340,17 +347,24 @@ def algorithms_of(library: Library, problem: Problem, threads: int) -> Iterator[
         yield Refusal(library.name, "", f"{type(library).__name__}.algorithms raised {type(error).__name__}: {error}")
 
 
-def _accurate(able: list[Algorithm], record: Any, snapshot: Any, refused: list[Candidate]) -> list[Algorithm]:
+def _accurate(
+    able: list[Algorithm], problem: Problem, record: Any, snapshot: Any, refused: list[Candidate], estimated: bool = True
+) -> list[Algorithm]:
+    """Drops what is less accurate than `max_error` allows: by the record, else if `estimated` by the shipped figures."""
     allowed = snapshot["max_error"]
-    if record is None or (math.isinf(allowed) and not record.rejected):
+    rejected = record.rejected if record is not None else {}
+    if math.isinf(allowed) and not rejected:
         return able
     kept = []
     for a in able:
-        error = record.error(a.key)
-        if a.key in record.rejected:
-            refused.append(Candidate(a.library, a.name, "refused", record.rejected[a.key], error=error))
-        elif error is not None and error > allowed:
-            reason = f"measured error {error:.1e} is above max_error = {allowed:.1e}"
+        error, origin = record.error(a.key) if record is not None else None, "measured error"
+        if a.key in rejected:
+            refused.append(Candidate(a.library, a.name, "refused", rejected[a.key], error=error))
+            continue
+        if error is None and estimated and not math.isinf(allowed):
+            error, origin = precision_figures.estimate(problem, a), "error by the shipped figures"
+        if error is not None and error > allowed:
+            reason = f"{origin} {error:.1e} is above max_error = {allowed:.1e}"
             refused.append(Candidate(a.library, a.name, "refused", reason, "max_error", error=error))
         else:
             kept.append(a)

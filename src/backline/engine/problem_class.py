@@ -6,6 +6,7 @@ that a switch refuses, the precision that is permitted, the switches that matter
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..libraries import registry
 from ..libraries.base import Algorithm
 from ..problems import Operand, Problem
 from ..switches.scope_state import process, states
-from . import effective_precision, policy, ranking
+from . import effective_precision, policy, precision_figures, ranking
 from .choice import Candidate
 
 __all__ = ["ProblemClass", "find", "of"]
@@ -72,12 +73,17 @@ class ProblemClass:
         self.ranked = (
             device == "cpu" and family in BY_RANK and level == "off" and not snapshot["emulate"]
             and not policy.preferred(sample, snapshot)[0] and not policy.benchmarks(sample, snapshot)[0]
+            and math.isinf(snapshot["max_error"])
         )  # fmt: skip
         self.learns = snapshot["benchmark"] == "online"
         some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
         self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}
         self._told: tuple[Any, Told] | None = None
         self._too_coarse: set[str] = set()  # keys of algorithms; the precision of one is the same for all Problems of a class
+        # What the user names runs, however many digits it loses.
+        self._named = {*snapshot["only"], *policy.preferred(sample, snapshot)[0]}
+        self._sample = sample
+        self._imprecise: dict[tuple[str, str], str] = {}
         self._orders: dict[tuple[int, str], tuple[Any, Any, tuple[tuple[Bound, str], ...]]] = {}
 
     def told(self) -> Told:
@@ -131,7 +137,28 @@ class ProblemClass:
                 self._too_coarse.add(algorithm.key)
                 self._orders = {}  # no library is asked for the sake of this one any more
             return False
-        return algorithm.reaches(self._levels.get(algorithm.library, "off"))
+        return algorithm.reaches(self._levels.get(algorithm.library, "off")) and not self.imprecise(algorithm)
+
+    def imprecise(self, algorithm: Algorithm) -> str:
+        """Returns the reason why an algorithm is not chosen though it could be: it loses more digits than its family may."""
+        if algorithm.library in self._named or algorithm.precision in effective_precision.FINENESS:
+            return ""  # reduced precision is the business of the switches that permit it
+        key = algorithm.library, algorithm.name
+        known = self._imprecise.get(key)
+        if known is None:
+            known = self._imprecise[key] = precision_figures.refusal(self._sample, algorithm)
+        return known
+
+    def precise(self, algorithms: list[Algorithm], refused: list[Candidate]) -> list[Algorithm]:
+        """Drops what is imprecise, unless nothing else is there."""
+        kept = [a for a in algorithms if not self.imprecise(a)]
+        if not kept:
+            return algorithms
+        for a in algorithms:
+            reason = self.imprecise(a)
+            if reason:
+                refused.append(Candidate(a.library, a.name, "refused", reason, "prefer"))
+        return kept
 
     def spelled(self, algorithm: Algorithm) -> str:
         """The precision an algorithm computes in, as reports write it."""

@@ -88,7 +88,7 @@ _ROOT = (
     Switch("prefer", tuple, (), _LIBRARIES, "Libraries to try first, in this order.", FAMILIES),
     Switch("only", tuple, (), _LIBRARIES, "The only libraries allowed; empty allows all.", FAMILIES),
     Switch("max_error", float, math.inf, AtLeast(0),
-           "Largest relative error measured by tuning that an algorithm may have.", FAMILIES),
+           "Largest relative error that an algorithm may have: as tuning measured it, else by the shipped figures.", FAMILIES),
     Switch("promote", str, "error", ("error", "numpy"),
            "Operands of several dtypes, or integers where floats are needed: an error, or converted as NumPy does.", _PROMOTED),
     Switch("share_processors", bool, True, None,

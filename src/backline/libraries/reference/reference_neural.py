@@ -35,7 +35,8 @@ def algorithms(p: NeuralProblem) -> Iterator[Algorithm | Refusal]:
         yield Refusal("numpy", p.op, f"NumPy has no {p.op}", lacks=True)
     else:
         note = "computed in float64 and rounded" if p.dtype == np.float32 and not p.op.startswith(("relu", "max_pool")) else ""
-        yield Algorithm(library="numpy", name="loops", level="threads", basis="construction", note=note)
+        precision = "f64" if note else ""
+        yield Algorithm(library="numpy", name="loops", precision=precision, level="threads", basis="construction", note=note)
 
 
 def plan(p: NeuralProblem) -> Callable[..., Any]:
