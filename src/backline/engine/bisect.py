@@ -22,7 +22,8 @@ from .. import libraries
 from ..errors import BacklineError, BadValue
 from .bisect_search import BAD, GOOD, SKIP, Call, search
 from .library_remedy import enabling_name, launcher_option, without
-from .tune_script import TAIL, ScriptFailed, check_script
+from .script_runs import TAIL
+from .tune_script import ScriptFailed, check_script
 
 __all__ = ["BisectReport", "NothingToBisect", "Run", "bisect_script"]
 
