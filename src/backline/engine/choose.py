@@ -24,6 +24,7 @@ from ..native import thread_team
 from ..problems import Problem
 from ..switches.scope_state import process, states
 from . import (
+    candidate_order,
     effective_precision,
     fft_plan_caches,
     first_sights,
@@ -200,10 +201,10 @@ def _choose(
         order = ranking.sort(problem, conforming, prefer, own)
     if level == "off" and record is not None:
         order = record_store.arrange(order, record, home)
-    _put_first(order, prefer, snapshot)
+    candidate_order.put_first(order, prefer, snapshot)
     if level == "threads":
         alone, shared = (_conforming_on(n, problem, level, record, snapshot, without) for n in (1, fixed_order.ANY_THREADS))
-        order = _for_any_threads(order, problem, alone, shared, prefer, snapshot)
+        order = candidate_order.for_any_threads(order, problem, alone, shared, prefer, snapshot)
     learns, why = policy.learns(problem, snapshot)
     learner = learned.find(problem, threads, snapshot) if learns else None
     if learner is not None:
@@ -234,44 +235,12 @@ def _choose(
     return choice
 
 
-def _put_first(order: list[Algorithm], prefer: tuple[str, ...], snapshot: Any) -> None:
-    order.sort(key=lambda a: policy.priority(a, snapshot))
-    if prefer:
-        order.sort(key=lambda a: prefer.index(a.library) if a.library in prefer else len(prefer))
-
-
 def _conforming_on(
     threads: int, problem: Problem, level: str, record: Any, snapshot: Any, without: Mapping[str, str]
 ) -> list[Algorithm]:  # fmt: skip
     """Lists what may run on so many threads at a determinism level."""
     able = [a for a in allowed_by(problem, threads, snapshot) if a.reaches(level) and a.key not in without]
     return _accurate(able, problem, record, snapshot, [])
-
-
-def _kind(a: Algorithm) -> tuple[str, str]:
-    """Returns what algorithms have in common that give the same bits: of a batch that is divided, each item is computed alone."""
-    return a.library, a.name.replace("_items", "")
-
-
-def _for_any_threads(
-    order: list[Algorithm], problem: Problem, alone: list[Algorithm], shared: list[Algorithm], prefer: tuple[str, ...],
-    snapshot: Any,
-) -> list[Algorithm]:  # fmt: skip
-    """Puts first what comes first among what runs both `alone`, on one thread, and `shared` among several with the same bits.
-
-    Each candidate promises the same bits for any thread count; two of them do not promise the same bits as each other. So the
-    number of threads that a call may use must not decide between them: they are compared as they would run on several, and what
-    only runs on one thread takes part as such.
-    """
-    on_one = {_kind(a) for a in alone}
-    both = ranking.sort(problem, [a for a in (*shared, *alone) if _kind(a) in on_one], own=False)
-    _put_first(both, prefer, snapshot)
-    if not both:
-        return order
-    kind = _kind(both[0])
-    same = [a for a in order if _kind(a) == kind] or [a for a in alone if _kind(a) == kind]
-    same.sort(key=lambda a: not a.scaled)
-    return [*same, *(a for a in order if a not in same)]
 
 
 def eligible(problem: Problem, threads: int, refused: list[Candidate] | None = None) -> list[Algorithm]:
