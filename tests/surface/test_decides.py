@@ -146,6 +146,7 @@ class Record:
     """A tuning record in which the first algorithm is the least exact."""
 
     winner, disturbed, covered, rejected, errors, medians = "", "", (), {}, {}, {}
+    calibrated = False
 
     def seconds(self, key: str) -> float:
         return 1.0
