@@ -312,7 +312,7 @@ def check_precision(
     if not wanted:
         raise BadValue(
             f"no case of the check has an operation like {' or '.join(map(repr, ops))}{f' of {dtype}' if dtype else ''}",
-            remedy=f"one of: {', '.join(FORMATS)}" if dtype and cases(ops) else "a family, or a part or a pattern of names: fft, linalg.*",
+            remedy=f"one of: {', '.join(FORMATS)}" if dtype and cases(ops) else "a family, a part or a pattern: fft, linalg.*",
         )
     end = time.monotonic() + seconds
     with switches.scope(emulate=True):  # the library that emulates is measured, too

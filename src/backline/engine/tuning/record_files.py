@@ -133,7 +133,7 @@ def write(path: str, records: Iterable[TuningRecord]) -> int:
         write_whole(path, text.encode("utf-8"))
     except OSError as error:
         raise BadValue(
-            f"the records cannot be written to {path}", cause=_said(error), remedy="name a file in a folder that can be written to"
+            f"the records cannot be written to {path}", cause=_said(error), remedy="name a file in a folder that allows it"
         ) from None
     return len(ordered)
 

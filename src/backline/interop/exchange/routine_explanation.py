@@ -136,9 +136,9 @@ class _Question:
         found.switches["num_threads"] = str(targets.threads()), str(switches.origin("num_threads"))
         return found
 
-    def _shown_sizes(self) -> tuple[tuple[str, str], ...]:
-        # As text, as the flags of a recorded call are: a number that is 0 is left out of the text of a Problem.
-        return tuple((name, str(size)) for name, size in self.sizes.items())
+    def _shown_sizes(self) -> tuple[tuple[str, object], ...]:
+        # The text of a Problem leaves out numbers that are 0, as False; here each size is to be seen.
+        return tuple((name, size or "0") for name, size in self.sizes.items())
 
     def _call(self) -> signatures.Call | None:
         signature = signatures.find(self.symbol.routine, self.symbol.interface)
