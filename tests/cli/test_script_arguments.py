@@ -59,3 +59,10 @@ def test_an_unknown_option_stops_tune_before_anything_is_moved(tmp_path: Path, m
     (tmp_path / "tuning.sqlite").write_bytes(b"")
     assert "there is no option --bogus" in refused("tune", "--reset", "--bogus")
     assert [p.name for p in tmp_path.iterdir()] == ["tuning.sqlite"]
+
+
+def test_numbers_of_threads_are_told_by_their_option() -> None:
+    for threads in ("0,1", "-2", "x"):
+        text = refused("check", "determinism", f"--threads={threads}", "s.py")
+        assert f"--threads '{threads}'" in text and "remedy: " in text
+    assert "runs=1 with threads=" in refused("check", "determinism", "--runs", "1", "--threads", "1", __file__)
