@@ -173,6 +173,11 @@ def test_what_loses_bits_shows(coarse: None) -> None:
 def test_words_and_limits() -> None:
     with pytest.raises(BadValue, match="no case of the check"):
         check_precision("nothing")
+    assert cases(("linalg.*",), "f32", True) == cases(("linalg.",), "f32", True) != []
+    for op, dtype, remedy in (("nothing", "", "a family"), ("linalg.qr", "bfloat16", "one of: f16")):
+        with pytest.raises(BadValue, match="no case of the check") as caught:
+            check_precision(op, dtype=dtype)
+        assert caught.value.remedy.startswith(remedy)
     with pytest.raises(BadValue, match="is not measured"):
         check_precision("matmul", dtype="int8")
     with pytest.raises(BadValue, match="no library"):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from backline.engine.tuning.load_cost import not_worth_loading
 from backline.engine.tuning.record import TuningRecord
 from backline.engine.tuning.trace_script import pack, unpack
 from backline.errors import BadValue
+from backline.interop import tune_program
 from backline.libraries.base import FileLibrary
 from backline.problems.op_registry import operations
 
@@ -205,6 +207,42 @@ def test_runs_at_different_load_are_not_compared() -> None:
     assert [r.faster for r in busy.rows()] == [1.5, None] and busy.in_operations() is None  # a third of the time is not compared
     unknown = tune_script.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="others"))
     assert unknown.rows()[0].faster is None and unknown.in_operations() is None
+
+
+def test_on_a_busy_machine_the_times_shown_are_those_that_are_compared() -> None:
+    record = TuningRecord("matmul f32 8x8 8x8", 2, medians={"numpy.matmul@n": 3e-3, "mkl.gemm@1": 2e-3})
+    still = tune_script.TuneReport("job.py", *runs_of(0.04, 0.03, 0.02), records=[record])
+    assert still.compared(still.rows()[0]) == still.totals() == (0.04, 0.03, 0.02)
+    busy = tune_script.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="others"), records=[record])
+    for before, untuned, after in (busy.compared(busy.rows()[0]), busy.totals()):
+        assert before is not None and after is not None and untuned is None
+        assert before / after == pytest.approx(busy.rows()[0].faster) == pytest.approx(busy.in_operations())
+    # A measurement that was disturbed itself says no more than the runs did.
+    disturbed = tune_script.TuneReport("job.py", *runs_of(8.66, 0.03, 0.02, disturbed="others"))
+    disturbed.records = [replace(record, disturbed="others")]
+    assert disturbed.rows()[0].faster is None and disturbed.in_operations() is None
+    assert disturbed.compared(disturbed.rows()[0]) == disturbed.totals() == (8.66, 0.03, 0.02)
+    assert cli_tune._busy(disturbed)[0][1].endswith("its runs are not compared")
+
+
+@pytest.mark.parametrize(("operations", "spent", "shares"), [(1, 1.25, [3.0, 4.8]), (1, 9.0, [3.0, 0.0]), (0, 0.0, [6.0])])
+def test_a_script_of_both_kinds_has_one_budget(
+    operations: int, spent: float, shares: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    stock = SimpleNamespace(operations=operations, failed="")
+
+    def tuned(*args: Any, budget: float, **kwargs: Any) -> Any:
+        given.append(budget)
+        return SimpleNamespace(measuring=spent, as_dict=dict)
+
+    monkeypatch.setattr(tune_program, "unsupported", lambda: "")
+    monkeypatch.setattr(tune_program, "recorded", lambda *args, **kwargs: stock)
+    monkeypatch.setattr(tune_program, "worth_tuning", lambda run: True)
+    monkeypatch.setattr(tune_program, "tune_program", tuned)
+    monkeypatch.setattr(tune_script, "tune_script", tuned)
+    cli_tune._script(["job.py"], None, "", 6.0, None, False, False, json=True)
+    assert given == shares
 
 
 def test_what_a_library_saves_is_weighed_over_all_problems_of_a_script() -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import scipy.linalg
+from typer.testing import CliRunner
 
 from backline import errors, switches
+from backline.cli import app
 from backline.engine.tuning import record_store
 from backline.engine.tuning.stamp import stamped_key
 from backline.interop import numpy as exchange
@@ -162,6 +164,28 @@ def test_the_command_explains_an_exchanged_routine() -> None:
     assert "exchanged.dgesdd" in out and "the exchange for openblas" in out and "300x200" in out
     assert "no sizes of dgemm" in command("--exchanged", "dgemm", "300", status=2)[1]
     assert "--blas goes with --exchanged" in command("--blas", "mkl", "matmul f32 2x2 2x2", status=2)[1]
+
+
+def asked(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["explain", "--exchanged", *words])
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_the_command_refuses_what_are_no_sizes() -> None:
+    for words in (["300x300x300", "5"], ["300x300x300 5"], ["300", "300", "300"], ["300x300x"], ["300x300"]):
+        status, text = asked("dgemm", *words)
+        assert status == 2 and f"'{' '.join(words)}' are no sizes of dgemm" in text and "such as: dgemm 300x300x300" in text
+    assert asked("dgemm")[0] == 2 and "dgemm is given without its sizes" in asked("dgemm")[1]
+    for routine, near in (("nosuch", ""), ("DGEMM", "'dgemm'"), ("dgemm_", "'dgemm'")):
+        status, text = asked(routine, "3x3x3")
+        assert status == 2 and f"'{routine}' is no routine that NumPy or SciPy calls here" in text and near in text
+    status, text = asked("--blas", "nolib", "dgemm", "3x3x3")
+    assert status == 2 and "'nolib' is no library" in text and "*" not in text
+
+
+def test_a_size_of_zero_is_shown() -> None:
+    status, text = asked("dgemm", "0x3x4")
+    assert status == 0 and "m=0 n=3 k=4" in text
 
 
 def test_sizes_that_do_not_fit_into_the_integers_of_a_library() -> None:

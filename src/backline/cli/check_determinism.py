@@ -46,6 +46,8 @@ def determinism(
         counts = [int(word) for word in threads.split(",")]
     except ValueError:
         raise BadValue(f"--threads {threads!r} are no numbers of threads", remedy="such as --threads 1,2,4") from None
+    if min(counts) < 1:
+        raise BadValue(f"--threads {threads!r}: {min(counts)} is no number of threads", remedy="1 or more: --threads 1,2,4")
     how: dict[str, Any] = {"runs": runs, "threads": counts, "moved": moved, "step": Progress().step}
     report = verify_program(script or [], blas, **how) if blas else verify_script(script or [], **how)
     if json:

@@ -16,7 +16,7 @@ __all__ = ["precision"]
 def precision(
     ops: Annotated[
         list[str] | None,
-        typer.Argument(help="Families or parts of operations' names: matmul, fft, linalg.solve.", metavar="[OP ...]"),
+        typer.Argument(help="Families, parts of names or patterns: fft, linalg.solve, linalg.*.", metavar="[OP ...]"),
     ] = None,
     library: Annotated[str, typer.Option("--library", help="This library only.")] = "",
     dtype: Annotated[str, typer.Option("--dtype", help="This dtype only: float32, f32, ...")] = "",

@@ -58,22 +58,22 @@ def _of_routine(text: list[str], blas: str, threads: int | None) -> Any:
     from ..errors import BadValue
     from ..interop import numpy as exchange
     from ..interop.exchange.loaded_objects import import_scipy
-    from ..interop.exchange.signatures import work_names
+    from ..interop.exchange.routine_explanation import sizes_of
     from ..settings import set_num_threads
 
-    routine, *words = " ".join(text).split()
-    names = work_names(routine)
-    numbers = "".join(words).split("x") if words else []
-    if len(numbers) != len(names) or not all(number.isascii() and number.isdecimal() for number in numbers):
+    with suppress(ImportError):  # SciPy may be missing: then it is about NumPy
+        import_scipy()
+    routine, *words = " ".join(text).split() or [""]
+    names = sizes_of(routine)
+    numbers = words[0].split("x") if len(words) == 1 else words
+    if len(words) > 1 or len(numbers) != len(names) or not all(n.isascii() and n.isdecimal() for n in numbers):
         raise BadValue(
-            f"{' '.join(words) or 'nothing'!r} are no sizes of {routine}",
+            f"{' '.join(words)!r} are no sizes of {routine}" if words else f"{routine} is given without its sizes",
             cause=f"it has {len(names)}: {', '.join(names)}" if names else "no choice depends on its sizes",
-            remedy=f"such as: {routine} {'x'.join(['300'] * len(names))}",
+            remedy=f"such as: {routine} {'x'.join(['300'] * len(names))}".rstrip(),
         )
     if threads is not None:
         set_num_threads(threads)  # an exchange follows the number of the process, and no scope
-    with suppress(ImportError):  # SciPy may be missing: then it is about NumPy
-        import_scipy()
     chosen = blas or os.environ.get("BACKLINE_EXCHANGE", "").strip() or "tuned"
     sizes: dict[str, Any] = dict(zip(names, map(int, numbers), strict=True))
     return exchange.explain(routine, chosen, **sizes)

@@ -46,7 +46,7 @@ class Progress:
         columns = output.width(sys.stderr)
         if columns is None:
             if done == 0:
-                sys.stderr.write(f"measuring {total} problems\n")
+                sys.stderr.write(f"measuring {total} problem{'' if total == 1 else 's'}\n")
                 sys.stderr.flush()
             return
         if self.bar is None:

@@ -45,9 +45,15 @@ def tune(
     dtype: Annotated[str, typer.Option("--dtype", help="Only of this dtype.", metavar="DTYPE")] = "",
     processors: Annotated[str, typer.Option("--class", help="Only of this class of machines.", metavar="CLASS")] = "",
     older: Annotated[
-        float | None, typer.Option("--older-than", help="Only older ones; --prune removes them.", metavar="DAYS")
+        float | None,
+        typer.Option(
+            "--older-than", help="Only older ones; --prune removes them.", metavar="DAYS", callback=tune_records.checked_days
+        ),
     ] = None,
-    newer: Annotated[float | None, typer.Option("--newer-than", help="Only newer ones.", metavar="DAYS")] = None,
+    newer: Annotated[
+        float | None,
+        typer.Option("--newer-than", help="Only newer ones.", metavar="DAYS", callback=tune_records.checked_days),
+    ] = None,
     all_machines: Annotated[bool, typer.Option("--all-machines", help="Those of other machines, too.")] = False,
 ) -> None:
     """Record what SCRIPT computes, measure every library on it, keep the fastest, run it again, compare.
@@ -55,6 +61,7 @@ def tune(
     Options stand before SCRIPT; what follows it is the script's. What was measured before is not measured again. The exit status
     is 1 where the script fails, and 3 where it calls no operation of Backline and spends no time in BLAS and LAPACK.
     """
+    from ..engine.script_runs import check_script
     from ..engine.tuning import record_exchange, record_store
     from ..errors import BadValue
 
@@ -67,6 +74,15 @@ def tune(
     filtered = chosen != tune_records.Filter() or all_machines or file
     if filtered and not (list_ or export or prune):
         raise BadValue("a filter goes with --list, --export or --prune", remedy="backline tune --list --library mkl")
+    words = ["-m", *(script or ())] if module else (script or [])
+    if words and not merge:
+        check_script(words)  # before --reset or --import changes anything
+        if list_ or prune:
+            raise BadValue(
+                f"{'--list' if list_ else '--prune'} goes without a script, and {' '.join(words)} is one",
+                cause="the script would be run and measured before",
+                remedy="two calls: one with the script, one without it",
+            )
     if merge and (scheduler or list_ or import_ or prune or reset or filtered or module):
         raise BadValue("--merge goes with --export alone", remedy="the other options in a call without it")
     if scheduler:
@@ -86,28 +102,26 @@ def tune(
     if merge:
         tune_records.merge(script or (), export or "")
         return
-    if script:
-        words = ["-m", *script] if module else script
+    if words:
         _script(words, max_error, deterministic, budget, threads, again, verbose, json)
     if prune:
         tune_records.prune(older, all_machines, chosen._replace(older=None))
     several = all_machines or bool(processors or file)
     if export:
-        wanted = [record for record in tune_records.records(file, several) if chosen.accepts(record)]
+        wanted = tune_records.matching(chosen, file, several)
         output.line(f"wrote {record_exchange.export(export, wanted)} records to {export}")
     if list_:
-        tune_records.print_list([r for r in tune_records.records(file, several) if chosen.accepts(r)], json, several)
+        tune_records.print_list(tune_records.matching(chosen, file, several), json, several)
 
 
 def _script(
     script: list[str], max_error: float | None, deterministic: str, budget: float, threads: int | None, again: bool,
     verbose: bool, json: bool,
 ) -> None:  # fmt: skip
-    from ..engine.tune_script import ScriptFailed, check_script, nothing_to_tune, tune_script
+    from ..engine.tune_script import ScriptFailed, nothing_to_tune, tune_script
     from ..interop import tune_program as programs
     from .tune_exchanged import print_report
 
-    check_script(script)
     name = script[script[0] == "-m"]
     stock = report = exchanged = None
     worth = False
@@ -119,13 +133,15 @@ def _script(
             if not worth and not stock.operations and not stock.failed:
                 raise nothing_to_tune(name, f"its calls of BLAS and LAPACK took {output.seconds(stock.in_calls)} in all")
         if stock is None or stock.operations:
+            # A program of both kinds has one budget: what its operations leave of their half is for the others.
             report = tune_script(
-                script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget, again=again,
-                verbose=verbose, step=progress.step, progress=progress.measured,
+                script, max_error=max_error, deterministic=deterministic, threads=threads, budget=budget / 2 if worth else budget,
+                again=again, verbose=verbose, step=progress.step, progress=progress.measured,
             )  # fmt: skip
         if stock is not None and worth:
+            left = max(round(budget - report.measuring, 1), 0.0) if report else budget
             exchanged = programs.tune_program(
-                script, stock, max_error=max_error, threads=threads, budget=budget, again=again, step=progress.step,
+                script, stock, max_error=max_error, threads=threads, budget=left, again=again, step=progress.step,
                 progress=progress.measured,
             )  # fmt: skip
     if json:
@@ -149,7 +165,7 @@ def _print(report: Any) -> None:
     shown = rows[:ROWS]
     cells: list[tuple[str, ...]] = [
         (
-            r.key, str(r.count), output.seconds(r.numpy), output.seconds(r.untuned), output.seconds(r.tuned),
+            r.key, str(r.count), *map(output.seconds, report.compared(r)),
             _times(r.faster), r.algorithm, "" if r.error is None else f"{r.error:.1e}",
         )
         for r in shown
@@ -157,9 +173,8 @@ def _print(report: Any) -> None:
     if len(rows) > ROWS:
         cells.append((f"and {len(rows) - ROWS} more", *[""] * 7))
     runs = (report.numpy, report.untuned, report.tuned)
-    inside = [None if r.failed else r.in_operations for r in runs]
     whole = [None if r.failed else r.seconds for r in runs]
-    cells.append(("all operations", "", *map(output.seconds, inside), _times(report.in_operations()), "", ""))
+    cells.append(("all operations", "", *map(output.seconds, report.totals()), _times(report.in_operations()), "", ""))
     cells.append(("the whole script", "", *map(output.seconds, whole), _times(report.faster(whole[0], whole[2])), "", ""))
     styles = [*[""] * (len(cells) - 2), "bold", "bold"]
     heads = ("problem", "calls", "NumPy", "not tuned", last, "faster", "runs on", "error")
@@ -206,7 +221,9 @@ def _busy(report: Any) -> list[tuple[str, str]]:
     """A line on the runs and one on the measurements that other programs disturbed."""
     facts = []
     if busy := report.busy():
-        facts.append(("busy", f"the script ran while {busy}: its runs are not compared, calls timed in turn are"))
+        shown = any(row.faster is not None for row in report.rows())
+        rest = "; calls timed in turn are, and rows that say how much faster have their times" if shown else ""
+        facts.append(("busy", f"the script ran while {busy}: its runs are not compared{rest}"))
     disturbed = [r.disturbed for r in report.records if r.disturbed]
     if disturbed:
         text = f"{_problems(len(disturbed))} timed on a busy machine, the last while {disturbed[-1]}"

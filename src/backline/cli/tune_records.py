@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import typer
+
 from ..errors import BadValue
 from . import output
 
-__all__ = ["Filter", "merge", "print_list", "prune"]
+__all__ = ["Filter", "checked_days", "matching", "merge", "print_list", "prune"]
+
+MOST_DAYS = 36_500  # a hundred years
 
 
 class Filter(NamedTuple):
@@ -37,28 +41,43 @@ class Filter(NamedTuple):
         """Tells whether a record is meant."""
         from fnmatch import fnmatchcase
 
-        operation, _, rest = record.key.partition(" ")
-        dtype = rest.partition(" ")[0].partition(":")[0]
-        libraries = {key.partition(".")[0] for key in (*record.medians, *record.rejected)}
+        operation = record.key.partition(" ")[0]
         return (
             fnmatchcase(operation, self.operation or "*")
-            and (not self.library or self.library in libraries)
-            and (not self.dtype or dtype == _short(self.dtype))
+            and (not self.library or self.library in _libraries_of(record))
+            and (not self.dtype or _dtype_of(record) == _short(self.dtype))
             and fnmatchcase(class_of(record), self.processors or "*")
             and (self.older is None or record.created < _time(self.older))
             and (self.newer is None or record.created >= _time(self.newer))
         )
 
 
+def _libraries_of(record: Any) -> set[str]:
+    return {key.partition(".")[0] for key in (*record.medians, *record.rejected)}
+
+
+def _dtype_of(record: Any) -> str:
+    return str(record.key.partition(" ")[2].partition(" ")[0].partition(":")[0])
+
+
 def _short(dtype: str) -> str:
     import numpy as np
 
-    from ..problems import short
+    from ..problems import SHORT, short
 
+    if dtype in SHORT.values():  # before NumPy is asked, to which i8 is an integer of 8 bytes
+        return dtype
     try:
         return short(np.dtype(dtype))
     except TypeError:
         return dtype
+
+
+def checked_days(days: float | None) -> float | None:
+    """Returns a number of days, as an option has it, or refuses it: negative ones would mean every record, of the future too."""
+    if days is not None and not 0 <= days <= MOST_DAYS:
+        raise typer.BadParameter(f"{days:g} is no number of days that have passed: from 0 to {MOST_DAYS}")
+    return days
 
 
 def _time(days: float) -> str:
@@ -80,6 +99,25 @@ def records(file: str, everywhere: bool) -> list[Any]:
     if file:
         return record_files.read(file)
     return record_exchange.all_machines() if everywhere else record_store.every()
+
+
+def matching(chosen: Filter, file: str, everywhere: bool) -> list[Any]:
+    """Returns the records that are meant, of a file or of the tuning file."""
+    found = records(file, everywhere)
+    _check_names(chosen, found)
+    return [record for record in found if chosen.accepts(record)]
+
+
+def _check_names(chosen: Filter, found: Sequence[Any]) -> None:
+    """Refuses a library or a dtype that there is none of; records of other machines may have libraries that are unknown here."""
+    from .. import libraries
+    from ..problems import SHORT
+
+    wanted = _short(chosen.dtype)
+    if chosen.dtype and wanted not in SHORT.values() and not any(wanted == _dtype_of(record) for record in found):
+        raise BadValue(f"--dtype {chosen.dtype!r} is no dtype of a record", remedy=f"one of: {', '.join(SHORT.values())}")
+    if chosen.library and not any(chosen.library in _libraries_of(record) for record in found):
+        libraries.get(chosen.library)  # or an error that lists the names
 
 
 def print_list(found: Sequence[Any], json: bool, machines: bool) -> None:
@@ -119,7 +157,7 @@ def merge(files: Sequence[str], target: str) -> None:
         output.line(f"wrote {count} records of {len({r.machine for r in merged})} machines to {target}: {', '.join(machines)}")
         return
     taken, usable = record_exchange.import_from(*files)
-    output.line(f"took {taken} records from {len(files)} files, {usable} of them for this machine")
+    output.line(f"took {taken} records from {len(files)} file{'' if len(files) == 1 else 's'}, {usable} of them for this machine")
 
 
 def prune(days: float | None, others: bool, chosen: Filter) -> None:
@@ -135,6 +173,8 @@ def prune(days: float | None, others: bool, chosen: Filter) -> None:
             f"the tuning file {record_store.path()} is not one that can be pruned", cause=str(error),
             remedy="it is left as it is; backline tune --reset moves it aside",
         ) from None  # fmt: skip
+    if not done.reasons:
+        _check_names(chosen, ())
     rows = [(record.key, str(record.threads), why) for record, why in done.reasons]
     output.table(rows, ("problem", "threads", "because"), right=[1], title=True)
     count = len(rows)

@@ -270,7 +270,7 @@ def check_precision(
     Parameters
     ----------
     *ops
-        Families ("matmul", "fft", "linalg"), or parts of operations' names; none for all.
+        Families ("matmul", "fft", "linalg"), parts of operations' names, or patterns ("linalg.*"); none for all.
     library
         This library only; the others still are what it is compared with.
     dtype
@@ -312,7 +312,7 @@ def check_precision(
     if not wanted:
         raise BadValue(
             f"no case of the check has an operation like {' or '.join(map(repr, ops))}{f' of {dtype}' if dtype else ''}",
-            remedy="a family or a part of a name, such as conv; f16, bf16, f32, f64, c64 or c128",
+            remedy=f"one of: {', '.join(FORMATS)}" if dtype and cases(ops) else "a family, a part or a pattern: fft, linalg.*",
         )
     end = time.monotonic() + seconds
     with switches.scope(emulate=True):  # the library that emulates is measured, too

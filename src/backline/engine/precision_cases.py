@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ def cases(words: tuple[str, ...] = (), dtype: str = "", quick: bool = False) -> 
     Parameters
     ----------
     words
-        Families, or parts of operations' names; none for all.
+        Families, parts of operations' names, or patterns such as "linalg.*"; none for all.
     dtype
         Short name of the only dtype, or an empty string.
     quick
@@ -86,7 +87,8 @@ def cases(words: tuple[str, ...] = (), dtype: str = "", quick: bool = False) -> 
     for family, make in FAMILIES.items():
         for short in FORMATS:
             for case in make(short):
-                named = not words or any(w == family or w in case.text.partition(" ")[0] for w in words)
+                operation = case.text.partition(" ")[0]
+                named = not words or any(w == family or w in operation or fnmatchcase(operation, w) for w in words)
                 if named and dtype in ("", case.text.split()[1]) and (case.quick or not quick):
                     found.append(case)
     return list(dict.fromkeys(found))

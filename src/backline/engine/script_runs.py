@@ -68,9 +68,31 @@ class Run:
 
 
 def check_script(argv: Sequence[str]) -> None:
-    """Raises `BadValue` if there is no such script; whether there is a module, only the program's own Python can tell."""
-    if not argv or (argv[0] == "-m" and len(argv) < 2) or (argv[0] != "-m" and not os.path.isfile(argv[0])):
-        raise BadValue(f"there is no script {argv[-1] if argv else ''!r}", remedy="the path of a Python file, or -m and a module")
+    """Raises `BadValue` if there is no such script; whether there is a module, only the program's own Python can tell.
+
+    Examples
+    --------
+    >>> check_script(["--quickly", "job.py"])
+    Traceback (most recent call last):
+      ...
+    backline.errors.BadValue: there is no option --quickly
+      cause : what stands before the script is an option of the command
+      remedy: --help lists the options; those of the script stand behind it
+    """
+    is_module = bool(argv) and argv[0] == "-m"
+    named = argv[is_module] if len(argv) > is_module else ""
+    if is_module and named and not named.startswith("-"):
+        return
+    if named and not is_module and os.path.isfile(named):
+        return
+    if len(named) > 1 and named.startswith("-"):
+        raise BadValue(
+            f"there is no option {named.partition('=')[0]}",
+            cause="what stands before the script is an option of the command",
+            remedy="--help lists the options; those of the script stand behind it",
+        )
+    what = f"there is no script {named!r}" if named else f"no {'module' if is_module else 'script'} is given"
+    raise BadValue(what, remedy="the path of a Python file, or -m and a module")
 
 
 def nothing_to_tune(script: str, cause: str) -> NothingToTune:

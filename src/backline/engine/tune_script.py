@@ -44,7 +44,7 @@ class Row:
     """One Problem in the three runs: seconds in all, what ran it in the last, and how much faster that is than NumPy.
 
     `alone` has the seconds of one call on NumPy and tuned, from the measurement, in which both took turns. Where other programs
-    disturbed the runs of the script, which come one after the other, `faster` is by those.
+    disturbed the runs of the script, which come one after the other, `faster` is by those; None where they disturbed that, too.
     """
 
     key: str
@@ -115,8 +115,10 @@ class TuneReport:
             row = Row(at[0], at[1], shown["count"], numpy, untuned, tuned, algorithm, error, self.faster(numpy, tuned))
             if record and entries[0] and entries[2]:
                 row.alone = (record.seconds(entries[0]["algorithm"]), record.seconds(entries[2]["algorithm"]))
-            if self.busy():
-                row.faster = row.alone[0] / row.alone[1] if row.alone[0] and row.alone[1] else None
+            if self.busy():  # figures of a record that was disturbed itself say no more than the runs
+                row.faster = None
+                if record and not record.disturbed and row.alone[0] and row.alone[1]:
+                    row.faster = row.alone[0] / row.alone[1]
             found.append(row)
         return sorted(found, key=lambda r: -max(r.numpy or 0.0, r.untuned or 0.0, r.tuned or 0.0))
 
@@ -132,10 +134,30 @@ class TuneReport:
         """Returns the speed-up of all operations, tuned, over NumPy; None where that is not known."""
         if not self.busy():
             return self.faster(self.numpy.in_operations, self.tuned.in_operations)
-        pairs = [(r.count * r.alone[0], r.count * r.alone[1]) for r in self.rows() if r.alone[0] and r.alone[1]]
-        if sum(r.tuned or 0.0 for r in self.rows() if r.faster is not None) < MOST * self.tuned.in_operations:
+        in_turn = self._in_turn()
+        return in_turn[0] / in_turn[1] if in_turn else None
+
+    def compared(self, row: Row) -> tuple[float | None, float | None, float | None]:
+        """Returns the seconds of a row, NumPy, untuned and tuned, by which `faster` is: on a busy machine of calls in turn."""
+        if not self.busy() or row.faster is None:
+            return row.numpy, row.untuned, row.tuned
+        before, after = (row.count * (seconds or 0.0) for seconds in row.alone)
+        return before, None, after
+
+    def totals(self) -> tuple[float | None, float | None, float | None]:
+        """Returns the seconds in all operations, NumPy, untuned and tuned, by which `in_operations` is."""
+        if self.busy() and (in_turn := self._in_turn()):
+            return in_turn[0], None, in_turn[1]
+        numpy, untuned, tuned = (None if r.failed else r.in_operations for r in (self.numpy, self.untuned, self.tuned))
+        return numpy, untuned, tuned
+
+    def _in_turn(self) -> tuple[float, float] | None:
+        """Seconds of all calls on NumPy and tuned, from measurements in turn; None where those are of too small a part."""
+        rows = [row for row in self.rows() if row.faster is not None]
+        if not rows or sum(row.tuned or 0.0 for row in rows) < MOST * self.tuned.in_operations:
             return None
-        return sum(before for before, _ in pairs) / sum(after for _, after in pairs) if pairs else None
+        pairs = [self.compared(row) for row in rows]
+        return sum(before or 0.0 for before, _, _ in pairs), sum(after or 0.0 for _, _, after in pairs)
 
     def as_dict(self) -> dict[str, Any]:
         """The report for JSON."""

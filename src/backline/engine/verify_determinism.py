@@ -84,7 +84,8 @@ def plan_of_runs(runs: int, threads: Sequence[int], moved: bool) -> Iterator[tup
     counts = tuple(dict.fromkeys(threads))
     if runs < 1 or not counts or (runs == 1 and len(counts) == 1):
         raise BadValue(
-            f"{show(runs)} runs on {show(counts)} threads compare nothing", remedy="runs=2 or more, or several numbers of threads"
+            f"runs={show(runs)} with threads={show(counts)} compares nothing",
+            remedy="2 runs or more, or several numbers of threads",
         )
     for count in counts:
         switches.lookup("num_threads").check(count)

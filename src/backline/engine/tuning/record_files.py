@@ -46,9 +46,7 @@ def read(path: str) -> list[TuningRecord]:
     Raises
     ------
     BadValue
-        It is no such file, it is too large, or a record in it is not valid.
-    OSError
-        It cannot be read.
+        It is missing or cannot be read, it is no such file, it is too large, or a record in it is not valid.
     """
     project = is_project_file(path)
     content = _content(path, MAX_PROJECT if project else MAX_FILE)
@@ -68,11 +66,19 @@ def _content(path: str, most: int) -> bytes:
     # What is no plain file may never end, or wait for somebody to write to it.
     if os.path.exists(path) and not os.path.isfile(path):
         raise BadValue(f"{path} is not a file", remedy=REMEDY)
-    with open(path, "rb") as stream:
-        content = stream.read(most + 1)
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(most + 1)
+    except OSError as error:
+        raise BadValue(f"the records of {path} cannot be read", cause=_said(error), remedy="name a file that is there") from None
     if len(content) > most:
         raise BadValue(f"{path} has more than {most >> 20} MB", remedy=REMEDY)
     return content
+
+
+def _said(error: OSError) -> str:
+    """Returns what the system says, without the name of a file: that may be a temporary one."""
+    return (error.strerror or type(error).__name__).lower()
 
 
 def _lines(content: bytes) -> Iterator[tuple[str, str, str]]:
@@ -115,10 +121,20 @@ def write(path: str, records: Iterable[TuningRecord]) -> int:
         "tuning.toml" for a project; anything else has one line of JSON a record.
     records
         Of whatever machines.
+
+    Raises
+    ------
+    BadValue
+        It cannot be written.
     """
     ordered = sorted(records, key=lambda r: (r.machine, r.key, r.threads))
     text = _project_text(ordered) if is_project_file(path) else "".join(f"{r.line()}\n" for r in ordered)
-    write_whole(path, text.encode("utf-8"))
+    try:
+        write_whole(path, text.encode("utf-8"))
+    except OSError as error:
+        raise BadValue(
+            f"the records cannot be written to {path}", cause=_said(error), remedy="name a file in a folder that allows it"
+        ) from None
     return len(ordered)
 
 
@@ -164,7 +180,7 @@ def merged(*files: str) -> list[TuningRecord]:
 
     Raises
     ------
-    BadValue, OSError
+    BadValue
         As `read`, before anything is merged.
     """
     return newest(*[read(file) for file in files])

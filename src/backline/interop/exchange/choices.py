@@ -118,7 +118,8 @@ def parse(choice: str | Mapping[str, str], small: Mapping[str, int] | None = Non
         if library not in known:
             near = difflib.get_close_matches(library, known, 1)
             remedy = f"write {near[0]!r}" if near else f"one of: {', '.join(known)}"
-            raise BadValue(f"{library!r} is no library that can be exchanged", cause=f"asked for {pattern!r}", remedy=remedy)
+            cause = "" if pattern == "*" else f"it is asked for {pattern!r}"
+            raise BadValue(f"{library!r} is no library that can be exchanged", cause=cause, remedy=remedy)
     thresholds = {}
     for name, product in (small or {}).items():
         if isinstance(product, bool) or not isinstance(product, int) or product < 0:

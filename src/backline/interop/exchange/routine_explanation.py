@@ -22,7 +22,7 @@ from .exchange_state import Layer
 from .loaded_objects import Module, Slot
 from .traced_calls import problem_of
 
-__all__ = ["explain"]
+__all__ = ["explain", "sizes_of"]
 
 _NOTHING = Choice((("*", ORIGINAL),))
 _ORDER = {"chosen": 0, "next": 1, "refused": 2}
@@ -55,6 +55,21 @@ def explain(routine: str, layer: Layer | None, package: str | None, sizes: Mappi
     return question.answer()
 
 
+def sizes_of(routine: str) -> tuple[str, ...]:
+    """Returns the names of the sizes on which the choice for a routine depends.
+
+    Raises
+    ------
+    BadValue
+        Nothing here calls the routine.
+    BackendUnavailable
+        This system or this build of NumPy does not allow an exchange.
+    """
+    layouts.require_system()
+    _called(routine, None, layouts.require(loaded_objects.modules()))
+    return signatures.work_names(routine)
+
+
 def _called(routine: str, package: str | None, modules: tuple[Module, ...]) -> tuple[Module, Slot]:
     """Returns the first address through which a package calls a routine; the C interface, by which products are called, first."""
     if package not in (None, "numpy", "scipy"):
@@ -62,7 +77,7 @@ def _called(routine: str, package: str | None, modules: tuple[Module, ...]) -> t
     found = [(m, s) for m in modules for s in m.slots if s.function and package in (None, m.package)]
     same = [(m, s) for m, s in found if s.symbol.routine == routine]
     if not same:
-        near = difflib.get_close_matches(str(routine), sorted({s.symbol.routine for _, s in found}), 3)
+        near = difflib.get_close_matches(str(routine).lower().rstrip("_"), sorted({s.symbol.routine for _, s in found}), 3)
         raise BadValue(
             f"{routine!r} is no routine that {'NumPy or SciPy' if package is None else package} calls here",
             cause="names are those of BLAS and LAPACK; modules that are not imported yet are not known",
@@ -116,10 +131,14 @@ class _Question:
         chosen = candidates[0].detail
         assert chosen is not None
         found = engine_choice.Choice(
-            problem_of(self.symbol, self._call(), tuple(self.sizes.items())), chosen, candidates, self._basis(), targets.threads()
+            problem_of(self.symbol, self._call(), self._shown_sizes()), chosen, candidates, self._basis(), targets.threads()
         )
         found.switches["num_threads"] = str(targets.threads()), str(switches.origin("num_threads"))
         return found
+
+    def _shown_sizes(self) -> tuple[tuple[str, object], ...]:
+        # The text of a Problem leaves out numbers that are 0, as False; here each size is to be seen.
+        return tuple((name, size or "0") for name, size in self.sizes.items())
 
     def _call(self) -> signatures.Call | None:
         signature = signatures.find(self.symbol.routine, self.symbol.interface)
