@@ -96,7 +96,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_the_options_that_pages_name_exist(command: str) -> None:
-    parts = [[command, each] for each in ("kernels", "errata", "determinism")] if command == "check" else [[command]]
+    parts = [[command, each] for each in ("kernels", "errata", "determinism", "precision", "results")] if command == "check" else [[command]]
     said = "".join(run(*part, "--help") for part in parts)
     missing = [option for option in commands()[command] if not re.search(rf"{option}\b", said)]
     assert not missing

@@ -93,14 +93,7 @@ def test_the_command_and_one_call(script: Callable[..., str]) -> None:
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0] == "run 1: every call as chosen: bad" and lines[1] == "run 2: every call by numpy: good"
-    for part in (
-        "matmul f64 7x5 5x6",
-        "erring",
-        "narrow",
-        "number 1 of this problem",
-        "that call alone",
-        "--set erring.enabled=False",
-    ):
+    for part in ("matmul f64 7x5 5x6", "erring", "narrow", "number 1 of this problem", "that call alone", "--set erring.enabled=False"):
         assert part in done.output, part
 
 
@@ -200,9 +193,7 @@ def test_borders_come_first() -> None:
     assert middle(calls, 0, 200) == 90 and middle(calls, 0, 90) == 45
     calls = [Call("a", "x", "p", i) for i in range(3)] + [Call("a", "y", "p", i) for i in range(3)] + [Call("a", "y", "q", 1)]
     assert middle(calls, 0, 7) == 3 and middle(calls, 3, 7) == 5 and middle(calls, 0, 2) == 1
-    assert (
-        middle([Call("a", "x", "p", 0)] + [Call("b", "x", "p", i) for i in range(199)], 0, 200) == 100
-    )  # one run more otherwise
+    assert middle([Call("a", "x", "p", 0)] + [Call("b", "x", "p", i) for i in range(199)], 0, 200) == 100  # one run more otherwise
 
 
 def test_runs_that_tell_nothing() -> None:
@@ -284,16 +275,7 @@ def test_what_is_slow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_statuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bisection = module._Bisection(BisectReport("job.py", "numpy"), ["job.py"], [], False, str(tmp_path), lambda run: None)
-    assert [bisection._judged(status, 0.0) for status in (0, 1, 124, 125, 126, 127, -11, -6)] == [
-        GOOD,
-        BAD,
-        BAD,
-        SKIP,
-        BAD,
-        BAD,
-        BAD,
-        BAD,
-    ]
+    assert [bisection._judged(status, 0.0) for status in (0, 1, 124, 125, 126, 127, -11, -6)] == [GOOD, BAD, BAD, SKIP, BAD, BAD, BAD, BAD]
     for status in (128, 255, -2, -9, -15, -64):
         with pytest.raises(ScriptFailed):
             bisection._judged(status, 0.0)

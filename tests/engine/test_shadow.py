@@ -131,12 +131,7 @@ def test_results_that_are_not_unique(rng: np.random.Generator) -> None:
         for a in (symmetric, symmetric.real, np.ones((n, n)), np.eye(n)):
             linalg.eigh(a), linalg.eigvalsh(a)
         for a in (general, general.real, hilbert):
-            (
-                linalg.lu_factor(a),
-                linalg.eig(a),
-                linalg.solve(a, np.broadcast_to(x[:, None], (*a.shape[:-1], 1)).astype(a.dtype)),
-                linalg.inv(a),
-            )
+            linalg.lu_factor(a), linalg.eig(a), linalg.solve(a, np.broadcast_to(x[:, None], (*a.shape[:-1], 1)).astype(a.dtype)), linalg.inv(a)
     assert not s.drifted
     libraries_used = {record.library for record in s.records}
     assert "numpy" not in libraries_used  # those agree with themselves, and are not computed again
@@ -157,17 +152,7 @@ def test_strange_numbers_and_shapes(rng: np.random.Generator) -> None:
     strange[2, 3], strange[5, 5], strange[7, 1] = np.nan, np.inf, -np.inf
     tiny, huge = x * np.float32(1e-40), x * np.float32(1e37)
     with every(action="raise") as s, np.errstate(all="ignore"):
-        for a in (
-            x[:0],
-            x[:, :0],
-            x[:1, :1],
-            strange,
-            tiny,
-            x[::-2, ::-1],
-            x.T,
-            np.asfortranarray(x),
-            np.broadcast_to(x[0], (4, 9)),
-        ):
+        for a in (x[:0], x[:, :0], x[:1, :1], strange, tiny, x[::-2, ::-1], x.T, np.asfortranarray(x), np.broadcast_to(x[0], (4, 9))):
             backline.matmul(a, a.T)
             functional.softmax(a, -1), functional.relu(a), functional.gelu(a)
             backline.fft.fft(a, dim=0) if a.size else None
@@ -361,7 +346,8 @@ def test_words_that_mean_nothing() -> None:
     legal = ({"every": 2}, {"budget": 1})
     assert all(backline.shadow(**right) for right in legal)  # type: ignore[arg-type]
     for wrong in (
-        {"against": "no such library"}, {"every": 0}, {"every": True}, {"tolerance": -1.0}, {"action": "shout"}, {"budget": "x"}, {"budget": 2}, {"budget": -0.1},
+        {"against": "no such library"}, {"every": 0}, {"every": True}, {"tolerance": -1.0}, {"action": "shout"}, {"budget": "x"},
+        {"budget": 2}, {"budget": -0.1},
     ):  # fmt: skip
         with pytest.raises((BadValue, UnknownName)):
             backline.shadow(**wrong)  # type: ignore[arg-type]
