@@ -121,14 +121,33 @@ def test_nothing_to_find(script: Callable[..., str], tmp_path: Path) -> None:
     with pytest.raises(NothingToBisect, match="bad on numpy alone as well"):
         bisect_script([str(path)])
     path.write_text("1 // 0")
-    with pytest.raises(NothingToBisect, match="no library but numpy") as caught:
+    with pytest.raises(NothingToBisect, match="calls no operation of Backline") as caught:
         bisect_script([str(path)])
     assert "ZeroDivisionError" in str(caught.value)
     path.write_text(product + "sys.exit(200)")
     with pytest.raises(ScriptFailed, match="status 200"):
         bisect_script([str(path)])
-    for words in (["nowhere.py"], ["--against", "nothing", str(path)], []):
+    for words in (["nowhere.py"], ["--against", "nothing", str(path)], [], ["-m"]):
         assert CliRunner().invoke(app, ["bisect", *words]).exit_code == 2, words
+
+
+def test_what_was_printed_is_shown(script: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    product = "import sys, numpy as np, backline\nwith backline.use('erring'): backline.matmul(np.eye(3), np.eye(3))\n"
+    path = script(product)
+    with pytest.raises(NothingToBisect) as caught:
+        bisect_script([path], test=f"{sys.executable} {tmp_path / 'missing.py'}")
+    assert "bad on numpy alone as well" in str(caught.value) and "the test printed: " in str(caught.value)
+    assert "missing.py" in str(caught.value) and "--test names" not in str(caught.value)
+    Path(path).write_text(product + "raise ValueError('a word')")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["bisect", "-m", "job"])
+    assert done.exit_code == 3 and "the script printed: " in done.output and "ValueError: a word" in done.output
+    Path(path).write_text(product + "sys.exit(125)")
+    with pytest.raises(NothingToBisect, match="cannot tell whether it is good or bad"):
+        bisect_script([path])
+    for test in ("no-such-command x", "'unclosed", " "):
+        done = CliRunner().invoke(app, ["bisect", "--test", test, path])
+        assert done.exit_code == 2 and "--test" in done.output and "run 1" not in done.output, test
 
 
 def test_stopped_it_leaves_nothing(script: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -225,7 +244,7 @@ def test_what_is_concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     played.wrong = {CALLS[4], CALLS[25]}
     report = played.report()
     assert report.suspects == [CALLS[4]] and (report.alone, report.without_library) == (False, False)
-    assert "which is bad, too" in report.remedy()
+    assert "--set" not in report.remedy() and "backline.use('numpy')" in report.remedy()  # the switch does not help
     played.wrong, played.skips = {CALLS[4]}, lambda count: count < 15
     report = played.report()
     assert len(report.suspects) > 1 and CALLS[4] in report.suspects and report.alone is None
@@ -255,12 +274,12 @@ def test_what_is_slow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_statuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    bisection = module._Bisection(BisectReport("job.py", "numpy"), ["job.py"], "", False, str(tmp_path), lambda run: None)
+    bisection = module._Bisection(BisectReport("job.py", "numpy"), ["job.py"], [], False, str(tmp_path), lambda run: None)
     assert [bisection._judged(status, 0.0) for status in (0, 1, 124, 125, 126, 127, -11, -6)] == [GOOD, BAD, BAD, SKIP, BAD, BAD, BAD, BAD]
     for status in (128, 255, -2, -9, -15, -64):
         with pytest.raises(ScriptFailed):
             bisection._judged(status, 0.0)
-    bisection.test = f"{sys.executable} -c 'import sys; sys.exit(125)'"
+    bisection.test = [sys.executable, "-c", "import sys; sys.exit(125)"]
     assert bisection._judged(0, 0.0) == SKIP and bisection._judged(1, 0.0) == BAD
     with pytest.raises(BadValue):
         bisect_script([str(tmp_path / "nowhere.py")])

@@ -88,14 +88,38 @@ def test_what_cannot_be_compared(script: Callable[..., str]) -> None:
         assert check(*words)[0] == 2, words
 
 
-def entry(key: str, inputs: float, result: float, drifts: bool = False) -> dict[str, Any]:
+def test_nothing_compared_is_no_agreement(script: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = script("import numpy as np, backline\nwith backline.use('numpy'): backline.matmul(np.eye(3), np.eye(3))")
+    monkeypatch.chdir(os.path.dirname(path))
+    status, text = check("-m", "job")
+    assert status == 3 and "nothing was compared" in text and "1 that numpy itself ran" in text and "all of them" not in text
+    entries = [{**entry(f"matmul {name}", 1, 1), "record": None} for name in "abc"]
+    report = report_of("job.py", "mkl", entries, entries)
+    assert not report and not report.drifts and report.already == 3 and "3 that mkl itself ran" in str(report)
+    assert "nothing was compared" in repr(report) and report.as_dict()["compared"] == 0
+    report = report_of("job.py", "wider", [{**entries[0], "reason": "there is no reference"}], None)
+    assert not report and "there is no reference" in str(report) and "--against a library" in str(report)
+    report = report_of("job.py", "numpy", [entries[0], entry("matmul d", 1, 1)], None)
+    assert report and "the 1 that were compared" in str(report)
+
+
+def test_a_tolerance_below_rounding() -> None:
+    near = entry("matmul a", 1, 1, drifts=True, rounding=1e-6)
+    report = report_of("job.py", "numpy", [near, near], None)
+    assert not report and report.drifts and report.within_rounding == 2
+    assert "below what rounding explains, 1.0e-06" in str(report) and "mkl.enabled" not in str(report)
+    report = report_of("job.py", "numpy", [near, entry("matmul b", 1, 1, drifts=True)], None)
+    assert report.within_rounding == 1 and "1 of them by more than rounding explains" in str(report)
+
+
+def entry(key: str, inputs: float, result: float, drifts: bool = False, rounding: float = 1e-12) -> dict[str, Any]:
     record = {
         "op": "matmul", "key": key, "library": "mkl", "algorithm": "gemm", "against": "numpy", "number": 1, "difference": 1e-9,
-        "tolerance": 1e-12, "drifts": drifts, "seconds": 0.0,
+        "tolerance": 1e-12, "rounding": rounding, "drifts": drifts, "seconds": 0.0,
     }  # fmt: skip
     return {
         "key": key, "inputs": sketch(np.array([inputs])), "result": sketch(np.array([result])), "tolerance": 1e-12, "reason": "",
-        "record": record,
+        "library": "mkl", "record": record,
     }  # fmt: skip
 
 

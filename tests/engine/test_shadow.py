@@ -287,8 +287,68 @@ def test_the_budget_is_kept(erring: Callable[..., None], monkeypatch: pytest.Mon
     assert 1e-3 * s.calls <= module.ALLOWANCE + 2e-3
 
 
+def test_loading_is_not_counted_against_the_budget(erring: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by shadow runs alone: a second for the first, a millisecond for the others."""
+    erring(lambda found: found)
+    now, again = [0.0], module.again
+    monkeypatch.setattr(module, "clock", lambda: now[0])
+
+    def slow(*given: Any) -> Any:
+        now[0] += 1e-3 if now[0] else 1.0
+        return again(*given)
+
+    monkeypatch.setattr(module, "again", slow)
+    with backline.shadow(every=1) as s:
+        for _ in range(200):
+            product()
+    assert 0.8 * module.ALLOWANCE < 1e-3 * s.calls <= module.ALLOWANCE + 2e-3 and s.deferred > 0
+
+
+def test_a_wider_reference_of_a_product_is_cheap_enough(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setattr(module, "clock", lambda: 0.0)
+    x = rng.standard_normal((300, 300))
+    with backline.shadow("wider", every=1) as s:
+        backline.matmul(x, x)
+    assert s.calls == 1 and s.deferred == 0 and not s.drifted
+
+
+def test_nothing_compared_is_no_agreement(erring: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    erring(lambda found: found)
+    with every("erring") as s:
+        product()
+    assert s.already == 1 and not s.records and "nothing was compared: erring itself ran" in str(s)
+    assert "calls that erring itself ran: 1" in str(s) and "nothing was compared: erring itself ran" in repr(s)
+    monkeypatch.setattr(module, "ALLOWANCE", 0.0)
+    with backline.shadow(every=1, budget=0.0) as s:
+        product()
+    assert s.deferred == 1 and "nothing was compared: the budget deferred" in str(s) and "nothing was compared" in repr(s)
+    with every() as s:
+        pass
+    assert str(s) == "nothing was compared: no call was due" and "1 call compared" not in repr(s)
+
+
+def test_a_tolerance_below_rounding(erring: Callable[..., None]) -> None:
+    erring(lambda found: found * (1 + 4 * np.finfo(found.dtype).eps))
+    with every(tolerance=0.0, action="raise") as s, pytest.raises(ResultsDiffer) as caught:
+        product()
+    (record,) = s.drifted
+    assert record.is_rounding and record.tolerance == 0 and record.difference <= record.rounding
+    text = str(caught.value)
+    assert "tolerance=0; rounding explains" in text and "no library is at fault" in text and "enabled = False" not in text
+    assert "1 drift as rounding does" in s.table()
+    erring(one_element)
+    with every(tolerance=0.0) as s:
+        product()
+    assert not s.drifted[0].is_rounding and "as rounding does" not in s.table()
+
+
 def test_words_that_mean_nothing() -> None:
-    for wrong in ({"against": "no such library"}, {"every": 0}, {"every": True}, {"tolerance": -1.0}, {"action": "shout"}, {"budget": "x"}):
+    legal = ({"every": 2}, {"budget": 1})
+    assert all(backline.shadow(**right) for right in legal)  # type: ignore[arg-type]
+    for wrong in (
+        {"against": "no such library"}, {"every": 0}, {"every": True}, {"tolerance": -1.0}, {"action": "shout"}, {"budget": "x"},
+        {"budget": 2}, {"budget": -0.1},
+    ):  # fmt: skip
         with pytest.raises((BadValue, UnknownName)):
             backline.shadow(**wrong)  # type: ignore[arg-type]
     with pytest.raises(BadType):

@@ -22,6 +22,7 @@ def bisect(
     slow: Annotated[bool, typer.Option("--slow", help="Look for what makes SCRIPT slow.")] = False,
     against: Annotated[str, typer.Option(help="The reference library: calls that are not suspected run on it.")] = "numpy",
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")] = False,
 ) -> None:
     """Find the library and call that make SCRIPT wrong or slow.
 
@@ -32,9 +33,8 @@ def bisect(
     """
     from ..engine.bisect import bisect_script
 
-    report = bisect_script(
-        script or [], test=test, slow=slow, against=against, step=lambda run: None if json else output.line(str(run))
-    )
+    words = [*(["-m"] if module else []), *(script or [])]
+    report = bisect_script(words, test=test, slow=slow, against=against, step=lambda run: None if json else output.line(str(run)))
     if json:
         output.as_json(report.as_dict())
         return

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,10 +114,13 @@ class BisectReport:
         """Returns what to set, in words."""
         name = str(self.suspects[0].library)
         option = launcher_option(name)
+        if self.without_library is False:
+            around = "that call, which is good" if self.alone else "the calls of this problem; every call by it is good"
+            tried = f"without {name} another library ran it, and it is bad, too"
+            return f"with backline.use({self.against!r}): around {around}; {tried}"
         if not option:
             return without(name)
-        outcomes = {True: ", which is good", False: ", which is bad, too: other libraries err as well", None: ""}
-        tried = outcomes[self.without_library]
+        tried = ", which is good" if self.without_library else ""
         return f"backline run {option} {self.script}{tried}; or backline.backends.{enabling_name(name)} = False"
 
     def as_dict(self) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def bisect_script(
     Raises
     ------
     BadValue
-        There is no such script or library.
+        There is no such script or library, or the test is no command.
     NothingToBisect
         The script is good as it is, is bad by the reference library as well, or calls nothing that another library runs.
     ScriptFailed
@@ -168,36 +172,57 @@ def bisect_script(
     check_script(argv)
     if not libraries.get(against).available():
         raise BadValue(f"{against!r} is not available", cause=libraries.get(against).reason(), remedy='"numpy" is always there')
+    words = _command(test)
     report = BisectReport(shlex.join(argv), against)
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
-        _Bisection(report, argv, test, slow, folder, step).run()
+        _Bisection(report, argv, words, slow, folder, step).run()
     return report
+
+
+def _command(test: str) -> list[str]:
+    """Returns the words of a test, or raises `BadValue` for what cannot be run."""
+    remedy = 'a command, such as --test "python verify.py"'
+    try:
+        words = shlex.split(test)
+    except ValueError as error:
+        raise BadValue(f"--test {test!r} is no command", cause=str(error), remedy=remedy) from None
+    if test and (not words or shutil.which(words[0]) is None):
+        raise BadValue(
+            f"--test {test!r} cannot be run", cause=f"there is no program {words[0] if words else ''!r}", remedy=remedy
+        )
+    return words
 
 
 class _Bisection:
     """The runs of one bisection."""
 
     def __init__(
-        self, report: BisectReport, argv: Sequence[str], test: str, slow: bool, folder: str, step: Callable[[Run], None]
+        self, report: BisectReport, argv: Sequence[str], test: Sequence[str], slow: bool, folder: str, step: Callable[[Run], None]
     ) -> None:
         self.report, self.argv, self.test, self.slow, self.folder, self.step = report, argv, test, slow, folder, step
         self.calls: list[Call] = []
+        self.called = False  # whether the script called any operation
         self.limit = math.inf  # seconds from which on a run is slow
-        self.said = ""  # the end of what the last run printed
+        self.said, self.speaker = "", ""  # the end of what was printed last, by the script or the test
 
     def run(self) -> None:
         """Makes the runs, and fills the report in."""
         report = self.report
         first = self._tried("every call as chosen", None)
-        self.calls = sorted(call for call in self._recorded() if call.library != report.against)
+        recorded = self._recorded()
+        self.called = bool(recorded)
+        self.calls = sorted(call for call in recorded if call.library != report.against)
         report.calls = len(self.calls)
         self._needs_suspects(first)
         second = self._tried(f"every call by {report.against}", [])
         if self.slow:
             self._compare_times(first, second)
         elif second.outcome != GOOD:
-            message = f"it is {second.outcome} on {report.against} alone as well"
-            raise self._nothing(message, "the cause is none of these libraries")
+            if second.outcome == SKIP:
+                message, cause = f"neither good nor bad on {report.against} alone", "there is nothing to compare with"
+            else:
+                message, cause = f"bad on {report.against} alone as well", "the cause is none of these libraries"
+            raise self._nothing(f"it is {message}", cause + self._printed(), "what was printed tells what failed")
         low, high = search(self.calls, self._outcome)
         report.suspects = self.calls[low:high]
         if high - low > 1:
@@ -213,23 +238,31 @@ class _Bisection:
 
     def _needs_suspects(self, first: Run) -> None:
         if not self.calls:
-            said = f"; it printed: {self.said}" if first.outcome == BAD and self.said else ""
-            raise self._nothing(
-                f"no library but {self.report.against} ran an operation of it", f"calls of other packages are not seen{said}"
-            )
-        if not self.slow and first.outcome != BAD:
-            raise self._nothing(f"it is {first.outcome} as it is", "its status, or that of the test, tells so")
+            said = self._printed() if first.outcome == BAD else ""
+            reference = f"no library but {self.report.against} ran an operation of it"
+            message = reference if self.called else "it calls no operation of Backline"
+            raise self._nothing(message, f"calls of other packages are not seen{said}", "call Backline's operations")
+        if self.slow or first.outcome == BAD:
+            return
+        who, skipped = self.speaker, first.outcome == SKIP
+        message = f"{who} cannot tell whether it is good or bad as it is" if skipped else "it is good as it is"
+        remedy = "a test that fails on what is wrong" if self.test else "--test names a command that tells good from bad"
+        raise self._nothing(message, f"{who} ended with status {SKIPPED if skipped else 0}", f"{remedy}; --slow looks at time")
 
     def _compare_times(self, first: Run, second: Run) -> None:
         if first.seconds < SLOWER * second.seconds:
+            faster = first.seconds < second.seconds
             raise self._nothing(
                 f"its operations take {first.seconds:.3g} s, and {second.seconds:.3g} s on {self.report.against} alone",
-                f"less than {SLOWER:g} times as long is not slow",
+                "they are faster as chosen" if faster else f"less than {SLOWER:g} times as long is not slow",
+                "look for the time outside of Backline's operations: python -m cProfile",
             )
         self.limit = math.sqrt(first.seconds * second.seconds)
 
-    def _nothing(self, message: str, cause: str) -> NothingToBisect:
-        remedy = "--test names a command that tells good from bad; --slow looks at time"
+    def _printed(self) -> str:
+        return f"; {self.speaker} printed: {self.said}" if self.said else ""
+
+    def _nothing(self, message: str, cause: str, remedy: str) -> NothingToBisect:
         return NothingToBisect(f"{self.report.script}: {message}", cause=cause, remedy=remedy)
 
     def _outcome(self, count: int) -> str:
@@ -246,6 +279,7 @@ class _Bisection:
     def _tried(self, what: str, chosen: Sequence[Call] | None, more: dict[str, str] | None = None) -> Run:
         """Runs the script once, with some calls as chosen, or all of them."""
         status, seconds, self.said = self._child(chosen, more or {})
+        self.speaker = "the script"
         outcome = self._judged(status, seconds)
         run = Run(len(self.report.runs) + 1, what, outcome, seconds)
         self.report.runs.append(run)
@@ -259,12 +293,12 @@ class _Bisection:
                 raise ScriptFailed(message, cause=self.said, remedy="a script that succeeds")
             return BAD if seconds > self.limit else GOOD
         if status == 0 and self.test:
-            done = subprocess.run(shlex.split(self.test), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            status, self.said = done.returncode, done.stdout.decode("utf-8", "replace").strip()[-TAIL:]
+            done = subprocess.run(self.test, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            status, self.said, self.speaker = done.returncode, _end_of(done.stdout), "the test"
         if status == SKIPPED:
             return SKIP
         if status > 127 or (status < 0 and _signal(status) not in CRASHES):
-            who = self.test or self.report.script
+            who = shlex.join(self.test) or self.report.script
             message = f"{who} ended with status {status}, which tells nothing"
             raise ScriptFailed(message, cause=self.said, remedy="0 for good, 1 to 127 for bad")
         return GOOD if status == 0 else BAD
@@ -288,7 +322,7 @@ class _Bisection:
         with open(kept, "w+b") as said:
             status = subprocess.run(command, env=os.environ | more, stdout=said, stderr=said, check=False).returncode
             said.seek(0)
-            text = said.read().decode("utf-8", "replace").strip()[-TAIL:]
+            text = _end_of(said.read())
         try:
             with open(output, encoding="utf-8") as stream:
                 seconds = float(json.load(stream)["entries"][0]["seconds"])
@@ -305,6 +339,11 @@ class _Bisection:
                 return [Call(*json.loads(line)) for line in stream if line.endswith("\n")]
         except OSError:
             return []
+
+
+def _end_of(output: bytes) -> str:
+    """Returns the end of what a process printed, indented as the cause of an error is."""
+    return output.decode("utf-8", "replace").strip()[-TAIL:].replace("\n", "\n           ")
 
 
 def _signal(status: int) -> str:

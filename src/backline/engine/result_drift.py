@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .library_remedy import launcher_option, without
+from .library_remedy import launcher_option
 from .result_sketch import apart
 from .shadow import WIDER, shadow
-from .shadow_records import ShadowRecord
+from .shadow_records import ShadowRecord, remedy_for
 from .tune_script import NothingToTune, check_script, run_recorded
 
 __all__ = ["InputDrift", "ResultReport", "check_results"]
@@ -42,7 +42,7 @@ class InputDrift:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ResultReport:
-    """The result of the comparison; prints as a table, and is true where nothing drifts.
+    """The result of the comparison; prints as a table, and is true where something was compared and nothing drifts.
 
     Attributes
     ----------
@@ -62,6 +62,10 @@ class ResultReport:
         Keys of Problems that could not be compared, with the reason.
     diverged
         Number of the operation from which on the two runs called others; 0 if they did not.
+    already
+        How many calls were not computed again because `against` itself had run them.
+    within_rounding
+        How many of those that drift do so only because the tolerance that was given is below what rounding explains.
     """
 
     script: str
@@ -75,18 +79,34 @@ class ResultReport:
     later: int
     uncompared: dict[str, str] = field(default_factory=dict)
     diverged: int = 0
+    already: int = 0
+    within_rounding: int = 0
 
     def __bool__(self) -> bool:
-        return self.first is None and self.inputs is None
+        return self.compared > 0 and not self.drifts
+
+    @property
+    def drifts(self) -> bool:
+        """Whether the result of any operation does."""
+        return self.first is not None or self.inputs is not None
 
     def rows(self) -> list[tuple[str, str]]:
         """Returns the lines above the first drift: pairs of label and text."""
         found = [("operations", f"{self.operations}, {self.compared} of them computed again by {self.against}")]
         found += [("not compared", f"{key}: {reason}") for key, reason in self.uncompared.items()]
+        if self.already:
+            found.append(("not compared", f"{self.already} that {self.against} itself ran"))
         if self.diverged:
             found.append(("runs part", f"from operation {self.diverged} on the two runs call others, by what results were"))
-        words = "all of them" if self else f"all but {self.drifted + self.later}"
-        return [*found, ("agree", words)]
+        if self.drifts:
+            return [*found, ("agree", f"all but {self.drifted + self.later}")]
+        if not self.compared:
+            remedy = '--against another library, or "wider"' if self.against not in WIDER else "--against a library"
+            return [*found, ("agree", "unknown: nothing was compared"), ("remedy", remedy)]
+        return [
+            *found,
+            ("agree", "all of them" if self.compared == self.operations else f"the {self.compared} that were compared"),
+        ]
 
     def drift_rows(self) -> list[tuple[str, str]]:
         """Returns the lines about the first operation that drifts; none where none does."""
@@ -101,19 +121,21 @@ class ResultReport:
             ("difference", f"{record.difference:.1e} from {self.against} on the same operands; allowed: {record.tolerance:.1e}"),
             ("cause", f"the operation itself: {record.library} computes it wrong, or less precisely than it says"),
         ]
+        if record.is_rounding:
+            found[-1] = ("cause", f"the tolerance is below what rounding explains, {record.rounding:.1e}: without it they agree")
         if self.drifted > 1:
-            found.append(("others", f"{self.drifted - 1} other calls drift by themselves"))
+            beyond = self.drifted - self.within_rounding
+            more = f", {beyond} of them by more than rounding explains" if record.is_rounding and beyond else ""
+            found.append(("others", f"{self.drifted - 1} other calls drift by themselves{more}"))
         if self.later:
             found.append(("later", f"{self.later} operations drift by their operands alone, as a consequence"))
-        option = launcher_option(record.library)
-        remedy = without(record.library) + (f"; or backline run {option} {self.script}" if option else "")
+        option = "" if record.is_rounding else launcher_option(record.library)
+        remedy = remedy_for(record) + (f"; or backline run {option} {self.script}" if option else "")
         return [*found, ("remedy", remedy)]
 
     def _input_rows(self, drift: InputDrift) -> list[tuple[str, str]]:
         cause = f"its operands, which differ by {drift.inputs:.1e} between the runs already; on the same operands libraries agree"
-        remedy = (
-            "the program enlarges rounding errors, and no library is at fault: a wider dtype, or better conditioned operands"
-        )
+        remedy = "the program enlarges rounding errors, and no library is at fault: a wider dtype, or better conditioned operands"
         return [
             ("operation", f"{drift.key}, number {drift.number} of {self.operations}"),
             ("difference", f"{drift.result:.1e} from a run on {self.against} alone"),
@@ -129,10 +151,11 @@ class ResultReport:
         return found
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} against {self.against}: {'agrees' if self else 'drifts'}; print() shows it>"
+        words = "drifts" if self.drifts else "agrees" if self else "nothing was compared"
+        return f"<{type(self).__name__} against {self.against}: {words}; print() shows it>"
 
     def __str__(self) -> str:
-        rows = [*self.rows(), *([("", ""), *self.drift_rows()] if not self else [])]
+        rows = [*self.rows(), *([("", ""), *self.drift_rows()] if self.drifts else [])]
         return "\n".join(f"{label:<12}  {text}".rstrip() for label, text in rows)
 
 
@@ -185,7 +208,7 @@ def _run(argv: Sequence[str], mode: str, against: str, tolerance: float | None) 
 def report_of(script: str, against: str, first: list[dict[str, Any]], second: list[dict[str, Any]] | None) -> ResultReport:
     """Returns the report on the entries of the two runs; of one where there is no second."""
     records = [None if entry["record"] is None else ShadowRecord(**entry["record"]) for entry in first]
-    own = [i for i, record in enumerate(records) if record is not None and record.drifts]
+    own = {i: record for i, record in enumerate(records) if record is not None and record.drifts}
     uncompared = {entry["key"]: entry["reason"] for entry in first if entry["reason"]}
     diverged, moved = 0, list[InputDrift]()
     for i, (one, other) in enumerate(zip(first, second or (), strict=False)):
@@ -198,10 +221,11 @@ def report_of(script: str, against: str, first: list[dict[str, Any]], second: li
     else:
         if second is not None and len(second) != len(first):
             diverged = min(len(first), len(second)) + 1
-    start = own[0] if own else -1
+    start = min(own, default=-1)
     return ResultReport(
-        script, against, len(first), sum(record is not None for record in records), records[start] if own else None, start + 1,
+        script, against, len(first), sum(record is not None for record in records), own.get(start), start + 1,
         len(own), moved[0] if moved else None, len(moved), uncompared, diverged,
+        sum(entry["library"] == against for entry in first), sum(record.is_rounding for record in own.values()),
     )  # fmt: skip
 
 

@@ -27,9 +27,9 @@ from ..problems.op_registry import operations
 from ..switches import Scope
 from ..switches.provenance import steps_out
 from ..switches.switch import show
-from .library_remedy import SEVERAL, without
+from .library_remedy import SEVERAL
 from .shadow_compare import WORSE, Finding, are_finite, arrays_of, compared, distance, judged, tolerance_of
-from .shadow_records import ShadowRecord, precisions_of, table_of
+from .shadow_records import ShadowRecord, precisions_of, remedy_for, table_of
 
 __all__ = ["ALLOWANCE", "BUDGET", "WIDER", "Shadow", "again", "on_library", "shadow"]
 
@@ -37,13 +37,14 @@ ACTIONS = ("record", "warn", "raise")
 WIDER = ("wider", "float64")
 BUDGET = 0.03  # part of the time
 ALLOWANCE = 0.05  # seconds that shadow runs may take in any case, so that short programs are looked at, too
+# (loading the other library comes on top, once)
 RECORDS = 10_000  # kept
 LOOK = 0.01  # seconds after which calls are looked at again where one was deferred,
 RARELY = 6400  # or so many calls: they may take longer from now on
 NEIGHBOURS, SENSITIVE = 3, 64.0  # operands that are tried, and what a difference may be of the largest change
 SETUP = 1e-3  # seconds expected for the first plan of a Problem
 SPEED = 1e9  # operations, or bytes, in a second, as long as a Problem's own time is not known
-WIDER_SPEED, WIDER_FLOPS = 5e7, 2e9  # the same for wider references, which compare samples of what takes more
+WIDER_SPEED, WIDER_FLOPS = 2e9, 2e9  # the same for wider references, which compare samples of what takes more
 
 clock = time.perf_counter
 
@@ -80,6 +81,8 @@ class Shadow:
         How many calls were compared.
     deferred
         How many were due and not computed again, because that would have exceeded the budget.
+    already
+        How many were due and not computed again, because `against` itself had run them.
     uncompared
         Keys of Problems that could not be computed again or compared, with the reason.
     """
@@ -87,7 +90,7 @@ class Shadow:
     def __init__(self, against: str, every: int, tolerance: float | None, action: str, budget: float | None) -> None:
         self.against, self.every, self.tolerance, self.action, self.budget = against, every, tolerance, action, budget
         self.records: deque[ShadowRecord] = deque(maxlen=RECORDS)
-        self.calls = self.deferred = 0
+        self.calls = self.deferred = self.already = 0
         self.uncompared: dict[str, str] = {}
         self._drifted: list[ShadowRecord] = []
         self._interval, self._scheduled, self._looked = every, every, clock()
@@ -96,6 +99,7 @@ class Shadow:
         self._numbers: Counter[str] = Counter()
         self._expected: dict[str, float] = {}  # seconds that a Problem took to compute again
         self._spent = self._before = 0.0
+        self._loading = 0.0  # of what was spent, the part that is not counted against the budget
         self._open: list[tuple[float, Any]] = []
         self._told: set[tuple[str, str]] = set()
 
@@ -149,18 +153,32 @@ class Shadow:
         rows = [("calls", "worst", "tolerance", "verdict", "runs on", "problem"), *table_of(self.records)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows]
+        if not self.records:
+            lines = [f"nothing was compared: {self._why_nothing()}"]
         lines += [f"not compared: {key}: {reason}" for key, reason in self.uncompared.items()]
         if self.deferred:
-            lines.append(f"deferred to keep to the budget: {self.deferred} calls")
+            lines.append(f"calls deferred to keep to the budget: {self.deferred}")
+        if self.already:
+            lines.append(f"calls that {self.against} itself ran: {self.already}")
         return "\n".join(lines)
+
+    def _why_nothing(self) -> str:
+        reasons = (
+            (self.deferred, "the budget deferred what was due"),
+            (self.already, f"{self.against} itself ran what was due"),
+            (len(self.uncompared), "what was due could not be computed again"),
+        )
+        return "; ".join(reason for count, reason in reasons if count) or "no call was due"
 
     def __str__(self) -> str:
         return self.table()
 
     def __repr__(self) -> str:
+        if not self.calls:
+            return f"<Shadow against {self.against}: nothing was compared: {self._why_nothing()}>"
         count = len(self._drifted)
-        drifts = f"{count} drift{'s' * (count == 1)}"
-        return f"<Shadow against {self.against}: {self.calls} calls compared, {drifts}; print() shows them>"
+        found = f"{self.calls} call{'s' * (self.calls != 1)} compared, {count} drift{'s' * (count == 1)}"
+        return f"<Shadow against {self.against}: {found}; print() shows them>"
 
     # A call that is due ------------------------------------------------------------------------------------------------
 
@@ -200,20 +218,25 @@ class Shadow:
         seconds = between - begin + clock() - after
         with self._lock:
             self._spent += seconds
-            self._expected[key] = seconds
+            usual = seconds if self._expected else min(seconds, self._guess(problem))
+            if not self._expected:
+                self._loading = seconds - usual
+            self._expected[key] = usual
         if not reason and finding is not None:
             self._note(self._record(choice, result, finding, seconds))
         return result
 
     def _goes_on(self, choice: Any, key: str, now: float) -> bool:
         """Tells whether a call is computed again, and how rarely calls are looked at from now on."""
-        alone = choice.chosen is not None and choice.chosen.library == self.against
-        if alone or key in self.uncompared:
+        if choice.library == self.against:
+            self.already += 1
+            return False
+        if key in self.uncompared:
             return False
         if self.budget is None:
             return True
         expected = self._expected.get(key) or self._guess(choice.problem)
-        if self._spent + expected > max(ALLOWANCE, self.budget * (self._elapsed() - self._spent)):
+        if self._spent - self._loading + expected > max(ALLOWANCE, self.budget * (self._elapsed() - self._spent)):
             self.deferred += 1
             rate = self._scheduled / max(now - self._looked, 1e-9)
             self._interval = max(self.every, min(int(rate * LOOK), RARELY))
@@ -292,8 +315,9 @@ class Shadow:
         return Finding(found.difference, not apart <= SENSITIVE * most)
 
     def _allowed(self, choice: Any, result: Any) -> float:
-        if self.tolerance is not None:
-            return self.tolerance
+        return self._rounding(choice, result) if self.tolerance is None else self.tolerance
+
+    def _rounding(self, choice: Any, result: Any) -> float:
         return max(tolerance_of(choice.problem, precision, result) for precision in precisions_of(choice))
 
     def _record(self, choice: Any, result: Any, finding: Finding, seconds: float) -> ShadowRecord:
@@ -303,7 +327,7 @@ class Shadow:
             number = self._numbers[problem.key]
         return ShadowRecord(
             problem.op, problem.key, choice.library or SEVERAL, choice.algorithm or "", self.against, number, finding.difference,
-            self._allowed(choice, result), finding.drifts, seconds,
+            self._allowed(choice, result), self._rounding(choice, result), finding.drifts, seconds,
         )  # fmt: skip
 
     def _note(self, record: ShadowRecord) -> None:
@@ -319,11 +343,12 @@ class Shadow:
         if self.action == "raise":
             raise ResultsDiffer(
                 f"{record.key}: {record.runs_on()} and {record.against} differ by {record.difference:.1e}",
-                cause=f"rounding explains {record.tolerance:.1e}" if self.tolerance is None else f"tolerance={self.tolerance:g}",
-                remedy=without(record.library),
+                cause=("" if self.tolerance is None else f"tolerance={self.tolerance:g}; ")
+                + f"rounding explains {record.rounding:.1e}",
+                remedy=remedy_for(record),
             )
         if self.action == "warn" and not known:
-            warnings.warn(f"{record}; {without(record.library)}", RuntimeWarning, stacklevel=steps_out())
+            warnings.warn(f"{record}; {remedy_for(record)}", RuntimeWarning, stacklevel=steps_out())
 
 
 def _writes(operation: Any, problem: Problem, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -362,8 +387,8 @@ def shadow(
         What is done about a larger one: "record" keeps it, "warn" says so, once for each Problem and algorithm, "raise" raises
         `ResultsDiffer`.
     budget
-        The part of the time that this may take. A call is not computed again where that would exceed it, and the next one is
-        looked at later. None for no bound.
+        The part of the time that this may take, from 0 to 1. A call is not computed again where that would exceed it, and the
+        next one is looked at later. None for no bound.
 
     Returns
     -------
@@ -385,7 +410,8 @@ def shadow(
     counts as drifting. Calls that draw a seed are not computed again, nor those that `against` itself runs.
 
     Shadow runs may take 0.05 s in any case, and may exceed the bound by one call, after which as much time passes without one.
-    While nothing is shadowed, calls cost nothing more.
+    What the first one takes longer than expected, to load the other library, is not counted. While nothing is shadowed, calls
+    cost nothing more. A scope in which nothing was compared has no drifts either: look at ``records`` as well.
 
     Examples
     --------
@@ -407,6 +433,8 @@ def shadow(
     for name, value in (("tolerance", tolerance), ("budget", budget)):
         if value is not None and not (isinstance(value, (int, float)) and value >= 0):
             raise BadValue(f"shadow({name}={show(value)}) is not a number from 0 on", remedy=f"such as {name}=0.01, or None")
+    if budget is not None and budget > 1:
+        raise BadValue(f"shadow(budget={show(budget)}) is more than all of the time", remedy="such as budget=0.03, or None")
     if action not in ACTIONS:
         raise BadValue(f"shadow(action={show(action)}) is not a legal value", remedy='"record", "warn" or "raise"')
     return Shadow(against, every, tolerance, action, budget)

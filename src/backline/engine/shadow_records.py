@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .choice import Choice
+from .library_remedy import without
 
-__all__ = ["ShadowRecord", "precisions_of", "table_of"]
+__all__ = ["ShadowRecord", "precisions_of", "remedy_for", "table_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class ShadowRecord:
         Relative difference of the results, or in units for integers; the relative error where the results alone do not tell.
     tolerance
         The difference that was allowed.
+    rounding
+        The difference that rounding explains: the tolerance, where none was given.
     drifts
         Whether the difference is more than that, and no other right result explains it.
     seconds
@@ -43,6 +46,7 @@ class ShadowRecord:
     number: int
     difference: float
     tolerance: float
+    rounding: float
     drifts: bool
     seconds: float
 
@@ -52,6 +56,11 @@ class ShadowRecord:
         if self.difference == 0.0:
             return 0.0
         return self.difference / self.tolerance if self.tolerance else float("inf")
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether it drifts only because the tolerance that was given is below what rounding explains."""
+        return self.drifts and self.difference <= self.rounding
 
     def runs_on(self) -> str:
         """Returns library and algorithm in words."""
@@ -67,6 +76,13 @@ class ShadowRecord:
             f"{self.key} on {self.runs_on()} against {self.against}: {verdict}, difference {self.difference:.1e}, "
             f"tolerance {self.tolerance:.1e}"
         )
+
+
+def remedy_for(record: ShadowRecord) -> str:
+    """Returns what to do about a record that drifts, in words."""
+    if record.is_rounding:
+        return f"a tolerance of {record.rounding:.1e} or more, or none: no library is at fault"
+    return without(record.library)
 
 
 def precisions_of(choice: Choice) -> tuple[str, ...]:
@@ -85,5 +101,7 @@ def table_of(records: Iterable[ShadowRecord]) -> list[tuple[str, ...]]:
         worst = max(group, key=lambda r: (r.drifts, r.part))
         drifted = sum(r.drifts for r in group)
         verdict = f"{drifted} drift" if drifted else "agree"
+        if worst.is_rounding:
+            verdict += " as rounding does"
         found.append((str(len(group)), f"{worst.difference:.1e}", f"{worst.tolerance:.1e}", verdict, runs_on, key))
     return found

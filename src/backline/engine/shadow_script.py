@@ -15,6 +15,7 @@ if __name__ == "__main__" and sys.path and sys.path[0] == os.path.dirname(os.pat
 import threading
 from typing import Any
 
+from backline.engine.library_remedy import SEVERAL
 from backline.engine.result_sketch import sketch
 from backline.engine.shadow import Shadow, on_library
 from backline.engine.shadow_compare import arrays_of
@@ -47,7 +48,8 @@ class ScriptShadow(Shadow):
         record = self._here.record
         with self._lock:
             self.found.append({
-                "op": choice.problem.op, "key": choice.problem.key, "inputs": inputs, "result": sketch(result),
+                "op": choice.problem.op, "key": choice.problem.key, "library": choice.library or SEVERAL, "inputs": inputs,
+                "result": sketch(result),
                 "tolerance": self._allowed(choice, result), "reason": self.uncompared.get(choice.problem.key, ""),
                 "record": None if record is None else record.as_dict(),
             })  # fmt: skip
