@@ -384,6 +384,10 @@ def test_the_command_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     assert runner.invoke(app, ["doctor", str(tmp_path / "none.py")]).exit_code == 2
     with pytest.raises(BadValue, match="there is no script"):
         other_process.at_the_end_of([str(tmp_path / "none.py")], "doctor", {"quick": True})
+    missing = runner.invoke(app, ["doctor", "-m", "no_such_module"])
+    assert missing.exit_code == 2 and "there is no module 'no_such_module'" in missing.output
+    with pytest.raises(BadValue, match="is not a level of findings"):
+        Findings().at_least("awful")
 
 
 def test_the_doctor_writes_nothing(tmp_path: Path) -> None:

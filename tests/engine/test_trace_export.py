@@ -20,6 +20,7 @@ from backline import fft, linalg, switches
 from backline.engine import machine_peak, trace_export, trace_facts
 from backline.engine.events import Event, Trace
 from backline.engine.tuning import record_store
+from backline.errors import BadType
 from backline.native.machine import fingerprint
 from support import clean
 
@@ -177,6 +178,18 @@ def test_events_are_logged_where_somebody_listens(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, logger=mine.name), backline.trace().logged(mine, logging.INFO):
         backline.mm(A, A)
     assert [r.name for r in caplog.records] == [mine.name]
+    with pytest.raises(BadType, match="level as a number, not 'INFO'"):
+        backline.trace().logged(level="INFO")  # type: ignore[arg-type]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with backline.trace() as events:
+        backline.mm(A, A)
+    for file in (tmp_path / "no" / "x.json", tmp_path):
+        with pytest.raises(OSError) as refused:
+            events.to_json(str(file))
+        assert refused.value.filename == str(file) and refused.value.filename2 is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_recording_computes_nothing_that_reading_can(monkeypatch: pytest.MonkeyPatch) -> None:

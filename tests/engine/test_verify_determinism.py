@@ -357,6 +357,12 @@ def test_a_planted_difference_in_a_script_is_named(script: Callable[[str], str])
     assert found["before"]["result"] != found["after"]["result"] and found["before"]["inputs"] == found["after"]["inputs"]
 
 
+def test_a_module_is_compared(script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(script(SOUND)).parent)
+    status, text = check("--runs", "1", "-m", "job", "--runs", "x y")
+    assert status == 0 and "threads" in text, text
+
+
 def test_scripts_that_cannot_be_compared(script: Callable[[str], str]) -> None:
     status, text = check("--runs", "2", "--threads", "1", script("import numpy as np\nnp.eye(3) @ np.eye(3)\n"))
     assert status == 3 and "called no operation" in text
@@ -364,6 +370,7 @@ def test_scripts_that_cannot_be_compared(script: Callable[[str], str]) -> None:
     assert status == 1 and "ZeroDivisionError" in text
     for words in (
         ("nowhere.py",),
+        ("-m", "no_such_module"),
         ("--threads", "two", "x.py"),
         ("--level", "off", "x.py"),
         ("--threads", "1", "--runs", "1", __file__),

@@ -17,6 +17,7 @@ import scipy.linalg
 
 import backline
 from backline import _exchange, errors, switches
+from backline.engine import predicted_times
 from backline.engine.tuning.record import TuningRecord
 from backline.interop import numpy as exchange
 from backline.interop.exchange import (
@@ -41,6 +42,21 @@ WHY_NOT = layouts.unsupported()
 ELSEWHERE = [s.symbol.routine for m in ([] if WHY_NOT else loaded_objects.modules()) for s in m.slots if not s.symbol.bundled]
 pytestmark = pytest.mark.skipif(bool(WHY_NOT or ELSEWHERE), reason="NumPy is no wheel for Linux with glibc here")
 NAMES = [f"{letter}{name}" for name in signatures._rows() for letter in "sdcz"]
+
+
+def test_the_choice_of_a_library_calls_no_blas() -> None:
+    """What Backline computes to choose would be listed among the calls of the program."""
+    factors = np.random.default_rng(7).random((50, 30))
+    points = object.__new__(predicted_times.Points)
+    points.powers, points.added = factors, np.zeros(30)
+    distances = np.arange(50.0)
+    with recorded_calls.recording() as record:
+        found = points.predicted(distances)
+        weights = np.exp(-distances / predicted_times.WIDTH)
+        assert record.calls() == []
+        wanted = np.log2(weights @ factors / weights.sum()) / predicted_times.POWER
+        assert len(record.calls()) == 1
+    assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
 
 # Signatures -----------------------------------------------------------------------------------------------------------

@@ -110,14 +110,40 @@ def test_a_program_that_fails_has_a_report_and_its_status(
     assert saved_report.read(str(page)) == saved_report.read(str(data))
 
 
-def test_words_that_are_not_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+WRONG = [
+    (["nothing.py"], "no script"), (["-m", "no_such_module"], "no module"), (["-m", "no_such_package.module"], "no module"),
+    (["-o", "no/x.html", __file__], "no folder"), (["-o", ".", __file__], "is a folder"),
+    (["-o", "a.html", "--json", "./a.html", __file__], "the same file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=range(len(WRONG)))
+def test_words_that_are_not_understood(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for words, said in ((["nothing.py"], "no script"), (["-o", str(tmp_path / "no" / "x.html"), __file__], "no folder")):
-        done = CliRunner().invoke(app, ["report", *words])
-        assert done.exit_code == 2 and said in done.output, done.output
+    done = CliRunner().invoke(app, ["report", *words])
+    assert done.exit_code == 2 and said in " ".join(done.output.split()), done.output
     assert not list(tmp_path.iterdir())
-    with pytest.raises(BadValue, match="no script"):
+
+
+def test_a_report_is_of_something() -> None:
+    with pytest.raises(BadValue, match=r"no (script|module)"):
         run_report.report_of(["-m"])
+
+
+@pytest.mark.parametrize("how", ["script", "module", "syntax", "missing"])
+def test_errors_are_shown_as_python_shows_them(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("def f(:\n" if how == "syntax" else "def f():\n    raise KeyError('x')\nf()\n")
+    words = {"module": ["-m", "job"], "missing": ["-m", "json.no_such_module"]}.get(how, [str(script)])
+    command = [sys.executable, "-m", "backline.report.reported_program", str(tmp_path / "run.json"), str(os.getpid()), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if how == "missing":
+        assert done.returncode == 2 and "no module 'json.no_such_module'" in done.stderr and "Traceback" not in done.stderr
+        return
+    plain = [sys.executable, *words]
+    wanted = subprocess.run(plain, cwd=tmp_path, capture_output=True, text=True, check=False)
+    shown = [line for line in wanted.stderr.splitlines() if "runpy" not in line]  # above a module Python shows its own frames
+    assert done.returncode == wanted.returncode == 1 and done.stderr.splitlines() == shown
 
 
 def test_a_check_of_determinism_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +152,6 @@ def test_a_check_of_determinism_is_in_the_report(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(run_report, "verify_script", lambda argv, step: verify_determinism(lambda: None, runs=2, threads=(1,)))
     report = run_report.report_of([str(script)], check_determinism=True)
     assert ["same bits", "from run to run"] in report["determinism"]["rows"] and not report["determinism"]["failed"]
-    assert "modules" in run_report._checked(["-m", "job"], lambda text: None)["failed"]
 
 
 def test_run_from_sets_the_switches_and_says_what_differs(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -153,3 +178,27 @@ def test_run_from_sets_the_switches_and_says_what_differs(made: tuple[Path, dict
     data.write_text("{}")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "is not a report" in done.stderr and "kind is missing" in done.stderr
+
+
+def test_run_from_binds_and_preloads_nothing_unless_it_is_asked(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    data, script = tmp_path / "report.json", tmp_path / "job.py"
+    data.write_text(json.dumps(made[1]))
+    shown = "LD_PRELOAD", "KMP_AFFINITY", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "MALLOC_CONF"
+    script.write_text(
+        f"import json, os\nprint(json.dumps([sorted(os.sched_getaffinity(0)), [os.environ.get(v) for v in {shown}]]))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in shown}
+    command = [sys.executable, "-m", "backline", "run", "--from", str(data)]
+    done = subprocess.run([*command, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [sorted(os.sched_getaffinity(0)), [None] * len(shown)]
+    assert "OMP_NUM_THREADS is not set, it was 2" in done.stderr and "options name cores" not in done.stderr
+    cpu = min(os.sched_getaffinity(0))
+    command += ["--core-list", str(cpu), "--ncores-per-instance", "1"]
+    done = subprocess.run([*command, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[cpu], [None, None, None, "1", None]] and "the options name cores" in done.stderr
+    done = subprocess.run(
+        [*command[:5], "nowhere.json", str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "--from 'nowhere.json' cannot be read" in done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 import backline
 from backline import libraries, switches
-from backline.errors import BackendUnavailable, BadValue
+from backline.errors import BadValue
 from backline.launch import profiles, saved_report
 from backline.native.machine import fingerprint
 from backline.report.page import page
@@ -82,6 +82,8 @@ HOSTILE = [
     ({"switches": [{"name": "fallback", "text": "warn"}] * 2}, "fallback twice"), ({"switches": [{"name": "x", "text": "1\n2"}]}, "switches has"),
     ({"libraries": [{"name": "../../x", "version": ""}]}, "libraries has"), ({"libraries": None}, "libraries is"),
     ({"variables": []}, "variables is"), ({"variables": {"OMP_NUM_THREADS": 2}}, "variables is"), ({"fingerprint": None}, "fingerprint is"),
+    ({"threads": -4}, "threads is"), ({"threads": "x"}, "threads is"), ({"threads": True}, "threads is"), ({"machine": 3}, "machine is"),
+    ({"machine": {"cores": []}}, "machine is"), ({"command": "job.py"}, "command is"), ({"status": None}, "status is"),
 ]  # fmt: skip
 
 
@@ -96,8 +98,9 @@ def test_what_is_no_report_is_refused(change: Any, said: str, tmp_path: Path) ->
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackendUnavailable, match="cannot be read"):
-        saved_report.read(str(tmp_path / "nothing.json"))
+    for unreadable in (tmp_path / "nothing.json", tmp_path):
+        with pytest.raises(BadValue, match=r"--from .* cannot be read"):
+            saved_report.read(str(unreadable))
     file = tmp_path / "bytes.json"
     file.write_bytes(b"\xff\xfe{}")
     with pytest.raises(BadValue) as refused:

@@ -25,6 +25,7 @@ def determinism(
     blas: Annotated[
         str, typer.Option("--blas", help="Compare output and calls of BLAS, under this library (`run --blas`); numpy for none.")
     ] = "",
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as for python -m.")] = False,
     moved: Annotated[bool, typer.Option("--moved/--not-moved", help="Lay memory out another way in some runs.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -49,7 +50,8 @@ def determinism(
     if min(counts) < 1:
         raise BadValue(f"--threads {threads!r}: {min(counts)} is no number of threads", remedy="1 or more: --threads 1,2,4")
     how: dict[str, Any] = {"runs": runs, "threads": counts, "moved": moved, "step": Progress().step}
-    report = verify_program(script or [], blas, **how) if blas else verify_script(script or [], **how)
+    words = [*(["-m"] if module else []), *(script or [])]
+    report = verify_program(words, blas, **how) if blas else verify_script(words, **how)
     if json:
         output.as_json(report.as_dict())
     else:

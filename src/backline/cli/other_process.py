@@ -87,18 +87,19 @@ def at_the_end_of(command: Sequence[str], task: str, options: Mapping[str, Any])
     Raises
     ------
     BadValue
-        There is no such script.
+        There is no such script or module.
     ScriptEnded
         The process ended before the task was done.
     """
-    from ..engine.tune_script import check_script
+    from ..engine.script_runs import check_module, check_script
     from ..launch import instances
 
     check_script(list(command))
+    check_module(command)
     script = command[command[0] == "-m"]
     with tempfile.TemporaryDirectory(prefix="backline-") as folder:
         path = os.path.join(folder, "found.json")
-        # -P: the folder that this is started in has no say in what is imported; `run` puts the script's own in its place.
+        # -P: nothing is imported from the folder that this is started in; `run` puts the script's own there.
         program = [sys.executable, "-P", "-c", f"from {__name__} import run; run()", task, json.dumps(options), path, *command]
         status = subprocess.run(program, stdout=sys.stderr, check=False).returncode
         try:
@@ -128,21 +129,16 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"libraries": _libraries, "
 
 def run() -> None:
     """Runs the script that the command line names, and at its end the task, of which it writes what that found."""
-    import runpy
+    from ..interop.exchanged_program import run_program
 
     task, options, path, *command = sys.argv[1:]
     here = os.getpid()
-    module = command[0] == "-m"
-    sys.argv = command[module:]
-    # Where `python script.py` and `python -m module` begin to look for modules.
-    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(sys.argv[0])))
+    sys.path.insert(0, os.getcwd())  # where `python -m` begins to look for modules; a script's folder is put in its place
     try:
-        if module:
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(sys.argv[0], run_name="__main__")
+        status = run_program(command)
     finally:
         if os.getpid() == here:  # a forked child comes by here too
             content = TASKS[task](**json.loads(options))
             with open(path, "w", encoding="utf-8") as stream:
                 json.dump(content, stream)
+    sys.exit(status)

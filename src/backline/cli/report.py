@@ -40,6 +40,16 @@ def report(
         folder, base = os.path.split(os.path.abspath(name))
         if not os.path.isdir(folder):
             raise BadValue(f"there is no folder {folder!r} to write {base} to", remedy="make it, or name another")
+        if os.path.isdir(name):
+            raise BadValue(
+                f"{name!r} is a folder, and one file is written", remedy=f"a file in it: {os.path.join(name, 'report.html')}"
+            )
+        if not os.access(folder, os.W_OK):
+            raise BadValue(f"nothing can be written to the folder {folder!r}", remedy="name another")
+    if page_file and json and os.path.realpath(page_file) == os.path.realpath(json):
+        raise BadValue(
+            f"-o and --json name the same file, {json!r}", cause="the page and the data are two files", remedy="two names"
+        )
     words = [*(["-m"] if module else []), *script]
     content = output.plain(run_report.report_of(words, check_determinism=check_determinism, step=Progress().step))
     if json:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BadValue
 from ..libraries.conflicts import SEVERITIES
 
 if TYPE_CHECKING:
@@ -89,11 +90,18 @@ class Findings(list[Finding]):
     def at_least(self, level: str) -> list[Finding]:
         """Returns the findings that are as bad as a level, or worse.
 
+        Raises
+        ------
+        BadValue
+            It is not one of `LEVELS`.
+
         Examples
         --------
         >>> Findings([Finding("untuned", "note", "", "", "")]).at_least("slow")
         []
         """
+        if level not in LEVELS:
+            raise BadValue(f"{level!r} is not a level of findings", remedy=f"one of: {', '.join(LEVELS)}")
         return [each for each in self if LEVELS.index(each.level) <= LEVELS.index(level)]
 
     def summary(self) -> str:

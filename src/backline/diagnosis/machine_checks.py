@@ -138,7 +138,7 @@ CHECKS = (
     Check(
         id="subnormals-slow", level="note", looks_at="arithmetic on subnormal numbers",
         measured="16,384 multiplications of subnormal and of usual numbers",
-        text="Arithmetic on subnormal numbers is slow here. That matters only for data that fades to zero.",
+        text="Arithmetic on subnormal numbers is slow here. That matters only for values below 2e-308, or 1e-38 in float32.",
         proof="{times} times as long", remedy="backline.set_flush_denormal(True), where results may lose numbers below 2e-308",
         find=_subnormals,
     ),

@@ -10,6 +10,7 @@ from time import time_ns
 from typing import Any, cast
 
 from .. import switches
+from ..errors import BadType
 from ..switches.scope_state import states
 from . import trace_export, trace_facts
 from .choice import Choice
@@ -180,12 +181,19 @@ class Trace(list[Event]):
         Trace
             This one, so that it can stand in a ``with`` statement. Each record's argument is the `Event`.
 
+        Raises
+        ------
+        BadType
+            The level is no number.
+
         Examples
         --------
         >>> import numpy as np, backline
         >>> with backline.trace().logged(level=10) as events:
         ...     _ = backline.matmul(np.eye(3), np.eye(3))
         """
+        if not isinstance(cast(Any, level), int):
+            raise BadType(f"logged takes a level as a number, not {level!r}", remedy="such as logging.INFO")
         target = logging.getLogger(logger) if isinstance(logger, str) else logger
         self._log = (target, level) if target.isEnabledFor(level) else None
         return self

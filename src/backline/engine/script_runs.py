@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import BacklineError, BadValue
 
-__all__ = ["NothingToTune", "Run", "ScriptFailed", "check_script", "nothing_to_tune", "recorded", "run_recorded"]
+__all__ = ["NothingToTune", "Run", "ScriptFailed", "check_module", "check_script", "nothing_to_tune", "recorded", "run_recorded"]
 
 TAIL = 4000  # characters of a failed script's output that are shown
 
@@ -151,3 +151,34 @@ def _failure(script: str, name: str, status: int, text: str) -> ScriptFailed:
 def recorded(argv: Sequence[str], more: dict[str, str], *, show: bool) -> Run:
     """Runs a script once, untuned, in a process of its own with some environment variables; returns what it called."""
     return run_recorded("untuned", argv, {"BACKLINE_TUNING": "", **more}, show=show)
+
+
+def check_module(argv: Sequence[str]) -> None:
+    """Raises `BadValue` if a program is a module after "-m" that is not found; of one in a package, whether there is the package.
+
+    Nothing is imported.
+
+    Examples
+    --------
+    >>> check_module(["-m", "json.tool"])
+    >>> check_module(["-m", "no_such_module"])
+    Traceback (most recent call last):
+      ...
+    backline.errors.BadValue: there is no module 'no_such_module'
+      remedy: its name as Python imports it from this folder, or the path of a script without -m
+    """
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    if argv[0] != "-m":
+        return
+    top = argv[1].partition(".")[0]
+    try:
+        there = top and (find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]))
+    except ValueError:  # it is loaded, and does not say from where
+        return
+    if not there:
+        raise BadValue(
+            f"there is no module {argv[1]!r}",
+            remedy="its name as Python imports it from this folder, or the path of a script without -m",
+        )

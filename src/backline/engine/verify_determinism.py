@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from ..native.moved_memory import moved_copies, moved_memory
 from ..switches.switch import show
 from .determinism_report import DeterminismReport, report_of
 from .run_hashes import HashedRun, RunHashes, events_of, hash_of
+from .script_runs import check_module, check_script
 from .tune_script import NothingToTune, run_recorded
 
 __all__ = ["RUNS", "THREADS", "plan_of_runs", "verify_determinism", "verify_script"]
@@ -113,7 +113,7 @@ def verify_script(
     Parameters
     ----------
     argv
-        The script's path and its arguments.
+        The script's path and its arguments, or "-m", a module and its arguments.
     runs, threads, moved
         As for `verify_determinism`; NumPy's own BLAS gets the number of threads, too.
     step
@@ -122,21 +122,21 @@ def verify_script(
     Raises
     ------
     BadValue
-        There is no such script; runs or threads that compare nothing.
+        There is no such script or module; runs or threads that compare nothing.
     NothingToTune
         It called no operation of Backline.
     ScriptFailed
         It ended with an error.
     """
-    if not argv or not os.path.isfile(argv[0]):
-        raise BadValue(f"there is no script {argv[0] if argv else ''!r}", remedy="the path of a Python file")
+    check_script(argv)
+    check_module(argv)
     made = []
     for count, number, layout in plan_of_runs(runs, threads, moved):
         step(f"run {number} on {count} thread{'' if count == 1 else 's'}")
         made.append(_run_script(argv, count, number, layout))
         if not made[-1].events:
             raise NothingToTune(
-                f"{argv[0]} called no operation of Backline, so there is nothing to compare",
+                f"{argv[argv[0] == '-m']} called no operation of Backline, so there is nothing to compare",
                 cause="calls of other libraries are not seen",
                 remedy="--blas compares what a script prints, and its calls of BLAS; `backline.verify_determinism` compares the "
                 "result of a function, too",

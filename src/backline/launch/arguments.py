@@ -10,7 +10,12 @@ from typing import Any
 from ..errors import BadValue
 from . import profiles
 
-__all__ = ["check", "create_args", "new_parser"]
+__all__ = ["check", "create_args", "names_cores", "new_parser"]
+
+_CORES = (
+    "multi_instance", "latency_mode", "throughput_mode", "ninstances", "ncores_per_instance", "skip_cross_node_cores", "rank",
+    "node_id", "use_logical_core", "core_list",
+)  # fmt: skip
 
 DESCRIPTION = """\
 Start a program, or several instances of it, each on cores and memory of its own, under chosen switches and libraries.
@@ -96,7 +101,8 @@ def create_args(parser: argparse.ArgumentParser | None = None) -> argparse.Argum
 
     group.add_argument(
         "--from", "--from-report", dest="from_report", default="", metavar="REPORT",
-        help="set the switches of a report (`backline report`), and say what differs here; --set counts more",
+        help="set the switches of a report (`backline report`), and say what differs here; --set counts more; nothing is bound "
+        "or preloaded unless options name cores or an allocator",
     )  # fmt: skip
     _underscored(group, "--from-report", type=str)
 
@@ -181,6 +187,18 @@ def check(args: argparse.Namespace) -> None:
     if not prefix or prefix != os.path.basename(prefix) or prefix.startswith("."):
         raise BadValue(f"--log-file-prefix {prefix!r} is not the start of a file name", remedy='a plain word, such as "run"')
     _check_program(args)
+
+
+def names_cores(args: argparse.Namespace) -> bool:
+    """Tells whether an option says on which cores instances run, or how many there are.
+
+    Examples
+    --------
+    >>> [names_cores(create_args().parse_args(words)) for words in (["job.py"], ["--rank", "0", "job.py"])]
+    [False, True]
+    """
+    values = [getattr(args, name) for name in _CORES]
+    return any(value is not None and value is not False and value != -1 for value in values)
 
 
 def _mode(args: argparse.Namespace) -> bool:

@@ -59,15 +59,20 @@ def main(args: argparse.Namespace) -> int:
     arguments.check(args)
     settings = _settings(args)
     info = CPUInfo()
-    placed, notes = place(args, info, cpu_quota(), os.environ)
-    binder, said = binding.choose(
-        placed[0].cpus, placed[0].nodes, numactl=not args.disable_numactl, taskset=not args.disable_taskset
-    )
-    notes += said
+    bound = not args.from_report or arguments.names_cores(args)  # the program of a report ran wherever the system put it
+    if bound:
+        placed, notes = place(args, info, cpu_quota(), os.environ)
+        binder, said = binding.choose(
+            placed[0].cpus, placed[0].nodes, numactl=not args.disable_numactl, taskset=not args.disable_taskset
+        )
+        notes += said
+    else:
+        cpus = sorted(os.sched_getaffinity(0))
+        placed, binder, notes = [Instance(0, cpus, info.nodes_of(cpus))], binding.Binder(), []
     # With the hardware threads of all nodes, the runtime's own binding would leave every second one out.
     everything = args.use_logical_core and args.node_id == -1 and args.core_list is None and not _mode(args)
     changes, said = environment.common(
-        os.environ, allocator=_allocator(args, notes), iomp=not args.disable_iomp, affinity=not everything
+        os.environ, allocator=_allocator(args, notes), iomp=not (args.disable_iomp or args.from_report), affinity=not everything
     )
     notes += said
     changes |= settings.variables
@@ -76,8 +81,10 @@ def main(args: argparse.Namespace) -> int:
     program = [*_python(args), *_program(args)]
     jobs = []
     for instance in placed:
-        threads, said = environment.keep(os.environ, "OMP_NUM_THREADS", str(len(instance.cpus)))
-        notes += said
+        threads: dict[str, str] = {}
+        if bound:
+            threads, said = environment.keep(os.environ, "OMP_NUM_THREADS", str(len(instance.cpus)))
+            notes += said
         variables = {**os.environ, **changes, **threads}
         if not variables.get("LD_PRELOAD"):
             variables.pop("LD_PRELOAD", None)
@@ -243,7 +250,7 @@ def _local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _settings(args: argparse.Namespace) -> profiles.Settings:
-    assigned, notes = _from_report(args.from_report)
+    assigned, notes = _from_report(args.from_report, arguments.names_cores(args))
     settings = profiles.resolve(args.profile, [*assigned, *args.set], os.environ)
     settings.notes[:0] = notes
     blas = "tuned" if args.tuned else args.blas
@@ -256,22 +263,29 @@ def _settings(args: argparse.Namespace) -> profiles.Settings:
     return settings
 
 
-def _from_report(path: str) -> tuple[list[str], list[Note]]:
+def _from_report(path: str, cores: bool) -> tuple[list[str], list[Note]]:
     """Returns the switches of a report as ``--set`` takes them, and what differs here from what it says."""
     if not path:
         return [], []
     saved = saved_report.read(path)
     assigned, notes = saved_report.assignments(saved)
     differing = saved_report.differences(saved)
-    same = [] if differing else [Note("info", "versions, machine, libraries and threads are those of the report")]
-    return assigned, [*notes, *differing, *same]
+    if not differing:
+        what = (
+            "versions, machine and libraries" if cores else "versions, machine, libraries and variables with numbers of threads"
+        )
+        notes.append(Note("info", f"{what} are those of the report"))
+    if cores:
+        text = "differs from the report: the options name cores, and OMP_NUM_THREADS counts them"
+        notes.append(Note("warning", text))
+    return assigned, [*notes, *differing]
 
 
 def _allocator(args: argparse.Namespace, notes: list[Note]) -> str:
     wanted = "tcmalloc" if args.enable_tcmalloc else "jemalloc" if args.enable_jemalloc else ""
     if args.use_default_allocator and wanted:
         notes.append(Note("warning", f"--use-default-allocator has no effect with --enable-{wanted}"))
-    return wanted or ("" if args.use_default_allocator else "any")
+    return wanted or ("" if args.use_default_allocator or args.from_report else "any")
 
 
 def _python(args: argparse.Namespace) -> list[str]:
@@ -308,7 +322,7 @@ def _describe(placed: Sequence[Instance], jobs: Sequence[instances.Job], changes
     rows = [
         (
             str(instance.number), ",".join(map(str, instance.nodes)), counts.ranges(instance.cpus),
-            job.environment["OMP_NUM_THREADS"], shlex.join(job.command),
+            job.environment.get("OMP_NUM_THREADS", "-"), shlex.join(job.command),
         )
         for instance, job in zip(placed, jobs, strict=True)
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _version, switches
-from ..errors import BackendUnavailable, BadValue
+from ..errors import BadValue
 from .counts import Note
 
 __all__ = ["KIND", "MARK", "SCHEMA", "THREADS", "SavedReport", "assignments", "differences", "parse", "read"]
@@ -60,16 +60,14 @@ def read(path: str) -> SavedReport:
 
     Raises
     ------
-    BackendUnavailable
-        The file cannot be read.
     BadValue
-        It is not such a report; the message names the field.
+        The file cannot be read, or is not such a report; the message names the field.
     """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
-        raise BackendUnavailable(
+        raise BadValue(
             f"--from {path!r} cannot be read", cause=error.strerror or str(error),
             remedy="a file of `backline report --json FILE`",
         ) from None  # fmt: skip
@@ -138,6 +136,10 @@ def _is_table(value: dict[Any, Any]) -> bool:
     return len(value) <= MAX_ROWS and all(_line(k) and _line(v) for k, v in value.items())
 
 
+def _is_machine(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(fact, (str, int, float, type(None))) for fact in value.values())
+
+
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda v: v == KIND, f"{KIND!r}"),
     "schema": (lambda v: type(v) is int and v == SCHEMA, f"{SCHEMA}"),
@@ -145,6 +147,10 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "python": (_line, "a version"),
     "numpy": (_line, "a version"),
     "fingerprint": (_line, "the name of a machine"),
+    "machine": (_is_machine, "facts by name"),
+    "threads": (lambda v: type(v) is int and v >= 0, "a number of threads"),  # 0 of a program that told none
+    "command": (lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "the words of a command"),
+    "status": (lambda v: type(v) is int, "an exit status"),
 }
 _ROWS = {"switches": ("name", "text"), "libraries": ("name", "version")}
 

@@ -11,8 +11,15 @@ __all__ = ["write_whole"]
 def write_whole(path: str, content: bytes) -> None:
     """Writes a file, with the permissions that the process gives new ones.
 
-    Where an `OSError` is raised, what was there before still is, and nothing is left beside it.
+    Where an `OSError` is raised, it names the file, what was there before still is, and nothing is left beside it.
     """
+    try:
+        _write(path, content)
+    except OSError as error:  # not the name of the temporary file, which nobody knows
+        raise OSError(error.errno, error.strerror or str(error), path) from None
+
+
+def _write(path: str, content: bytes) -> None:
     import tempfile
 
     handle, temporary = tempfile.mkstemp(prefix=".backline-", dir=os.path.dirname(os.path.abspath(path)))

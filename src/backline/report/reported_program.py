@@ -110,7 +110,7 @@ class _Record:
         threading.Thread(target=self.keep_writing, name="backline-report", daemon=True).start()
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Counts processes that the program starts; those that Backline starts to try a library are its own affair."""
+        """Counts processes that the program starts; those that Backline starts to try a library do not count."""
         if event in STARTS and os.getpid() == self.process and not _inside_backline():
             self.started_processes += 1
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from .._version import __version__
 from ..engine import machine_peak, ranking
-from ..engine.tune_script import NothingToTune, check_script
+from ..engine.script_runs import NothingToTune, check_module, check_script
 from ..engine.verify_determinism import verify_script
 from ..errors import BacklineError
 from ..launch import instances
@@ -43,9 +43,10 @@ def report_of(
     Raises
     ------
     BadValue
-        There is no such script.
+        There is no such script or module.
     """
     check_script(argv)
+    check_module(argv)
     started = datetime.now(UTC)
     code, content = _run(argv)
     status = code if code >= 0 else 128 - code  # as shells have it
@@ -102,7 +103,7 @@ def _run(argv: Sequence[str]) -> tuple[int, dict[str, Any]]:
             try:
                 code = child.wait()
                 break
-            except KeyboardInterrupt:  # the program was told, too; what it does about it is its own affair
+            except KeyboardInterrupt:  # the program was told, too; it decides what to do about it
                 continue
         try:
             with open(output, encoding="utf-8") as stream:
@@ -154,8 +155,6 @@ def _numpy() -> str:
 
 def _checked(argv: Sequence[str], step: Callable[[str], None]) -> dict[str, Any]:
     """Returns what repeated runs of the script have in common, or why that is not known."""
-    if argv[0] == "-m":
-        return {"failed": "modules are not run again: only a script can be checked"}
     try:
         report = verify_script(argv, step=step)
     except (NothingToTune, BacklineError) as error:

@@ -195,7 +195,7 @@ class _Question:
             return "nothing is exchanged"
         if taken == ORIGINAL:
             if stays:
-                return "it stays"
+                return stays
             if not self.choice.libraries():
                 return "no other library would save 3 % of the time of all recorded calls" if self.is_tuned else "chosen by name"
             return "no other library was measured to be faster by 3 %" if self.is_tuned else "not among what is exchanged"
