@@ -10,9 +10,10 @@ from backline import libraries
 from backline.libraries.base import Algorithm, Handler, Library, PythonPlan
 from backline.problems.matmul_problem import MatmulProblem
 
-__all__ = ["SHAPE", "Erring", "installed", "planted", "registered"]
+__all__ = ["NAME", "SHAPE", "Erring", "installed", "planted", "registered"]
 
 SHAPE = (7, 5, 6)
+NAME = "blis"  # takes the place of a library that there is: a switch of another name would stay for all later tests
 
 planted: dict[str, Callable[[Any], Any]] = {}
 """What becomes of a right product."""
@@ -20,7 +21,7 @@ planted: dict[str, Callable[[Any], Any]] = {}
 
 def algorithms(library: Library, problem: MatmulProblem, threads: int) -> Iterator[Algorithm]:
     if problem.op == "matmul" and len(problem.result) == 2:
-        yield Algorithm(library="erring", name="sum", level="threads", basis="construction")
+        yield Algorithm(library=NAME, name="sum", level="threads", basis="construction")
 
 
 def prepare(library: Library, problem: MatmulProblem, algorithm: Algorithm) -> PythonPlan:
@@ -37,7 +38,7 @@ def prepare(library: Library, problem: MatmulProblem, algorithm: Algorithm) -> P
 
 
 class Erring(Library):
-    name = "erring"
+    name = NAME
     handlers: ClassVar = {MatmulProblem: Handler(algorithms, prepare)}
 
     def reason(self) -> str:
@@ -48,9 +49,9 @@ class Erring(Library):
 
 
 def registered(plant: Callable[[Any], Any]) -> None:
-    """Makes it a library of this process; `libraries.unregister("erring")` undoes it."""
+    """Makes it a library of this process; `libraries.unregister(NAME)` undoes it."""
     planted["product"] = plant
-    libraries.register(libraries.LibraryInfo("erring", "Erring", implementation=f"{__name__}:Erring", families=("matmul",), about="Wrong."))
+    libraries.register(Erring())
 
 
 # Two algorithms, of which one is wrong for a shape: by so much, or so slowly, or by a crash.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from erring import SHAPE, registered
+from erring import NAME, SHAPE, registered
 from valid_calls import arguments, call, operations
 
 import backline
@@ -32,8 +32,7 @@ A, B = np.arange(1.0, 1 + M * K).reshape(M, K), np.arange(1.0, 1 + K * N).reshap
 def erring() -> Iterator[Callable[[Callable[[Any], Any]], None]]:
     """Registers a library that errs for one shape, by a function of the right product."""
     yield registered
-    if "erring" in libraries.names():
-        libraries.unregister("erring")
+    libraries.unregister(NAME)
     _core.memo_clear()
 
 
@@ -42,7 +41,7 @@ def every(against: str = "numpy", **more: Any) -> module.Shadow:
 
 
 def product(a: Any = A, b: Any = B, **more: Any) -> Any:
-    with backline.use("erring"):
+    with backline.use(NAME):
         return backline.matmul(a, b, **more)
 
 
@@ -74,7 +73,7 @@ def test_planted_errors_are_found(erring: Callable[..., None], plant: str, again
     assert [record.key for record in s.drifted] == [f"matmul f64 {M}x{K} {K}x{N}"] and s.calls == 3
     worst = s.worst
     assert worst is not None and worst.drifts and worst is s.drifted[0]
-    assert (worst.library, worst.algorithm, worst.against, worst.number) == ("erring", "sum", against, 1)
+    assert (worst.library, worst.algorithm, worst.against, worst.number) == (NAME, "sum", against, 1)
     assert worst.difference > worst.tolerance > 0
     assert "1 drift" in s.table() and worst.key in s.table() and "3 calls compared, 1 drifts" in repr(s)
 
@@ -84,13 +83,13 @@ def test_what_is_done_about_it(erring: Callable[..., None]) -> None:
     with every(action="raise"), pytest.raises(ResultsDiffer) as caught:
         product()
     text = str(caught.value)
-    assert f"matmul f64 {M}x{K} {K}x{N}: erring sum and numpy differ by" in text
-    assert "rounding explains" in text and "backline.backends.erring.enabled = False" in text
+    assert f"matmul f64 {M}x{K} {K}x{N}: {NAME} sum and numpy differ by" in text
+    assert "rounding explains" in text and f"backline.backends.{NAME}.enabled = False" in text
     assert isinstance(caught.value, ArithmeticError) and "ResultsDiffer" in errors.__all__
     with every(action="warn"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         product(), product()
-    assert len(said) == 1 and "erring sum against numpy: drifts" in str(said[0].message) and said[0].filename == __file__
+    assert len(said) == 1 and f"{NAME} sum against numpy: drifts" in str(said[0].message) and said[0].filename == __file__
     with every(tolerance=0.1) as s:
         product()
     assert not s.drifted and s.worst is not None and 1e-5 < s.worst.difference < 1e-2 and s.worst.tolerance == 0.1
@@ -105,7 +104,7 @@ def test_operands_that_are_written_to(erring: Callable[..., None], rng: np.rando
     with every() as s:
         assert product(out=out) is out
     assert len(s.drifted) == 1 and np.array_equal(out, A @ B + 1)
-    libraries.unregister("erring")
+    libraries.unregister(NAME)
     a, b = rng.standard_normal((6, 6)) + 6 * np.eye(6), rng.standard_normal((6, 2))
     kept = a.copy(), b.copy()
     with every("wider", action="raise") as s, backline.use("numpy"):
@@ -197,11 +196,11 @@ def test_float64_looks_at_coarser_results_only(erring: Callable[..., None]) -> N
 
 def test_what_cannot_be_computed_again(erring: Callable[..., None]) -> None:
     erring(lambda found: found)
-    with every("erring") as s, backline.use("numpy"):
+    with every(NAME) as s, backline.use("numpy"):
         linalg.svdvals(A)
         backline.matmul(A, B)
     assert s.calls == 1 and s.worst is not None and s.worst.library == "numpy"
-    assert next(iter(s.uncompared.values())).startswith("erring cannot run it: ")
+    assert next(iter(s.uncompared.values())).startswith(f"{NAME} cannot run it: ")
     assert "not compared: linalg.svdvals" in str(s)
     with every() as s, pytest.raises(errors.LinAlgError):
         linalg.cholesky(-np.eye(3))
@@ -226,10 +225,10 @@ def test_it_holds_here_alone(erring: Callable[..., None]) -> None:
         with backline.trace() as events:
             product()
     product()
-    assert s.calls == 3 and [event.library for event in events] == ["erring"]
+    assert s.calls == 3 and [event.library for event in events] == [NAME]
     with backline.trace() as events, every() as s:
         product()
-    assert s.calls == 1 and [event.library for event in events] == ["erring"]  # the shadow run is no Event
+    assert s.calls == 1 and [event.library for event in events] == [NAME]  # the shadow run is no Event
     assert switches.tracer() is None
 
 
@@ -314,10 +313,10 @@ def test_a_wider_reference_of_a_product_is_cheap_enough(monkeypatch: pytest.Monk
 
 def test_nothing_compared_is_no_agreement(erring: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     erring(lambda found: found)
-    with every("erring") as s:
+    with every(NAME) as s:
         product()
-    assert s.already == 1 and not s.records and "nothing was compared: erring itself ran" in str(s)
-    assert "calls that erring itself ran: 1" in str(s) and "nothing was compared: erring itself ran" in repr(s)
+    assert s.already == 1 and not s.records and f"nothing was compared: {NAME} itself ran" in str(s)
+    assert f"calls that {NAME} itself ran: 1" in str(s) and f"nothing was compared: {NAME} itself ran" in repr(s)
     monkeypatch.setattr(module, "ALLOWANCE", 0.0)
     with backline.shadow(every=1, budget=0.0) as s:
         product()
