@@ -292,8 +292,10 @@ def test_the_same_bits_as_one_process(rng: np.random.Generator) -> None:
         with in_processes({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}) as (_, client):
             table = blocks.register(client)
             assert {row.facts["num_threads"] for row in table.rows} == {1, 2} and not any(row.differs for row in table.rows)
-            together = client.gather([client.compute(each) for each in expressions])
-    assert all((one == other).all() for one, other in zip(alone, together, strict=True))
+            # At once: graphs that Dask optimises one by one have tasks of the same name that differ, which it warns of.
+            together = client.gather(client.compute(expressions))
+    different = [i for i, (one, other) in enumerate(zip(alone, together, strict=True)) if not (one == other).all()]
+    assert not different
 
 
 def test_a_nanny_starts_its_worker_with_what_has_to_be_there_before() -> None:
