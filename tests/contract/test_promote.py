@@ -203,7 +203,8 @@ def test_layers_are_those_of_converted_operands(promoted: None, rng: np.random.G
     if name == "batch_norm":
         assert backline.explain(op, *args).problem.converted == ("input i64 -> f64",)
     assert result.dtype == wanted.dtype == np.float64
-    np.testing.assert_array_equal(result, wanted)
+    # The converted copies lie elsewhere in memory, and no library promises the same bits there.
+    np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
     with backline.backends.flags(promote="error"), pytest.raises(BadType):
         op(*args)
 
