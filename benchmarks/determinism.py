@@ -1,4 +1,4 @@
-"""What the same bits on any number of threads cost, and whether they are the same: ``python benchmarks/determinism.py``.
+"""Costs of the same bits on any number of threads, and a check that they are the same: ``python benchmarks/determinism.py``.
 
 For every kind of operation: what runs it at ``determinism_level = "threads"``, and its time beside that of a call without
 determinism, which may use any algorithm on as many threads; the least of some calls on both sides, in turn. ``--only NAME ...``

@@ -1,4 +1,4 @@
-"""What shadow runs cost: calls in a scope of `backline.shadow` beside the same calls without one.
+"""Costs of shadow runs: calls in a scope of `backline.shadow` beside the same calls without one.
 
     python benchmarks/shadow.py [--seconds 5] [--every 100]
 

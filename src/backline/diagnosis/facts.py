@@ -113,7 +113,7 @@ class Facts:
 
     @cached_property
     def flushes(self) -> bool:
-        """Whether this thread takes subnormal numbers for zero."""
+        """True where this thread takes subnormal numbers for zero."""
         return measurements.flushes_subnormals()
 
     @cached_property
@@ -140,7 +140,7 @@ class Facts:
 
     @cached_property
     def throttling(self) -> tuple[int, int, float] | None:
-        """How often the control group had used its time up; None where the system does not tell."""
+        """Number of times that the control group had used its time up; None where the system does not tell."""
         return throttling_of(self.read("/proc/self/cgroup"), self.read)
 
     @property
@@ -184,17 +184,17 @@ class Facts:
 
     @cached_property
     def shipped(self) -> Mapping[str, measurements.Shipped]:
-        """What the shipped rankings say of libraries that are not there, beside those that are."""
+        """Gains that the shipped rankings give for libraries that are not there, beside those that are."""
         return measurements.shipped(self.products.libraries)
 
     @cached_property
     def subnormal_cost(self) -> float:
-        """How many times as long arithmetic takes on subnormal numbers."""
+        """Time of arithmetic on subnormal numbers, as a multiple of that on others."""
         return measurements.subnormal_cost()
 
     @cached_property
     def first_touch(self) -> float:
-        """How many times as long the first writing of memory takes as the second."""
+        """Time of the first writing of memory, as a multiple of that of the second."""
         return measurements.first_touch()
 
 

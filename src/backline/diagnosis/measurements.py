@@ -66,7 +66,7 @@ class Products(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """What a shipped ranking says of a library that is not there: its gain over the best of those that are."""
+    """Entry of a shipped ranking for a library that is not there: its gain over the best of those that are."""
 
     gain: float
     entries: int

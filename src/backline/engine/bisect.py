@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(slots=True, repr=False)
 class BisectReport:
-    """What bisect found; prints as a table.
+    """Result of a bisection; prints as a table.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ HEADS = ("operation", "dtype", "library", "algorithm", "computed in", "error", "
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one algorithm made of one case: relative error, equivalent mantissa bits, or the words with which it failed."""
+    """Outcome of one algorithm in one case: relative error, equivalent mantissa bits, or the words with which it failed."""
 
     algorithm: Algorithm
     error: float = math.inf
@@ -195,7 +195,7 @@ class PrecisionRow:
 
 @dataclass(slots=True)
 class PrecisionReport:
-    """What `check_precision` found; prints as a table.
+    """Result of `check_precision`; prints as a table.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class PrecisionReport:
 
 @dataclass(slots=True)
 class _Tally:
-    """What is known of one algorithm so far."""
+    """Outcomes of one algorithm so far."""
 
     precision: str
     one_term: list[float] = field(default_factory=list)

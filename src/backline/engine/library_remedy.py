@@ -1,4 +1,4 @@
-"""How a library is kept from running: the switch that allows it, as a program and as the launcher write it."""
+"""The remedy that keeps a library from running: the switch that allows it, as a program and as the launcher write it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ COPY = "numpy.copy@n"
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What was measured.
+    """Measured peaks.
 
     Attributes
     ----------

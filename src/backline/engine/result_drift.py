@@ -87,7 +87,7 @@ class ResultReport:
 
     @property
     def drifts(self) -> bool:
-        """Whether the result of any operation does."""
+        """True where the result of any operation drifts."""
         return self.first is not None or self.inputs is not None
 
     def rows(self) -> list[tuple[str, str]]:

@@ -145,7 +145,7 @@ class Shadow:
 
     @property
     def overhead(self) -> float:
-        """What shadow runs took, as a part of the time of the scope without them."""
+        """Time of shadow runs, as a part of the time of the scope without them."""
         return self._spent / max(self._elapsed() - self._spent, 1e-9)
 
     def table(self) -> str:

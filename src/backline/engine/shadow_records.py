@@ -1,4 +1,4 @@
-"""What shadow runs found: a record for each call that was computed again, and tables of them."""
+"""Records of shadow runs: one for each call that was computed again, and tables of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ShadowRecord:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether it drifts only because the tolerance that was given is below what rounding explains."""
+        """True where it drifts only because the tolerance that was given is below what rounding explains."""
         return self.drifts and self.difference <= self.rounding
 
     def runs_on(self) -> str:

@@ -1,4 +1,4 @@
-"""What is known of an Event beyond its time, worked out when it is read: rates, parts of the machine's peak, provenance."""
+"""Facts about an Event beyond its time, worked out when it is read: rates, parts of the machine's peak, provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process tells of itself for its report: operations, choices, switches, libraries, tuning records, conflicts."""
+"""Facts that a process tells of itself for its report: operations, choices, switches, libraries, tuning records, conflicts."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Recorder:
 
 
 class _Record:
-    """What is known of the program, and where it is written."""
+    """Facts about the program, and the file that they are written to."""
 
     def __init__(self, output: str) -> None:
         self.output, self.process = output, os.getpid()

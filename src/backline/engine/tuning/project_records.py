@@ -29,7 +29,7 @@ Key = tuple[str, int]
 
 
 class ProjectRecords(NamedTuple):
-    """What a project's file holds.
+    """Content of a project's file.
 
     Attributes
     ----------
