@@ -21,7 +21,7 @@ import numpy as np
 import backline
 from backline import _core, backends, linalg
 from backline.engine import plan_caches, ranking_files
-from backline.engine.choose import planner
+from backline.engine.choose import eligible, planner
 from backline.engine.tuning import learned_records
 from backline.engine.tuning.measure import measure_problem
 from backline.native.processor_class import ProcessorClass
@@ -108,21 +108,22 @@ def main() -> None:
     print(f"{'':<30}{'best':>10}{'at first':>10}{'learned':>10}{'cost':>8}  done  algorithm")
     for name, choice in choices.items():
         one = by_problem.get(choice.problem)
-        if one is None or len(one.algorithms) < 2:
-            done = "no" if one is not None and not one.learner.listed else "yes"
-            print(f"{name:<30}{'':>38}  {done:<4}  {choice.library} {choice.algorithm}")
-            continue
-        learner = one.learner
-        times = measure_problem(choice.problem, list(one.algorithms.values()), choice.threads, planner=planner).medians
-        if learner.choice not in times or learner.first not in times:
+        key = choice.chosen.key if choice.chosen else ""
+        learner = one.learner if one is not None and len(one.algorithms) > 1 else None
+        tried = (
+            list(one.algorithms.values()) if one is not None and learner is not None else eligible(choice.problem, choice.threads)
+        )
+        began, ended = (learner.first, learner.choice) if learner is not None else (key, key)
+        times = measure_problem(choice.problem, tried, choice.threads, planner=planner).medians
+        if ended not in times or began not in times:
             print(f"{name:<30} not measured")
             continue
         best = min(times.values())
-        rows.append((name, times[learner.first] / best, times[learner.choice] / best))
-        paid = learner.account.cost / learner.account.spent
-        done = "yes" if not learner.trial and not learner.waiting() else "no"
+        rows.append((name, times[began] / best, times[ended] / best))
+        paid = "" if learner is None else f"{100 * learner.account.cost / learner.account.spent:.1f}%"
+        waits = one is not None and (not one.learner.listed or one.learner.trial or one.learner.waiting())
         print(
-            f"{name:<30}{show(best):>10}{rows[-1][1]:>10.2f}{rows[-1][2]:>10.2f}{100 * paid:>7.1f}%  {done:<4}  "
+            f"{name:<30}{show(best):>10}{rows[-1][1]:>10.2f}{rows[-1][2]:>10.2f}{paid:>8}  {'no' if waits else 'yes':<4}  "
             f"{choice.library} {choice.algorithm} x{choice.chosen.threads if choice.chosen else 0}",
             flush=True,
         )

@@ -207,9 +207,10 @@ def spread(samples: Collection[Sequence[float]]) -> float:
 def in_turn(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Returns the time of each candidate as if all had been timed at one load.
 
-    Candidates ran in turn, round by round, and some in fewer rounds than others. What each took is compared with what the one
-    that ran in most rounds took in the same round; the median of these ratios counts, so that load that comes or goes between
-    rounds changes no order.
+    Candidates ran in turn, round by round, and some in fewer rounds than others. What each took is compared with what one of
+    them took in the same round: that whose three rounds or more differ least, since one of many threads may take a thousand times
+    as long beside another program. The median of these ratios counts, so that load that comes or goes between rounds changes no
+    order.
 
     Parameters
     ----------
@@ -221,14 +222,13 @@ def in_turn(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     The machine gets four times as slow after the third round, when "b" is out already.
 
     >>> in_turn({"a": [1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 4.0], "b": [2.0, 2.0, 2.0]})
-    {'a': 4.0, 'b': 8.0}
+    {'a': 1.0, 'b': 2.0}
     """
     from statistics import median
 
     if not rounds:
         return {}
-    longest = max(rounds, key=lambda name: len(rounds[name]))
-    base = rounds[longest]
+    base = max(rounds.values(), key=lambda times: (min(len(times), 3), min(times) / max(times)))
     middle = median(base)
     return {name: middle * median(t / b for t, b in zip(times, base, strict=False)) for name, times in rounds.items()}
 
