@@ -40,14 +40,15 @@ def host_library(source: str, kernels: list[str], folder: Path, options: tuple[s
         for name in kernels
     ]
     text = "\n".join([_DYNAMIC.sub(r"static \1 \2[1 << 16]", source), *ends, ""])
-    target = folder / f"{hashlib.sha256((HEADER.read_text() + text).encode()).hexdigest()[:32]}.so"
+    target = folder / f"{hashlib.sha256((HEADER.read_text() + Path(__file__).read_text() + text).encode()).hexdigest()[:32]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         written = target.with_suffix(f".{os.getpid()}.cpp")
         written.write_text(text)
         includes = [option for option in options if option.startswith("-I")]
         # CuPy's headers take CUDA's own type of halves, which works on the host as well, from this compiler on.
-        flags = ["-w", "-std=c++17", "-O1", "-shared", "-fPIC", "-D__CUDACC_VER_MAJOR__=13", "-include", str(HEADER), *includes]
+        # Shared memory inside a template would else be one for all libraries of the process, whatever its size in each.
+        flags = ["-w", "-std=c++17", "-O1", "-shared", "-fPIC", "-fno-gnu-unique", "-D__CUDACC_VER_MAJOR__=13", "-include", str(HEADER), *includes]
         made = written.with_suffix(".so")
         subprocess.run(["g++", *flags, str(written), "-o", str(made)], check=True)
         made.rename(target)
