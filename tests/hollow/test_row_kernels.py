@@ -81,7 +81,7 @@ def terms(n: int) -> int:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_every_length(here: Any, dtype: str) -> None:
-    for n in LENGTHS if dtype != "float32" else (*LENGTHS, *LONG):
+    for n in LENGTHS[::2] if dtype != "float32" else (*LENGTHS, *LONG):
         rows = 3 if n > 1000 else 37
         x = drawn(rows, n, dtype=dtype, scale=3)
         there, t = here.xp.asarray(x), terms(n)
@@ -160,7 +160,7 @@ def test_a_large_mean_and_a_small_deviation(here: Any) -> None:
         near(by_rows(lambda x=x, n=n: F.layer_norm(here.xp.asarray(x), n)), normal, "float32", terms(n), 1 + np.abs(normal) + away)
         y, mean, variance = batch_norm(here, x.T.copy())
         near(y, normal.T, "float32", terms(n), (1 + np.abs(normal) + away).T)
-        np.testing.assert_allclose(mean.get(), wide(x).mean(1), rtol=1e-6)
+        np.testing.assert_allclose(mean.get(), wide(x).mean(1), rtol=1e-6, atol=2.0**-22 * abs(first))
         np.testing.assert_allclose(variance.get(), wide(x).var(1), rtol=1e-5 * (1 + float(away.max()) / 10))
 
 
@@ -187,6 +187,11 @@ def channels_last(xp: Any, x: Array) -> Array:
     return xp.asarray(np.ascontiguousarray(x.transpose(order))).transpose((0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
+def steps(x: Array) -> list[int]:
+    """Strides, but of axes of size 1, which may have any."""
+    return [step for n, step in zip(x.shape, x.strides, strict=True) if n != 1]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_batch_norm(here: Any, dtype: str) -> None:
     from backline.ops.normalization import _training
@@ -205,13 +210,13 @@ def test_batch_norm(here: Any, dtype: str) -> None:
         y, *found = by_rows(lambda there=there, w=w, b=b: _training(there, xp.asarray(w), xp.asarray(b), 0.1))
         size = (1 + np.abs(normal)) * np.abs(wide(w)).reshape(along) + np.abs(wide(b)).reshape(along)
         near(y, wanted, dtype, t, size)
-        assert y.strides == there.strides
+        assert steps(y) == steps(there)
         for got, want in zip(found, (mean, variance), strict=True):
             near(got, want, held, t, 5.0)
         given = [xp.asarray(v.astype(dtype_of(held))) for v in (mean, variance)]
         inferred = by_rows(lambda there=there, w=w, b=b, given=given: F.batch_norm(there, *given, xp.asarray(w), xp.asarray(b), eps=0.1))
         near(inferred, wanted, dtype, 40, size)
-        assert inferred.strides == there.strides
+        assert steps(inferred) == steps(there)
         moved, by_weight, by_bias = by_rows(lambda there=there, slope=slope, w=w: G.batch_norm_backward(there, slope, xp.asarray(w), 0.1))
         sums, dots = wide(g).sum(axes), (wide(g) * normal).sum(axes)
         most = np.abs(wide(g)).sum(axes), (np.abs(wide(g)) * (1 + np.abs(normal))).sum(axes)
@@ -221,7 +226,7 @@ def test_batch_norm(here: Any, dtype: str) -> None:
         exact = scale * (wide(g) - (sums / each).reshape(along) - normal * (dots / each).reshape(along))
         size = np.abs(scale) * (np.abs(wide(g)) + (most[0] / each).reshape(along) + (1 + np.abs(normal)) * (most[1] / each).reshape(along))
         near(moved, exact, dtype, t, size)
-        assert moved.strides == there.strides
+        assert steps(moved) == steps(there)
 
 
 def test_infinities_in_a_channel_are_as_on_the_host(here: Any) -> None:

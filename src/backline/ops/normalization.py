@@ -14,6 +14,7 @@ import numpy as np
 from .. import _kernels
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
+from ..problems.dtypes import compute_dtype
 from ..problems.neural_problem import NeuralProblem
 from ..problems.op_registry import Op, operations
 from .array_arguments import like, one_kind
@@ -94,7 +95,7 @@ def rms_norm(
     weight
         Array of shape `normalized_shape` to multiply by, or None. Of the input's dtype, or float32 beside a 16-bit float.
     eps
-        Added to the mean of the squares. None adds the distance from 1 to the next larger number of the input's dtype.
+        Added to the mean of the squares. None adds ``np.finfo(dtype).eps``, of float32 for 16-bit floats, as torch does.
 
     {as_input}
 
@@ -109,11 +110,8 @@ def rms_norm(
     array = as_input("rms_norm", "input", input, rank=1)
     shape = normalized_axes("rms_norm", array, normalized_shape)
     arrays = {"input": array, "weight": parameter("rms_norm", "weight", weight, shape, array)}
-    added = _EPSILON[array.dtype.name] if eps is None else positive("rms_norm", "eps", eps)
+    added = float(np.finfo(compute_dtype(array.dtype)).eps) if eps is None else positive("rms_norm", "eps", eps)
     return problem("rms_norm", arrays, array.shape, axes=len(shape), eps=added)
-
-
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 @operation("batch_norm_inference", module=MODULE, family="neural")
