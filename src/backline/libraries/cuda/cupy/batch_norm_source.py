@@ -1,9 +1,9 @@
 """The CUDA C++ of batch normalisation in training, and of its gradients; `row_source` has what it is made of.
 
 cuDNN's graphs have nodes of batch normalisation as well. They are not used: they have one engine, which
-compiles a kernel at run time for each shape, for numbers of channels that are multiples of its vectors alone, and none for float64
-(`tests/cudnn/test_batch_norm.py`); and they return inverse deviations in the place of variances. These kernels read the input
-as often (twice; in gradients three times), for every layout and dtype, in an order that the shape decides.
+compiles a kernel at run time for each shape, for numbers of channels that are multiples of its vectors alone, and none for
+float64 (`tests/cudnn/test_batch_norm.py`); and they return inverse deviations in the place of variances. These kernels read the
+input as often (twice; in gradients three times), for every layout and dtype, in an order that the shape decides.
 """
 
 from __future__ import annotations
