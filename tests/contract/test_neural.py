@@ -278,6 +278,23 @@ def test_layer_norm(dtype: str, rng: np.random.Generator) -> None:
                 assert_near(result, wanted.astype(np.float64), dtype, what, 8, 4.0)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm(dtype: str, rng: np.random.Generator) -> None:
+    for shape, last in (((5, 40), 1), ((3, 4, 5), 2), ((2, 3, 4), 3), ((7,), 1), ((2, 50, 800), 1), ((0, 3), 1), ((2, 1), 1)):
+        x, w = draw(rng, shape, dtype), draw(rng, shape[-last:], dtype)
+        for eps in (None, 1e-3):
+            added = (2.0**-52 if dtype == "float64" else 2.0**-23) if eps is None else eps
+            plain = wide(x) / np.sqrt((wide(x) ** 2).mean(tuple(range(-last, 0)), keepdims=True) + added)
+            for weight, wanted in ((None, plain), (w, plain * wide(w))):
+                for what, result in by_each(f"{OPS}rms_norm", x, shape[-last:], weight, eps):
+                    assert_near(result, wanted.astype(np.float64), dtype, what, 8, 1.0)
+    for bad, match in (((x, 3), r"rms_norm: normalized_shape=\(3,\)"), ((x, 1, w[:0]), r"rms_norm: weight has shape \(0,\)")):
+        with pytest.raises(BadValue, match=match):
+            F.rms_norm(*bad)
+    with pytest.raises(BadValue, match="rms_norm: eps=-1"):
+        F.rms_norm(x, 1, eps=-1.0)
+
+
 def test_normalisation_far_from_zero_does_not_cancel(rng: np.random.Generator) -> None:
     """Two passes: the variance of large numbers close to each other is right."""
     x = (1e4 + rng.standard_normal((4, 1000))).astype(np.float32)

@@ -367,7 +367,7 @@ def test_einsum_is_planned_once() -> None:
 def test_explain_of_layers() -> None:
     x = there(numbers((4, 4), "float16"))
     choice = backline.explain(F.softmax, x, 1)
-    assert (choice.library, choice.algorithm) == ("cupy", "formula")
+    assert (choice.library, choice.algorithm) == ("cupy", "rows") and any(c.algorithm == "formula" for c in choice.candidates)
     assert backline.explain(F.gelu, x).algorithm == "kernel"
     assert backline.explain(F.batch_norm, x, None, None, training=True).problem.op == "batch_norm_train"
     with switches.scope({"deterministic": True, "determinism_level": "threads"}):

@@ -356,7 +356,7 @@ def test_the_first_rule_that_fails_is_told() -> None:
 
 def test_the_kernel_is_off_when_its_switch_is() -> None:
     (found,) = sdpa_graphs.attention_algorithms(attend(), NEW)
-    assert isinstance(found, Algorithm) and found.traits == ("cudnn_attention",) and found.level == "threads"
+    assert isinstance(found, Algorithm) and found.traits[0] == "cudnn_attention" and found.level == "threads"
     with switches.scope({"cuda.cudnn_sdp": False}):
         assert policy.forbids(found, switches.current())[1] == "cuda.cudnn_sdp"
 

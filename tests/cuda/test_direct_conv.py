@@ -83,7 +83,7 @@ def test_the_switch_of_depthwise_kernels_is_about_ours_too() -> None:
     halves = [a for a in direct_algorithms(conv(np.float16, 32, 32), "") if isinstance(a, Algorithm)]
     assert [a.traits for a in halves] == [("depthwise by us",)] * 2
     for other in (conv(np.float16, 31, 31), conv(np.float32, 32, 32), conv(np.float16, 32, 32, "transpose")):
-        assert {a.traits for a in direct_algorithms(other, "") if isinstance(a, Algorithm)} == {()}
+        assert not any("depthwise by us" in a.traits for a in direct_algorithms(other, "") if isinstance(a, Algorithm))
 
 
 def test_blocks_hold_as_much_as_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

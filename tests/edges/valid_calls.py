@@ -107,6 +107,7 @@ def _layers() -> dict[str, Arguments]:
     calls["prepack_linear"] = {"weight": weight, "bias": numbers(5)}
     calls["bilinear"] = {"input1": x, "input2": numbers(2, 3, 2), "weight": numbers(5, 4, 2), "bias": numbers(5)}
     calls["layer_norm"] = {"input": x, "normalized_shape": (4,), "weight": numbers(4), "bias": numbers(4)}
+    calls["rms_norm"] = {"input": x, "normalized_shape": (4,), "weight": numbers(4)}
     calls["batch_norm"] = {
         "input": x,
         "running_mean": numbers(3),

@@ -1,8 +1,7 @@
-"""A machine for linear algebra on CUDA arrays: the true bindings' names, LAPACK's numbers, and kernels compiled as plain C."""
+"""A machine for linear algebra on CUDA arrays: the true bindings' names, LAPACK's numbers, and kernels compiled for the host."""
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +11,20 @@ from backline import libraries
 from backline.libraries.base import Algorithm
 from backline.problems.op_registry import operations
 from fakes.cupy_standin import H100, CuPy
+from fakes.host_kernels import HostKernel
 from fakes.lapack_numbers import Numbers
 from fakes.recording import Recording
-from stand_ins import compiled
-
-_AS_C = r"""
-static struct { unsigned x; } blockIdx, threadIdx, blockDim = {1};
-static int shared[1 << 16];
-#define __global__
-#define __syncthreads()
-SOURCE
-void launch(unsigned blocks, const int *pivots, int *order, int n, int count, int backwards, int room) {
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) interchanges(pivots, order, n, count, backwards, room);
-}
-"""
-_compiled: dict[str, Any] = {}
-
-
-class _Kernel:
-    """One thread in each block, one block after another."""
-
-    def __init__(self, source: str, folder: Path, log: list[Any]) -> None:
-        if source not in _compiled:
-            text = source.replace('extern "C"', "").replace("extern __shared__ int shared[];", "")
-            _compiled[source] = ctypes.CDLL(str(compiled(folder, "interchanges.so", _AS_C.replace("SOURCE", text))))
-        self.launch, self.log = _compiled[source].launch, log
-
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0) -> None:
-        pivots, order, *sizes = args
-        assert shared_mem <= 48 * 1024 and block[0] <= 1024 and all(size.dtype == "int32" for size in sizes)
-        assert pivots.dtype == order.dtype == "int32" and pivots.flags.c_contiguous and order.flags.c_contiguous
-        self.log.append(("interchanges", {"grid": grid}))
-        self.launch(grid[0], *(ctypes.c_void_p(a.data.ptr) for a in (pivots, order)), *map(int, sizes))
 
 
 class KernelCuPy(CuPy):
-    """One that has `RawKernel`: sources are compiled as plain C."""
+    """One that has `RawKernel`: sources are compiled for the host."""
 
     def __init__(self, folder: Path, log: list[Any]) -> None:
         super().__init__(H100, H100, log=log)
         self._folder = folder
 
-    def RawKernel(self, source: str, name: str) -> _Kernel:
-        return _Kernel(source, self._folder, self.written)
+    def RawKernel(self, source: str, name: str) -> HostKernel:
+        return HostKernel(source, name, self.written)
 
 
 def real_types() -> None:

@@ -58,6 +58,8 @@ def layers(dtype: str) -> Iterator[tuple[Any, ...]]:
             yield getattr(G, f"{name}_input"), host(getattr(F, name), x, dim).astype(x.dtype), g, dim
     for more in ((), (last,), (None, last), (last, last)):
         yield F.layer_norm, x, (6, 5), *more
+    yield F.rms_norm, x, (6, 5), last
+    yield F.rms_norm, x, 5
     yield G.layer_norm_backward, x, g, (6, 5), last
     yield G.layer_norm_backward, x, g, 5
     yield F.batch_norm, x, c, abs(c), c, c

@@ -153,6 +153,29 @@ def _algebra(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
     yield case("eigh", [n, n], "float64", lambda: linalg.eigh(s), lambda: torch.linalg.eigh(ts), lambda: cupy.linalg.eigh(s))
 
 
+def _layers(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
+    """Rows that are reduced: what takes time is to read and to write them."""
+    from backline.nn import functional
+
+    f = torch.nn.functional if torch is not None else None
+
+    def case(op: str, shape: tuple[int, ...], dtype: str, ours: Any, theirs: Any) -> Case:
+        return Case(op, list(shape), dtype, {"backline": ours} | ({"torch": theirs} if torch is not None else {}))
+
+    for dtype in ("float32", "bfloat16"):
+        for rows, n in ((64, 32),) if small else ((32768, 1024), (256, 131072), (1 << 20, 64)):
+            (x, tx), (w, tw) = (_there(cupy, torch, *shape, dtype=dtype, seed=seed) for seed, shape in enumerate(((rows, n), (n,))))
+            yield case("softmax", (rows, n), dtype, lambda x=x: functional.softmax(x, -1), lambda x=tx: f.softmax(x, -1))
+            yield case("layer_norm", (rows, n), dtype, lambda x=x, w=w, n=n: functional.layer_norm(x, n, w, w),
+                       lambda x=tx, w=tw, n=n: f.layer_norm(x, (n,), w, w))  # fmt: skip
+            yield case("rms_norm", (rows, n), dtype, lambda x=x, w=w, n=n: functional.rms_norm(x, n, w), lambda x=tx, w=tw, n=n: f.rms_norm(x, (n,), w))
+        shape = (2, 8, 6, 6) if small else (64, 256, 56, 56)
+        (x, tx), (w, tw) = (_there(cupy, torch, *sizes, dtype=dtype, seed=seed) for seed, sizes in enumerate((shape, shape[1:2])))
+        yield case("batch_norm, training", shape, dtype, lambda x=x, w=w: functional.batch_norm(x, None, None, w, w, True),
+                   lambda x=tx, w=tw: f.batch_norm(x, None, None, w, w, True))  # fmt: skip
+        yield case("softmax over channels", shape, dtype, lambda x=x: functional.softmax(x, 1), lambda x=tx: f.softmax(x, 1))
+
+
 def _calls(cupy: Any, torch: Any, small: bool) -> Iterator[Case]:
     """Small ones, of which the processor's part is what takes time."""
     import backline
@@ -194,7 +217,7 @@ def _until_it_returns(cupy: Any, calls: int) -> Clock:
 
 SECTIONS: dict[str, Callable[[Any, Any, bool], Iterator[Case]]] = {
     "products": _products, "convolution": _convolution, "attention": _attention, "algebra": _algebra,
-    "calls": _calls,
+    "layers": _layers, "calls": _calls,
 }  # fmt: skip
 
 

@@ -59,6 +59,7 @@ ROWS: dict[str, Row] = {
         "activations, softmax, norms, pooling, dropout and their gradients", "linear algebra and sums made of other operations",
         "linear layers and what follows their product",
     ),
-    **_rows("peers", "PERF", "products", "convolution", "attention", "transforms and linear algebra"),
+    **_rows("peers", "PERF", "products", "convolution", "attention", "transforms and linear algebra",
+        "softmax and normalisation"),
     **_rows("peers", "CALL", "what a call costs the processor"),
 }  # fmt: skip

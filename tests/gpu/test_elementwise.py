@@ -84,6 +84,33 @@ def test_nasty_numbers(row: Any, xp: Any, compiled: None, dtype: str) -> None:
 
 
 @pytest.mark.gpu(row="ELEM-1")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_every_length(row: Any, xp: Any, size: Any, dtype: str) -> None:
+    row.expect("softmax and normalisation are one kernel for rows of every length, near float64; the same bits for every alignment")
+    farthest = 0.0
+    for n in size((1, 5, 129, 1000, 4099, 40_000), (5,)):
+        x, w = normal((7, n), dtype, n), normal((n,), dtype, 1)
+        for function, *more in ((F.softmax, 1), (F.log_softmax, 1), (F.layer_norm, n, w, w), (F.rms_norm, n, w)):
+            found = function(*on_device(xp, "C", (x, *more)))
+            assert backline.explain().algorithm == "rows"
+            farthest = max(farthest, away(found, host(function, x, *more), dtype, f"{function.__name__} {n}"))
+            room = xp.zeros(x.size + 1, x.dtype)
+            moved = room[1:].reshape(x.shape)
+            moved[...] = xp.asarray(x)
+            assert function(moved, *on_device(xp, "C", tuple(more))).get().tobytes() == found.get().tobytes()
+    large = normal(size((64, 6, 40, 40), (4, 6, 4, 4)), dtype, 2)  # few channels of many elements: several blocks share one
+    for last in (False, True):
+        there = xp.asarray(np.ascontiguousarray(large.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2) if last else xp.asarray(large)
+        found = F.batch_norm(there, None, None, training=True)
+        assert backline.explain().algorithm == "rows" and found.strides == there.strides
+        farthest = max(farthest, away(found, host(F.batch_norm, large, None, None, training=True), dtype, "batch_norm"))
+        found = G.batch_norm_backward(there, there)
+        farthest = max(farthest, away(found[:1], host(G.batch_norm_backward, large, large)[:1], dtype, "batch_norm_backward"))
+    row.observe(f"{dtype}: {farthest:.2g} of {TIMES:g}")
+    assert farthest < TIMES
+
+
+@pytest.mark.gpu(row="ELEM-1")
 def test_shapes_at_the_edge(row: Any, xp: Any) -> None:
     row.expect("no axis, no elements, repeated elements, and more elements than 32 bits count are right")
     for shape in ((), (0,), (3, 0), (1,)):

@@ -8,7 +8,7 @@ import pytest
 
 from gpu import peers
 
-ROWS = {"products": "PERF-1", "convolution": "PERF-2", "attention": "PERF-3", "algebra": "PERF-4", "calls": "CALL-1"}
+ROWS = {"products": "PERF-1", "convolution": "PERF-2", "attention": "PERF-3", "algebra": "PERF-4", "layers": "PERF-5", "calls": "CALL-1"}
 
 
 @pytest.fixture(scope="session")

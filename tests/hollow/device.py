@@ -18,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fakes.host_kernels import host_library
+
 __all__ = ["begin", "compile_c"]
 
 HERE = Path(__file__).parent
@@ -31,7 +33,6 @@ _TYPES = {
     "PyObject *": ctypes.py_object, "struct __pyx_obj_13cupy_backends_4cuda_3api_7runtime_PointerAttributes *": ctypes.py_object,
 }  # fmt: skip
 _KERNEL = re.compile(r'extern "C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+)\s*\(')
-_DYNAMIC = re.compile(r"extern\s+__shared__\s+(\w+)\s+(\w+)\[\]")
 
 
 def begin(folder: Path) -> Any:
@@ -110,26 +111,11 @@ def _run_kernels_here() -> None:
         def compile(self, options: tuple[str, ...] = (), log_stream: Any = None) -> Any:
             code, names = super().compile(options, log_stream)
             kernels = [*dict.fromkeys(_KERNEL.findall(self.src))]
-            return (f"hollow:{_for_host(self.src, kernels, options)}\0".encode(), names) if kernels else (code, names)
+            if not kernels:
+                return code, names
+            made = host_library(self.src, kernels, Path(os.environ["CUPY_CACHE_DIR"]), options)
+            return f"hollow:{made}\0".encode(), names
 
     compiler._NVRTCProgram = Program
 
 
-def _for_host(source: str, kernels: list[str], options: tuple[str, ...]) -> Path:
-    barriers = "true" if "__syncthreads" in source else "false"
-    ends = [
-        f'extern "C" void hollow_{name}(dim3 grid, dim3 threads, void **given) {{ hollow::launch<{name}, {barriers}>(grid, threads, given); }}'
-        for name in kernels
-    ]
-    text = "\n".join([_DYNAMIC.sub(r"static \1 \2[1 << 16]", source), *ends, ""])
-    prelude = HERE / "host.hpp"
-    folder = Path(os.environ["CUPY_CACHE_DIR"])
-    target = folder / f"{hashlib.sha256((prelude.read_text() + text).encode()).hexdigest()[:32]}.so"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        target.with_suffix(".cpp").write_text(text)
-        includes = [option for option in options if option.startswith("-I")]
-        # CuPy's headers take CUDA's own type of halves, which works on the host as well, from this compiler on.
-        flags = ["-w", "-std=c++17", "-O1", "-shared", "-fPIC", "-D__CUDACC_VER_MAJOR__=13", "-include", str(prelude), *includes]
-        subprocess.run(["g++", *flags, str(target.with_suffix(".cpp")), "-o", str(target)], check=True)
-    return target

@@ -1,4 +1,5 @@
-// What CUDA's C++ has and the host's has not, for sources of kernels that g++ compiles: threads of a block take turns.
+// What CUDA's C++ has and the host's has not, for sources of kernels that g++ compiles: threads of a block take turns, and wait
+// for each other, or for those of their warp, at barriers.
 #pragma once
 #include <csetjmp>
 #include <cmath>
@@ -13,8 +14,14 @@
 #include <utility>
 #include <ucontext.h>
 #include <vector>
+#if __has_include(<cuda_runtime_api.h>)
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
+#else  // the types of CUDA that kernels here need
+struct uint3 { unsigned x, y, z; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct dim3 { unsigned x, y, z; };
+#endif
 
 #undef __global__
 #undef __device__
@@ -31,6 +38,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
+#define BACKLINE_HOST  // kernels with assembler of the device in them leave it out
 
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
@@ -42,8 +50,33 @@ static jmp_buf scheduler;
 static unsigned current;
 static void (*body)();
 
-static void enter() { body(); turns[current].over = true; _longjmp(scheduler, 1); }
+// Threads that wait for each other. One that has ended is waited for no more.
+struct Meeting {
+    unsigned members, arrived;
+    unsigned long generation;
+    void open() { arrived = 0; ++generation; }
+};
+static Meeting whole, warps[32];
+static unsigned long long slots[1024];  // what threads of a warp hand each other
+
+static void leave(Meeting &m) {
+    if (--m.members && m.arrived == m.members) m.open();
+}
+static void enter() {
+    body();
+    turns[current].over = true;
+    leave(whole);
+    leave(warps[current / 32]);
+    _longjmp(scheduler, 1);
+}
 inline void wait() { if (!_setjmp(turns[current].at)) _longjmp(scheduler, 1); }
+static void meet(Meeting &m) {
+    const unsigned long generation = m.generation;
+    if (++m.arrived == m.members)
+        m.open();
+    else
+        while (m.generation == generation) wait();
+}
 inline void place(unsigned t) {
     current = t;
     threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
@@ -57,6 +90,8 @@ static void block(unsigned threads, std::vector<char> &stacks, std::vector<Turn>
     all.resize(threads);
     turns = all.data();
     for (Turn &t : all) t.begun = t.over = false;
+    whole = {threads, 0, 0};
+    for (unsigned w = 0; w < 32; ++w) warps[w] = {threads > 32 * w ? std::min(threads - 32 * w, 32u) : 0, 0, 0};
     volatile bool more = true;
     while (more) {
         more = false;
@@ -105,7 +140,30 @@ void launch(dim3 grid, dim3 threads, void **arguments) {
 }
 }  // namespace hollow
 
-inline void __syncthreads() { hollow::wait(); }
+inline void __syncthreads() { hollow::meet(hollow::whole); }
+inline void __syncwarp(unsigned = 0) { hollow::meet(hollow::warps[hollow::current / 32]); }
+// Every thread of a warp takes part. As on a device, one whose source is beyond its part of the warp gets its own value.
+template <class T> T hollow_from(T v, unsigned lane) {
+    static_assert(sizeof(T) <= 8, "");
+    unsigned long long bits = 0;
+    memcpy(&bits, &v, sizeof v);
+    hollow::slots[hollow::current] = bits;
+    __syncwarp();
+    bits = hollow::slots[hollow::current / 32 * 32 + lane];
+    __syncwarp();
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+template <class T> T __shfl_down_sync(unsigned, T v, unsigned by, int width = 32) {
+    const unsigned lane = hollow::current % 32;
+    return hollow_from(v, lane % width + by < (unsigned)width ? lane + by : lane);
+}
+template <class T> T __shfl_sync(unsigned, T v, int from, int width = 32) {
+    const unsigned lane = hollow::current % 32;
+    return hollow_from(v, lane / width * width + from % width);
+}
+inline float bl_half(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return h; }
+inline unsigned short bl_half_bits(float v) { const _Float16 h = v; unsigned short bits; memcpy(&bits, &h, 2); return bits; }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 inline int __clz(int v) { return v ? __builtin_clz(v) : 32; }

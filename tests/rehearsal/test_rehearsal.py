@@ -20,7 +20,7 @@ from gpu.check import NO_TORCH
 from gpu.rows import ROWS
 
 TESTS = Path(__file__).parents[1]
-RECORDED = {"BLAS-3", "PERF-1", "PERF-2", "PERF-3", "PERF-4", "CALL-1"}
+RECORDED = {"BLAS-3", "PERF-1", "PERF-2", "PERF-3", "PERF-4", "PERF-5", "CALL-1"}
 
 needs_bindings = pytest.mark.usefixtures("bindings")
 

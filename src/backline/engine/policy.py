@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from .. import switches
 from ..libraries import fixed_order
-from ..libraries.base import Algorithm
+from ..libraries.base import LEADS, Algorithm
 from ..problems import Problem
 from ..switches.definitions import KERNELS
 
@@ -168,8 +168,14 @@ def preferred(problem: Problem, snapshot: Any) -> tuple[tuple[str, ...], str]:
 
 
 def priority(algorithm: Algorithm, snapshot: Any) -> int:
-    """Place in the order in which algorithms are tried: that of an attention kernel; 0 for others, and `FIRST` before all."""
+    """Place in the order in which algorithms are tried: that of an attention kernel; 0 for others, and `FIRST` before all.
+
+    An attention kernel that leads on its device comes before the others, unless a priority was set.
+    """
     if not FIRST.isdisjoint(algorithm.traits):
-        return -1
+        return -2
     order = tuple(dict.fromkeys((*snapshot["sdp_priority"], *KERNELS)))
-    return next((order.index(trait) for trait in algorithm.traits if trait in order), 0)
+    place = next((order.index(trait) for trait in algorithm.traits if trait in order), None)
+    if place is not None and LEADS in algorithm.traits and not snapshot["sdp_priority"]:
+        return -1
+    return place or 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import libraries
 from ..libraries import fixed_order
-from ..libraries.base import BORROWED, Algorithm
+from ..libraries.base import BORROWED, LEADS, Algorithm
 from ..native.processor_class import this_class
 from ..problems import Place, Problem
 from ..problems.op_registry import composites
@@ -95,7 +95,7 @@ def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> t
     key = named(a.key, order)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
     leads = a.library == packs or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
-    leads = leads or (
+    leads = leads or LEADS in a.traits or (
         a.library == MADE_FOR_THE_OPERATION and (a.name != FEW_ROWS or large or bool(a.precision))
         and not _names(tuple(order), MADE_FOR_THE_OPERATION)
     )  # fmt: skip

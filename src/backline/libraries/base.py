@@ -30,6 +30,9 @@ LEVELS = ("off", "run", "threads")
 #: Trait of an algorithm that sets a thread count of the whole process while it runs.
 BORROWED = "count of the process"
 
+#: Trait of an algorithm that comes first where nothing was measured, on devices that no ranking was made for.
+LEADS = "leads"
+
 #: Trait of an algorithm that compiles code for one shape: worth its time where calls of the shape are many.
 ONE_SHAPE = "one shape"
 COMPILED_AFTER = 500  # calls of one shape

@@ -8,7 +8,7 @@ from ..ops.ctc import ctc_loss
 from ..ops.dot_product_attention import scaled_dot_product_attention
 from ..ops.linear_layers import bilinear, linear
 from ..ops.multi_head_attention import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
-from ..ops.normalization import batch_norm, layer_norm
+from ..ops.normalization import batch_norm, layer_norm, rms_norm
 from ..ops.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -65,6 +65,7 @@ __all__ = [
     "prepack_conv_transpose3d",
     "prepack_linear",
     "relu",
+    "rms_norm",
     "scaled_dot_product_attention",
     "sigmoid",
     "silu",

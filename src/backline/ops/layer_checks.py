@@ -60,7 +60,7 @@ def parameter(where: str, name: str, value: Any, shape: tuple[int, ...], input: 
         raise BadValue(
             f"{where}: {name} has shape {array.shape}, for input of shape {input.shape} it must have {shape}",
             cause=f"Expected {name} to be of same shape as normalized_shape"
-            if where.startswith("layer_norm")
+            if where.startswith(("layer_norm", "rms_norm"))
             else f"{name} should contain {prod(shape)} elements not {array.size}",
         )
     if array.dtype != input.dtype and not (input.dtype.itemsize == 2 and array.dtype == np.float32):

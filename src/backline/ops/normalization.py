@@ -1,4 +1,4 @@
-"""Normalization: layer_norm, and batch_norm for inference and for training.
+"""Normalization: layer_norm, rms_norm, and batch_norm for inference and for training.
 
 Names and parameters are those of torch.nn.functional; dtypes and layouts as in `ops.activations`.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from .. import _kernels
 from ..errors import BadType, BadValue
 from ..libraries.array_kinds import kind_of
+from ..problems.dtypes import compute_dtype
 from ..problems.neural_problem import NeuralProblem
 from ..problems.op_registry import Op, operations
 from .array_arguments import like, one_kind
@@ -23,7 +24,7 @@ from .linalg_checks import flag, whole
 from .operation import operation
 from .promote import accepted, names_of
 
-__all__ = ["batch_norm", "layer_norm", "normalized_axes"]
+__all__ = ["batch_norm", "layer_norm", "normalized_axes", "rms_norm"]
 
 
 def normalized_axes(where: str, input: Array, normalized_shape: Any) -> tuple[int, ...]:
@@ -77,6 +78,40 @@ def layer_norm(
         "bias": parameter("layer_norm", "bias", bias, shape, array),
     }
     return problem("layer_norm", arrays, array.shape, axes=len(shape), eps=positive("layer_norm", "eps", eps))
+
+
+@operation("rms_norm", module=MODULE, family="neural")
+def rms_norm(
+    input: Array, normalized_shape: int | Sequence[int], weight: Array | None = None, eps: float | None = None
+) -> NeuralProblem:
+    """Divides the last axes by the root of the mean of their squares, then scales them.
+
+    Parameters
+    ----------
+    input
+        Floating-point array.
+    normalized_shape
+        Shape of the last axes; an int where it is one.
+    weight
+        Array of shape `normalized_shape` to multiply by, or None. Of the input's dtype, or float32 beside a 16-bit float.
+    eps
+        Added to the mean of the squares. None adds ``np.finfo(dtype).eps``, of float32 for 16-bit floats, as torch does.
+
+    {as_input}
+
+    {raises}
+        Not arrays of floating-point numbers, shapes or dtypes that do not fit, a negative `eps`.
+
+    {examples}
+    >>> backline.nn.functional.rms_norm(np.array([[3.0, 4.0], [5.0, 5.0]]), 2, eps=0).round(4)
+    array([[0.8485, 1.1314],
+           [1.    , 1.    ]])
+    """
+    array = as_input("rms_norm", "input", input, rank=1)
+    shape = normalized_axes("rms_norm", array, normalized_shape)
+    arrays = {"input": array, "weight": parameter("rms_norm", "weight", weight, shape, array)}
+    added = float(np.finfo(compute_dtype(array.dtype)).eps) if eps is None else positive("rms_norm", "eps", eps)
+    return problem("rms_norm", arrays, array.shape, axes=len(shape), eps=added)
 
 
 @operation("batch_norm_inference", module=MODULE, family="neural")
@@ -195,6 +230,12 @@ def _check_training(input: Any, running_mean: Any, running_var: Any, weight: Any
 
 def _update(running: Array | None, new: Array, share: float, scale: float = 1.0) -> None:
     if running is None or _kernels.blend(running, new, 1 - share, share * scale):
+        return
+    kind = kind_of(running)
+    if kind is not None and kind.package == "cupy":
+        from ..libraries.cuda.common import elementwise_kernels  # imports nothing of CUDA before a device needs it
+
+        elementwise_kernels.kernel("blended")(running, new, 1 - share, share * scale, running)
         return
     with np.errstate(all="ignore"):  # overflow and NaN show in the arrays
         updated, added = running.astype(np.float64), new.astype(np.float64)

@@ -41,6 +41,7 @@ _EXAMPLES = {  # by what a name holds; the first that fits
     "pool": _POOL,
     **{mode: f'"{mode} f32 32x16x256 hidden=512 layers=2 bidirectional"' for mode in GATES},
     "layer_norm": '"layer_norm f32 512x1024 normalized_shape=(1024,)"',
+    "rms_norm": '"rms_norm f32 512x1024 normalized_shape=(1024,)"',
     "softmax": '"softmax f32 128x1000 dim=-1"',
 }
 
@@ -103,7 +104,7 @@ def _renamed(short: str, shapes: Sequence[Shape], keywords: dict[str, Any]) -> d
     """Parameters by the names of the call, where they have those of a key; None where they have not."""
     if short in ("softmax", "log_softmax") and "axis" in keywords:
         return {**{k: v for k, v in keywords.items() if k != "axis"}, "dim": keywords["axis"]}
-    if short == "layer_norm" and isinstance(keywords.get("axes"), int):
+    if short in ("layer_norm", "rms_norm") and isinstance(keywords.get("axes"), int):
         return {**{k: v for k, v in keywords.items() if k != "axes"}, "normalized_shape": shapes[0][0][-keywords["axes"] :]}
     return None
 

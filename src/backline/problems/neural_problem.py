@@ -20,6 +20,7 @@ class NeuralProblem(Problem):
 
     Operations and their parameters: ``relu``, ``silu``, ``tanh``, ``sigmoid``; ``gelu`` (approximate: "none" or "tanh");
     ``softmax`` and ``log_softmax`` (axis, not negative); ``layer_norm`` (axes: how many of the last, eps; roles weight, bias);
+    ``rms_norm`` (likewise, without bias);
     ``batch_norm`` (eps; roles mean, variance, weight, bias); ``max_pool`` and ``avg_pool`` (kernel, stride, padding as pairs,
     dilation, count_include_pad); their gradients as ``<operation>_grad``, with role ``grad``.
 

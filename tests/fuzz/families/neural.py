@@ -223,7 +223,7 @@ def _norm_case(draw: Draw, op: str) -> tuple[Array, str, tuple[int, ...], tuple[
     draw.single = draw.chance(0.5)  # type: ignore[attr-defined]
     dtype = draw.choice(DTYPES)
     eps = draw.choice((1e-5, 1e-5, 1e-3, 1.0))
-    if "layer" in op:
+    if "layer" in op or "rms" in op:
         shape = draw.shape(draw.whole(1, 4), 65, 3000, 0.005)
         count = draw.whole(1, len(shape))
         axes = tuple(range(len(shape) - count, len(shape)))
@@ -247,6 +247,19 @@ def layer_norm(draw: Draw, op: str) -> Call:
     reference, bound = _scaled(Normal(x, axes, eps, dtype), w, b, (1,) * (x.ndim - len(shape)) + shape, dtype)
     given: Any = shape[0] if len(shape) == 1 and draw.chance(0.5) else shape
     return Call(op, (x, given, w, b, eps), {}, lambda result: near(result, reference, bound, x.dtype))
+
+
+@generates("normalisation", "nn.functional.rms_norm", weight=3)
+def rms_norm(draw: Draw, op: str) -> Call:
+    x, dtype, axes, shape, eps = _norm_case(draw, op)
+    w = _parameter(draw, shape, dtype)
+    f, n = FORMATS[dtype], math.prod(shape)
+    with np.errstate(all="ignore"):
+        reference = wide(x) / np.sqrt((wide(x) ** 2).mean(axes, keepdims=True) + eps)
+        reference = reference if w is None else reference * wide(w).reshape((1,) * (x.ndim - len(shape)) + shape)
+        bound = (f.accumulate * (n + 32) + 2 * f.eps) * np.abs(reference) + 8 * f.tiny
+    given: Any = shape[0] if len(shape) == 1 and draw.chance(0.5) else shape
+    return Call(op, (x, given, w, eps), {}, lambda result: near(result, reference, bound, x.dtype))
 
 
 def _scaled(n: Normal, w: Array | None, b: Array | None, shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:

@@ -18,8 +18,8 @@ from .array_namespaces import Space, count
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_avg_pool_grad", "avg_pool", "avg_pool_grad", "divisors", "geometry", "keep_divisor", "least",
-    "log_softmax", "log_softmax_grad", "max_pool", "max_pool_grad", "moments", "norm_grad", "normalised", "parts", "softmax",
-    "softmax_grad",
+    "log_softmax", "log_softmax_grad", "max_pool", "max_pool_grad", "moments", "norm_grad", "normalised", "parts",
+    "rms_normalised", "softmax", "softmax_grad",
 ]  # fmt: skip
 
 Array = Any
@@ -64,6 +64,13 @@ def normalised(f: Space, x: Array, mean: Array, inverse: Array, weight: Array | 
     weight = f.xp.ones_like(bias) if weight is None else weight
     bias = f.xp.zeros_like(weight) if bias is None else bias
     return f.piece("scaled", x, mean, inverse, weight, bias)
+
+
+def rms_normalised(f: Space, x: Array, axes: Axes, eps: float, weight: Array | None) -> Array:
+    """The elements divided by the root of the mean of their squares along axes, times `weight`."""
+    n = max(count(tuple(x.shape), axes), 1)
+    y = f.piece("times", x, 1 / f.xp.sqrt(f.sum(f.piece("times", x, x), axes) / n + eps))
+    return y if weight is None else f.piece("times", y, weight)
 
 
 def norm_grad(

@@ -37,6 +37,11 @@ def _layer_norm(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Array:
     return formulas.normalised(f, x["input"], mean, 1 / f.xp.sqrt(variance + p.parameter("eps")), x.get("weight"), x.get("bias"))
 
 
+def _rms_norm(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Array:
+    axes = tuple(range(len(p.result) - p.parameter("axes"), len(p.result)))
+    return formulas.rms_normalised(f, x["input"], axes, p.parameter("eps"), x.get("weight"))
+
+
 def _layer_norm_grad(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Any:
     rank = len(p.result) - p.parameter("axes")
     axes, lead = tuple(range(rank, len(p.result))), tuple(range(rank))
@@ -83,7 +88,7 @@ def _max_pool(f: Space, p: NeuralProblem, x: dict[str, Array]) -> Array:
 
 FORMULAS: dict[str, Run] = {
     **{name: _softmax(getattr(formulas, name)) for name in ("softmax", "log_softmax", "softmax_grad", "log_softmax_grad")},
-    "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm_grad, "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm, "rms_norm": _rms_norm, "layer_norm_grad": _layer_norm_grad, "batch_norm": _batch_norm,
     "batch_norm_train": _batch_norm_train, "batch_norm_train_grad": _batch_norm_train_grad, "max_pool": _max_pool,
     **{name: _pool(getattr(formulas, name)) for name in ("max_pool_grad", "avg_pool", "avg_pool_grad", "adaptive_avg_pool",
                                                          "adaptive_avg_pool_grad")},

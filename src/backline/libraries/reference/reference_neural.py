@@ -155,6 +155,17 @@ def layer_norm(p: NeuralProblem, input: Array, weight: Array | None = None, bias
     return result
 
 
+def rms_norm(p: NeuralProblem, input: Array, weight: Array | None = None) -> Array:
+    result, axes = _new(input), _last(p, input)
+    if input.size == 0:
+        return result
+    weight = None if weight is None else weight.astype(np.float64, copy=False)
+    for part in blocks(input.shape, axes):
+        y = formulas.rms_normalised(NUMPY, input[part].astype(np.float64, copy=False), axes, p.parameter("eps"), weight)
+        result[part] = y.astype(reference_dtype(input.dtype), copy=False)
+    return result
+
+
 def _over_channels(vector: Array | None, ndim: int) -> Array | None:
     return None if vector is None else vector.astype(np.float64, copy=False).reshape(-1, *[1] * (ndim - 2))
 
@@ -204,9 +215,7 @@ def layer_norm_grad(p: NeuralProblem, input: Array, grad: Array, weight: Array |
     return _norm_grad(p, input, grad, wide, axes, lead)
 
 
-def batch_norm_train_grad(
-    p: NeuralProblem, input: Array, grad: Array, weight: Array | None = None
-) -> tuple[Array, Array, Array]:
+def batch_norm_train_grad(p: NeuralProblem, input: Array, grad: Array, weight: Array | None = None) -> tuple[Array, Array, Array]:
     axes = _batch_axes(input)
     return _norm_grad(p, input, grad, _over_channels(weight, input.ndim), axes, axes)
 
@@ -235,7 +244,7 @@ def _norm_grad(
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("relu", "gelu", "silu", "tanh", "sigmoid"), activation),
     **dict.fromkeys(("relu_grad", "gelu_grad", "silu_grad", "tanh_grad", "sigmoid_grad"), activation_grad),
-    "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "batch_norm": batch_norm,
+    "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
     "batch_norm_train": batch_norm_train, "softmax_grad": softmax_grad, "log_softmax_grad": log_softmax_grad,
     "layer_norm_grad": layer_norm_grad, "batch_norm_train_grad": batch_norm_train_grad,
     **{name: getattr(reference_pooling, name) for name in reference_pooling.__all__},

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import bindings
+from .dense_views import order_of, seen
 
 __all__ = ["ACTIVATIONS", "KERNELS", "PREAMBLE", "SLOPES", "Kernel", "dropped", "epilogue", "kernel", "made"]
 
@@ -76,6 +77,10 @@ KERNELS: dict[str, Kernel] = {
     "normalised": Kernel("T x, T m, T r", "T y", "y = (x - m) * r;"),
     "scaled": Kernel("T x, T m, T r, T w, T b", "T y", "y = (x - m) * r * w + b;"),
     "norm_moved": Kernel("T x, T g, T r, T a, T b", "T y", "y = r * (g - a - x * b);"),
+    "blended": Kernel(
+        "T r, Q n, float64 keep, float64 share", "T y",
+        "typedef Wide<T>::type S; y = T(S(double(S(r)) * keep + double(Wide<Q>::type(n)) * share));",
+    ),
 }  # fmt: skip
 
 
@@ -88,9 +93,31 @@ def made(name: str, of: Kernel, preamble: str = PREAMBLE) -> Callable[..., Any]:
     return found
 
 
+class _AsItLies:
+    """A kernel, run on arrays seen as the first one lies in memory; the output comes last if it is to be a certain one."""
+
+    __slots__ = ("inputs", "kernel")
+
+    def __init__(self, kernel: Callable[..., Any], inputs: int) -> None:
+        self.kernel, self.inputs = kernel, inputs
+
+    def __call__(self, *arrays: Any) -> Any:
+        order = order_of(arrays[0])
+        if order is None or any(array.ndim > len(order) for array in arrays):
+            return self.kernel(*arrays)
+        result = self.kernel(*(seen(array, order) for array in arrays))
+        if len(arrays) > self.inputs:
+            return arrays[-1]
+        return result.transpose(tuple(order.index(axis) for axis in range(len(order))))
+
+
 def kernel(name: str) -> Callable[..., Any]:
     """The kernel with this name: a function of arrays, and of the output if it is to be a certain one."""
-    return made(name, KERNELS[name])
+    return _as_it_lies(name, KERNELS[name])
+
+
+def _as_it_lies(name: str, of: Kernel) -> Callable[..., Any]:
+    return _AsItLies(made(name, of), of.inputs.count(",") + 1)
 
 
 def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., Any]:
@@ -103,7 +130,7 @@ def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., An
     inputs = ", ".join(["P x", *(f"T {role}" for role in roles)])
     text = ACTIVATIONS[activation] if activation else "v"
     name = "_".join(["linear", *roles, activation or "plain"])
-    return made(name, Kernel(inputs, "T y", f"{_WIDE}S v = {total}; y = T({text});"))
+    return _as_it_lies(name, Kernel(inputs, "T y", f"{_WIDE}S v = {total}; y = T({text});"))
 
 
 # One number of the generator for each element: its state is as many steps further as the element has before it (the steps of

@@ -18,8 +18,9 @@ from ....problems import Operand
 from ....problems.conv_problem import ConvProblem
 from ....problems.dtypes import compute_dtype
 from ....problems.matmul_problem import MatmulProblem
-from ...base import Algorithm, Refusal
-from ..common import bindings
+from ...base import LEADS, Algorithm, Refusal
+from ..common import bindings, elementwise_kernels
+from ..common.dense_views import order_of
 from ..common.device_plan import new_images, refuse_overlaps_of_out
 from ..cudnn.conv_graphs import depthwise_half
 from . import direct_depthwise
@@ -54,7 +55,10 @@ def direct_algorithms(p: ConvProblem, tf32: str) -> Iterator[Algorithm | Refusal
     way = partial(Algorithm, library="cublas", level="threads", traits=traits)
     spelled = "f32 accumulation" if p.dtype.itemsize == 2 else ""
     if by_channel(p):
-        yield way(name="depthwise", precision=spelled, basis="construction", note="channel by channel, without a product")
+        # Before cuDNN's, as in PyTorch, which runs float32 by a kernel of this kind.
+        first = (LEADS,) if p.dtype.name == "float32" else ()
+        note = "channel by channel, without a product"
+        yield way(name="depthwise", precision=spelled, basis="construction", note=note, traits=(*traits, *first))
     note = "images spread into columns, block by block"
     if p.dtype.name == "float32":
         reduced = way(name="im2col_tf32", precision="tf32", basis="promise", note=note)
@@ -156,19 +160,23 @@ class DirectConv:
 
     def _after(self, sums: Array, given: dict[str, Array], out: Array) -> Array:
         """Bias, residual and activation, in the dtype of the sums; then the result, rounded, and laid out as it should be."""
-        p, cupy = self.p, bindings.cupy()
-        if "bias" in given:
-            sums += given["bias"].astype(self.work).reshape((1, -1) + (1,) * len(p.kernel))
-        if "residual" in given:
-            sums += given["residual"].astype(self.work)
-        if p.parameter("activation") == "relu":
-            cupy.maximum(sums, 0, out=sums)
+        p, last = self.p, self.p.last and self.p.op != "conv_grad_weight"
+        added = tuple(role for role in ("bias", "residual") if role in given)
+        activation = "relu" if p.parameter("activation") == "relu" else None
         if out is None:
-            last = p.last and p.op != "conv_grad_weight"
-            if not last and self.work == p.dtype:
+            same = self.work == p.dtype and bool(order_of(sums)) is last
+            if same and not added and activation is None:
                 return sums
-            out = new_images(p.result, p.dtype, last)
-        out[...] = sums
+            out = sums if same else new_images(p.result, p.dtype, last)
+        terms = [given[role].reshape((-1,) + (1,) * len(p.kernel)) if role == "bias" else given[role] for role in added]
+        if p.dtype.kind == "c":
+            for term in terms:
+                sums += term
+            if activation:
+                bindings.cupy().maximum(sums, 0, out=sums)
+            out[...] = sums
+        else:
+            elementwise_kernels.epilogue(activation, added)(sums, *terms, out)
         return out
 
     # the three kinds --------------------------------------------------------------------------------------------------

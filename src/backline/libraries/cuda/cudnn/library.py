@@ -15,7 +15,7 @@ from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
 from ... import attention_constraints, errata
 from ...base import Algorithm, Handler, Planner, Refusal
-from ..common import bindings
+from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
 from ..common.device_facts import capability, index_of
 from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
@@ -74,14 +74,15 @@ class _Conv:
         return made
 
     def _after(self, result: Any, given: dict[str, Any]) -> None:
-        cupy = bindings.cupy()
-        for step in self.made.after:
-            if step == "bias":
-                cupy.add(result, given["bias"].reshape((1, -1) + (1,) * (result.ndim - 2)), out=result)
-            elif step == "residual":
-                cupy.add(result, given["residual"], out=result)
-            else:
-                cupy.maximum(result, 0, out=result)
+        after = self.made.after
+        if not after:
+            return
+        roles = tuple(step for step in after if step != "relu")
+        arrays = {role: given[role] for role in roles}
+        if "bias" in arrays:
+            arrays["bias"] = arrays["bias"].reshape((-1,) + (1,) * (result.ndim - 2))
+        kernel = elementwise_kernels.epilogue("relu" if "relu" in after else None, roles)
+        kernel(result, *arrays.values(), result)
 
 
 class _Attention:
@@ -193,6 +194,7 @@ class CuDNN(BindingLibrary):
             with suppress(RuntimeError):
                 return str(bindings.cudnn().backend_version())
         return told
+
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),

@@ -12,16 +12,19 @@ from ....problems import Operand
 from ....problems.attention_problem import AttentionProblem
 from ....problems.memory_layout import contiguous_strides
 from ... import attention_constraints
-from ...base import Algorithm, Refusal
+from ...base import LEADS, Algorithm, Refusal
 from .conv_graphs import ALIGNMENT, TYPES, Dropout, Feed, Graph, Tensor, modes
 
-__all__ = ["AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal"]
+__all__ = ["AttentionRecipe", "attention_algorithms", "attention_recipe", "attention_refusal", "leads"]
 
 KERNEL = "cudnn_attention"
 QUERY, KEY, VALUE, BIAS, SEED, OFFSET, OUT, STATS, GRAD, GRAD_QUERY, GRAD_KEY, GRAD_VALUE = range(1, 13)
 LARGEST_SEED = 2**63 - 1
 FLOAT = "FLOAT"
 MASKED = "a key that a mask leaves out still counts if it, or its value, is NaN or infinite"
+# Compute capability and head dims for which cuDNN's kernels, written for the device, come before ours in Triton: PyTorch's order,
+# not a measurement here.
+LEADING, LEADING_DIMS = (9, 0), (64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ def attention_refusal(problem: AttentionProblem, facts: attention_constraints.Fa
     return ""
 
 
+def leads(problem: AttentionProblem, capability: tuple[int, int] | None) -> bool:
+    """Tells whether cuDNN's attention comes first where no switch sets a priority; errata refuse it before that matters."""
+    return capability == LEADING and all(dim in LEADING_DIMS for dim in problem.dims)
+
+
 def attention_algorithms(problem: AttentionProblem, facts: attention_constraints.Facts) -> Iterator[Algorithm | Refusal]:
     """Lists cuDNN's Algorithms and Refusals for attention under some Facts."""
     reason = attention_refusal(problem, facts)
@@ -59,6 +67,7 @@ def attention_algorithms(problem: AttentionProblem, facts: attention_constraints
         yield Refusal("cudnn", KERNEL, reason)
         return
     note = MASKED if problem.mask is not None else ""
+    traits = (KERNEL, LEADS) if leads(problem, facts.capability) else (KERNEL,)
     backward = problem.get("grad") is not None
     for name in ("sdpa_backward", "sdpa_backward_steady") if backward else ("sdpa",):
         if name.endswith("_steady") and problem.dropout and facts.capability is not None and facts.capability[0] == 10:
@@ -67,7 +76,7 @@ def attention_algorithms(problem: AttentionProblem, facts: attention_constraints
         # Gradients are summed in any order where nobody asks for another way.
         level = "off" if name == "sdpa_backward" else "threads"
         yield Algorithm(
-            library="cudnn", name=name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=(KERNEL,)
+            library="cudnn", name=name, precision="f32 accumulation", level=level, basis="promise", note=note, traits=traits
         )
 
 

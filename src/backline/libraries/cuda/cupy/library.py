@@ -1,12 +1,15 @@
-"""CuPy: what stands between products on CUDA arrays. Activations are one kernel each, the rest kernels and reductions.
+"""CuPy: what stands between products on CUDA arrays. Activations, softmax and normalisation are one kernel each (`row_kernels`),
+the rest kernels and reductions, and so are softmax and normalisation where the one kernel does not apply.
 
-Halves are computed in float32 and rounded once, sums taken in float64. CuPy adds up in an order that the shape decides, and
-nothing here adds to memory from several threads, so results have the same bits each time. Nothing waits for the device.
+Halves are computed in float32 and rounded once; formulas take sums in float64, row kernels in the dtype of computation. CuPy adds
+up in an order that the shape decides, and nothing here adds to memory from several threads, so results have the same bits each
+time. Nothing waits for the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +27,7 @@ from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
 from ..common.device_plan import DevicePlan, prepared
+from . import row_kernels
 
 __all__ = ["CuPy", "space"]
 
@@ -31,6 +35,7 @@ Array = Any
 Run = Callable[..., Any]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+ONE_KERNEL = "rows"
 ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid")
 RECURRENT = "recurrent layers are not among cuDNN's graphs, and step by step a device waits for the next launch most of the time"
 NUMBERS = ("float32", "float64", "complex64", "complex128")
@@ -83,9 +88,11 @@ def reason(p: NeuralProblem) -> str:
     return "" if p.dtype.name in DTYPES else f"{p.op} is for {', '.join(DTYPES)}, not {p.dtype.name}"
 
 
-def _layer(p: NeuralProblem) -> Run:
+def _layer(p: NeuralProblem, algorithm: Algorithm) -> Run:
     if p.empty or any(0 in o.shape for o in p.operands):
         return empty(p, space())
+    if algorithm.name == ONE_KERNEL:
+        return row_kernels.function(p)
     if p.op not in FORMULAS:
         return _one_pass(p)
     f = space().replaced(kept={})
@@ -95,7 +102,7 @@ def _layer(p: NeuralProblem) -> Run:
     return made
 
 
-def _step(p: EinsumProblem) -> Run:
+def _step(p: EinsumProblem, algorithm: Algorithm) -> Run:
     """A step of an einsum that is no product of matrices: a sum over axes, or a product of elements. The result is dense."""
     cupy = bindings.cupy()
     looks, axes = reference_einsum.views(p)
@@ -104,9 +111,9 @@ def _step(p: EinsumProblem) -> Run:
     return lambda x: cupy.ascontiguousarray(looks[0](x).sum(axis=axes, dtype=p.dtype))
 
 
-def _prepared(make: Callable[[Any], Run]) -> Callable[[Any, Any, Algorithm], DevicePlan]:
+def _prepared(make: Callable[[Any, Algorithm], Run]) -> Callable[[Any, Any, Algorithm], DevicePlan]:
     """Returns the `prepare` of a Handler from a function that makes that of the arrays of a call, on the current device."""
-    return lambda context, problem, algorithm: prepared(problem, lambda: make(problem), f"CuPy, {problem.op}")
+    return lambda context, problem, algorithm: prepared(problem, lambda: make(problem, algorithm), f"CuPy, {problem.op}")
 
 
 def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> Iterator[Algorithm | Refusal]:
@@ -115,8 +122,14 @@ def _neural_algorithms(context: Any, problem: NeuralProblem, threads: int) -> It
     if refused:
         yield Refusal("cupy", problem.op, refused)
         return
-    name, note = ("formula", "kernels and reductions") if problem.op in FORMULAS else ("kernel", "one kernel")
-    yield Algorithm(library="cupy", name=name, precision=halves, level="threads", basis="construction", note=note)
+    way = partial(Algorithm, library="cupy", precision=halves, level="threads", basis="construction")
+    if problem.op not in FORMULAS:
+        yield way(name="kernel", note="one kernel")
+        return
+    if problem.op in row_kernels.OPERATIONS:
+        unfit = row_kernels.refusal(problem)
+        yield Refusal("cupy", ONE_KERNEL, unfit) if unfit else way(name=ONE_KERNEL, note=row_kernels.NOTE)
+    yield way(name="formula", note="kernels and reductions")
 
 
 def _einsum_algorithms(context: Any, problem: EinsumProblem, threads: int) -> Iterator[Algorithm | Refusal]:
