@@ -119,7 +119,7 @@ def test_libraries_that_cannot_come_first_are_asked_only_when_somebody_wants_to_
 
 def problems() -> Iterator[Problem]:
     rng = random.Random(3)
-    for write in (cases.matmul, cases.linalg, cases.conv, cases.pooling, cases.neural, cases.fft):
+    for write in (cases.matmul, cases.linalg, cases.conv, cases.pooling, cases.neural, cases.fft, cases.attention):
         for text in islice(write(rng), 25):
             yield Problem.parse(text)
     for size in (1, 2, 20, 64, 65, 200, 700):
