@@ -36,7 +36,7 @@ def narrow_panels(clean: None) -> Iterator[None]:
 def divided(library: str, op: str, *args: Any, **kwargs: Any) -> Iterator[tuple[int, tuple[Array, ...]]]:
     """Results of the algorithms whose columns are divided, on several numbers of threads."""
     problem, some = problem_of(op, *args, **kwargs), 0
-    for threads in (2, 3, 7):
+    for threads in (2, 5):
         for algorithm in algorithms(library, problem, threads):
             if algorithm.name.endswith(SPLIT):
                 some += 1

@@ -34,6 +34,8 @@ STAND_INS = {
     **{f"{name}.dot_split@{count}": f"{name}.dot@1" for name in ("mkl", "openblas", "blis") for count in "1n"},
     # LU on all threads, which some rankings were made without: where it is large enough to be listed, they help.
     **{f"mkl.{name}@n": f"mkl.{name}@1" for name in ("getrf", "getrs", "getri", "gesv")},
+    # OpenBLAS runs LU on a pool of its own, so on one thread only; what is divided among the team's is sooner.
+    **{f"openblas.{name}_split@n": f"openblas.{name}@1" for name in ("getrf", "getrs")},
     # The same transforms without NumPy's Python around them.
     "numpy.loops@1": "numpy.fft@1",
     # Small products of 16-bit floats, of which nothing was measured, take what those of float32 take.

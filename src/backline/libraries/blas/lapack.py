@@ -68,7 +68,7 @@ ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))
 ITERATIVE = (*OF_SPECTRA, *(f"linalg.{name}" for name in ("eigh", "eigvalsh", "eig", "eigvals", "svd", "svdvals", "lstsq")))
 ITERATION = 2e4  # operations that a small matrix takes as long as, beside its own
 LEAST_IN_PARTS = 2e6  # operations of a matrix whose blocks threads share
-LEAST_SPLIT = 5e6  # of one whose LU they share where bits may differ
+LEAST_SPLIT = 1e7  # of one whose LU they share where bits may differ
 
 
 SPLIT_LU = ("linalg.lu_factor", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
