@@ -144,3 +144,32 @@ def test_blocks_cover_every_column_once(threads: int) -> None:
             assert columns == list(range(first, last)), (first, last, panel, blocks)
             assert not panel or (blocks[0][0] == first and blocks[0][1] >= panel)
         assert len(lapack_parts.ahead(threads, first, last, panel)) <= threads
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("dtype", ("float64", "complex128"))  # which NumPy computes in themselves
+@pytest.mark.parametrize("library", LAPACK)
+def test_graded_systems_keep_as_many_bits_as_those_of_numpy(
+    library: str, dtype: str, left: bool, rng: np.random.Generator
+) -> None:
+    """LU of the transpose would lose three bits in the median and up to seven."""
+    kind, n = dtype_of(dtype), 48
+    lib, ratios = need(library), dict[str, list[float]]()
+    for _ in range(15):
+        sizes = 2.0 ** rng.integers(-8, 9, n)
+        a, b = (random_array(rng, shape, kind) for shape in ((n, n), (n, 3)))
+        a = (a * sizes * sizes[:, None]).astype(kind)
+
+        def residual(x: Array, a: Array = a, b: Array = b) -> float:
+            x = x.astype(np.clongdouble)
+            return float(np.abs(b - a @ x).max() / np.linalg.norm(x))
+
+        numpy = residual(np.linalg.solve(a, b))
+        given, right = (a, b) if left else (a.T, b.T.copy())
+        for order in ("C", "F"):
+            matrix = np.asarray(given, order=order)
+            problem = problem_of("linalg.solve", matrix, right, left=left)
+            for algorithm in algorithms(library, problem, 2):
+                x = lib.prepare(problem, algorithm)(matrix, right)
+                ratios.setdefault(f"{algorithm.key} {order}", []).append(residual(x if left else x.T) / numpy)
+    assert ratios and all(np.median(found) < 3 for found in ratios.values()), ratios
