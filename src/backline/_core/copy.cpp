@@ -216,8 +216,12 @@ void raw(const Copy2D &c, const char *src, char *dst) {
         return;
     }
     if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
-        if (has_avx2() && c.src1 == size && c.dst0 == size) return transpose<T>(src, c.src0, dst, c.dst1, c.rows, c.cols);
-        if (has_avx2() && c.src0 == size && c.dst1 == size) return transpose<T>(src, c.src1, dst, c.dst0, c.cols, c.rows);
+        // Lines that are such powers of two apart share few places of a cache, and those of a tile drive each other out.
+        auto apart = [](int64_t a, int64_t b) { return a % 2048 && b % 2048; };
+        if (has_avx2() && c.src1 == size && c.dst0 == size && apart(c.src0, c.dst1))
+            return transpose<T>(src, c.src0, dst, c.dst1, c.rows, c.cols);
+        if (has_avx2() && c.src0 == size && c.dst1 == size && apart(c.src1, c.dst0))
+            return transpose<T>(src, c.src1, dst, c.dst0, c.cols, c.rows);
     }
     convert<T, T>(c, src, dst, [](T x) { return x; });
 }
