@@ -106,58 +106,7 @@ __attribute__((target("avx2"))) void to_bfloat_row(const char *src, char *dst, i
     }
     for (; i < n; ++i) store(dst + 2 * i, float_to_bfloat(load<float>(src + 4 * i)));
 }
-// Square blocks, transposed in registers: 4 x 4 of eight bytes, 8 x 8 of four.
-__attribute__((target("avx2"))) inline void transposed_block(const char *src, int64_t s, char *dst, int64_t d, uint64_t) {
-    auto row = [&](int i) __attribute__((target("avx2"), always_inline)) { return _mm256_loadu_pd(reinterpret_cast<const double *>(src + i * s)); };
-    auto put = [&](int j, __m256d x) __attribute__((target("avx2"), always_inline)) { _mm256_storeu_pd(reinterpret_cast<double *>(dst + j * d), x); };
-    const __m256d a = row(0), b = row(1), c = row(2), e = row(3);
-    const __m256d even = _mm256_unpacklo_pd(a, b), odd = _mm256_unpackhi_pd(a, b);
-    const __m256d even2 = _mm256_unpacklo_pd(c, e), odd2 = _mm256_unpackhi_pd(c, e);
-    put(0, _mm256_permute2f128_pd(even, even2, 0x20));
-    put(1, _mm256_permute2f128_pd(odd, odd2, 0x20));
-    put(2, _mm256_permute2f128_pd(even, even2, 0x31));
-    put(3, _mm256_permute2f128_pd(odd, odd2, 0x31));
-}
-
-__attribute__((target("avx2"))) inline void transposed_block(const char *src, int64_t s, char *dst, int64_t d, uint32_t) {
-    __m256 r[8], t[8];
-    for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(reinterpret_cast<const float *>(src + i * s));
-    for (int i = 0; i < 8; i += 2) {  // pairs of rows
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {  // fours
-        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_ps(reinterpret_cast<float *>(dst + i * d), _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_storeu_ps(reinterpret_cast<float *>(dst + (i + 4) * d), _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-    }
-}
-
-// The element in row i and column j goes from src + i * s + j * sizeof(T) to dst + j * d + i * sizeof(T). A tile is a line of a
-// cache in both directions.
-template <class T>
-__attribute__((target("avx2"))) void transpose(const char *src, int64_t s, char *dst, int64_t d, int64_t rows, int64_t cols) {
-    constexpr int64_t size = sizeof(T), side = 32 / size, tile = 64 / size;
-    for (int64_t i0 = 0; i0 < rows; i0 += tile)
-        for (int64_t j0 = 0; j0 < cols; j0 += tile) {
-            const int64_t i1 = std::min(i0 + tile, rows), j1 = std::min(j0 + tile, cols);
-            if (i1 - i0 == tile && j1 - j0 == tile) {
-                for (int64_t i = i0; i < i1; i += side)
-                    for (int64_t j = j0; j < j1; j += side) transposed_block(src + i * s + j * size, s, dst + j * d + i * size, d, T());
-                continue;
-            }
-            for (int64_t i = i0; i < i1; ++i)
-                for (int64_t j = j0; j < j1; ++j) store<T>(dst + j * d + i * size, load<T>(src + i * s + j * size));
-        }
-}
 #else
-template <class T>
-void transpose(const char *, int64_t, char *, int64_t, int64_t, int64_t) {}
 bool has_f16c() { return false; }
 bool has_avx2() { return false; }
 void half_row(const char *, char *, int64_t) {}
@@ -214,14 +163,6 @@ void raw(const Copy2D &c, const char *src, char *dst) {
         for (int64_t j = 0; j < c.cols; ++j)
             std::memcpy(dst + j * c.dst1, src + j * c.src1, size_t(c.rows * size));
         return;
-    }
-    if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
-        // Lines that are such powers of two apart share few places of a cache, and those of a tile drive each other out.
-        auto apart = [](int64_t a, int64_t b) { return a % 2048 && b % 2048; };
-        if (has_avx2() && c.src1 == size && c.dst0 == size && apart(c.src0, c.dst1))
-            return transpose<T>(src, c.src0, dst, c.dst1, c.rows, c.cols);
-        if (has_avx2() && c.src0 == size && c.dst1 == size && apart(c.src1, c.dst0))
-            return transpose<T>(src, c.src1, dst, c.dst0, c.cols, c.rows);
     }
     convert<T, T>(c, src, dst, [](T x) { return x; });
 }
