@@ -1,4 +1,4 @@
-"""Shapes that keep changing: a convolution's first calls run on what is prepared soon, and later ones on what is fastest."""
+"""Shapes that keep changing: first calls of convolutions and poolings run on what is prepared soon, later ones on what is fastest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import backline
 from backline import _core, backends
 from backline.engine import first_sights, plan_caches, ranking
-from backline.libraries.onednn.library import CONV_COMPILED_AFTER
+from backline.libraries.onednn.library import CONV_COMPILED_AFTER, POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS
 from backline.nn import functional
 from support import clean, need
 
@@ -27,7 +27,8 @@ Array = Any
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing was seen before, and oneDNN comes first, on any machine."""
     need("onednn")
-    keys = tuple(f"{name}@{count}" for name in ("onednn.nhwc", "openblas.im2col", "mkl.im2col", "blis.im2col") for count in "n1")
+    names = "onednn.nhwc", "openblas.im2col", "mkl.im2col", "blis.im2col", "onednn.primitive", "numpy.loops"
+    keys = tuple(f"{name}@{count}" for name in names for count in "n1")
     monkeypatch.setattr(ranking, "order_of", lambda problem, own=True: keys)
     for known in (first_sights._known, first_sights._shapes):
         known.clear()
@@ -94,3 +95,37 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(12):
         functional.conv2d(*operands(n), padding=1)
     assert len(first_sights._known) == 5
+
+
+@pytest.mark.parametrize("pool", [functional.max_pool2d, functional.avg_pool2d])
+def test_a_pooling_is_worth_a_primitive_after_some_calls(pool: Any) -> None:
+    rng = np.random.default_rng(SEED)
+    images = [rng.standard_normal((2, 3, 9 + n, 8), np.float32) for n in range(first_sights.CHANGING + 1)]
+    for n, x in enumerate(images[:-1]):
+        pool(x, 2)
+        assert backline.explain().library == "onednn", n
+    wanted = pool(images[-1].astype(np.float64), 2)
+    for call in range(POOL_COMPILED_AFTER + 3):
+        found = pool(images[-1], 2)
+        choice = backline.explain()
+        assert (choice.library == "onednn") is (call >= POOL_COMPILED_AFTER), call
+        assert np.abs(found - wanted).max() <= 4 * 2.0**-22 * np.abs(wanted).max()
+        if call == 0:
+            told = next(c for c in choice.candidates if c.library == "onednn")
+            assert f"tried after {POOL_COMPILED_AFTER} calls" in str(told.reason)
+    side = 2 * round((POOL_COMPILED_FLOPS / 4) ** 0.5)
+    pool(rng.standard_normal((1, 4, side, side), np.float32), 2)
+    assert backline.explain().library == "onednn", "a large one is worth it at once"
+
+
+def test_a_plan_that_is_not_kept_gives_way_for_other_arrays_too() -> None:
+    """Calls are counted by what they ask, whichever arrays they bring, and those of another Problem do not count."""
+    rng = np.random.default_rng(SEED)
+    for n in range(first_sights.CHANGING):
+        functional.max_pool2d(rng.standard_normal((1, 2, 20 + n, 6), np.float32), 2)
+    taken = []
+    for _ in range(POOL_COMPILED_AFTER + 1):
+        functional.max_pool2d(rng.standard_normal((1, 2, 50, 6), np.float32), 2)
+        taken.append(str(backline.explain().library))
+        functional.max_pool2d(rng.standard_normal((1, 2, 50, 7), np.float32), 3)
+    assert taken == [*["numpy"] * POOL_COMPILED_AFTER, "onednn"]

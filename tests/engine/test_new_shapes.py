@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline import libraries, linalg, switches
+from backline import libraries, linalg, quantized, switches
 from backline.engine import choose, plan_caches, problem_class, ranking
 from backline.kernel_check import cases
 from backline.libraries import overrides
@@ -119,7 +119,7 @@ def test_libraries_that_cannot_come_first_are_asked_only_when_somebody_wants_to_
 
 def problems() -> Iterator[Problem]:
     rng = random.Random(3)
-    for write in (cases.matmul, cases.linalg, cases.conv, cases.pooling, cases.neural, cases.fft):
+    for write in (cases.matmul, cases.linalg, cases.conv, cases.pooling, cases.neural, cases.fft, cases.attention):
         for text in islice(write(rng), 25):
             yield Problem.parse(text)
     for size in (1, 2, 20, 64, 65, 200, 700):
@@ -141,6 +141,24 @@ def test_the_choice_is_the_one_that_asking_everybody_gives(threads: int, loaded:
         assert quick.chosen == everybody.chosen and str(quick) == str(everybody)
         seen += 1
     assert seen > 150
+
+
+def test_the_choice_is_the_same_for_packed_and_quantized_layers(loaded: None) -> None:
+    rng = np.random.default_rng(1)
+    weight, kernel = rng.standard_normal((24, 16), F32), rng.standard_normal((8, 4, 3, 3), F32)
+    x, images = rng.standard_normal((20, 16), F32), rng.standard_normal((2, 4, 9, 9), F32)
+    integers = quantized.quantize(x, 0.05, 100, dtype=np.uint8), quantized.quantize(images, 0.05, 100, dtype=np.uint8)
+    linear, conv = functional.prepack_linear(weight), functional.prepack_conv2d(kernel)
+    linear8 = quantized.linear_prepack(quantized.quantize_weights(weight), np.zeros(24, F32))
+    conv8 = quantized.conv2d_prepack(quantized.quantize_weights(kernel), np.zeros(8, F32))
+    for call in (
+        lambda: linear(x), lambda: linear(x[:1]), lambda: conv(images), lambda: quantized.linear_dynamic(x, linear8),
+        lambda: quantized.linear(integers[0], linear8, 0.1, 100), lambda: quantized.conv2d(integers[1], conv8, 0.1, 100),
+    ):  # fmt: skip
+        call()
+        problem = backline.explain().problem
+        everybody, quick = choose.choose(problem, measure=False), choose._by_ranking(problem, switches.current())
+        assert quick is not None and quick.chosen == everybody.chosen and str(quick) == str(everybody), problem.key
 
 
 def test_reasons_are_those_of_the_moment_of_the_call(loaded: None) -> None:

@@ -364,7 +364,7 @@ def plan_for(problem: Problem) -> Any:
         refusals.warn_once(("fork",), text)
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
-    early = _at_first_sight(problem, snapshot) if problem.family in first_sights.FAMILIES else None
+    early = _at_first_sight(problem, snapshot) if first_sights.concerns(problem.family, problem.op) else None
     if early is not None:
         return early
     failed: dict[str, str] = {}
@@ -390,7 +390,7 @@ def plan_for(problem: Problem) -> Any:
 def _at_first_sight(problem: Problem, snapshot: Any) -> Any:
     """The Plan for a shape that may never come again, if there is one that is made sooner than the best; else None.
 
-    After so many calls that the best is worth its time, the engine is asked again.
+    After so many calls that the best is worth its time, the engine is asked again; for a Plan in Python at each call until then.
     """
     found = first_sights.at_first_sight(problem, snapshot, planner)
     if found is None:
@@ -399,9 +399,9 @@ def _at_first_sight(problem: Problem, snapshot: Any) -> Any:
         plan = prepared(problem, found.algorithm, snapshot)
     except RuntimeError:
         return None  # whoever asks without haste is told why
-    if not isinstance(plan, _core.PreparedCall):
-        return None
-    plan.lasts = min(found.passed.values())
+    if isinstance(plan, _core.PreparedCall):
+        plan.lasts = min(found.passed.values())
+        first_sights.counts_itself(problem)
     plan.choice = choice_of(problem, found, snapshot)
     return verbose_scopes.around(plan, libraries.get(found.algorithm.library), snapshot)
 

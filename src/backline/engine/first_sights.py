@@ -2,7 +2,7 @@
 
 Some libraries compile code for a shape, and that takes longer than many calls. Where a program brings one new shape after
 the other, those are passed over (`one_shape` of a `Handler`) until a shape has come so many times. For families whose Plans
-have templates, `plan_templates` does that.
+have templates, `plan_templates` does that; here are the operations that have none.
 """
 
 from __future__ import annotations
@@ -17,37 +17,63 @@ from . import problem_class
 from .leader import Leader, leader, threads_of
 from .tuning import record_store
 
-__all__ = ["CHANGING", "FAMILIES", "at_first_sight"]
+__all__ = ["CHANGING", "at_first_sight", "concerns", "counts_itself", "passing"]
 
 FAMILIES = ("conv",)
+POOLING = ("max_pool", "avg_pool")
 CHANGING = 8  # shapes of a class from which on they are taken to keep changing: as many as templates wait for
 MOST = 4096  # shapes that are known, of all classes: about as many as the Memo has plans for
 
+DONE = 1 << 30  # calls of a shape that is not counted any more
+
 _lock = Lock()
-_known: OrderedDict[Problem, None] = OrderedDict()
+_known: OrderedDict[Problem, int] = OrderedDict()  # calls that came by here
 _shapes: dict[problem_class.ProblemClass, int] = {}
+
+
+def concerns(family: str, op: str) -> bool:
+    """Tells whether this module is for the Problems of an operation."""
+    return family in FAMILIES or op in POOLING
 
 
 def at_first_sight(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:
     """The best Algorithm whose Plan is made soon, for a shape that may never come again; None where it is the best of all."""
-    if problem.packed or not _is_new(problem, problem_class.of(problem, snapshot)):
+    if problem.packed:
         return None
-    if not record_store.empty() and record_store.find(problem, threads_of(snapshot)) is not None:
+    calls = _count(problem, problem_class.of(problem, snapshot))
+    if calls >= DONE:
         return None
-    found = leader(problem, snapshot, planner, changing=True)
-    return found if found is not None and found.passed else None
+    found = None
+    if record_store.empty() or record_store.find(problem, threads_of(snapshot)) is None:
+        found = leader(problem, snapshot, planner, changing=True)
+    if found is not None and calls < min(found.passed.values(), default=0):
+        return found
+    counts_itself(problem)
+    return None
 
 
-def _is_new(problem: Problem, kind: problem_class.ProblemClass) -> bool:
-    """Tells whether a Problem is met for the first time, after so many others of its class that one more may follow."""
+def counts_itself(problem: Problem) -> None:
+    """Notes that the Plan of a Problem counts its calls, or that they need not be counted."""
     with _lock:
         if problem in _known:
-            _known.move_to_end(problem)
-            return False
-        _known[problem] = None
+            _known[problem] = DONE
+
+
+def passing(problem: Problem) -> bool:
+    """Tells whether the calls of a Problem are counted here: its Plan is not to be kept, as another one takes its place soon."""
+    return 0 < _known.get(problem, 0) < DONE
+
+
+def _count(problem: Problem, kind: problem_class.ProblemClass) -> int:
+    """Counts a call; returns how many came before, `DONE` unless so many shapes of its class did that one more may follow."""
+    with _lock:
+        before = _known.pop(problem, None)
+        if before is None:
+            if len(_shapes) > MOST:
+                _shapes.clear()
+            _shapes[kind] = _shapes.get(kind, 0) + 1
+            before = 0 if _shapes[kind] > CHANGING else DONE
+        _known[problem] = min(before + 1, DONE)
         if len(_known) > MOST:
             _known.popitem(last=False)
-        if len(_shapes) > MOST:
-            _shapes.clear()
-        _shapes[kind] = _shapes.get(kind, 0) + 1
-        return _shapes[kind] > CHANGING
+        return before

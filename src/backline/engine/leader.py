@@ -42,15 +42,17 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
     Where shapes keep `changing`, those are passed over whose plans are for one.
     """
     kind = problem_class.find(problem.family, problem.op, problem.dtype, problem.device, snapshot)
-    if not kind.ranked or problem.packed or overrides.registered(problem.op, overrides.KEYS["cpu"]):
+    if not kind.ranked or overrides.registered(problem.op, overrides.KEYS["cpu"]):
         return None
     threads = threads_of(snapshot)
     if kind.learns and (changing or learned.find(problem, threads, snapshot) is not None):
         return None
+    packs = ranking.packs(problem) if problem.packed or problem.family == "quantized" else ""
     keys, large = ranking.order_of(problem), problem.flops >= ranking.LARGE
     chosen, best, dtype = None, None, short(problem.dtype)
     passed: dict[str, int] = {}
-    for bound, name in kind.order(keys, ranking.leader(problem, keys)):
+    for least, name in kind.order(keys, (packs, ranking.leader(problem, keys))):
+        bound = (0, *least)  # before the place stands what switches say of attention kernels: which is tried first
         if best is not None and best < bound:
             break
         library = libraries.get(name)
@@ -58,7 +60,7 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
             continue
         try:
             handler = library.handlers.get(type(problem))
-            if changing and handler is not None and handler.one_shape and problem.flops <= handler.one_shape_flops:
+            if changing and handler is not None and handler.waits(problem):
                 passed[name] = handler.one_shape
                 continue
             for found in library.algorithms(problem, allowed_threads(library, threads, snapshot), *planner_for(library, planner)):
@@ -66,15 +68,16 @@ def leader(problem: Problem, snapshot: Any, planner: Planner, changing: bool = F
                     continue
                 if errata.concerning(library, problem.op, dtype, found.name) and errata.refusal(library, problem, found):
                     continue
-                if found.traits and policy.priority(found, snapshot):
+                first = policy.priority(found, snapshot) if found.traits else 0
+                if first < 0:
                     return None
                 if changing and ONE_SHAPE in found.traits:
                     passed[found.key] = COMPILED_AFTER
                     continue
-                place = (BORROWED in found.traits, *ranking.place(found, keys, large), bound[-1])
+                place = (first, BORROWED in found.traits, *ranking.place(found, keys, large, packs), bound[-1])
                 if best is None or place < best:
                     chosen, best = found, place
-                    if place[:2] <= bound[:2] and place[1] < len(keys):
+                    if place[:3] <= bound[:3] and place[2] < len(keys):
                         break  # it has nothing that comes before
         except Exception:  # which `algorithms_of` makes a refusal of
             return None

@@ -24,8 +24,9 @@ __all__ = ["ProblemClass", "find", "of"]
 MOST = 256  # classes that are kept; beyond, all are found anew
 ORDERS = 1024  # of the libraries, likewise, of each class
 
-# Families in which no switch but a preference says in which order algorithms are tried: not attention and what is made of it.
-BY_RANK = ("conv", "fft", "linalg", "matmul", "neural")
+# Families in which the ranking orders algorithms, after what switches say of attention kernels.
+BY_RANK = ("attention", "conv", "fft", "linalg", "matmul", "neural", "quantized")
+HALF_ATTENTION = "cuda.fp16_bf16_reduction_math_sdp"  # permits what comes before any place of a ranking
 
 Bound = tuple[bool, int, int, int, int]
 Told = tuple[dict[str, Candidate], dict[str, tuple[str, str]]]
@@ -73,7 +74,7 @@ class ProblemClass:
         self.ranked = (
             device == "cpu" and family in BY_RANK and level == "off" and not snapshot["emulate"]
             and not policy.preferred(sample, snapshot)[0] and not policy.benchmarks(sample, snapshot)[0]
-            and math.isinf(snapshot["max_error"])
+            and math.isinf(snapshot["max_error"]) and not (family == "attention" and snapshot[HALF_ATTENTION])
         )  # fmt: skip
         self.learns = snapshot["benchmark"] == "online"
         some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
@@ -84,7 +85,7 @@ class ProblemClass:
         self._named = {*snapshot["only"], *policy.preferred(sample, snapshot)[0]}
         self._sample = sample
         self._imprecise: dict[tuple[str, str], str] = {}
-        self._orders: dict[tuple[int, str], tuple[Any, Any, tuple[tuple[Bound, str], ...]]] = {}
+        self._orders: dict[tuple[int, tuple[str, str]], tuple[Any, Any, tuple[tuple[Bound, str], ...]]] = {}
 
     def told(self) -> Told:
         """Returns a refusal for each library that a switch refuses, and the switches that mattered, with their origins."""
@@ -107,27 +108,27 @@ class ProblemClass:
                 matter[name] = (repr(self._snapshot[name]), str(said.origin))
         return refused, matter
 
-    def order(self, keys: tuple[str, ...], leader: str) -> tuple[tuple[Bound, str], ...]:
+    def order(self, keys: tuple[str, ...], leaders: tuple[str, str]) -> tuple[tuple[Bound, str], ...]:
         """Returns the libraries in the order in which they are asked, each with the least place that its algorithms may have.
 
         Parameters
         ----------
         keys
             Keys of algorithms in the order of their predicted times.
-        leader
-            Library that may have an algorithm made for the shape, or an empty string.
+        leaders
+            Libraries that may come before any place in that order, such as one that has algorithms made for the shape; or empty.
         """
-        known = self._orders.get((id(keys), leader))
+        known = self._orders.get((id(keys), leaders))
         if known is None or known[0] is not keys or known[1] is not ranking.LIBRARIES:
             if len(self._orders) >= ORDERS:  # every measurement that is kept makes new orders
                 self._orders.clear()
             too_coarse = {*self._too_coarse, *(key for key in keys if ranking.fineness(key) < self._floor)}
             places = ranking.first_places(keys, too_coarse)
             bounds = [
-                ((False, *ranking.may_lead(name, places, len(keys), leader), i), name)
+                ((False, *ranking.may_lead(name, places, len(keys), leaders), i), name)
                 for i, name in enumerate(self.names) if name not in self._refused
             ]  # fmt: skip
-            known = self._orders[id(keys), leader] = keys, ranking.LIBRARIES, tuple(sorted(bounds))
+            known = self._orders[id(keys), leaders] = keys, ranking.LIBRARIES, tuple(sorted(bounds))
         return known[2]
 
     def conforms(self, algorithm: Algorithm) -> bool:

@@ -18,8 +18,8 @@ from ..problems.op_registry import composites
 from .effective_precision import fineness
 
 __all__ = [
-    "LARGE", "by_intel", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "place",
-    "report", "sooner", "sort", "times_of",
+    "LARGE", "by_intel", "describe", "fineness", "first_places", "leader", "made_with", "may_lead", "named", "order_of", "packs",
+    "place", "report", "sooner", "sort", "times_of",
 ]  # fmt: skip
 
 # Without an entry: what is made for the operation before what makes a product of it, and NumPy last.
@@ -34,6 +34,8 @@ STAND_INS = {
     **{f"{name}.dot_split@{count}": f"{name}.dot@1" for name in ("mkl", "openblas", "blis") for count in "1n"},
     # LU on all threads, which some rankings were made without: where it is large enough to be listed, they help.
     **{f"mkl.{name}@n": f"mkl.{name}@1" for name in ("getrf", "getrs", "getri", "gesv")},
+    # OpenBLAS runs LU on a pool of its own, so on one thread only; what is divided among the team's is sooner.
+    **{f"openblas.{name}_split@n": f"openblas.{name}@1" for name in ("getrf", "getrs")},
     # The same transforms without NumPy's Python around them.
     "numpy.loops@1": "numpy.fft@1",
     # Small products of 16-bit floats, of which nothing was measured, take what those of float32 take.
@@ -86,15 +88,15 @@ def sort(problem: Problem, algorithms: list[Algorithm], prefer: Collection[str] 
     own
         Whether measurements of this machine count, beside the shipped ones.
     """
-    order, large, packs = order_of(problem, own), problem.flops >= LARGE, _packs(problem)
-    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, place(a, order, large, packs)))
+    order, large, packer = order_of(problem, own), problem.flops >= LARGE, packs(problem)
+    return sorted(algorithms, key=lambda a: (BORROWED in a.traits and a.library not in prefer, place(a, order, large, packer)))
 
 
-def place(a: Algorithm, order: Sequence[str], large: bool, packs: str = "") -> tuple[int, int, int]:
+def place(a: Algorithm, order: Sequence[str], large: bool, packer: str = "") -> tuple[int, int, int]:
     """Returns the place of an algorithm in an order, of a large Problem or not; that of the library that packs weights is -1."""
     key = named(a.key, order)
     # Attention in half precision is permitted by a switch that nobody sets but to have it; which kernel it is decides before.
-    leads = a.library == packs or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
+    leads = a.library == packer or "half math" in a.traits or (a.name == COMPILED and not large and key not in order)
     leads = leads or LEADS in a.traits or (
         a.library == MADE_FOR_THE_OPERATION and (a.name != FEW_ROWS or large or bool(a.precision))
         and not _names(tuple(order), MADE_FOR_THE_OPERATION)
@@ -128,13 +130,13 @@ def first_places(order: Sequence[str], left_out: Collection[str]) -> dict[str, i
     return places
 
 
-def may_lead(library: str, places: Mapping[str, int], last: int, leader: str) -> tuple[int, int, int]:
+def may_lead(library: str, places: Mapping[str, int], last: int, leaders: Collection[str]) -> tuple[int, int, int]:
     """Returns the least place that an algorithm of a library may have, from its place of `first_places`.
 
     What a library has is not known before it is asked: one that is not named there is taken to have what comes first of all
-    that is not named, at the place `last`. The `leader` is what `leader` returned.
+    that is not named, at the place `last`. The `leaders` are what `leader` and `packs` returned.
     """
-    named = -1 if library == leader else places.get(library, last)
+    named = -1 if library in leaders else places.get(library, last)
     return named, 2 if library in GENERAL else 0, _place(library)
 
 
@@ -164,19 +166,19 @@ def sooner(problem: Problem, chosen: Algorithm, names: Collection[str], reduced:
 
     Algorithms that reduce the precision of their inputs count only where that is permitted: `reduced`.
     """
-    order, packs = order_of(problem), _packs(problem)
+    order, packer = order_of(problem), packs(problem)
     places = first_places(order, () if reduced else [key for key in order if fineness(key) < 2])
-    ahead = "" if chosen.name == COMPILED else leader(problem, order)
+    ahead = packer, "" if chosen.name == COMPILED else leader(problem, order)
 
     def best(name: str) -> tuple[int, int, int]:
-        return (-1, 0, _place(name)) if name == packs else may_lead(name, places, len(order), ahead)
+        return may_lead(name, places, len(order), ahead)
 
     first = min(names, key=best)
-    taken = place(chosen, order, problem.flops >= LARGE, packs)
+    taken = place(chosen, order, problem.flops >= LARGE, packer)
     return first if BORROWED in chosen.traits or best(first) < taken else ""
 
 
-def _packs(problem: Problem) -> str:
+def packs(problem: Problem) -> str:
     """The library to which packed weights are worth the most: in products with several rows that are not small, oneDNN.
 
     Weights of int8 are packed for oneDNN only; whoever else runs such a layer takes them as they were given.

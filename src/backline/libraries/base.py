@@ -191,12 +191,20 @@ class Handler(Record):
         where Plans hold nothing of the kind.
     one_shape_flops
         Operations of the largest Problem for which that holds: calls of a larger one take longer elsewhere than its Plan.
+    one_shape_ops
+        Operations for which that holds; empty for all.
     """
 
     algorithms: Callable[[Any, Any, int], Iterable[Algorithm | Refusal]]
     prepare: Callable[[Any, Any, Algorithm], Any]
     one_shape: int = 0
     one_shape_flops: float = math.inf
+    one_shape_ops: tuple[str, ...] = ()
+
+    def waits(self, problem: Problem) -> bool:
+        """Tells whether a Problem is passed over where shapes keep changing."""
+        of_these = not self.one_shape_ops or problem.op in self.one_shape_ops
+        return bool(self.one_shape) and of_these and problem.flops <= self.one_shape_flops
 
     @classmethod
     def plain(

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 import numpy as np
 
 from .. import _core, switches
-from ..engine import fft_plan_caches
+from ..engine import fft_plan_caches, first_sights
 from ..engine.choose import plan_for
 from ..engine.plan_templates import FAMILIES, template_of
 from ..libraries import host_arrays
@@ -98,7 +98,8 @@ def operation(
             if text:
                 warnings.warn(text, UserWarning, stacklevel=steps_out())
             # In a tuple it is not kept: the next such call is warned about, too, or has a seed of its own.
-            if text or is_drawn(made.parameters):
+            once = first_sights.concerns(made.family, made.op) and first_sights.passing(made)
+            if text or once or is_drawn(made.parameters):
                 return (plan,)
             kept = fft_plan_caches.for_memo(plan)
             if switches.current()["benchmark"] == "online":

@@ -20,12 +20,12 @@ from ...problems import operand
 from ...problems.linalg_problem import LinalgProblem, not_finite, singular
 from ...problems.names import name_of
 from .. import fixed_order
-from ..base import Algorithm, Refusal
+from ..base import ONE_SHAPE, Algorithm, Refusal
 from .cblas import LETTER, THREAD_FLOPS, BlasTraits
 from .lapack_indefinite import Indefinite, checked_pivots, plain_pivots, zero_blocks
 from .lapack_parts import IN_PARTS
 from .lapack_results import INVERSE_NORMS, Results
-from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, routine_name
+from .lapack_steps import NOT_FINITE, NOT_IN_RANGE, SPLIT, routine_name
 
 __all__ = ["linalg_algorithms", "prepare_linalg"]
 
@@ -68,9 +68,11 @@ ROUTINES.update(dict.fromkeys(OF_SPECTRA, ROUTINES["linalg.svdvals"]))
 ITERATIVE = (*OF_SPECTRA, *(f"linalg.{name}" for name in ("eigh", "eigvalsh", "eig", "eigvals", "svd", "svdvals", "lstsq")))
 ITERATION = 2e4  # operations that a small matrix takes as long as, beside its own
 LEAST_IN_PARTS = 2e6  # operations of a matrix whose blocks threads share
+LEAST_SPLIT = 1e7  # of one whose LU they share where bits may differ
 
 
-LU_INSIDE = ("linalg.lu_factor", "linalg.inv", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
+SPLIT_LU = ("linalg.lu_factor", "linalg.solve", "linalg.det", "linalg.slogdet", "linalg.lu")
+LU_INSIDE = (*SPLIT_LU, "linalg.inv")
 
 
 def _routines(problem: LinalgProblem) -> dict[str, tuple[str, ...]]:
@@ -130,6 +132,7 @@ def linalg_algorithms(blas: BlasTraits, problem: LinalgProblem, threads: int) ->
                 level="threads", basis="construction", pool=blas.pool, note="items of the batch divided among the threads",
             )  # fmt: skip
         yield from _in_parts(blas, problem, threads, name)
+        yield from _split(blas, problem, threads, name)
         note = f"LU on one thread up to {shared:.0e} operations: several wait for two pools in turn" if alone else ""
         yield Algorithm(library=blas.name, name=name, level="threads", basis=blas.run_basis, note=note)
 
@@ -144,6 +147,18 @@ def _in_parts(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> It
         yield from fixed_order.listed(name, threads, make, "in blocks of a fixed size, which the threads share", blas.pool)
 
 
+def _split(blas: BlasTraits, p: LinalgProblem, threads: int, name: str) -> Iterator[Algorithm]:
+    """Lists the LU of one matrix whose columns threads share. Its plan has steps for each panel, and is made for one shape."""
+    needs = IN_PARTS.get(p.op, {}).get(name, ())
+    if p.op not in SPLIT_LU or threads == 1 or not blas.pool or p.items != 1 or p.flops < LEAST_SPLIT or fixed_order.asked():
+        return
+    if all(blas.native.lapack(routine_name(each, p.dtype)) for each in needs):
+        yield Algorithm(
+            library=blas.name, name=name + SPLIT, threads=threads, scaled=True, basis=blas.run_basis, pool=blas.pool,
+            note="columns divided among the threads", traits=(ONE_SHAPE,),
+        )  # fmt: skip
+
+
 def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, again: Callable[[str], Any]) -> Any:
     """The PreparedCall of an Algorithm that `linalg_algorithms` listed.
 
@@ -151,11 +166,11 @@ def prepare_linalg(blas: BlasTraits, p: LinalgProblem, algorithm: Algorithm, aga
     """
     name = algorithm.name.removesuffix("_items")
     divided = name != algorithm.name
-    shares = divided or name.endswith(fixed_order.SUFFIX)
     if divided:
         thread_team.items_run()
     by_pivots = p.op == "linalg.ldl_solve"
     w = _Writer(blas, plain_pivots(p) if by_pivots else p, name, algorithm.threads)
+    shares = divided or w.in_parts
     results, wrap = getattr(w, p.op.rpartition(".")[2])()
     w.finish()
     on_info: Any = None

@@ -2,7 +2,9 @@
 
 A panel is factored by one thread; then threads share blocks of the columns that are left, each of which is swapped, solved and
 updated by calls of one thread. The blocks follow from the sizes of the matrix, so the bits do not depend on how many threads
-share them. A `Writer` whose algorithm is not in parts makes one call of LAPACK instead.
+share them; where the same bits are not asked for, LU has one block a thread. LU factors the next panel ahead: a thread does so as
+soon as it has updated it, while the others update theirs. A `Writer` whose algorithm is not in parts makes one call of LAPACK
+instead.
 
 References: LAPACK Users' Guide, third edition, section 3.4 (block algorithms); G. H. Golub, C. F. Van Loan: Matrix Computations,
 sections 3.4, 4.2 and 5.2.
@@ -11,6 +13,7 @@ sections 3.4, 4.2 and 5.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ... import _kernels
@@ -35,6 +38,8 @@ IN_PARTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 LEFT, RIGHT, UPPER, LOWER, NON_UNIT, UNIT, ADJOINT = 141, 142, 121, 122, 131, 132, 113
 BLOCKS, LEAST = 16, 32  # into which columns are divided at least, where each then has so many
+ROUND = 8  # columns of which a thread's share is a multiple
+PANEL_COLUMNS = 1.75  # of a panel's width, whose update takes as long as factoring the panel
 
 
 def panel_of(k: int) -> int:
@@ -52,6 +57,40 @@ def blocks_of(first: int, last: int) -> list[tuple[int, int]]:
     """Returns blocks of columns as (first, count)."""
     width = max(LEAST, -(-(last - first) // (BLOCKS * LEAST)) * LEAST)
     return [(c, min(width, last - c)) for c in range(first, last, width)]
+
+
+def ahead(threads: int, first: int, last: int, panel: int) -> list[tuple[int, int]]:
+    """Returns a block of columns for each thread as (first, count): the one that factors the next panel has fewer of them.
+
+    Examples
+    --------
+    >>> ahead(2, 64, 400, 64), ahead(2, 300, 400, 64), ahead(4, 0, 400, 0)
+    ([(64, 112), (176, 224)], [(300, 64), (364, 36)], [(0, 104), (104, 104), (208, 104), (312, 88)])
+    """
+    share = (last - first + PANEL_COLUMNS * panel) / threads
+    own = min(max(panel, _rounded(share - PANEL_COLUMNS * panel)), last - first)
+    width = max(_rounded((last - first - own) / (threads - 1)), ROUND)
+    blocks = [(first, own)] if own else []
+    return blocks + [(c, min(width, last - c)) for c in range(first + own, last, width)]
+
+
+def ahead_in_blocks(first: int, last: int, panel: int) -> list[tuple[int, int]]:
+    """Returns blocks of columns for any number of threads: the next panel, empty ones while it is factored, then the others.
+
+    Examples
+    --------
+    >>> ahead_in_blocks(32, 160, 32), ahead_in_blocks(128, 160, 32)
+    ([(32, 32), (32, 0), (64, 32), (96, 32), (128, 32)], [(128, 32)])
+    """
+    blocks = blocks_of(first + panel, last)
+    if not panel or not blocks:
+        return [(first, panel)] * bool(panel) + blocks
+    idle = round((1 + PANEL_COLUMNS) * panel / blocks[0][1]) - 1
+    return [(first, panel), *[(first, 0)] * max(idle, 0), *blocks]
+
+
+def _rounded(columns: float) -> int:
+    return -(-int(columns) // ROUND) * ROUND
 
 
 def evenly(blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -106,42 +145,40 @@ class Parts(Writer):
             return
         k, step, size = min(m, n), self.native.int_size, self.size
         width = panel_of(k)
+        divide = partial(ahead, self.threads) if self.by_threads else ahead_in_blocks
+        stages = [(j, end, divide(end, n, min(width, k - end))) for j in range(0, k, width) for end in (min(j + width, k),)]
         a, pivots = fixed_order.alone(a), fixed_order.alone(pivots)
         self.clear_info()
-        infos = self.panel_infos(-(-k // width))
-        for j in range(0, k, width):
-            w = min(width, k - j)
-            corner, own = shift(a, (j + j * m) * size), shift(pivots, j * step)
-            self.lapack("{t}getrf", m - j, w, corner, m, own, shift(infos, j // width * step))
-            self.b.each()
-            blocks = [*((c, s, 0) for c, s in blocks_of(0, j)), *((c, s, s) for c, s in blocks_of(j + w, n))]
+        # Behind those of the panels is what the other blocks write, which factor no panel.
+        infos = self.panel_infos(len(stages) + max(len(blocks) for _, _, blocks in stages))
+        self.lapack("{t}getrf", m, min(width, k), a, m, pivots, infos)
+        self.b.each()
+        for n_panel, (j, end, blocks) in enumerate(stages, 1):
             if not blocks:
                 continue
-            right = same([r for _, _, r in blocks])  # on the left rows are only swapped
-            columns = fixed_order.places(shift(a, j * size), 1, [c * m * size for c, _, _ in blocks])
-            self.lapack("{t}laswp", self.integers([s for _, s, _ in blocks]), columns, m, 1, w, own, 1)
-            self.cblas("trsm", COLUMN, LEFT, LOWER, PLAIN, UNIT, w, right, self.factor(1), corner, m, columns, m)
-            if m > j + w:
-                minus, one, below = self.factor(-1), self.factor(1), shift(columns, w * size)
-                self.cblas(
-                    "gemm",
-                    COLUMN,
-                    PLAIN,
-                    PLAIN,
-                    m - j - w,
-                    right,
-                    w,
-                    minus,
-                    shift(corner, w * size),
-                    m,
-                    columns,
-                    m,
-                    one,
-                    below,
-                    m,
-                )
+            w, panel, sizes = end - j, min(width, k - end), [count for _, count in blocks]
+            corner, counts, one = shift(a, (j + j * m) * size), same(sizes), self.factor(1)
+            columns = fixed_order.places(shift(a, j * size), 1, [c * m * size for c, _ in blocks])
+            below = shift(columns, w * size)
+            self.lapack("{t}laswp", self.integers(sizes), columns, m, 1, w, shift(pivots, j * step), 1)
+            self.cblas("trsm", COLUMN, LEFT, LOWER, PLAIN, UNIT, w, counts, one, corner, m, columns, m)
+            if m > end:
+                left = shift(corner, w * size)
+                self.cblas("gemm", COLUMN, PLAIN, PLAIN, m - end, counts, w, self.factor(-1), left, m, columns, m, one, below, m)
+            if panel:  # by the thread of the first block, while the others go on with theirs
+                places = [n_panel * step, *((len(stages) + i) * step for i in range(1, len(blocks)))]
+                info = fixed_order.places(fixed_order.alone(infos), 1, places)
+                few = self.integers([panel, *(0 for _ in blocks[1:])])
+                self.lapack("{t}getrf", m - end, few, below, m, shift(pivots, end * step), info)
             self.share(len(blocks))
         self.gather(k, width, infos, pivots)
+        self.b.each()
+        # The rows of a panel are swapped as those after it were, now that all are known.
+        done = evenly([(j, width) for j, end, _ in stages if end < k])
+        if done:
+            columns = fixed_order.places(a, 1, [j * m * size for j, _ in done])
+            self.lapack("{t}laswp", width, columns, m, self.integers([j + width + 1 for j, _ in done]), k, pivots, 1)
+            self.share(len(done))
 
     def factor_cholesky(self, uplo: str, n: int, a: Pointer) -> None:
         """A = L L^H or U^H U in the place of the triangle of A that is read; `clear_info` comes before."""

@@ -1,7 +1,7 @@
 """LAPACK's factorisations, inverses, systems and least squares, as steps.
 
 Each method returns its results and what wraps them. Where the mathematics allows, a row-major matrix is handed over as it lies,
-and the transposed problem is solved (inverse, Cholesky, solve); LU and least squares take a transposing copy.
+and the transposed problem is solved (inverse, Cholesky); LU, systems and least squares take a transposing copy.
 """
 
 from __future__ import annotations
@@ -90,15 +90,16 @@ class Solving(Parts):
 
     def solve(self) -> tuple[list[Pointer], Any]:
         n, left = self.p.n, self.p.parameter("left", True)
-        a_order = self.own_order()
         lu = self.b.work(n * n * self.size)
         pivots = self.b.work(self.native.int_size * n)
-        self.load("a", (n, n), a_order, lu)
-        # X A = B is A^T X^T = B^T, and rows of B are columns of B^T.
+        # X A = B is A^T X^T = B^T, and rows of B are columns of B^T. What is factored is the matrix of that system and never its
+        # transpose, though copying it as it lies would be faster. Rows are exchanged by the size of elements in one column, so
+        # factors of A times a diagonal matrix are those of A, times it: columns of different magnitudes cost no digits. Factors
+        # of the transpose lose up to 7 bits of a solution there.
+        self.load("a", (n, n), "F" if left else "C", lu)
         x, k = self.right_sides(n, "F" if left else "C")
-        transposed = (a_order == "C") == left
         self.factor_lu(n, n, lu, pivots)
-        self.solve_blocks("{t}getrs", ["T" if transposed else "N", n], k, [lu, n, pivots], x, n, self.b.work(8))
+        self.solve_blocks("{t}getrs", ["N", n], k, [lu, n, pivots], x, n, self.b.work(8))
         return self.with_info([x], None, SolveEx)
 
     def lu_solve(self) -> tuple[list[Pointer], Any]:

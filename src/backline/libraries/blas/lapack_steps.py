@@ -21,9 +21,11 @@ from ...problems.symbolic_values import upper_bound
 from .. import fixed_order
 from .cblas import LETTER, BlasTraits
 
-__all__ = ["NOT_FINITE", "NOT_IN_RANGE", "Writer", "routine_name"]
+__all__ = ["NOT_FINITE", "NOT_IN_RANGE", "SPLIT", "Writer", "routine_name"]
 
 NOT_FINITE, NOT_IN_RANGE = -9999, -9998
+#: Ends the names of algorithms in parts that are as many as the threads: the fastest, with other bits for each number of threads.
+SPLIT = "_split"
 
 
 def routine_name(pattern: str, dtype: np.dtype[Any]) -> str:
@@ -37,8 +39,9 @@ class Writer:
     """Writes the steps of one operation down. Each method returns (results, what wraps them)."""
 
     def __init__(self, blas: BlasTraits, p: LinalgProblem, routine: str, threads: int = 1) -> None:
-        self.blas, self.p, self.routine, self.threads = blas, p, routine.removesuffix(fixed_order.SUFFIX), threads
-        self.in_parts = self.routine != routine
+        self.blas, self.p, self.threads = blas, p, threads
+        self.routine = routine.removesuffix(fixed_order.SUFFIX).removesuffix(SPLIT)
+        self.in_parts, self.by_threads = self.routine != routine, routine.endswith(SPLIT)
         self.native = blas.native
         self.b = Builder(p, self.native.int_size)
         self.b.share_work = self.in_parts

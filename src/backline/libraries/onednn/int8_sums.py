@@ -171,8 +171,12 @@ class Packing:
 
 
 def order_for(engine: Engine, p: QuantizedProblem) -> Packing:
-    """The order of the weights for a Problem, from those that were asked for before."""
-    image = p.shape("input") if p.op == "quantized.conv2d" else ()  # that of a linear layer is one for any number of rows
+    """The order of the weights for a Problem, from those that were asked for before.
+
+    That of a linear layer is one for any number of rows, that of a convolution one for images of about the same size: to ask
+    takes as long as to describe the convolution itself, and where a kernel wants another order, it makes that for itself.
+    """
+    image = tuple(n.bit_length() for n in p.shape("input")) if p.op == "quantized.conv2d" else ()
     key = switches.current(), p.op, p.dtype, image, p.shape("weight"), p.parameters
     found = _known.get(key)
     if found is None or found.engine is not engine:

@@ -40,6 +40,8 @@ OLDEST, NEWEST = (3, 2), (3, 99)
 # Where shapes keep changing: calls of one after which a convolution is worth the millisecond that compiling its kernels takes,
 # and operations of one that is worth it at once.
 CONV_COMPILED_AFTER, CONV_COMPILED_FLOPS = 16, 1e8
+# The same of pooling, which NumPy runs without a plan.
+POOL_COMPILED_AFTER, POOL_COMPILED_FLOPS = 4, 6e4
 NO_THREADS = "which takes no thread count for one call"
 # Not just an installation: the wheel `onednn` writes its file over that of `onednn-cpu-gomp`, which pip then takes for installed.
 REINSTALL = "pip install --force-reinstall --no-deps onednn-cpu-gomp brings a build on OpenMP"
@@ -71,7 +73,13 @@ class OneDNN(FileLibrary):
         MatmulProblem: Handler(product_algorithms, prepare_product),
         LinearProblem: Handler(product_algorithms, prepare_product),
         ConvProblem: Handler(conv_algorithms, prepare_conv, one_shape=CONV_COMPILED_AFTER, one_shape_flops=CONV_COMPILED_FLOPS),
-        NeuralProblem: Handler(_layer_algorithms, _prepare_layer),
+        NeuralProblem: Handler(
+            _layer_algorithms,
+            _prepare_layer,
+            one_shape=POOL_COMPILED_AFTER,
+            one_shape_flops=POOL_COMPILED_FLOPS,
+            one_shape_ops=("max_pool", "avg_pool"),
+        ),
         RnnProblem: Handler(rnn_algorithms, prepare_rnn),
         QuantizedProblem: Handler(quantized_algorithms, prepare_quantized),
     }
