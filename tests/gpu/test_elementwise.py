@@ -188,7 +188,8 @@ def test_what_follows_a_product(row: Any, xp: Any, size: Any, dtype: str) -> Non
         worst = max(worst, away(found, expected, dtype, f"{activation} {dtype}"))
         if dtype in HALVES:
             exact = min(exact, float(np.mean(wide(found) == wide(expected.astype(found.dtype)))))
-        if activation not in ("relu",):
+        # cuBLASLt has relu, and of 16-bit floats gelu by its formula with tanh; how near that is, LT-3 says.
+        if activation != "relu" and (activation != "gelu_tanh" or dtype not in HALVES):
             assert choice.library == "cublas" and choice.algorithm.endswith("_pointwise"), choice.chosen.key
     row.observe(f"{dtype}: {worst:.2g} of {TIMES:g} away; {exact:.1%} of all elements are the nearest", choice.chosen.key)
     assert worst < TIMES

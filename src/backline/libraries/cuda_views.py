@@ -72,9 +72,7 @@ def by_cuda_array_interface(array: Any, where: str) -> Any:
     if told["data"][1] and where.endswith((": out", "out[0]", "out[1]")):
         raise BadValue(f"{where} is read-only", remedy="a writeable array")
     if told.get("mask") is not None:
-        raise BadType(
-            f"{where} has a mask", cause="no element is left out", remedy="an array without a mask"
-        )
+        raise BadType(f"{where} has a mask", cause="no element is left out", remedy="an array without a mask")
     try:
         dtype = np.dtype(told["typestr"])
     except TypeError:

@@ -269,8 +269,6 @@ def unregister(kind: HostKind) -> None:
     _known.clear()
 
 
-
-
 _CUDA = {"from_cuda": "torch_result", "stream": "torch_stream"}
 register(HostKind("PyTorch", ("torch",), ("Tensor",), _torch_view, torch_tensor, torch_dtype, _torch_written, **_CUDA))
 _JAX = ("ArrayImpl", "Array", "Tracer", "PRNGKeyArray")

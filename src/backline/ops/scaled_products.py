@@ -74,9 +74,7 @@ def _recipe(where: str, value: Any) -> str:
     if not isinstance(name, str):
         raise BadType(f"{where} is {show(value)}", remedy="nn.functional.ScalingType.TensorWise or RowWise")
     if name not in RECIPES:
-        raise BadValue(
-            f"{where}={name!r}", cause="scales of blocks are not supported", remedy="'TensorWise' or 'RowWise'"
-        )
+        raise BadValue(f"{where}={name!r}", cause="scales of blocks are not supported", remedy="'TensorWise' or 'RowWise'")
     return str(name)
 
 
@@ -177,10 +175,9 @@ def scaled_mm(
     m, n, k = _fit("scaled_mm", a, b)
     recipes = _recipe("scaled_mm: scale_recipe_a", scale_recipe_a), _recipe("scaled_mm: scale_recipe_b", scale_recipe_b)
     for name, value in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
-        if value is not None and value != []:
-            raise BadType(
-                f"scaled_mm: {name} is {show(value)}", cause="scales of blocks are not supported", remedy=f"{name}=None"
-            )
+        if value is not None and not (type(value) is list and not value):
+            why = "scales of blocks are not supported"
+            raise BadType(f"scaled_mm: {name} is {show(value)}", cause=why, remedy=f"{name}=None")
     dtype = dtype_given("scaled_mm: output_dtype", output_dtype, OUTPUTS)
     _dims("scaled_mm: contraction_dim", contraction_dim)
     fast = flag("scaled_mm", "use_fast_accum", use_fast_accum)

@@ -18,7 +18,7 @@ def _float8(draw: Draw, shape: tuple[int, ...], kind: Any) -> Array:
 
 def _scale(draw: Draw, recipe: str, size: int, shape: tuple[int, int]) -> Array:
     wanted = draw.choice(((), (1,), (1, 1))) if recipe == "TensorWise" else draw.choice((shape, (size,)))
-    return draw.lay_out(np.abs(draw.fill(wanted, "float32", "normal")) + np.float32(0.01))
+    return draw.lay_out(np.asarray(np.abs(draw.fill(wanted, "float32", "normal")) + 0.01, np.float32))
 
 
 @generates("quantized", "nn.functional.scaled_mm", weight=2)
@@ -66,11 +66,14 @@ def grouped_mm(draw: Draw, op: str) -> Call:
     reference, size = np.zeros(result, x.dtype), np.zeros(result, x.dtype)
     with np.errstate(all="ignore"):
         for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            part = slice(start, end)
-            into, one, two = {
-                "rows": ((part,), x[part], y[i] if y.ndim == 3 else y), "terms": ((i,), x[..., part], y[part]),
-                "columns": ((..., part), x[i] if x.ndim == 3 else x, y[:, part]), "each": ((i,), x[i], y[i]),
-            }[form]  # fmt: skip
+            part: Any = slice(start, end)
+            into: Any
+            if form == "rows":
+                into, one, two = (part,), x[part], y[i]
+            elif form == "columns":
+                into, one, two = (..., part), x[i], y[:, part]
+            else:
+                into, one, two = (i,), *((x[:, part], y[part]) if form == "terms" else (x[i], y[i]))
             reference[into], size[into] = one @ two, np.abs(one) @ np.abs(two)
     bound = sums(reference, size, k, a.dtype)
     kwargs = {} if form == "each" else {"offs": np.array(ends, draw.choice(("int32", "int64")))}
