@@ -438,6 +438,7 @@ def test_the_numbers_written_here_are_those_of_the_bindings() -> None:
     assert (cublaslt.NONE, cublaslt.COMPUTE_TYPE, cublaslt.ANY) == (reduction.NONE, reduction.COMPUTE_TYPE, reduction.MASK)
     assert (cublaslt.PLAIN, cublaslt.RELU, cublaslt.BIAS) == (epilogue.DEFAULT, epilogue.RELU, epilogue.BIAS)
     assert epilogue.RELU_BIAS == cublaslt.RELU | cublaslt.BIAS
+    assert cublaslt.GELU == epilogue.GELU and epilogue.GELU_BIAS == cublaslt.GELU | cublaslt.BIAS
 
 
 def test_cuda_has_the_types_that_are_written_here() -> None:

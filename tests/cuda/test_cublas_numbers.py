@@ -60,7 +60,12 @@ def expected_of(problem: Any, hosts: list[Any], size: bool = False) -> Any:
         total = total + beta * seen["c"].reshape(total.shape)
     for role in ("bias", "residual"):
         total = total + seen[role] if role in seen else total
-    return (np.maximum(total, 0) if problem.parameter("activation") else total).reshape(problem.result)
+    activation = problem.parameter("activation") if not size else None
+    if activation == "relu":
+        total = np.maximum(total, 0)
+    elif activation == "gelu_tanh":
+        total = 0.5 * total * (1 + np.tanh(np.sqrt(2 / np.pi) * (total + 0.044715 * total**3)))
+    return total.reshape(problem.result)
 
 
 def check(op: str, library: str, *args: Any, **kwargs: Any) -> int:
@@ -172,6 +177,19 @@ def test_c_that_does_not_count_may_hold_anything(library: str, rng: np.random.Ge
     left, right = (random_array(rng, s, dtype_of("float32")) for s in ((5, 4), (4, 3)))
     for c in (np.full((5, 3), np.nan, np.float32), np.full(3, np.inf, np.float32)):
         assert check("addmm", library, c, left, right, beta=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("leading", [(), (6,), (2, 3)])
+def test_gelu_after_a_product(dtype: str, leading: tuple[int, ...], rng: np.random.Generator) -> None:
+    kind = dtype_of(dtype)
+    x, weight, bias, residual = (random_array(rng, s, kind) for s in ((*leading, 4), (5, 4), (5,), (*leading, 5)))
+    op = "nn.functional.linear"
+    for more in ({}, {"residual": residual}):
+        assert check(op, "cublaslt", x, weight, bias, activation="gelu_tanh", **more)
+        assert check(op, "cublaslt", x, weight, activation="gelu_tanh", **more)
+    assert not check(op, "cublaslt", *(each.astype(np.float32) for each in (x, weight, bias)), activation="gelu_tanh")
+    assert not check(op, "cublaslt", x, weight, bias, activation="gelu"), "the library has the formula with tanh"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import backline
@@ -25,7 +26,7 @@ NO_OPERATIONS = {
     *("set_deterministic_debug_mode", "set_float32_matmul_precision", "set_flush_denormal", "set_num_interop_threads"),
     *("set_num_threads", "use", "use_deterministic_algorithms", "linalg.LinAlgError"),
     *("apply_to", "carry", "check_precision", "doctor", "read_from", "shadow", "verify_determinism", "worker_initializer"),
-    *("functional.MultiHeadAttention", "grad.AttentionGrads", "grad.NormGrads", "grad.RnnGrads", "grad.StateGrads"),
+    *("functional.MultiHeadAttention", "functional.ScalingType", "grad.AttentionGrads", "grad.NormGrads", "grad.RnnGrads", "grad.StateGrads"),
     *("quantized.HistogramObserver", "quantized.MinMaxObserver", "quantized.PackedConv2d", "quantized.PackedLinear"),
     *("sparse.CompressedMatrix", "sparse.ProductWay", "sparse.search"),
 }
@@ -115,6 +116,12 @@ def _layers() -> dict[str, Arguments]:
         "weight": numbers(3),
         "bias": numbers(3),
     }
+    one = np.ones(1, np.float32)
+    calls["scaled_mm"] = {
+        "mat_a": numbers(3, 4, dtype=ml_dtypes.float8_e4m3fn), "mat_b": numbers(4, 5, dtype=ml_dtypes.float8_e5m2),
+        "scale_a": one, "scale_b": one, "scale_recipe_a": "TensorWise", "scale_recipe_b": "TensorWise",
+    }  # fmt: skip
+    calls["grouped_mm"] = {"mat_a": numbers(3, 4), "mat_b": numbers(2, 4, 5), "offs": np.array([1, 3], np.int32)}
     calls["scaled_dot_product_attention"] = {"query": x, "key": x, "value": x, "attn_mask": numbers(3, 3)}
     sequence = numbers(3, 2, 4)
     heads = {
@@ -213,8 +220,10 @@ def _quantized() -> dict[str, Arguments]:
     images, kernel = _qarray(1, 2, 4, 4), quantized.quantize_weights(numbers(3, 2, 3, 3, dtype=np.float32))
     floats = numbers(2, 4, dtype=np.float32)
     result = {"scale": 0.1, "zero_point": 3}
+    whole = np.ones((3, 3), np.int8)
     return {
         "QArray": {"int_repr": x.int_repr, "scale": 0.1}, "dequantize": {"x": x}, "requantize": {"x": x, "scale": 0.1},
+        "int_mm": {"input": whole, "mat2": whole},
         "quantize": {"x": floats, "scale": 0.01}, "quantize_weights": {"weight": floats},
         "linear_prepack": {"weight": weight, "bias": numbers(5, dtype=np.float32)},
         "conv2d_prepack": {"weight": kernel, "bias": numbers(3, dtype=np.float32)},

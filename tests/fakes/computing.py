@@ -16,8 +16,10 @@ import numpy as np
 from fakes.recording import Recording, error
 
 TYPES = {2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16), 0: np.dtype(np.float32), 1: np.dtype(np.float64),
-         4: np.dtype(np.complex64), 5: np.dtype(np.complex128)}  # fmt: skip
+         4: np.dtype(np.complex64), 5: np.dtype(np.complex128), 3: np.dtype(np.int8), 10: np.dtype(np.int32),
+         28: np.dtype(ml_dtypes.float8_e4m3fn), 29: np.dtype(ml_dtypes.float8_e5m2)}  # fmt: skip
 ALLOWED = {64: {2}, 68: {2, 14, 0, 4}, 77: {0, 4}, 78: {0}, 70: {1, 5}}  # compute type -> types of matrices
+EIGHT_BITS = {3: 72, 28: 68, 29: 68}  # type of matrices -> compute type
 
 
 def memory(address: int, nbytes: int) -> Any:
@@ -77,6 +79,7 @@ class Blas(Recording):
             self.answers[f"gemm_ex{bits}"] = self.gemm
             self.answers[f"gemm_strided_batched_ex{bits}"] = self.strided
             self.answers[f"gemm_batched_ex{bits}"] = self.pointers
+            self.answers[f"gemm_grouped_batched_ex{bits}"] = self.grouped
         self.answers |= {
             "create": self.made, "set_stream": self.stream, "set_workspace": self.workspace,
             "set_math_mode": lambda handle, mode: self.state[handle].update(mode=mode),
@@ -112,6 +115,23 @@ class Blas(Recording):
         for addresses in zip(*tables, strict=True):
             self.one(given, *map(int, addresses))
 
+    def grouped(self, **g: Any) -> None:
+        """Groups of products of one size each; sizes on the host, addresses on the device."""
+        count = g["group_count"]
+        tables = [np.frombuffer(memory(g[f"{each}array"], 8 * sum(g["group_size"])), np.int64) for each in "abc"]
+        sizes = ("transa", "transb", "m", "n", "k", "lda", "ldb", "ldc")
+        assert all(len(g[f"{name}_array"]) == count for name in sizes) and len(g["group_size"]) == count
+        scalar_bytes = 8 if g["compute_type"] == 70 else 4
+        first = 0
+        for i in range(count):
+            given = {name: g[f"{name}_array"][i] for name in sizes}
+            given |= {name: g[name] for name in ("handle", "atype", "btype", "ctype", "compute_type")}
+            given |= {name: g[f"{name}_array"] + i * scalar_bytes for name in ("alpha", "beta")}
+            for j in range(first, first + g["group_size"][i]):
+                assert all(table[j] % 16 == 0 for table in tables)
+                self.one(given, *(int(table[j]) for table in tables))
+            first += g["group_size"][i]
+
     def one(self, g: dict[str, Any], a: int, b: int, c: int) -> None:
         state = self.state[g["handle"]]
         assert state["workspace"] is not None, "setting the stream took the workspace away"
@@ -131,7 +151,7 @@ class Blas(Recording):
         out = matrix(c, m, n, g["ldc"], TYPES[kind])
         left, right = matrix(a, *shape_a, g["lda"], dtype), matrix(b, *shape_b, g["ldb"], dtype)
         alpha, beta = (scalar(g[each], compute, kind) for each in ("alpha", "beta"))
-        precision = "tf32" if state["mode"] == 3 and kind in (0, 4) else "f16" if compute == 64 else ""
+        precision = "tf32" if (state["mode"] == 3 or compute == 77) and kind in (0, 4) else "f16" if compute == 64 else ""
         out[...] = product(g["transa"], left, g["transb"], right, alpha, beta, out, precision).astype(out.dtype)
 
 
@@ -142,11 +162,14 @@ class Lt(Recording):
     ----------
     refuses
         State of the first algorithms that the heuristics name; the last one works. With None it names none.
+    works
+        How many of the last ones work.
     """
 
     def __init__(self, module: Any, **more: Any) -> None:
         super().__init__(module, **more)
         self.refuses: list[int] | None = []
+        self.works = 1
         self.workspace = 4096
         self.things: dict[int, dict[int, Any]] = {}
         self.asked: list[dict[str, int]] = []
@@ -173,7 +196,7 @@ class Lt(Recording):
         self.things[of][int(attr)] = np.frombuffer(memory(buf, size_in_bytes), dtype)[0].item()
 
     def heuristic(self, preference: int, heuristic_results_array: int, return_algo_count: int, requested_algo_count: int, **_: Any) -> None:
-        states = [] if self.refuses is None else [*self.refuses, 0]
+        states = [] if self.refuses is None else [*self.refuses, *(0,) * self.works]
         assert len(states) <= requested_algo_count
         dtype = self.module.matmul_heuristic_result_dtype
         mask = self.things[preference].get(int(self.module.MatmulPreferenceAttribute.REDUCTION_SCHEME_MASK), 7)
@@ -198,12 +221,15 @@ class Lt(Recording):
         compute = description["made"]["compute_type"]
         parts = {each: self.things[g[f"{each}desc"]] for each in "abd"}
         kind = parts["d"]["made"]["type"]
+        state = np.frombuffer(memory(g["algo"], 80), np.uint8)
+        assert state[72:76].view(np.int32)[0] == 0 and state[:8].view(np.uint64)[0] > 0, "an algorithm that works"
+        if parts["a"]["made"]["type"] in EIGHT_BITS:
+            self.multiply_eight_bits(g, description, parts)
+            return
         dtype = TYPES[kind]
         scale = TYPES[description["made"]["scale_type"]]
         alpha, beta = (np.frombuffer(memory(g[each], scale.itemsize), scale)[0] for each in ("alpha", "beta"))
         assert kind in ALLOWED[compute] and scale == (np.float16 if compute == 64 else dtype if kind in (1, 4, 5) else np.float32)
-        state = np.frombuffer(memory(g["algo"], 80), np.uint8)
-        assert state[72:76].view(np.int32)[0] == 0 and state[:8].view(np.uint64)[0] > 0, "an algorithm that works"
         for i in range(parts["d"].get(int(layout.BATCH_COUNT), 1)):
             matrices = {}
             for each, part in parts.items():
@@ -219,4 +245,42 @@ class Lt(Recording):
                 total = total + wide(np.frombuffer(memory(address, total.shape[0] * dtype.itemsize), dtype))[:, None]
             if epilogue & 2:
                 total = np.maximum(total, 0)
+            if epilogue & 32:  # by the tanh formula
+                total = total * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (total + 0.044715 * total**3)))
             matrices["d"][...] = total.astype(dtype)
+
+    def multiply_eight_bits(self, g: dict[str, Any], description: dict[int, Any], parts: dict[str, Any]) -> None:
+        """A product of float8 or int8: the layout, sizes and addresses that tensor cores take, scales, and a bias."""
+        attribute = self.module.MatmulDescAttribute
+        made = {each: part["made"] for each, part in parts.items()}
+        compute, whole = description["made"]["compute_type"], made["a"]["type"] == 3
+        assert EIGHT_BITS[made["a"]["type"]] == EIGHT_BITS[made["b"]["type"]] == compute
+        assert (made["a"]["type"], made["b"]["type"]) != (29, 29), "no product of two e5m2"
+        assert description["made"]["scale_type"] == (10 if whole else 0) and made["d"]["type"] in ({10} if whole else {0, 2, 14})
+        number = np.dtype(np.int32 if whole else np.float32)
+        alpha, beta = (np.frombuffer(memory(g[each], 4), number)[0] for each in ("alpha", "beta"))
+        assert (alpha, beta) == (1, 0)
+        assert description.get(int(attribute.TRANSA), 0) == 1 and description.get(int(attribute.TRANSB), 0) == 0, "TN alone"
+        multiple = 4 if whole else 16
+        assert all(made[each][size] % multiple == 0 for each in "ab" for size in ("rows", "ld")) and made["d"]["rows"] % multiple == 0
+        assert all(g[each] % 16 == 0 for each in "abd")
+        a, b, d = (matrix(g[each], m["rows"], m["cols"], m["ld"], TYPES[m["type"]]) for each, m in made.items())
+        if whole:
+            d[...] = (a.T.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+            return
+        with np.errstate(all="ignore"):
+            total = a.T.astype(np.float64) @ b.astype(np.float64)
+            modes = [description.get(int(getattr(attribute, f"{each}_SCALE_MODE")), 0) for each in "AB"]
+            assert modes in ([0, 0], [3, 3])
+            for each, shape in (("A", (-1, 1)), ("B", (1, -1))):
+                address = description[int(getattr(attribute, f"{each}_SCALE_POINTER"))]
+                assert address % 16 == 0
+                count = 1 if modes[0] == 0 else total.shape["AB".index(each)]
+                total = total * np.frombuffer(memory(address, 4 * count), np.float32).astype(np.float64).reshape(shape)
+            if description.get(int(attribute.EPILOGUE), 1) & 4:
+                of = description[int(attribute.BIAS_DATA_TYPE)]
+                assert of == made["d"]["type"] != 0
+                dtype = TYPES[of]
+                bias = np.frombuffer(memory(description[int(attribute.BIAS_POINTER)], total.shape[0] * dtype.itemsize), dtype)
+                total = total + wide(bias)[:, None]
+            d[...] = total.astype(d.dtype)

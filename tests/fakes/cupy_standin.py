@@ -169,7 +169,17 @@ class CuPy:
     def asarray(self, value: Any, dtype: Any = None) -> ndarray:
         if isinstance(value, ndarray) and (dtype is None or value.host.dtype == dtype):
             return value
+        told = getattr(value, "__cuda_array_interface__", None)
+        if told is not None:
+            assert told.get("stream") is None, "CuPy has the host wait for it"
+            return ndarray(np.asarray(_Interface(value, told)), self._here())
         return ndarray(np.array(unwrap(value), dtype), self._here())
+
+    def from_dlpack(self, value: Any) -> ndarray:
+        device, index = value.__dlpack_device__()
+        assert device == 2
+        current = self.cuda.get_current_stream().ptr
+        return ndarray(np.asarray(value.__dlpack__(stream=current or 1)), index)
 
     def array(self, value: Any, dtype: Any = None) -> ndarray:
         if isinstance(value, ndarray):
@@ -208,6 +218,13 @@ class CuPy:
         return _wrapped(found, None, self._here)
 
 
+class _Interface:
+    """NumPy's view of memory that is said to be a device's."""
+
+    def __init__(self, owner: Any, told: dict[str, Any]) -> None:
+        self.owner, self.__array_interface__ = owner, {"version": 3, **{key: told[key] for key in ("shape", "typestr", "data", "strides")}}
+
+
 class _Namespace:
     def __init__(self, **names: Any) -> None:
         self.__dict__.update(names)
@@ -236,6 +253,7 @@ class Stream:
     def __init__(self, ptr: int, cuda: Any = None) -> None:
         self.ptr, self._cuda = ptr, cuda
         self.synchronized, self.capturing = 0, False
+        self.waited: list[Any] = []  # streams whose events it was told to wait for
 
     def is_capturing(self) -> bool:
         return self.capturing
@@ -244,7 +262,7 @@ class Stream:
         self.synchronized += 1
 
     def wait_event(self, event: Any) -> None:
-        pass
+        self.waited.append(getattr(event, "stream", None))
 
     def record(self, event: Any = None) -> Any:
         event = Event() if event is None else event
@@ -263,6 +281,11 @@ class Stream:
 class ExternalStream(Stream):
     """A stream of another package."""
 
+    _made_by: Any = None
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        super().__init__(ptr, self._made_by)
+
 
 class Event:
     """A moment, by the host's clock: work given to a stream is done at once."""
@@ -274,7 +297,7 @@ class Event:
         pass
 
     def record(self, stream: Any = None) -> None:
-        self.at = time.perf_counter()
+        self.at, self.stream = time.perf_counter(), stream
 
     def synchronize(self) -> None:
         pass
@@ -283,11 +306,12 @@ class Event:
 class _Cuda:
     """``cupy.cuda``."""
 
-    Event, ExternalStream = Event, ExternalStream
+    Event = Event
 
     def __init__(self, cupy: CuPy, properties: list[dict[str, Any]]) -> None:
         self._cupy, self._state, self._streams = cupy, threading.local(), 0
         self.null_stream = Stream(0, self)
+        self.ExternalStream = type("ExternalStream", (ExternalStream,), {"_made_by": self})
         self.runtime = _Namespace(
             getDevice=lambda: getattr(self._state, "device", 0), setDevice=self._use, getDeviceCount=lambda: len(properties),
             getDeviceProperties=lambda index: properties[index], deviceSynchronize=lambda: None, memGetInfo=lambda: (1 << 34, 1 << 35),
@@ -329,6 +353,8 @@ class _Cuda:
             self._state.stream = before
 
     def Stream(self, *args: Any, **kwargs: Any) -> Stream:
+        if kwargs.get("null"):
+            return self.null_stream
         self._streams += 1
         return Stream(0x1000 * self._streams, self)
 

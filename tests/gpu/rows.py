@@ -31,6 +31,11 @@ ROWS: dict[str, Row] = {
         "sizes of workspaces", "the preferred BLAS library", "the same bits each time",
     ),
     **_rows(
+        "cuBLASLt and groups", "LT",
+        "int8 with sums of int32", "float8 with scales", "gelu in the kernel of the product", "products of groups in one call",
+        "algorithms of the heuristics, timed",
+    ),
+    **_rows(
         "convolution", "CONV",
         "cuDNN can be disabled", "deterministic", "precision", "benchmark", "benchmark_limit", "the cache of plans",
         "out of memory while benchmarking", "depthwise kernel",

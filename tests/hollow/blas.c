@@ -71,5 +71,19 @@ int cublasGemmEx(void *h, int opa, int opb, int m, int n, int k, const void *alp
     return cublasGemmStridedBatchedEx(h, opa, opb, m, n, k, alpha, a, ta, lda, 0, b, tb, ldb, 0, beta, c, tc, ldc, 0, 1, compute, algorithm);
 }
 
+/* Sizes, operations and scalars of the groups lie in the host's memory, tables of addresses in the device's. */
+int cublasGemmGroupedBatchedEx(void *h, const int *opa, const int *opb, const int *m, const int *n, const int *k, const void *alpha,
+                               const void *const *a, int ta, const int *lda, const void *const *b, int tb, const int *ldb,
+                               const void *beta, void *const *c, int tc, const int *ldc, int groups, const int *sizes, int compute) {
+    int64_t of = compute == 70 ? 8 : 4, item = 0;
+    for (int g = 0; g < groups; g++)
+        for (int i = 0; i < sizes[g]; i++, item++) {
+            int status = cublasGemmEx(h, opa[g], opb[g], m[g], n[g], k[g], (const char *)alpha + g * of, a[item], ta, lda[g], b[item], tb, ldb[g],
+                                      (const char *)beta + g * of, c[item], tc, ldc[g], compute, -1);
+            if (status) return status;
+        }
+    return 0;
+}
+
 #define NOTHING(name) int name(void) { return 0; }
 NAMES

@@ -23,7 +23,7 @@ from hollow.device import HERE, compile_c
 
 __all__ = ["Hollow", "true_cublas"]
 
-COMPUTED = ("cublasCreate_v2", "cublasGetProperty", "cublasGemmEx", "cublasGemmStridedBatchedEx")
+COMPUTED = ("cublasCreate_v2", "cublasGetProperty", "cublasGemmEx", "cublasGemmStridedBatchedEx", "cublasGemmGroupedBatchedEx")
 _kept: list[Any] = []
 
 

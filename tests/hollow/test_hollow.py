@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline import errors, fft, linalg
+from backline import errors, fft, linalg, quantized
 from backline.nn import functional as F
 from backline.nn import grad as G
 
@@ -168,6 +168,50 @@ def test_products_by_the_true_binding(begun: Any, tmp_path: Path) -> None:
             agree(begun, lambda c, x, y: backline.addmm(c, x, y, beta=0.5, alpha=2), numbers(5, 3, dtype=dtype, seed=2), a, b)
             found = backline.explain(backline.matmul, there(a), there(b))
             assert "cublas" in str(found)
+
+
+def test_groups_by_the_true_binding(begun: Any, tmp_path: Path) -> None:
+    from fakes.insert import inserted
+    from hollow.machine import true_cublas
+
+    def grouped(a: Any, b: Any) -> Any:
+        ends = np.array([8, 8, 32], np.int32)
+        return F.grouped_mm(a, b, offs=ends if isinstance(a, np.ndarray) else begun.xp.asarray(ends))
+
+    with inserted(cupy=begun.xp, cublas=true_cublas(tmp_path)):
+        for dtype in ("float16", "bfloat16", "float32", "float64"):
+            for shapes in (((40, 16), (3, 16, 24)), ((3, 8, 16), (16, 40)), ((16, 40), (40, 24)), ((33, 5), (3, 5, 7))):
+                a, b = (numbers(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes))
+                agree(begun, grouped, a, b)
+        asked = there(numbers(40, 16)), there(numbers(3, 16, 24))
+        grouped(*asked)
+        assert backline.explain().algorithm == "gemm_grouped"
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_and_int8(here: Any, name: str) -> None:
+    import ml_dtypes
+
+    xp, kind = here.xp, np.dtype(getattr(ml_dtypes, name))
+
+    def scaled(a: Any, b: Any, output: str, bias: bool) -> Any:
+        space = np if isinstance(a, np.ndarray) else xp
+        one, two = space.asarray(np.linspace(0.5, 2, 16, dtype=np.float32)[:, None]), space.asarray(np.full(1, 0.5, np.float32))
+        added = space.asarray(numbers(a.shape[0], dtype=output, seed=4)) if bias else None
+        return F.scaled_mm(a, b, one, "RowWise", two, "TensorWise", bias=added, output_dtype=output)
+
+    a, b = numbers(16, 32).astype(kind), numbers(32, 16, seed=1).astype(kind)
+    for output in ("float16", "bfloat16", "float32"):
+        for bias in (False, True):
+            agree(here, lambda x, y, o=output, with_bias=bias: scaled(x, y, o, with_bias), a, b)
+    one = xp.ones(1, "f4")
+    for x, y in zip(layouts(a), layouts(b), strict=True):
+        found = F.scaled_mm(there(x), there(y), one, "TensorWise", one, "TensorWise", output_dtype="float32")
+        wide = x.astype(np.float64) @ y.astype(np.float64)
+        np.testing.assert_allclose(found.get(), wide, rtol=1e-5, atol=1e-4)
+    whole, other = ((numbers(*shape, seed=i) * 50).clip(-128, 127).astype(np.int8) for i, shape in enumerate(((5, 1028), (1028, 8))))
+    agree(here, quantized.int_mm, whole, other)
+    agree(here, quantized.int_mm, whole[:, :1027], other[:1027])
 
 
 def test_outputs(here: Any) -> None:

@@ -260,7 +260,8 @@ def on_a_gpu(change: Any, dtype: str, *also: str) -> Case:
             found = verdicts([libraries.get("cublas"), libraries.get("cublaslt")], asked)
         return found, [cublas.workspace_bytes(name, switches.current(), (9, 0)) for name in ("cublas", "cublaslt")]
 
-    said = ("only", "prefer", "cuda.preferred_blas_library", "cuda.cublas_workspace_size", "cuda.cublaslt_workspace_size")
+    # Further algorithms of cuBLASLt are listed to be timed.
+    said = ("benchmark", "only", "prefer", "cuda.preferred_blas_library", "cuda.cublas_workspace_size", "cuda.cublaslt_workspace_size")
     return Case(change, see, (*said, *also), {}, "matmul")
 
 

@@ -39,6 +39,8 @@ MODEL = """
     nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d (input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)
     nn.functional.batch_norm (input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-05)
     nn.functional.scaled_dot_product_attention (query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False)
+    nn.functional.scaled_mm (mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a=None, swizzle_b=None, bias=None, output_dtype='bfloat16', contraction_dim=(), use_fast_accum=False)
+    nn.functional.grouped_mm (mat_a, mat_b, *, offs=None, bias=None, out_dtype=None)
     nn.functional.multi_head_attention_forward (query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn, dropout_p, out_proj_weight, out_proj_bias, training=True, key_padding_mask=None, need_weights=True, attn_mask=None, use_separate_proj_weight=False, q_proj_weight=None, k_proj_weight=None, v_proj_weight=None, static_k=None, static_v=None, average_attn_weights=True, is_causal=False)
     nn.lstm nn.gru nn.rnn_tanh nn.rnn_relu (input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
     quantized.linear_prepack (weight, bias=None)

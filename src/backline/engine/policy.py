@@ -77,7 +77,7 @@ DEVICES = {"cuda": "cuda", "cudnn": "cuda", "cusparselt": "cuda", "miopen": "roc
 
 
 # Traits of what runs before anything else that may: code that somebody registered, and kernels that do more of the work.
-FIRST = frozenset({"override", "epilogue"})
+FIRST = frozenset({"override", "epilogue", "eight-bit"})
 
 
 def _kind(problem: Problem) -> str:

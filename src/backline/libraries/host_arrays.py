@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..errors import BadType, BadValue
+from ..errors import BacklineError, BadType, BadValue
 from ..records import Record
 from .array_kinds import kind_of
 
@@ -61,6 +62,9 @@ class HostKind(Record):
         Returns NumPy's dtype for one of the library's own; None for any other value.
     written
         Tells the library that Backline wrote to an array; None where nothing may write to them.
+    from_cuda, stream
+        Functions of `cuda_views`: what returns an array of this kind with the memory of one of CuPy's, where `view` may return
+        such; the context in which work on an array is done, where that is not CuPy's current stream.
     """
 
     title: str
@@ -70,13 +74,28 @@ class HostKind(Record):
     back: Callable[[Array], Any] = lambda array: array
     dtype: Callable[[Any], np.dtype[Any] | None] = lambda value: None
     written: Callable[[Any], None] | None = lambda array: None
+    from_cuda: str = ""
+    stream: str = ""
 
 
-def _bfloat16() -> np.dtype[Any]:
+def _of_ml_dtypes(name: str) -> np.dtype[Any]:
     import ml_dtypes
 
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return found
+
+
+def _cuda(where: str, device: str) -> Any:
+    """The module that has CuPy's views of arrays on CUDA devices; a `BadValue` where there is no CuPy."""
+    from . import cuda_views  # which few programs need
+
+    reason = cuda_views.reason()
+    if reason:
+        raise BadValue(
+            f"{where} is on {device}", cause=f"on CUDA devices Backline computes with CuPy: {reason}",
+            remedy="a copy on the CPU, or pip install 'backline[cuda13]'",
+        )  # fmt: skip
+    return cuda_views
 
 
 def _elsewhere(where: str, device: str) -> BadValue:
@@ -91,6 +110,9 @@ def _not_viewed(where: str, error: Exception) -> BadType:
 
 
 # PyTorch ----------------------------------------------------------------------------------------------------------------
+
+
+OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # dtypes that NumPy has from there
 
 
 def _torch_view(tensor: Any, where: str) -> Array:
@@ -117,6 +139,9 @@ def torch_memory(tensor: Any, where: str) -> Array:
         raise BadType(f"{where} is a quantized tensor", remedy="x.dequantize(), or backline.quantized.quantize")
     if tensor.device.type == "meta":
         raise BadType(f"{where} is a tensor without data, on the device meta", remedy="a tensor on the CPU")
+    if tensor.device.type == "cuda" and torch.version.cuda:
+        there: Array = _cuda(where, str(tensor.device)).torch_view(tensor, torch_dtype(tensor.dtype))
+        return there
     if tensor.device.type != "cpu":
         raise _elsewhere(where, str(tensor.device))
     plain = tensor.detach()
@@ -124,8 +149,9 @@ def torch_memory(tensor: Any, where: str) -> Array:
     if copied:
         plain = plain.resolve_conj().resolve_neg()
     try:
-        if plain.dtype is torch.bfloat16:
-            view: Array = plain.view(torch.int16).numpy().view(_bfloat16())
+        if str(plain.dtype).removeprefix("torch.") in OF_ML_DTYPES:
+            own, same = torch_dtype(plain.dtype), (torch.uint8, torch.int16)[plain.element_size() - 1]
+            view: Array = plain.view(same).numpy().view(own)
         else:
             view = plain.numpy()
     except (RuntimeError, TypeError) as error:
@@ -140,7 +166,7 @@ def torch_tensor(array: Array) -> Any:
     torch = sys.modules["torch"]
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()
-    if array.dtype.kind == "V":  # bfloat16
+    if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
@@ -155,7 +181,7 @@ def torch_dtype(value: Any) -> np.dtype[Any] | None:
         return None
     name = str(value).removeprefix("torch.")
     try:
-        return _bfloat16() if name == "bfloat16" else np.dtype(name)
+        return _of_ml_dtypes(name) if name in OF_ML_DTYPES else np.dtype(name)
     except TypeError:
         raise BadType(f"{value} is a dtype that NumPy has not", remedy="torch.float32, or another one of NumPy's") from None
 
@@ -180,10 +206,13 @@ def _jax_view(array: Any, where: str) -> Array:
         if len(devices) > 1:
             raise BadValue(f"{where} is spread over {len(devices)} devices", remedy="jax.device_put(x, jax.devices('cpu')[0])")
         device = next(iter(devices))
+        if device.platform in ("gpu", "cuda"):
+            there: Array = _cuda(where, str(device)).by_dlpack(array, where)
+            return there
         if device.platform != "cpu":
             raise _elsewhere(where, str(device))
         view = np.asarray(array)
-    except BadValue:
+    except BacklineError:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         raise _not_viewed(where, error) from None
@@ -208,6 +237,19 @@ def jax_array(array: Array) -> Any:
     return jax.device_put(array, jax.local_devices(backend="cpu")[0], may_alias=True)
 
 
+# Numba ------------------------------------------------------------------------------------------------------------------
+
+
+def _numba_view(array: Any, where: str) -> Any:
+    return _cuda(where, "a CUDA device").by_cuda_array_interface(array, where)
+
+
+def _views() -> Any:
+    from . import cuda_views
+
+    return cuda_views
+
+
 # The table --------------------------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, HostKind] = {}
@@ -227,8 +269,11 @@ def unregister(kind: HostKind) -> None:
     _known.clear()
 
 
-register(HostKind("PyTorch", ("torch",), ("Tensor",), _torch_view, torch_tensor, torch_dtype, _torch_written))
-register(HostKind("JAX", ("jax", "jaxlib"), ("ArrayImpl", "Array", "Tracer", "PRNGKeyArray"), _jax_view, jax_array, written=None))
+_CUDA = {"from_cuda": "torch_result", "stream": "torch_stream"}
+register(HostKind("PyTorch", ("torch",), ("Tensor",), _torch_view, torch_tensor, torch_dtype, _torch_written, **_CUDA))
+_JAX = ("ArrayImpl", "Array", "Tracer", "PRNGKeyArray")
+register(HostKind("JAX", ("jax", "jaxlib"), _JAX, _jax_view, jax_array, written=None, from_cuda="jax_result"))
+register(HostKind("Numba", ("numba",), ("DeviceNDArray", "DeviceNDArrayBase"), _numba_view, from_cuda="numba_result"))
 
 
 def host_kind_of(value: object) -> HostKind | None:
@@ -274,6 +319,8 @@ class _Views:
         self.where, self.kind = where, kind
         self.seen: dict[int, tuple[Any, Array]] = {}  # array and view, by the identity of the array
         self.origins: dict[int, Any] = {}  # arrays by the identity of the view, which `seen` keeps
+        self.on_cuda: Any = None  # an array that CuPy has a view of
+        self.on_host: Any = None  # one that NumPy has a view of
 
     def of(self, value: Any, name: str, depth: int = DEPTH) -> Any:
         if type(value) in _PLAIN and type(value) is not np.ndarray:
@@ -287,6 +334,10 @@ class _Views:
                 raise BadType(f"{self.where}: out", cause=f"nothing writes to arrays of {kind.title}", remedy="take the result")
             if id(value) not in self.seen:
                 view = kind.view(value, f"{self.where}: {name}")
+                if isinstance(view, np.ndarray):
+                    self.on_host = value
+                else:
+                    self.on_cuda = value
                 self.seen[id(value)] = value, view
                 self.origins[id(view)] = value
             return self.seen[id(value)][1]
@@ -300,12 +351,22 @@ class _Views:
         own = self.kind.dtype(value)
         return value if own is None else own
 
+    def place(self) -> AbstractContextManager[Any]:
+        """The context in which the call runs; refuses arrays in the memory of the host beside those of a device."""
+        if self.on_cuda is None:
+            return nullcontext()
+        if self.on_host is not None:
+            what = f"{self.where}: operands are on the host and on a CUDA device"
+            raise BadValue(what, remedy="copy them to one device first")
+        return getattr(_views(), self.kind.stream)(self.on_cuda) if self.kind.stream else nullcontext()
+
     def back(self, result: Any) -> Any:
-        if isinstance(result, np.ndarray):
+        on_cuda = self.on_cuda is not None and _views().on_cuda(result)
+        if on_cuda or isinstance(result, np.ndarray):
             given = self.origins.get(id(result))
             if given is None:
-                return self.kind.back(result)
-            if self.kind.written is not None and result.flags.writeable:  # it was `out`
+                return getattr(_views(), self.kind.from_cuda)(result) if on_cuda else self.kind.back(result)
+            if self.kind.written is not None and (on_cuda or result.flags.writeable):  # it was `out`
                 self.kind.written(given)
             return given
         if isinstance(result, np.generic):
@@ -340,7 +401,9 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     known = names or getattr(function, "parameters", None) or _parameters(function)
     named = (*known, *(f"operand {i}" for i in range(len(known), len(args))))
     plain = [made.of(value, name) for name, value in zip(named, args, strict=False)]
-    return made.back(function(*plain, **{name: made.of(value, name) for name, value in kwargs.items()}))
+    named_plain = {name: made.of(value, name) for name, value in kwargs.items()}
+    with made.place():
+        return made.back(function(*plain, **named_plain))
 
 
 @lru_cache(maxsize=512)

@@ -282,11 +282,11 @@ ROWS: tuple[LibraryInfo, ...] = (
     ),
     _nvidia(
         "cublas", "cuBLAS", "cublas", (13, 12), ("cublasGetProperty",),
-        implementation="backline.libraries.cuda.cublas.library:CuBLAS", families=("matmul", "conv"),
+        implementation="backline.libraries.cuda.cublas.library:CuBLAS", families=("matmul", "conv", "quantized"),
     ),
     _nvidia(
         "cublaslt", "cuBLASLt", "cublasLt", (13, 12), ("cublasLtGetProperty",),
-        implementation="backline.libraries.cuda.cublaslt.library:CuBLASLt", families=("matmul",),
+        implementation="backline.libraries.cuda.cublaslt.library:CuBLASLt", families=("matmul", "quantized"),
     ),
     _nvidia(
         "cufft", "cuFFT", "cufft", (12, 11), ("cufftGetProperty",),

@@ -6,6 +6,7 @@ from ..ops.activations import dropout, gelu, log_softmax, relu, sigmoid, silu, s
 from ..ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ..ops.ctc import ctc_loss
 from ..ops.dot_product_attention import scaled_dot_product_attention
+from ..ops.grouped_products import grouped_mm
 from ..ops.linear_layers import bilinear, linear
 from ..ops.multi_head_attention import MultiHeadAttention, multi_head_attention, multi_head_attention_forward
 from ..ops.normalization import batch_norm, layer_norm, rms_norm
@@ -29,9 +30,11 @@ from ..ops.prepacked import (
     prepack_conv_transpose3d,
     prepack_linear,
 )
+from ..ops.scaled_products import ScalingType, scaled_mm
 
 __all__ = [
     "MultiHeadAttention",
+    "ScalingType",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
@@ -49,6 +52,7 @@ __all__ = [
     "ctc_loss",
     "dropout",
     "gelu",
+    "grouped_mm",
     "layer_norm",
     "linear",
     "log_softmax",
@@ -67,6 +71,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "scaled_dot_product_attention",
+    "scaled_mm",
     "sigmoid",
     "silu",
     "softmax",

@@ -175,7 +175,7 @@ def _keyed(
     def one(name: str | None, value: Any) -> Any:
         if type(value) is list and name in lists:
             return tuple(value)
-        if name == "dtype" and isinstance(value, (np.dtype, type)):
+        if name in ("dtype", "out_dtype", "output_dtype") and isinstance(value, (np.dtype, type)):
             try:
                 return np.dtype(value).name
             except TypeError:

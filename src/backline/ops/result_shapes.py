@@ -13,6 +13,7 @@ from ..problems.conv_problem import ConvProblem
 from ..problems.einsum_problem import EinsumProblem
 from ..problems.elements_problem import ElementsProblem
 from ..problems.fft_problem import FftProblem
+from ..problems.grouped_problem import GroupedProblem
 from ..problems.linalg_problem import LinalgProblem
 from ..problems.linalg_results import Result, linalg_results
 from ..problems.linear_problem import LinearProblem
@@ -85,6 +86,7 @@ _RULES: dict[type, Callable[[Any], Results | None]] = {
     EinsumProblem: _plain,
     ElementsProblem: _plain,
     FftProblem: lambda p: ((p.result, p.result_dtype),),
+    GroupedProblem: _plain,
     LinalgProblem: linalg_results,
     LinearProblem: _plain,
     MatmulProblem: _plain,

@@ -7,6 +7,7 @@ return `QArray`; `linear_dynamic` takes and returns float32. Observers find scal
 
 from __future__ import annotations
 
+from ..ops.scaled_products import int_mm
 from . import described as _described
 from .arrays import QArray, dequantize, quantize, requantize
 from .observers import HistogramObserver, MinMaxObserver, quantize_weights
@@ -15,7 +16,7 @@ from .packing import PackedConv2d, PackedLinear, conv2d_prepack, linear_prepack
 
 __all__ = [
     "HistogramObserver", "MinMaxObserver", "PackedConv2d", "PackedLinear", "QArray", "conv2d", "conv2d_prepack", "dequantize",
-    "linear", "linear_dynamic", "linear_prepack", "quantize", "quantize_weights", "requantize",
+    "int_mm", "linear", "linear_dynamic", "linear_prepack", "quantize", "quantize_weights", "requantize",
 ]  # fmt: skip
 
 assert _described  # imported to tell `explain` of the operations

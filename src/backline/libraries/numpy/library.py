@@ -19,6 +19,7 @@ from ...problems.attention_problem import AttentionProblem
 from ...problems.conv_problem import ConvProblem
 from ...problems.einsum_problem import EinsumProblem
 from ...problems.fft_problem import FftProblem
+from ...problems.grouped_problem import GroupedProblem
 from ...problems.linalg_problem import LinalgProblem, not_finite
 from ...problems.linear_problem import LinearProblem
 from ...problems.matmul_problem import MatmulProblem
@@ -40,6 +41,7 @@ from ...problems.result_tuples import (
     SolveEx,
 )  # fmt: skip
 from ...problems.rnn_problem import RnnProblem
+from ...problems.scaled_problem import ScaledProblem
 from ...problems.sparse_problem import SparseProblem
 from .. import fixed_order
 from ..base import Algorithm, Handler, Library, Planner, PythonPlan, Refusal
@@ -55,8 +57,10 @@ from ..reference import (
     reference_neural,
     reference_quantized,
     reference_rnn,
+    reference_scaled,
     reference_sparse,
 )
+from ..reference.composed_grouped import grouped_algorithms
 from ..reference.composed_multi_head import composed_algorithms, prepare_composed
 from ..reference.planned_products import PlannedProducts
 from . import transform_loops
@@ -126,6 +130,11 @@ def _on_blas(
         return PythonPlan(numpy_threads.limited(run) if numpy_threads.BORROWED in algorithm.traits else run)
 
     return Handler(lambda context, problem, threads: marked(problem, threads), prepare)
+
+
+def _multiply(context: _Context | None) -> Callable[..., Any]:
+    """Returns what multiplies matrices inside of other operations; NumPy itself without the engine."""
+    return np.matmul if context is None else PlannedProducts(context.planner)
 
 
 def _refuse_overlaps(problem: Problem, arrays: tuple[Any, ...], same: tuple[str, ...] = ()) -> None:
@@ -306,6 +315,13 @@ class NumPy(Library):
             lambda p, threads: reference_einsum.algorithms("numpy", p), lambda p, algorithm: PythonPlan(reference_einsum.plan(p))
         ),
         FftProblem: Handler.plain(_transforms, _transform),
+        GroupedProblem: Handler.plain(
+            lambda p, threads: grouped_algorithms(p, "numpy"), lambda p, algorithm: prepare_composed(p)
+        ),
+        ScaledProblem: Handler(
+            lambda context, p, threads: reference_scaled.algorithms(p),
+            lambda context, p, algorithm: PythonPlan(reference_scaled.plan(p, _multiply(context))),
+        ),
         SparseProblem: Handler.plain(
             lambda p, threads: reference_sparse.algorithms(p), lambda p, algorithm: PythonPlan(reference_sparse.plan(p))
         ),

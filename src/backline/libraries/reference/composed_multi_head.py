@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...problems import Problem
 from ...problems.multi_head_problem import MultiHeadProblem
 from ...problems.op_registry import operations
 from ..base import Algorithm, PythonPlan, Refusal
@@ -17,8 +18,8 @@ def composed_algorithms(p: MultiHeadProblem) -> Iterator[Algorithm | Refusal]:
     yield Algorithm(library="numpy", name="composed", level="threads", basis="construction", note=note)
 
 
-def prepare_composed(p: MultiHeadProblem) -> PythonPlan:
-    """Returns the Plan of the algorithm above."""
+def prepare_composed(p: Problem) -> PythonPlan:
+    """Returns the Plan of an operation whose row says how it is made of others."""
     roles, compose = [o.role for o in p.operands], operations[p.op].compose
     assert compose is not None
     return PythonPlan(lambda *arrays: compose(p, dict(zip(roles, arrays, strict=True))))

@@ -51,6 +51,7 @@ class GemmWay:
     mode: int = 0  # of cuBLAS: math mode of the handle during the call
     strategy: int = 0  # of cuBLAS: emulation strategy of the handle during the call
     mask: int = 0  # of cuBLASLt: how the parts of a sum that is split along k may be added up
+    proposal: int = 0  # of cuBLASLt: which of the algorithms that its heuristics name, 0 for the one that it recommends
 
 
 def listed_ways(

@@ -6,7 +6,7 @@ a Plan makes the calls and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -16,10 +16,15 @@ import numpy as np
 from .... import switches
 from ....problems import Problem
 from ....problems.conv_problem import ConvProblem
+from ....problems.grouped_problem import GroupedProblem
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
+from ....problems.scaled_problem import ScaledProblem
 from ....switches import starting_values
 from ...base import Algorithm, Handler, Refusal
+from ...presence import presence
+from ...reference.composed_grouped import grouped_algorithms
+from ...reference.composed_multi_head import prepare_composed
 from ..common import bindings
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
 from ..common.device_facts import capability, index_of, lacks
@@ -260,6 +265,45 @@ def _prepare_conv(context: Any, problem: ConvProblem, algorithm: Algorithm) -> D
     return DevicePlan(function, device, f"convolution without cuDNN, {problem.key}", (bindings.cublas().cuBLASError,))
 
 
+def _widened_algorithms(context: Any, problem: ScaledProblem, threads: int) -> Iterator[Algorithm]:
+    from . import widened_products
+
+    return widened_products.algorithms(problem)
+
+
+def _prepare_widened(context: Any, problem: ScaledProblem, algorithm: Algorithm) -> DevicePlan:
+    from .widened_products import WAY, WidenedProduct
+
+    way = Algorithm(library="cublas", name=WAY)
+
+    def prepare(product: MatmulProblem) -> Callable[..., Any]:
+        return _prepare_product(context, product, way, unrounded=True).function
+
+    errors = (bindings.cublas().cuBLASError,)
+    return prepared(problem, lambda: WidenedProduct(problem, prepare), f"cuBLAS, {problem.op}", errors)
+
+
+def _grouped_algorithms(context: Any, problem: GroupedProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    from .grouped_gemm import listed as listed_groups
+
+    yield from listed_groups(problem, capability(index_of(problem)), presence("cublas").version())
+    yield from grouped_algorithms(problem, "cublas")
+
+
+def _prepare_grouped(context: Any, problem: GroupedProblem, algorithm: Algorithm) -> DevicePlan:
+    from .grouped_gemm import GroupedGemm
+    from .grouped_gemm import ways as grouped_ways
+
+    device, module, one_by_one = index_of(problem), bindings.cublas(), prepare_composed(problem).function
+    what, errors = f"cuBLAS, {problem.op}", (module.cuBLASError,)
+    if algorithm.name == "composed":
+        return DevicePlan(one_by_one, device, what, errors)
+    way = next(way for way in grouped_ways(problem.dtype.name) if way.name == algorithm.name)
+    workspace = workspace_bytes("cublas", switches.current(), capability(device))
+    function = partial(GroupedGemm, problem, way, module, device, workspace, _handles, one_by_one)
+    return prepared(problem, function, what, errors)
+
+
 class CuBLAS(BindingLibrary):
     """libcublas, called through nvmath's binding."""
 
@@ -268,4 +312,6 @@ class CuBLAS(BindingLibrary):
         MatmulProblem: Handler(_product_algorithms, _prepare_product),
         LinearProblem: Handler(_linear_algorithms, _prepare_linear),
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
+        GroupedProblem: Handler(_grouped_algorithms, _prepare_grouped),
+        ScaledProblem: Handler(_widened_algorithms, _prepare_widened),
     }

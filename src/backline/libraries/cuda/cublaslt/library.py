@@ -5,8 +5,8 @@ As in `cublas`, what is decided is decided by functions of values. The library's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -15,25 +15,29 @@ import numpy as np
 from .... import switches
 from ....errors import LibraryFailed
 from ....problems import Problem
+from ....problems.dtypes import HALVES
 from ....problems.linear_problem import LinearProblem
 from ....problems.matmul_problem import MatmulProblem
+from ....problems.scaled_problem import ScaledProblem
 from ...base import Algorithm, Handler, Refusal
+from ...presence import presence
 from ..common import bindings
 from ..common.binding_library import BindingLibrary, GemmWay, listed_ways
-from ..common.descriptors import Descriptors
 from ..common.device_facts import capability, index_of
-from ..common.device_plan import DevicePlan, at, prepared, strided
-from ..common.gemm_layout import DTYPES, Gemm, Product, Side, Target, gemm_of, refusal
-from ..common.streams import Handles, current_stream
+from ..common.device_plan import DevicePlan, at, strided
+from ..common.gemm_layout import DTYPES, Gemm, Product, gemm_of, refusal
 from ..cublas.library import scale_type, workspace_bytes
+from . import eight_bit
+from .described_product import DescribedProduct, Found, Preference, described_plan, no_algorithm
 
 __all__ = ["CuBLASLt", "Recipe", "bias_of", "epilogue_of", "listed", "recipe", "ways"]
 
 # Numbers of cuBLASLt's header.
 IN_F16, IN_F32, IN_F64, IN_TF32 = 64, 68, 70, 77
 NONE, COMPUTE_TYPE, ANY = 0, 2, 7  # how the parts of a sum that is split along k may be added up
-PLAIN, RELU, BIAS = 1, 2, 4  # epilogues; relu and bias together are 6
-ASKED = 8  # algorithms asked of the heuristics; the first that works is taken
+PLAIN, RELU, BIAS, GELU = 1, 2, 4, 32  # epilogues; relu and bias together are 6
+ACTIVATIONS = {"relu": RELU, "gelu_tanh": GELU}
+PROPOSAL, FURTHER = "_proposal", 3  # algorithms that the heuristics name after the first, which are listed to be timed
 # Bytes that addresses may be multiples of: CuPy's own arrays are of 512, and kernels may want as much as 256; most parts of an
 # array are of 16, which loads of whole vectors take.
 ALIGNED = (256, 16)
@@ -94,28 +98,40 @@ def bias_of(problem: Problem) -> int | None:
 
 def epilogue_of(problem: Problem) -> int:
     """Returns cuBLASLt's number for the epilogue, which the kernel applies after the product."""
-    return (BIAS if bias_of(problem) is not None else 0) | (RELU if problem.parameter("activation") else 0) or PLAIN
+    activation = ACTIVATIONS.get(problem.parameter("activation") or "", 0)
+    return (BIAS if bias_of(problem) is not None else 0) | activation or PLAIN
 
 
-def listed(problem: Problem, having: tuple[int, int]) -> Iterator[Algorithm | Refusal]:
-    """Lists cuBLASLt's Algorithms and Refusals for a Problem on a device with a compute capability."""
+def listed(problem: Problem, having: tuple[int, int], further: int = 0) -> Iterator[Algorithm | Refusal]:
+    """Lists cuBLASLt's Algorithms and Refusals for a Problem on a device with a compute capability.
+
+    `further`: how many algorithms are listed of each way beside the one that the library recommends.
+    """
     reason = refusal(problem) or _cannot(problem)
     if reason:
         yield Refusal("cublaslt", "", reason)
         return
-    after = {BIAS: "bias", RELU: "relu", BIAS | RELU: "bias and relu"}.get(epilogue_of(problem), "")
+    epilogue, activation = epilogue_of(problem), problem.parameter("activation")
+    after = " and ".join(filter(None, ["bias" if epilogue & BIAS else "", activation or ""]))
     if not after and isinstance(problem, LinearProblem):
         after = "the residual"  # as C, which the product is added to
     if problem.get("residual") is not None:
         after = f"{after} and residual".removeprefix(" and ")
     note, traits = (f"{after} in the same kernel", ("epilogue",)) if after else ("", ())
-    yield from listed_ways("cublaslt", ways(problem.dtype.name), having, note, traits)
+    found = ways(problem.dtype.name)
+    yield from listed_ways("cublaslt", found, having, note, traits)
+    for number in range(2, 2 + further):
+        words = "; ".join(filter(None, [note, f"number {number} of the algorithms that its heuristics name"]))
+        proposed = tuple(replace(way, name=f"{way.name}{PROPOSAL}{number}", proposal=number - 1) for way in found)
+        yield from (a for a in listed_ways("cublaslt", proposed, having, words, traits) if isinstance(a, Algorithm))
 
 
 def _cannot(problem: Any) -> str:
     activation = problem.parameter("activation")
-    if activation not in (None, "relu"):
-        return f"its kernels have relu, not {activation}"
+    if activation is not None and activation not in ACTIVATIONS:
+        return f"its kernels have {' and '.join(ACTIVATIONS)}, not {activation}"
+    if activation == "gelu_tanh" and problem.dtype.name not in HALVES:
+        return "its gelu is accurate to about 11 bits, which is for 16-bit floats"
     plain = epilogue_of(problem) == PLAIN
     if problem.empty:
         terms = problem.k > 0 or 0 in (problem.m, problem.n, problem.items)
@@ -128,7 +144,10 @@ def _cannot(problem: Any) -> str:
 def recipe(problem: Any, name: str, snapshot: Any, having: tuple[int, int]) -> Recipe:
     """The recipe of an Algorithm's name for a Problem; parameters as in `cublas.recipe`."""
     dtype = problem.dtype
+    name, _, number = name.partition(PROPOSAL)
     way = next(way for way in ways(dtype.name) if way.name == name)
+    if number:
+        way = replace(way, proposal=int(number) - 1)
     workspace = workspace_bytes("cublaslt", snapshot, having)
     bias, epilogue = bias_of(problem), epilogue_of(problem)
     alignments = tuple(dict.fromkeys((*ALIGNED, dtype.itemsize)))
@@ -140,17 +159,6 @@ def recipe(problem: Any, name: str, snapshot: Any, having: tuple[int, int]) -> R
 
 # --- the calls -----------------------------------------------------------------------------------------------------
 
-_handles = Handles(lambda module: module.create())
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An algorithm of the heuristics: the address of its description, and its workspace. Both keep `results` alive."""
-
-    results: np.ndarray[Any, Any]
-    address: int
-    workspace: int
-
 
 class _Matmul(Product):
     """The function of a Plan. It owns the library's descriptions of the product, and frees them."""
@@ -159,85 +167,41 @@ class _Matmul(Product):
         super().__init__(problem, made.gemm)
         if made.bias is not None and isinstance(problem, MatmulProblem):
             self.added, self.beta = None, 0  # C is the bias, which the kernel adds
-        self.made, self.module, self.device = made, module, device
-        self.scale = scale_type(problem.dtype.name, made.way.compute)
-        self.scalars = np.array([self.alpha], self.scale), np.array([self.beta], self.scale)
-        self.addresses = tuple(scalar.ctypes.data for scalar in self.scalars)
+        self.made = made
+        scale = scale_type(problem.dtype.name, made.way.compute)
+        self.scalars = np.array([self.alpha], scale), np.array([self.beta], scale)
+        self.addresses = self.scalars[0].ctypes.data, self.scalars[1].ctypes.data
         self.lock = Lock()  # the address of the bias is in the description, which threads share
-        self.found: dict[int, _Found] = {}
+        self.found: dict[int, Found] = {}
         if made.gemm is not None:
-            self.held = Descriptors()
+            self.described = DescribedProduct(module, device, made.way.compute, DTYPES[scale.name])
             self._describe(made.gemm)
 
     def _describe(self, gemm: Gemm) -> None:
-        lt, made, dtype = self.module, self.made, DTYPES[self.problem.dtype.name]
-        created = int(lt.matmul_desc_create(made.way.compute, DTYPES[self.scale.name]))
-        self.product = self.held.add(created, lt.matmul_desc_destroy)
-        attribute = lt.MatmulDescAttribute
-        self._set_product(attribute.TRANSA, np.int32, gemm.first.op)
-        self._set_product(attribute.TRANSB, np.int32, gemm.second.op)
-        self._set_product(attribute.EPILOGUE, np.uint32, made.epilogue)
-        self.matrices = tuple(self._layout(side, gemm.batch, dtype) for side in (gemm.first, gemm.second, gemm.target))
-        preference = int(lt.matmul_preference_create())
-        try:
-            for alignment in made.alignments:
-                try:
-                    self.found[alignment] = self._ask(preference, alignment)
-                except LibraryFailed:
-                    # What CuPy's own arrays cannot have, nothing can; others may not come.
-                    if alignment == made.alignments[0]:
-                        raise
-        finally:
-            lt.matmul_preference_destroy(preference)
+        described, made, kind = self.described, self.made, self.problem.dtype
+        described.set("TRANSA", np.int32, gemm.first.op)
+        described.set("TRANSB", np.int32, gemm.second.op)
+        described.set("EPILOGUE", np.uint32, made.epilogue)
+        for side in (gemm.first, gemm.second, gemm.target):
+            step = side.items // kind.itemsize if gemm.batch > 1 and isinstance(side.items, int) else 0
+            described.layout(DTYPES[kind.name], side.rows, side.cols, side.ld, gemm.batch, step)
+        for alignment in made.alignments:
+            if made.bias is not None:  # any address of that alignment will do: it is not read from
+                described.set("BIAS_POINTER", np.int64, alignment)
+            try:
+                self.found[alignment] = described.find(self._preference(alignment), self.problem.key)
+            except LibraryFailed:
+                # What CuPy's own arrays cannot have, nothing can; others may not come.
+                if alignment == made.alignments[0]:
+                    raise
 
-    def _set_product(self, attribute: int, kind: type[np.generic], value: int) -> None:
-        _set(self.module.matmul_desc_set_attribute, self.product, attribute, kind, value)
-
-    def _layout(self, side: Side | Target, batch: int, dtype: int) -> int:
-        lt = self.module
-        made = self.held.add(int(lt.matrix_layout_create(dtype, side.rows, side.cols, side.ld)), lt.matrix_layout_destroy)
-        if batch > 1:
-            assert isinstance(side.items, int)
-            attribute = lt.MatrixLayoutAttribute
-            step = side.items // self.problem.dtype.itemsize
-            _set(lt.matrix_layout_set_attribute, made, attribute.BATCH_COUNT, np.int32, batch)
-            _set(lt.matrix_layout_set_attribute, made, attribute.STRIDED_BATCH_OFFSET, np.int64, step)
-        return made
-
-    def _ask(self, preference: int, alignment: int) -> _Found:
-        """The first algorithm that works for addresses with an alignment."""
-        lt, made = self.module, self.made
-        attribute, prefer = lt.MatmulPreferenceAttribute, lt.matmul_preference_set_attribute
-        _set(prefer, preference, attribute.MAX_WORKSPACE_BYTES, np.uint64, made.workspace)
-        _set(prefer, preference, attribute.REDUCTION_SCHEME_MASK, np.uint32, made.way.mask)
-        for matrix in "ABCD":
-            _set(prefer, preference, getattr(attribute, f"MIN_ALIGNMENT_{matrix}_BYTES"), np.uint32, alignment)
-        if made.bias is not None:  # any address of that alignment will do: it is not read from
-            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, alignment)
-        results, count = np.zeros(ASKED, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
-        first, second, target = self.matrices
-        handle = _handles.get(lt, self.device)
-        said = ""
-        try:
-            lt.matmul_algo_get_heuristic(
-                handle, self.product, first, second, target, target, preference, ASKED, results.ctypes.data, count.ctypes.data
-            )
-        except lt.cuBLASLtError as error:  # that there is none is an error, to the library
-            count[0], said = 0, f" ({error})"
-        for i in range(int(count[0])):
-            if results[i]["state"] == 0:
-                address = results.ctypes.data + i * results.itemsize
-                return _Found(results, address, int(results[i]["workspace_size"]))
-        raise self._none(alignment, f"its heuristics name {int(count[0])}, none of which works{said}")
-
-    def _none(self, alignment: int, why: str) -> LibraryFailed:
-        return LibraryFailed(
-            f"cuBLASLt has no algorithm for {self.problem.key}",
-            cause=f"{why}, for addresses that are multiples of {alignment} bytes and at most {self.made.workspace} of workspace",
-        )  # fmt: skip
+    def _preference(self, alignment: int) -> Preference:
+        # What is timed is timed on arrays of the best alignment; others run what is recommended for them.
+        way, best = self.made.way, alignment == self.made.alignments[0]
+        return Preference(alignment, self.made.workspace, way.mask, way.proposal if best else 0)
 
     def launch(self, first: Any, second: Any, target: Any, arrays: tuple[Any, ...]) -> None:
-        lt, made = self.module, self.made
+        described, made = self.described, self.made
         bias = None if made.bias is None else self._bias(arrays[made.bias])
         a, b, d = (at(array) for array in (first, second, target))
         bits = a | b | d | at(bias)
@@ -245,24 +209,14 @@ class _Matmul(Product):
         alignment = next((each for each in made.alignments if bits % each == 0), made.alignments[-1])
         found = self.found.get(alignment)
         if found is None:
-            raise self._none(alignment, "its heuristics named one for others")
+            raise no_algorithm(self.problem.key, self._preference(alignment), "its heuristics named one for others")
         memory = bindings.cupy().cuda.alloc(found.workspace)
-        alpha, beta = self.addresses
-        one, two, three = self.matrices
-        handle = _handles.get(lt, self.device)
-
-        def run() -> None:
-            lt.matmul(
-                handle, self.product, alpha, a, one, b, two, beta, d, three, d, three, found.address, memory.ptr,
-                found.workspace, current_stream(),
-            )  # fmt: skip
-
         if bias is None:
-            run()
+            described.run(found, memory.ptr, self.addresses, a, b, d)
             return
         with self.lock:
-            self._set_product(lt.MatmulDescAttribute.BIAS_POINTER, np.int64, at(bias))
-            run()
+            described.set("BIAS_POINTER", np.int64, at(bias))
+            described.run(found, memory.ptr, self.addresses, a, b, d)
 
     def _bias(self, array: Any) -> Any:
         """The bias as a vector without gaps."""
@@ -272,28 +226,32 @@ class _Matmul(Product):
         return bindings.cupy().ascontiguousarray(strided(array, (self.problem.n,), o.strides[-1:]))
 
 
-def _set(function: Callable[..., Any], of: int, attribute: int, kind: type[np.generic], value: int) -> None:
-    """Set an attribute, which a function takes as the address and the size of a value."""
-    buffer = np.array([value], kind)
-    function(of, attribute, buffer.ctypes.data, buffer.nbytes)
-
-
 def _algorithms(context: Any, problem: Problem, threads: int) -> Iterator[Algorithm | Refusal]:
-    return listed(problem, capability(index_of(problem)))
+    timed = switches.current()["benchmark"] is True
+    return listed(problem, capability(index_of(problem)), FURTHER if timed else 0)
 
 
 def _prepare(context: Any, problem: Problem, algorithm: Algorithm) -> DevicePlan:
     device = index_of(problem)
     made = recipe(problem, algorithm.name, switches.current(), capability(device))
-    module = bindings.cublasLt()
-    try:
-        return prepared(problem, lambda: _Matmul(problem, made, module, device), "cuBLASLt matmul", (module.cuBLASLtError,))
-    except module.cuBLASLtError as error:
-        raise LibraryFailed(f"cuBLASLt cannot describe {problem.key}", cause=f"{type(error).__name__}: {error}") from error
+    return described_plan(problem, lambda module: _Matmul(problem, made, module, device))
+
+
+def _eight_bit_algorithms(context: Any, problem: ScaledProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return eight_bit.listed(problem, capability(index_of(problem)), presence("cublaslt").version())
+
+
+def _prepare_eight_bit(context: Any, problem: ScaledProblem, algorithm: Algorithm) -> DevicePlan:
+    device = index_of(problem)
+    made = eight_bit.recipe(problem, workspace_bytes("cublaslt", switches.current(), capability(device)))
+    return described_plan(problem, lambda module: eight_bit.EightBitProduct(problem, made, module, device))
 
 
 class CuBLASLt(BindingLibrary):
     """libcublasLt, called through nvmath's binding."""
 
     modules = ("cublasLt",)
-    handlers: ClassVar = {MatmulProblem: Handler(_algorithms, _prepare), LinearProblem: Handler(_algorithms, _prepare)}
+    handlers: ClassVar = {
+        MatmulProblem: Handler(_algorithms, _prepare), LinearProblem: Handler(_algorithms, _prepare),
+        ScaledProblem: Handler(_eight_bit_algorithms, _prepare_eight_bit),
+    }  # fmt: skip
