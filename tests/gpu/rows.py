@@ -62,3 +62,8 @@ ROWS: dict[str, Row] = {
     **_rows("peers", "PERF", "products", "convolution", "attention", "transforms and linear algebra"),
     **_rows("peers", "CALL", "what a call costs the processor"),
 }  # fmt: skip
+ROWS |= _rows(
+    "recurrent networks", "RNN",
+    "cuDNN's results and gradients", "precision", "sequences of several lengths", "dropout", "the same bits each time",
+    "step by step",
+)  # fmt: skip
