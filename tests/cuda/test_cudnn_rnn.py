@@ -248,6 +248,7 @@ def test_numbers_that_describe_a_network() -> None:
     assert (made.mode, made.algo, made.biases, made.directions, made.dtype, made.compute, made.math) == (3, 0, 0, 2, 0, 0, 0)
     assert (made.layout, made.training, made.dropout) == (2, True, 0.25)
     assert (rnn_recipe(p, "rnn").math, rnn_recipe(p, "rnn_small").algo, rnn_recipe(p, "rnn_persist").algo) == (3, 3, 1)
+    assert (made.biases, rnn_recipe(p, "rnn_small").biases) == (0, 2)
     double = rnn_recipe(problem("rnn_relu"), "rnn")
     assert (double.mode, double.dtype, double.compute, double.math, double.layout, double.training, double.biases) == (0, 1, 1, 0, 0, False, 2)
     assert rnn_recipe(problem("rnn_tanh", backward=True), "rnn").training
@@ -277,6 +278,12 @@ def test_the_small_kernels_run_first(native: Any, rng: np.random.Generator) -> N
     assert (native.standin_algo(), backline.explain().algorithm) == (3, "rnn_small_tf32")
     run("lstm", make(rng, "lstm", 2, 2, 3, 193, dtype=np.float32))
     assert (native.standin_algo(), backline.explain().algorithm) == (0, "rnn_tf32")
+    for mode in MODES:  # they add biases always: zeros, where a call has none
+        call = make(rng, mode, 3, 2, 4, 5, layers=2, bidirectional=True, biases=False, dtype=np.float32)
+        compare(run(mode, call), oracle(mode, call), np.float32, mode)
+        assert native.standin_algo() == 3
+        grads = ones(mode, rng, call)
+        close(run_grad(mode, call, grads), host_grad(mode, call, grads), np.float32, 30)
 
 
 def test_disabled(rng: np.random.Generator) -> None:

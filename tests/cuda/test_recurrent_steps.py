@@ -85,10 +85,10 @@ def test_empty(steps: int, batch: int, features: int, hidden: int, mode: str, rn
             close(run_grad(mode, call, grads), host_grad(mode, call, grads), np.float64)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
 def test_gradients_with_dropout(mode: str, rng: np.random.Generator) -> None:
     """Against differences: the elements that are left out are the same in the network and in its gradients."""
-    call = make(rng, mode, 3, 2, 2, 3, layers=3, bidirectional=True) | {"dropout": 0.4, "train": True}
+    call = make(rng, mode, 3, 2, 2, 3, layers=3, biases=False) | {"dropout": 0.4, "train": True}
     further = {"seed": 3, "lengths": np.array([3, 1])}
     weights = [rng.standard_normal(part.shape) for part in run(mode, call, **further)]
     grads = run_grad(mode, call, weights, **further)

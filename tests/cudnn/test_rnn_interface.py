@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +154,48 @@ def test_the_descriptor_of_states(c: Interface) -> None:
     numbers = ctypes.c_int * 3
     c.call("cudnnSetTensorNdDescriptor", tensor, 0, 3, numbers(2, 3, 4), numbers(12, 4, 1))
     c.call("cudnnDestroyTensorDescriptor", tensor)
+
+
+# It asks nothing of a handle for this but that there is one; memory of zeros takes its place, and a crash would be the child's.
+PLACES = """
+import ctypes, json, sys
+from backline.libraries.cuda.cudnn.rnn_interface import Interface
+
+path, networks, *before = sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:]
+kept = [ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL) for file in before if file != "standin"]
+c, room = Interface(ctypes.CDLL(path)), ctypes.create_string_buffer(1 << 20)
+true = "standin" not in sys.argv
+handle = ctypes.addressof(room) + 4096 if true else c.created("cudnnCreate")
+dropout = c.created("cudnnCreateDropoutDescriptor")
+if not true:
+    c.call("cudnnSetDropoutDescriptor", dropout, handle, 0.0, None, 0, 0)
+network, matrix, bias = (c.created(f"cudnnCreate{kind}Descriptor") for kind in ("RNN", "Tensor", "Tensor"))
+found = []
+for algo, mode, biases, directions, dtype, compute, math, features, hidden, layers, gates in networks:
+    given = algo, mode, biases, directions, 0, dtype, compute, math, features, hidden, hidden, layers
+    c.call("cudnnSetRNNDescriptor_v8", network, *given, None if true else dropout, 1)
+    (size,) = c.sizes("cudnnGetRNNWeightSpaceSize", handle, network)
+    cells = range(layers * (directions + 1))
+    asked = [c.places(handle, network, cell, size, 1 << 40, which, matrix, bias) for cell in cells for which in range(2 * gates)]
+    found.append([size, [(m - (1 << 40), b and b - (1 << 40)) for m, b in asked]])
+print(json.dumps(found))
+"""
+
+
+def test_the_places_of_weights_are_those_of_the_stand_in(deviceless: Any, answered: dict[str, Any]) -> None:
+    networks = [
+        (0, mode, biases, directions, dtype, int(dtype == 1), {0: 3, 1: 0}.get(dtype, 1), features, 6, layers, {2: 4, 3: 3}.get(mode, 1))
+        for mode, biases, directions, (dtype, features, layers) in itertools.product(
+            range(4), (0, 2), (0, 1), ((0, 5, 1), (1, 3, 3), (2, 8, 2), (9, 5, 2))
+        )
+    ]
+    path = presence("cudnn").path
+    assert path is not None
+    told = []
+    for file, more in ((path, [str(presence(name).path) for name in ("cublaslt", "cublas")]), (cudnn_rnn.library()._name, ("standin",))):
+        command = [sys.executable, "-c", PLACES, str(file), json.dumps(networks), *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        told.append(json.loads(done.stdout))
+    answered["recurrent networks, weights"] = f"{len(networks)} networks have their gates where the stand-in has them"
+    assert told[0] == told[1]

@@ -113,7 +113,7 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t r, cudnnRNNAlgo_t al
     NEED((int)type == FLOAT32 ? (int)math == 0 || (int)math == 3 : (int)type == FLOAT64 ? (int)math == 0 : (int)math == 1);
     NEED(in > 0 && hidden > 0 && projected == hidden && layers > 0);
     NEED(flags == 1);
-    if ((int)type == FLOAT64 && (int)algo) return no(UNSUPPORTED, "persistent kernels of float64");
+    if ((int)algo && ((int)type == FLOAT64 || !(int)bias)) return no(UNSUPPORTED, "persistent kernels of float64, or without biases");
     r->algo = last_algo = algo; r->mode = mode; r->bias = bias; r->directions = directions + 1; r->type = type; r->compute = last_compute = compute;
     r->math = last_math = math; r->in = in; r->hidden = hidden; r->layers = layers; r->flags = last_flags = flags; r->dropout = d;
     return 0;

@@ -144,8 +144,10 @@ def rnn_recipe(p: RnnProblem, name: str) -> RnnRecipe:
     """Returns the description of a network for an Algorithm that `rnn_algorithms` listed."""
     dropout = float(p.parameter("dropout", 0.0))
     math: dict[Any, int] = {"float16": TENSOR_OP_MATH, "bfloat16": TENSOR_OP_MATH, "float64": DEFAULT_MATH}
+    algo = ALGOS[name.removesuffix("_tf32")]
     return RnnRecipe(
-        algo=ALGOS[name.removesuffix("_tf32")], mode=MODES[p.mode], biases=DOUBLE_BIAS if p.biases else NO_BIAS,
+        algo=algo, mode=MODES[p.mode],
+        biases=DOUBLE_BIAS if p.biases or algo else NO_BIAS,  # persistent kernels always add them: zeros where there are none
         directions=p.directions, dtype=TYPES[p.dtype.name], compute=DOUBLE if p.dtype.name == "float64" else FLOAT,
         # Without a word against it, float32 goes through tensor cores as tf32 where a device has these.
         math=math.get(p.dtype.name, DEFAULT_MATH if name.endswith("_tf32") else FMA_MATH), features=p.features,

@@ -1,4 +1,4 @@
-"""The function of the Plan of a recurrent network by cuDNN: weights are put together, the network runs, gradients are taken apart.
+"""The function of the Plan of a recurrent network by cuDNN: weights are packed, the network runs, gradients are unpacked.
 
 Gradients run the network again, which fills the reserve space that they are computed from; it is freed with the call. cuDNN takes
 the lengths of sequences from the host, so a call with lengths waits for the device until these are there.
@@ -107,7 +107,7 @@ class RnnRun:
     def _described(self, handle: int, lengths: np.ndarray[Any, Any] | None, seed: int) -> RnnDescriptors:
         """Returns the descriptors of a call."""
         c, p, recipe = self.c, self.p, self.recipe
-        # cuDNN has no sequence without steps: it gets one step, and `_Call` takes care of what comes of it.
+        # A sequence without steps gets one, and `_Call` takes care of what comes of it: what cuDNN makes of 0 is not documented.
         steps = (p.steps,) * p.batch if lengths is None else tuple(np.maximum(lengths, 1).tolist())
         if recipe.dropout:
             states = states_of(c, handle, self.device, recipe.dropout, seed % 2**64)
@@ -168,7 +168,7 @@ class _Call:
         self.weights = run.packed(self.params)
         self.y = cupy.empty((*self.x.shape[:2], p.directions * p.hidden), p.dtype)
         self.last = [cupy.empty(h.shape, p.dtype) for h in self.first]
-        # Held for all of the call: several kernels of a function use them, and other threads may give work to the stream meanwhile.
+        # Held for all of the call: other threads may give work to the stream between the kernels of a function.
         self.work, self.reserve = _memory(described.workspace), _memory(described.reserve)
 
     def _present(self, array: Array, there: Array) -> Array:
