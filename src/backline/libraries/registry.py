@@ -278,8 +278,8 @@ ROWS: tuple[LibraryInfo, ...] = (
         backend="cudnn", switch="cudnn.enabled", families=("conv", "attention", "rnn"), kernels=("cudnn_attention",),
         install="pip install 'backline[cudnn]'", patterns=("libcudnn*.so*",),
         seen_running="its decisions; its graphs as recorded calls; its recurrent networks as a stand-in compiled in the tests; "
-        "by hand, the plans that cuDNN 9.28 lists without a device (`make test-cudnn`), of 9.19 those of convolutions and some of "
-        "attention",
+        "by hand, the plans that cuDNN 9.28 lists without a device (`make test-cudnn`), of 9.19 those of convolutions and some "
+        "of attention",
     ),
     _nvidia(
         "cublas", "cuBLAS", "cublas", (13, 12), ("cublasGetProperty",),
