@@ -180,7 +180,8 @@ class _Call:
         cupy = bindings.cupy()
         if there is None:
             return array
-        return cupy.where(there, array, cupy.zeros((), array.dtype) if other is None else other)
+        made = cupy.where(there, array, cupy.zeros((), array.dtype) if other is None else other)
+        return made.astype(array.dtype, copy=False)  # CuPy makes float32 of bfloat16 here
 
     def _spaces(self, weights: Array) -> tuple[Any, ...]:
         """The last arguments of every function: sizes and addresses of the weights, a workspace and the reserve space."""
