@@ -375,8 +375,3 @@ def test_explain_of_layers() -> None:
     with pytest.raises(NoKernel, match="only"), switches.scope({"only": ("cublas",)}):
         F.gelu(x)
 
-
-def test_recurrent_layers_are_refused_with_the_reason() -> None:
-    x, state, w = (there(np.ones(s, np.float32)) for s in ((3, 2, 4), (1, 2, 4), (12, 4)))
-    with pytest.raises(NoKernel, match="not among cuDNN's graphs"):
-        backline.nn.gru(x, state, (w, w), False, 1, 0.0, False, False, False)

@@ -14,6 +14,7 @@ import pytest
 from nvmath.bindings import cublas, cublasLt, cufft, cusolver, cusolverDn, cusparseLt
 
 from backline.libraries import devices, presence
+from fakes import cudnn_rnn
 from fakes.computing import Blas, Lt
 from fakes.cupy_standin import H100
 from fakes.graphs import USUAL, Cudnn
@@ -94,7 +95,7 @@ class GpuMachine:
     def modules(self) -> dict[str, Any]:
         return {
             "cupy": self.cupy, "cublas": self.blas, "cublasLt": self.lt, "cusolverDn": self.solver, "cusolver": self.cusolver,
-            "cufft": self.fft, "cudnn": self.cudnn, "cusparseLt": self.sparse,
+            "cufft": self.fft, "cudnn": self.cudnn, "cudnn_file": cudnn_rnn.library(), "cusparseLt": self.sparse,
         }  # fmt: skip
 
     @contextmanager

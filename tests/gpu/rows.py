@@ -68,3 +68,8 @@ ROWS: dict[str, Row] = {
         "softmax and normalisation"),
     **_rows("peers", "CALL", "what a call costs the processor"),
 }  # fmt: skip
+ROWS |= _rows(
+    "recurrent networks", "RNN",
+    "cuDNN's results and gradients", "precision", "sequences of several lengths", "dropout", "the same bits each time",
+    "step by step",
+)  # fmt: skip

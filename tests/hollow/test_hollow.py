@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline import errors, fft, linalg, quantized
+from backline import backends, errors, fft, linalg, nn, quantized
 from backline.nn import functional as F
 from backline.nn import grad as G
 
@@ -106,6 +106,38 @@ LAYERS: dict[str, tuple[Op, tuple[tuple[int, ...], ...]]] = {
     "causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((2, 3, 5, 8),) * 3),
     "attention_backward": (lambda *a: G.scaled_dot_product_attention_backward(*a)[:3], ((2, 3, 5, 8),) * 4),
 }  # fmt: skip
+_STATES, _WEIGHTS = ((2, 3, 4),) * 2, ((16, 5), (16, 4)) * 2
+
+
+def lstm(x: Any, h: Any, c: Any, *params: Any) -> Any:
+    return nn.lstm(x, (h, c), params, False, 1, 0.0, False, True, False, lengths=lengths_beside(x, (4, 0, 2)))
+
+
+def lstm_backward(x: Any, h: Any, c: Any, g: Any, *params: Any) -> Any:
+    return tuple(G.lstm_backward(x, (h, c), params, g, None, c, False, 1, 0.0, False, True, False, lengths=lengths_beside(x, (4, 0, 2))))
+
+
+def lengths_beside(x: Any, lengths: tuple[int, ...]) -> Any:
+    """Lengths of sequences where the sequences are."""
+    made = np.array(lengths)
+    return made if isinstance(x, np.ndarray) else there(made)
+
+
+def by_steps(op: Op) -> Op:
+    """The same without cuDNN."""
+
+    def call(*arrays: Any) -> Any:
+        with backends.cudnn.flags(enabled=False):
+            return op(*arrays)
+
+    return call
+
+
+LAYERS |= {
+    f"{name}{suffix}": (wrap(op), ((4, 3, 5), *_STATES, *more, *_WEIGHTS))
+    for name, op, more in (("lstm", lstm, ()), ("lstm_backward", lstm_backward, ((4, 3, 8),)))
+    for suffix, wrap in (("", lambda op: op), (" by steps", by_steps))
+}
 ALGEBRA = ["cholesky", "cond", "det", "eigvalsh", "inv", "norm", "pinv", "slogdet", "svdvals", "cholesky_ex", "inv_ex", "eigh", "lu_factor", "lu", "qr", "svd", "eigvals"]
 TRANSFORMS = [n for n in fft.__all__ if "freq" not in n and "ct" not in n and "st" not in n.replace("fftshift", "").replace("ihfft", "")]
 

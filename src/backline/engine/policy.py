@@ -61,7 +61,7 @@ WORKSPACES = {"cublas": "cuda.cublas_workspace_size", "cublaslt": "cuda.cublaslt
 # Library -> the switch that asks it, alone, to give the same bits again; and the families that switch is about.
 DETERMINISTIC = {
     "onednn": ("mkldnn.deterministic", ("matmul", "conv", "neural", "rnn", "quantized")),
-    "cudnn": ("cudnn.deterministic", ("conv",)),
+    "cudnn": ("cudnn.deterministic", ("conv", "rnn")),
 }
 
 # Kind of device and family -> the switch that says which library is tried first, and its words that are not library names.

@@ -275,10 +275,11 @@ ROWS: tuple[LibraryInfo, ...] = (
     ),
     _nvidia(
         "cudnn", "cuDNN", "cudnn", (9,), ("cudnnGetVersion",), implementation="backline.libraries.cuda.cudnn.library:CuDNN",
-        backend="cudnn", switch="cudnn.enabled", families=("conv", "attention"), kernels=("cudnn_attention",),
+        backend="cudnn", switch="cudnn.enabled", families=("conv", "attention", "rnn"), kernels=("cudnn_attention",),
         install="pip install 'backline[cudnn]'", patterns=("libcudnn*.so*",),
-        seen_running="its decisions; its graphs as recorded calls; by hand, the plans that cuDNN 9.28 lists without a device "
-        "(`make test-cudnn`), of 9.19 those of convolutions and some of attention",
+        seen_running="its decisions; its graphs as recorded calls; its recurrent networks as a stand-in compiled in the tests; "
+        "by hand, the plans that cuDNN 9.28 lists without a device (`make test-cudnn`), of 9.19 those of convolutions and some "
+        "of attention",
     ),
     _nvidia(
         "cublas", "cuBLAS", "cublas", (13, 12), ("cublasGetProperty",),

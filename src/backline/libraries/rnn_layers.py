@@ -12,22 +12,18 @@ from ..problems import Operand, Problem
 from ..problems.rnn_problem import RnnProblem
 from .base import PythonPlan
 
-__all__ = ["Given", "Layer", "by_layer", "by_steps", "forward", "kept_elements", "layer_problem"]
+__all__ = ["Given", "Layer", "by_layer", "by_steps", "checked_lengths", "forward", "kept_elements", "layer_problem"]
 
 Array = Any
 Layer = Callable[[int, Array, Array, "Array | None", tuple[Array, ...], "Array | None"], "tuple[Array, ...]"]
 """(which, input, h, c, params, lengths) -> output and last states; c is None where there is none."""
 
 
-def _checked_lengths(p: RnnProblem, arrays: list[Array]) -> Array | None:
-    """The lengths of a call as 64-bit integers; None where all steps of all sequences are there.
+def checked_lengths(p: RnnProblem, lengths: Array) -> Array:
+    """Returns the lengths of a call, an array of the host, as 64-bit integers.
 
     Raises `BadValue` where one is negative, or above the number of steps.
     """
-    i = p.index("lengths")
-    if i is None:
-        return None
-    lengths = arrays[i]
     wrong = (lengths < 0) | (lengths > p.steps)
     if wrong.any():
         at = int(wrong.argmax())
@@ -46,7 +42,7 @@ class Given:
         self.grads = {role: arrays[i] for role, i in at.items() if role.startswith("grad_")}
         count = p.directions * p.per_cell
         self.params = [tuple(arrays[at[f"p{layer * count + i}"]] for i in range(count)) for layer in range(p.layers)]
-        self.lengths = _checked_lengths(p, arrays)
+        self.lengths = checked_lengths(p, arrays[at["lengths"]]) if "lengths" in at else None
         self.cells = [slice(layer * p.directions, (layer + 1) * p.directions) for layer in range(p.layers)]
 
 

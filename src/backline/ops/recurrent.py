@@ -47,7 +47,8 @@ lengths
     Integers of shape (batch,), from 0 to the number of steps: how much of each sequence is there. What lies behind is not
     read, the output is 0 there, and the last state is that after the last step that is there. They may be in any order.
 seed
-    For dropout: the same seed leaves out the same elements. None draws one, where `backline.manual_seed` has been called.
+    For dropout: the same seed leaves out the same elements, on a CUDA device others than on the CPU. None draws one, where
+    `backline.manual_seed` has been called.
 
 Returns
 -------
@@ -66,7 +67,7 @@ BadType
 Notes
 -----
 What does not depend on the state, the product of W_ih and all steps, is one product. 16-bit floats are computed in float32 and
-rounded once, by oneDNN after every step. Projections (5 arrays for each layer, in torch) are not there.
+rounded once, by oneDNN and cuDNN after every step. Projections (5 arrays for each layer, in torch) are not there.
 
 {examples}
 {example}

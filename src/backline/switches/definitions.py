@@ -189,7 +189,7 @@ _CUDA = (
     Switch("cudnn.enabled", bool, True, None, "cuDNN may run calls, and on AMD's GPUs MIOpen.", ("conv", "rnn"), library="cudnn"),
     Switch("cudnn.benchmark", bool, False, None, "Time cuDNN's plans for a convolution once and keep the fastest.", ("conv",)),
     Switch("cudnn.benchmark_limit", int, 10, AtLeast(0), "Most plans timed per convolution; 0 times all.", ("conv",)),
-    Switch("cudnn.deterministic", bool, False, None, "cuDNN runs only what gives the same bits again.", ("conv",)),
+    Switch("cudnn.deterministic", bool, False, None, "cuDNN runs only what gives the same bits again.", ("conv", "rnn")),
     TF32Switch("cudnn.allow_tf32", bool, True, None, "Convolutions and recurrent networks on CUDA may use tf32.",
              ("conv", "rnn"), nodes=CUDNN_OPS),
     _precision("cudnn", _FP32, "Precision that float32 inputs may be reduced to on CUDA arrays, products included."),

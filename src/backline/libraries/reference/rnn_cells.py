@@ -50,10 +50,10 @@ class Cell:
     def back(
         self, dh: Array, dc: Array | None, h: Array, c: Array | None, kept: tuple[Array, ...]
     ) -> tuple[Array, Array, Array, Array | None]:
-        """Gradients by the two products, by h as far as it goes straight on, and by c; in NumPy."""
+        """Gradients by the two products, by h as far as it goes straight on, and by c."""
         (new,) = kept
-        change = np.where(new <= 0, new.dtype.type(0), dh) if self.relu else dh * (1 - new * new)
-        return change, change, np.zeros_like(dh), None
+        change = self.xp.where(new <= 0, new.dtype.type(0), dh) if self.relu else dh * (1 - new * new)
+        return change, change, self.xp.zeros_like(dh), None
 
 
 class _Gru(Cell):
@@ -72,7 +72,8 @@ class _Gru(Cell):
         r, z, new, share = kept
         by_new = dh * (1 - z) * (1 - new * new)
         both = [by_new * share * r * (1 - r), dh * (h - new) * z * (1 - z)]
-        return np.concatenate([*both, by_new], -1), np.concatenate([*both, by_new * r], -1), dh * z, None
+        one, other = (self.xp.concatenate([*both, last], -1) for last in (by_new, by_new * r))
+        return one, other, dh * z, None
 
 
 class _Lstm(Cell):
@@ -93,8 +94,8 @@ class _Lstm(Cell):
         i, f, g, o, size = kept
         by_c = dc + dh * o * (1 - size * size)
         parts = by_c * g * i * (1 - i), by_c * c * f * (1 - f), by_c * i * (1 - g * g), dh * size * o * (1 - o)
-        change = np.concatenate(parts, -1)
-        return change, change, np.zeros_like(dh), by_c * f
+        change = self.xp.concatenate(parts, -1)
+        return change, change, self.xp.zeros_like(dh), by_c * f
 
 
 def cell_of(mode: str, xp: Any = np, sigmoid: Callable[[Array], Array] = _sigmoid) -> Cell:

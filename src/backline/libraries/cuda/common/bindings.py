@@ -19,7 +19,9 @@ from ...availability import keep_remedy
 from ...presence import presence
 from .driver_versions import driver_refuses, two_cudas
 
-__all__ = ["cublas", "cublasLt", "cudnn", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason"]
+__all__ = [
+    "cublas", "cublasLt", "cudnn", "cudnn_file", "cufft", "cupy", "cusolver", "cusolverDn", "cusparseLt", "inserted", "reason",
+]  # fmt: skip
 
 
 class _Module(NamedTuple):
@@ -113,3 +115,16 @@ cublas, cublasLt = partial(_get, "cublas"), partial(_get, "cublasLt")
 cusolverDn = partial(_get, "cusolverDn")  # cuSOLVER for dense matrices
 cusolver = partial(_get, "cusolver")  # what cuSOLVER's modules share, their exception included
 cufft, cusparseLt, cudnn = partial(_get, "cufft"), partial(_get, "cusparseLt"), partial(_get, "cudnn")
+
+
+def cudnn_file() -> Any:
+    """Returns cuDNN's library as ctypes has loaded it for the frontend: for functions that the frontend does not have."""
+    found = inserted.get("cudnn_file")
+    if found is None:
+        cudnn()
+        found = _loaded.get("cudnn")
+    if found is None:
+        text = "cuDNN's C interface cannot be called."
+        cause = "its library file was not found; the frontend brought its own"
+        raise BackendUnavailable(text, cause=cause, remedy=_MODULES["cudnn"].how_to_get)
+    return found

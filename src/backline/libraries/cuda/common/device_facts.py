@@ -10,7 +10,7 @@ from ....problems import Problem
 from ... import devices
 from . import bindings
 
-__all__ = ["DeviceInfo", "capability", "device_info", "index_of", "lacks"]
+__all__ = ["DeviceInfo", "capability", "described", "device_info", "index_of", "lacks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,18 @@ def device_info(index: int) -> DeviceInfo:
     return found
 
 
-def capability(index: int) -> tuple[int, int]:
-    """Compute capability of a device; CuPy is not imported for it. (0, 0) where nobody tells."""
+def described(index: int) -> DeviceInfo:
+    """Returns what is known of a device without importing CuPy: its capability alone, or (0, 0), where nobody tells more."""
     import sys
 
     if "cupy" in bindings.inserted or "cupy" in sys.modules:
-        return device_info(index).capability
-    return devices.capability(index) or (0, 0)
+        return device_info(index)
+    return DeviceInfo(index, devices.capability(index) or (0, 0), 0, "", 0, 0)
+
+
+def capability(index: int) -> tuple[int, int]:
+    """Compute capability of a device; CuPy is not imported for it. (0, 0) where nobody tells."""
+    return described(index).capability
 
 
 def index_of(problem: Problem) -> int:

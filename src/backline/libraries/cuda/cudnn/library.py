@@ -1,4 +1,4 @@
-"""cuDNN: convolutions and attention of CuPy's arrays, as graphs of its frontend."""
+"""cuDNN: convolutions and attention of CuPy's arrays, as graphs of its frontend; recurrent networks by its C interface."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from .... import libraries, switches
 from ....problems import Problem
 from ....problems.attention_problem import AttentionGrads, AttentionProblem
 from ....problems.conv_problem import ConvProblem
+from ....problems.rnn_problem import RnnProblem
 from ... import attention_constraints, errata
 from ...base import Algorithm, Handler, Planner, Refusal
 from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
-from ..common.device_facts import capability, index_of
+from ..common.device_facts import capability, described, index_of
 from ..common.device_plan import DevicePlan, at, new_images, prepared, refuse_overlaps_of_out
 from . import sdpa_graphs as sdpa
 from .conv_graphs import ALIGNMENT, ConvRecipe, Feed, Search, conv_algorithms, conv_recipe
 from .graph_cache import GraphRun
+from .rnn_recipe import rnn_algorithms, rnn_recipe
+from .rnn_run import RnnRun
 
 __all__ = ["CuDNN"]
 
@@ -176,6 +179,15 @@ def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: A
     return _plan(planner, problem, _Attention, sdpa.attention_recipe(problem, algorithm.name))
 
 
+def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return rnn_algorithms(problem, described(index_of(problem)), int(libraries.get("cudnn").version() or 0))
+
+
+def _prepare_rnn(planner: Planner, problem: RnnProblem, algorithm: Algorithm) -> DevicePlan:
+    run = partial(RnnRun, problem, rnn_recipe(problem, algorithm.name), index_of(problem))
+    return prepared(problem, run, f"cuDNN, {problem.key}")
+
+
 def _plan(planner: Planner, problem: Problem, kind: Callable[..., Callable[..., Any]], recipe: Any) -> DevicePlan:
     module = bindings.cudnn()
     function = partial(kind, problem, recipe, module, index_of(problem), planner)
@@ -198,4 +210,5 @@ class CuDNN(BindingLibrary):
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
+        RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
     }

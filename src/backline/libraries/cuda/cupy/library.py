@@ -27,7 +27,7 @@ from ..attention import cuda_math_attention
 from ..common import bindings, elementwise_kernels
 from ..common.binding_library import BindingLibrary
 from ..common.device_plan import DevicePlan, prepared
-from . import row_kernels
+from . import recurrent_steps, row_kernels
 
 __all__ = ["CuPy", "space"]
 
@@ -37,7 +37,6 @@ Run = Callable[..., Any]
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 ONE_KERNEL = "rows"
 ONE_PASS = ("relu", "gelu", "silu", "tanh", "sigmoid")
-RECURRENT = "recurrent layers are not among cuDNN's graphs, and step by step a device waits for the next launch most of the time"
 NUMBERS = ("float32", "float64", "complex64", "complex128")
 
 
@@ -149,8 +148,12 @@ def _prepare_attention(planner: Planner, problem: AttentionProblem, algorithm: A
     return prepared(problem, lambda: cuda_math_attention.function(problem, algorithm, planner), f"CuPy, {problem.op}")
 
 
-def _rnn_algorithms(context: Any, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
-    yield Refusal("cupy", problem.op, RECURRENT)
+def _rnn_algorithms(planner: Planner, problem: RnnProblem, threads: int) -> Iterator[Algorithm | Refusal]:
+    return recurrent_steps.algorithms(problem, planner)
+
+
+def _prepare_rnn(planner: Planner, problem: RnnProblem, algorithm: Algorithm) -> DevicePlan:
+    return prepared(problem, lambda: recurrent_steps.function(problem, planner), f"CuPy, {problem.op}")
 
 
 class CuPy(BindingLibrary):
@@ -160,7 +163,7 @@ class CuPy(BindingLibrary):
         NeuralProblem: Handler(_neural_algorithms, _prepared(_layer)),
         EinsumProblem: Handler(_einsum_algorithms, _prepared(_step)),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),
-        RnnProblem: Handler(_rnn_algorithms, _prepared(_layer)),
+        RnnProblem: Handler(_rnn_algorithms, _prepare_rnn),
     }
 
     def version(self) -> str | None:
