@@ -17,15 +17,20 @@ from . import problem_class
 from .leader import Leader, leader, threads_of
 from .tuning import record_store
 
-__all__ = ["CHANGING", "FAMILIES", "at_first_sight"]
+__all__ = ["CHANGING", "FAMILIES", "at_first_sight", "concern"]
 
-FAMILIES = ("conv",)
+FAMILIES = ("conv",)  # on CPUs
 CHANGING = 8  # shapes of a class from which on they are taken to keep changing: as many as templates wait for
 MOST = 4096  # shapes that are known, of all classes: about as many as the Memo has plans for
 
 _lock = Lock()
 _known: OrderedDict[Problem, None] = OrderedDict()
 _shapes: dict[problem_class.ProblemClass, int] = {}
+
+
+def concern(problem: Problem) -> bool:
+    """Tells whether there is anything here to ask about a Problem."""
+    return problem.device == "cpu" and problem.family in FAMILIES
 
 
 def at_first_sight(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:

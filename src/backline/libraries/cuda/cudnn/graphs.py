@@ -17,6 +17,7 @@ from ....errors import LibraryFailed, NoKernel
 from ..common import bindings
 from ..common.streams import Handles, current_stream
 from .conv_graphs import Graph, Tensor
+from .plan_calls import Call, call_of
 
 __all__ = ["Plans", "build", "handle_for", "own_plans", "why"]
 
@@ -94,6 +95,7 @@ class Plans:
         self.errors = (module.cudnnGraphNotSupportedError, RuntimeError)
         self.ready: list[int] = []  # indices of plans that are built, the first choice first
         self.workspaces: dict[int, int] = {}  # index of a built plan -> bytes of its workspace
+        self.calls: dict[int, Call] = {}  # and the function that runs it
         self.refused: dict[str, str] = {}  # name of a plan -> why it is not used
         self.times: dict[str, float] = {}  # name of a plan -> median milliseconds, where plans were timed
         self.built = 0  # how many plans have been built so far, from the first try on
@@ -108,6 +110,8 @@ class Plans:
 
     def _of_listed_engine(self, index: int) -> bool:
         """True for a plan of an engine that errata name; it is among those that are refused then."""
+        if not self.spec.engines_out:
+            return False  # names take the frontend longer than all else here
         number = re.match(r"eng(\d+)", self.name(index))
         listed = number is not None and int(number[1]) in self.spec.engines_out
         if listed:
@@ -153,6 +157,7 @@ class Plans:
         try:
             self.graph.build_plan_at_index(index)
             self.workspaces[index] = int(self.graph.get_workspace_size_plan_at_index(index))
+            self.calls[index] = call_of(self.graph, index)
         except self.errors as error:
             self._refuse(index, why(error))
             return False
@@ -173,7 +178,7 @@ class Plans:
         # The pool gives it back to later work of this stream only.
         memory = bindings.cupy().cuda.alloc(size) if size > 0 else None
         workspace = 0 if memory is None else int(memory.ptr)
-        self.graph.execute_plan_at_index(dict(pointers), workspace, index=index, handle=handle)
+        self.calls[index](pointers, workspace, handle)
 
     def run(self, pointers: Mapping[int, int], handle: Any) -> None:
         """Run the first plan that can: the next one, where there is no memory for a workspace or a plan fails.

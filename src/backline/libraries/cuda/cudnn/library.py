@@ -38,32 +38,40 @@ class _Conv:
     def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
         self.run = None if made.graph is None else GraphRun(made.graph, made.search, module, device, planner)
+        self.places = {o.role: place for place, o in enumerate(problem.operands)}
+        self.feeds = tuple((self.places[feed.role], feed.uid, feed) for feed in made.feeds)
+        self.out = self.places.get("out")
 
     def __call__(self, *arrays: Any) -> Any:
         p, made = self.problem, self.made
-        given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
-        out: Any = given.get("out")
-        refuse_overlaps_of_out(p, arrays)
+        out: Any = None
+        if self.out is not None:
+            refuse_overlaps_of_out(p, arrays)
+            out = arrays[self.out]
         direct = made.direct and _aligned(out)
         result: Any = out if direct else new_images(made.shape, p.dtype, made.last)
         if self.run is None:
             result[...] = 0
         else:
-            fed = {feed.uid: self._fed(feed, given[feed.role]) for feed in made.feeds}
-            self.run({uid: at(array) for uid, array in (*fed.items(), (made.target, result))})
+            pointers, copies = {made.target: at(result)}, []
+            for place, uid, feed in self.feeds:
+                pointers[uid] = address = at(arrays[place])
+                if feed.copied or address % ALIGNMENT:
+                    copies.append(self._copied(feed, arrays[place]))
+                    pointers[uid] = at(copies[-1])
+            self.run(pointers)
         if made.crop:
             whole, result = result, new_images(p.result, p.dtype, made.last)
             inner = zip(p.result[2:], made.crop, strict=True)
             result[...] = whole[(slice(None), slice(None), *(slice(before, before + n) for n, (before, _) in inner))]
-        self._after(result, given)
+        if made.after:
+            self._after(result, arrays)
         if out is not None and not direct:
             out[...] = result
         return result if out is None else out
 
-    def _fed(self, feed: Feed, array: Any) -> Any:
+    def _copied(self, feed: Feed, array: Any) -> Any:
         """An operand as the graph wants it."""
-        if not feed.copied and _aligned(array):
-            return array
         zeros = feed.zeros or ((0, 0),) * (array.ndim - 2)
         inner = tuple(slice(before, before + n) for n, (before, _) in zip(array.shape[2:], zeros, strict=True))
         shape = (*array.shape[:2], *(n + sum(pair) for n, pair in zip(array.shape[2:], zeros, strict=True)))
@@ -73,13 +81,13 @@ class _Conv:
         made[(slice(None), slice(None), *inner)] = array
         return made
 
-    def _after(self, result: Any, given: dict[str, Any]) -> None:
+    def _after(self, result: Any, arrays: tuple[Any, ...]) -> None:
         cupy = bindings.cupy()
         for step in self.made.after:
             if step == "bias":
-                cupy.add(result, given["bias"].reshape((1, -1) + (1,) * (result.ndim - 2)), out=result)
+                cupy.add(result, arrays[self.places["bias"]].reshape((1, -1) + (1,) * (result.ndim - 2)), out=result)
             elif step == "residual":
-                cupy.add(result, given["residual"], out=result)
+                cupy.add(result, arrays[self.places["residual"]], out=result)
             else:
                 cupy.maximum(result, 0, out=result)
 
