@@ -171,11 +171,15 @@ def measured(only: str) -> dict[str, dict[str, Any]]:
 
 
 def alone(array: Callable[..., Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields what a call of cuDNN's plan takes by itself, by the function that the frontend documents and by its compiled half."""
+    """Yields what a run of cuDNN's plan takes, by the function that the frontend documents and by its compiled half."""
     from backline.libraries.cuda.common import bindings
     from backline.libraries.cuda.cudnn import graph_cache, graphs
 
-    kept = [plans for plans in (each.value for each in graph_cache._kept._entries.values()) if plans.spec.node == "conv_fprop" and not plans.failed]
+    kept = [
+        plans
+        for plans in (each.value for each in graph_cache._kept._entries.values())
+        if plans.spec.node == "conv_fprop" and not plans.failed
+    ]
     plans = kept[0]
     index, handle, graph = plans.ready[0], graphs.handle_for(bindings.cudnn(), 0), plans.graph
     memory = array(1 << 22)
@@ -183,14 +187,19 @@ def alone(array: Callable[..., Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     compiled, place = graph._lowered_graph, graph.plans[index].cpp_index
     ways: dict[str, Callable[[], Any]] = {
         "cuDNN alone: execute_plan_at_index": lambda: graph.execute_plan_at_index(pointers, 0, index=index, handle=handle),
-        "cuDNN alone: its compiled half, a dict": lambda: compiled._execute_plan_at_index(pointers, 0, place, handle.backend_handle),
+        "cuDNN alone: its compiled half, a dict": lambda: compiled._execute_plan_at_index(
+            pointers, 0, place, handle.backend_handle
+        ),
     }
     calls = getattr(plans, "calls", None)
     if calls is not None:
         ways["cuDNN alone: its compiled half, an array"] = lambda: calls[index](pointers, 0, handle)
     for name, call in ways.items():
         rounds = [_timed(call, CALLS) for _ in range(ROUNDS)]
-        yield name, {"by": "cudnn", "least": min(rounds), "median": statistics.median(rounds), "calls": counted(call), "launches": 0}
+        yield (
+            name,
+            {"by": "cudnn", "least": min(rounds), "median": statistics.median(rounds), "calls": counted(call), "launches": 0},
+        )
 
 
 def _elsewhere(python: str, only: str) -> dict[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ int idle_play(int file, const char *name, unsigned grid, unsigned block, unsigne
 """
 # One algorithm for each product; what is written of it by whoever asks, zeros, says that it works.
 HEURISTICS = """
-int cublasLtMatmulAlgoGetHeuristic(void *h, void *of, void *a, void *b, void *c, void *d, void *p, int n, void *found, int *count) {
+int cublasLtMatmulAlgoGetHeuristic(void *h, void *of, void *a, void *b, void *c, void *d, void *p, int n, void *f, int *count) {
     *count = 1;
     return 0;
 }
@@ -58,7 +58,9 @@ def begin() -> tuple[Callable[..., Any], Any, Any]:
     for binding, number in BINDINGS.items():
         (path,) = Path(import_module("nvmath.bindings._internal").__path__[0]).glob(f"{binding}.*.so")
         stem = FILES[binding]
-        names = {each.decode() for each in re.findall(rb"(?<![A-Za-z_])" + stem.encode() + rb"[A-Z][A-Za-z0-9_]+", path.read_bytes())}
+        names = {
+            each.decode() for each in re.findall(rb"(?<![A-Za-z_])" + stem.encode() + rb"[A-Z][A-Za-z0-9_]+", path.read_bytes())
+        }
         text = HEURISTICS if binding == "cublasLt" else ""
         text += "\n".join(f"int {each}(void) {{ return 0; }}" for each in sorted(names) if each not in text)
         kept.append(_library(folder / f"lib{stem}.so.{number}", text))
@@ -122,7 +124,9 @@ def _cudnn(folder: Path, kept: list[Any]) -> Any:
 def _plan(cudnn: Any) -> None:
     """Have cuDNN load what it loads when it first plans."""
     kinds = cudnn.data_type
-    graph = cudnn.pygraph(io_data_type=kinds.FLOAT, intermediate_data_type=kinds.FLOAT, compute_data_type=kinds.FLOAT, sm_version=90)
+    graph = cudnn.pygraph(
+        io_data_type=kinds.FLOAT, intermediate_data_type=kinds.FLOAT, compute_data_type=kinds.FLOAT, sm_version=90
+    )
     x, w = (graph.tensor(name=name, dim=[8, 8, 8, 8], stride=[512, 64, 8, 1], data_type=kinds.FLOAT) for name in "xw")
     graph.conv_fprop(image=x, weight=w, padding=[4, 4], stride=[1, 1], dilation=[1, 1]).set_output(True)
     graph.build([cudnn.heur_mode.A])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import backline
 from backline.libraries.cuda.cudnn import graph_cache, plan_calls
 from backline.nn import functional, grad
 from fakes.graphs import Plan
@@ -15,7 +16,7 @@ from fakes.insert import inserted
 from support import clean
 
 pytest.importorskip("cudnn")
-from fakes.cudnn_machine import Machine, same  # noqa: E402
+from fakes.cudnn_machine import Machine, same
 
 pytestmark = pytest.mark.usefixtures("clean")
 assert clean
@@ -51,7 +52,10 @@ def test_operands_that_are_copied_are_there_until_the_call_is_made(machine: Mach
     wide = machine.array(2, 4, 6, 12, last=last)[..., ::2]
     for images in (x, wide):
         same(functional.conv2d(images, w, padding=1), functional.conv2d(images.host, w.host, padding=1))
-        same(grad.conv2d_weight(images, (8, 4, 3, 3), dy, padding=1), grad.conv2d_weight(images.host, (8, 4, 3, 3), dy.host, padding=1))
+        same(
+            grad.conv2d_weight(images, (8, 4, 3, 3), dy, padding=1),
+            grad.conv2d_weight(images.host, (8, 4, 3, 3), dy.host, padding=1),
+        )
     same(grad.conv2d_input((2, 4, 6, 6), w, dy, padding=1), grad.conv2d_input((2, 4, 6, 6), w.host, dy.host, padding=1))
 
 
@@ -66,7 +70,8 @@ def test_each_plan_that_is_tried_has_its_own_call(machine: Machine) -> None:
 
 def test_attention_with_dropout_is_given_its_numbers(machine: Machine) -> None:
     q, k, v = (machine.array(1, 2, 128, 64, dtype=np.float16) for _ in range(3))
-    functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25, seed=7)
+    with backline.use("cudnn", only=True):
+        functional.scaled_dot_product_attention(q, k, v, dropout_p=0.25, seed=7)
     (pack,) = packs(machine)
     assert len(pack["pack"]) >= 6 and machine.cudnn.graphs[-1].dropped[:2] == (0.25, 7)
 

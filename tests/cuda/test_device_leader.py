@@ -27,7 +27,7 @@ from support import clean
 
 pytest.importorskip("cudnn")
 pytest.importorskip("nvmath")
-from fakes.gpu_machine import GpuMachine  # noqa: E402
+from fakes.gpu_machine import GpuMachine
 
 pytestmark = pytest.mark.usefixtures("clean", "machine")
 assert clean
@@ -171,7 +171,7 @@ def test_libraries_of_the_host_have_no_part_in_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(engine, "_choose", lambda *given: chosen.append(given[4]) or choose(*given))
     with switches.scope({"max_error": 1.0}):  # so that the whole choice is made
         engine.choose(asked, load=False)
-    assert all({*waiting} <= {"cublas", "cublaslt", "cudnn", "cupy"} for waiting in chosen)
+    assert chosen and all("cuda" in libraries.info(name).devices for waiting in chosen for name in waiting)
 
 
 def test_a_new_shape_takes_less_than_half_of_the_calls(made: GpuMachine) -> None:

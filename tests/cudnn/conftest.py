@@ -20,12 +20,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.described_cards import CARDS, DESCRIPTION, FUNCTIONS, NO_DEVICE
+from fakes.idle_cudnn import Idle, idle
 
-SOURCE = "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in FUNCTIONS) + """
+SOURCE = (
+    "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in FUNCTIONS)
+    + """
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuGetErrorString(int error, const char **text) { *text = "there is no device"; return 0; }
 int cuGetErrorName(int error, const char **text) { *text = "CUDA_ERROR_NO_DEVICE"; return 0; }
 """
+)
 
 
 class Card(NamedTuple):
@@ -36,10 +40,11 @@ class Card(NamedTuple):
 
 
 class Deviceless(NamedTuple):
-    """cuDNN's frontend, and cards by name."""
+    """cuDNN's frontend, cards by name, and what stands for the runs of plans."""
 
     module: Any
     cards: dict[str, Card]
+    idle: Idle
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,7 +61,9 @@ def answered(request: pytest.FixtureRequest, deviceless: Deviceless) -> Iterator
         session = request.session
         versions = {"cudnn": deviceless.module.backend_version(), "frontend": deviceless.module.__version__}
         counts = {"passed": session.testscollected - session.testsfailed, "failed": session.testsfailed}
-        lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in {"versions": versions, "tests": counts, **noted}.items())
+        lines = (
+            f" {json.dumps(key)}: {json.dumps(value)}" for key, value in {"versions": versions, "tests": counts, **noted}.items()
+        )
         Path(file).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -84,9 +91,10 @@ def deviceless(tmp_path_factory: pytest.TempPathFactory) -> Deviceless:
     from backline.libraries.cuda.common import bindings
 
     module = bindings.cudnn()  # which loads cuBLASLt first
+    front = idle(tmp_path_factory.mktemp("idle"), module)  # before the frontend looks for any function
     cards = {}
     for name, other in CARDS.items():
         description = {**DESCRIPTION, "deviceName": name, **other}
         major, minor = divmod(description["deviceVer"] // 10, 10)
         cards[name] = Card((major, minor), module.create_device_properties(json.dumps(description)))
-    return Deviceless(module, cards)
+    return Deviceless(module, cards, front)

@@ -5,7 +5,6 @@ Plans of attention are compiled when they are built, which takes a device; of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from backline.ops.convolution_checks import conv_problem, grad_problem, transpos
 from backline.problems import operand
 from backline.problems.attention_problem import attention_problem
 from backline.problems.conv_problem import ConvProblem
-from fakes.idle_cudnn import Idle, idle
+from fakes.idle_cudnn import Idle
 
 from .conftest import Deviceless
 
@@ -29,16 +28,9 @@ HANDLE = 0x1000
 NONE = {"bias": None, "residual": None, "out": None}
 
 
-@pytest.fixture(scope="module")
-def front(deviceless: Deviceless, tmp_path_factory: pytest.TempPathFactory) -> Idle:
-    return idle(tmp_path_factory.mktemp("idle"), deviceless.module)
-
-
 @pytest.fixture
-def seen(front: Idle) -> Iterator[Idle]:
-    front.look(True)
-    yield front
-    front.look(False)
+def seen(deviceless: Deviceless) -> Idle:
+    return deviceless.idle
 
 
 def images(*shape: int, dtype: Any = np.float32, last: bool = True) -> Any:

@@ -7,13 +7,15 @@ from typing import Any
 __all__ = ["CARDS", "DESCRIPTION", "FUNCTIONS", "NO_DEVICE"]
 
 NO_DEVICE = 100  # what each of the functions returns
-FUNCTIONS = """
-cuInit cuCtxGetCurrent cuCtxGetLimit cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxPopCurrent cuCtxPopCurrent_v2 cuDeviceGet
-cuDeviceGetCount cuModuleLoadData cuModuleUnload cuModuleGetFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
-cuLibraryGetKernel cuKernelGetAttribute cuKernelSetAttribute cuKernelGetFunction cuLinkCreate cuLinkCreate_v2 cuLinkAddData
-cuLinkAddData_v2 cuLinkComplete cuLinkDestroy cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel cuTensorMapEncodeTiled
-cuTensorMapEncodeIm2col cuStreamGetCtx cuStreamGetCtx_v2 cuOccupancyMaxPotentialClusterSize
-""".split()
+FUNCTIONS = (
+    "cuInit", "cuCtxGetCurrent", "cuCtxGetLimit", "cuCtxPushCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent",
+    "cuCtxPopCurrent_v2", "cuDeviceGet", "cuDeviceGetCount", "cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction",
+    "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload", "cuLibraryGetKernel", "cuKernelGetAttribute",
+    "cuKernelSetAttribute", "cuKernelGetFunction", "cuLinkCreate", "cuLinkCreate_v2", "cuLinkAddData", "cuLinkAddData_v2",
+    "cuLinkComplete", "cuLinkDestroy", "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
+    "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuStreamGetCtx", "cuStreamGetCtx_v2",
+    "cuOccupancyMaxPotentialClusterSize",
+)  # fmt: skip
 
 # Of an H100; what other cards have otherwise is below.
 DESCRIPTION: dict[str, Any] = {

@@ -68,7 +68,9 @@ def test_transposed_ones_and_their_gradients(row: Any, xp: Any, given: dict[str,
 
 @pytest.mark.gpu(row="CONV-10")
 def test_the_hosts_part_of_a_call(row: Any, images: Callable[..., Convolution], device: Any, rehearsed: bool) -> None:
-    row.expect("a record: microseconds until conv2d returns, and of that a run of the plan, by the frontend's compiled half and documented")
+    row.expect(
+        "a record: microseconds until conv2d returns, and of that a run of the plan, by the frontend's compiled half and documented"
+    )
     made = images(last=True)
     with anew(IEEE):
         plans = made.plans("forward")
@@ -77,8 +79,13 @@ def test_the_hosts_part_of_a_call(row: Any, images: Callable[..., Convolution], 
         pointers = {1: made.x.data.ptr, 2: made.w.data.ptr, 3: result.data.ptr}
         calls: dict[str, Callable[[], Any]] = {"conv2d": lambda: made.run("forward")}
         if not plans.workspaces[index]:
-            ways = {"compiled": plan_calls.compiled_call(plans.graph, index), "documented": plan_calls._documented_call(plans.graph, index)}
-            calls |= {f"plan, {name}": (lambda call=call: call(pointers, 0, handle)) for name, call in ways.items() if call is not None}
+            ways = {
+                "compiled": plan_calls.compiled_call(plans.graph, index),
+                "documented": plan_calls._documented_call(plans.graph, index),
+            }
+            calls |= {
+                f"plan, {name}": (lambda call=call: call(pointers, 0, handle)) for name, call in ways.items() if call is not None
+            }
         row.observe(f"{in_use(plans)}, workspace {plans.workspaces[index]}, cuDNN {bindings.cudnn().backend_version()}")
         for name, call in calls.items():
             times = []

@@ -361,7 +361,7 @@ def plan_for(problem: Problem) -> Any:
     An algorithm that cannot be prepared makes room for the next.
     """
     if thread_team.forked():
-        refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (use the spawn start method for more)")
+        refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (spawn has more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
     early = _at_first_sight(problem, snapshot) if first_sights.concern(problem) else None

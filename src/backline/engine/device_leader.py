@@ -20,7 +20,7 @@ __all__ = ["device_leader"]
 
 
 def device_leader(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:
-    """The Algorithm that `choose` would take for a Problem on a device; None where more than the order of the libraries decides."""
+    """The Algorithm that `choose` takes for a Problem on a device; None where more than the order of the libraries decides."""
     kind = problem_class.of(problem, snapshot)
     device = problem.device.partition(":")[0]
     if not kind.listed or problem.packed or overrides.registered(problem.op, overrides.KEYS.get(device, "")):
@@ -38,7 +38,7 @@ def device_leader(problem: Problem, snapshot: Any, planner: Planner) -> Leader |
                     continue
                 place = (policy.priority(found, snapshot), BORROWED in found.traits, ranking.place(found, (), large))
                 # Of two at one place, the one that was listed first.
-                if chosen is not None and place >= best or not kind.conforms(found) or forbids(found, snapshot)[0]:
+                if (chosen is not None and place >= best) or not kind.conforms(found) or forbids(found, snapshot)[0]:
                     continue
                 if not errata.refusal(library, problem, found):
                     chosen, best = found, place

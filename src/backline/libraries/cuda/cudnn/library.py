@@ -201,6 +201,7 @@ class CuDNN(BindingLibrary):
             with suppress(RuntimeError):
                 return str(bindings.cudnn().backend_version())
         return told
+
     handlers: ClassVar = {
         ConvProblem: Handler(_conv_algorithms, _prepare_conv),
         AttentionProblem: Handler(_attention_algorithms, _prepare_attention),

@@ -1,9 +1,9 @@
 """Calls of a plan that is built, with as little Python as the frontend allows.
 
 `execute_plan_at_index` of the frontends looks at every filter of every plan again, at each call, though a plan that is built has
-passed them, and copies the addresses from one dict into the next. What it calls in the end is a function of its compiled half that
-takes the addresses as one array, in the order of the tensors' uids; that is all that a call needs. Frontends that have no such
-function are called by the one that they document.
+passed them, and copies the addresses from one dict into the next. What it calls in the end is a function of its compiled half,
+which takes the addresses as one array, in the order of the tensors' uids: that is all that a call needs. Frontends that have no
+such function are called by the one that they document.
 """
 
 from __future__ import annotations
