@@ -11,6 +11,7 @@ and both stand side by side. What cuDNN's frontend and its own functions take of
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -31,7 +32,7 @@ def cases(array: Callable[..., Any]) -> Iterator[Case]:
     """Yields calls of one shape, by name."""
     import backline
     import backline.nn.functional as F
-    from backline import fft, linalg
+    from backline import fft
     from backline.nn import grad
 
     half = np.float16
@@ -45,14 +46,19 @@ def cases(array: Callable[..., Any]) -> Iterator[Case]:
     into = array(8, 16, 32, 32)
     yield "conv2d, out=", lambda: F.conv2d(x, w, padding=1, out=into)
     last = array(8, 32, 32, 16).transpose(0, 3, 1, 2)
-    yield "conv2d, channels last", lambda: F.conv2d(last, w, padding=1)
+    w_last = array(16, 3, 3, 16).transpose(0, 3, 1, 2)
+    yield "conv2d, channels last", lambda: F.conv2d(last, w_last, padding=1)
     yield "conv2d, bias, relu", lambda: F.conv2d(x, w, bias, padding=1, activation="relu")
     yield "conv2d_weight", lambda: grad.conv2d_weight(x, w.shape, into, padding=1)
     yield "conv_transpose2d", lambda: F.conv_transpose2d(x, w, padding=1)
     yield "conv_transpose2d_weight", lambda: grad.conv_transpose2d_weight(x, w.shape, into, padding=1)
     q, k, v = (array(2, 8, 128, 64, dtype=half) for _ in range(3))
     yield "attention", lambda: F.scaled_dot_product_attention(q, k, v)
-    yield f"attention, dropout, {SEEDS} seeds", lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+    seeds = itertools.count()
+    yield (
+        f"attention, dropout, {SEEDS} seeds",
+        lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1, seed=next(seeds)),
+    )  # fmt: skip
     wave = array(64, 64, dtype=np.complex64)
     yield "fft", lambda: fft.fft(wave)
     yield "ifft", lambda: fft.ifft(wave)
@@ -64,8 +70,6 @@ def cases(array: Callable[..., Any]) -> Iterator[Case]:
     gamma, beta, images = array(64), array(64), array(8, 64, 8, 8)
     yield "layer_norm", lambda: F.layer_norm(a, (64,), gamma, beta)
     yield "batch_norm", lambda: F.batch_norm(images, None, None, gamma, beta, training=True)
-    system = array(64, 64) + 64 * array(64, 64)
-    yield "solve", lambda: linalg.solve(system, b)
 
 
 def new_shapes(array: Callable[..., Any]) -> Iterator[tuple[str, Callable[[int], Callable[[], Any]]]]:
@@ -130,7 +134,6 @@ def measured(only: str) -> dict[str, dict[str, Any]]:
 
     array, _, driver = begin()
     import backline
-    from backline.errors import BacklineError
 
     found: dict[str, dict[str, Any]] = {}
     for name, call in cases(array):
@@ -139,7 +142,7 @@ def measured(only: str) -> dict[str, dict[str, Any]]:
         try:
             for _ in range(WARM):
                 call()
-        except BacklineError as error:
+        except Exception as error:  # one case less, and why
             found[name] = {"error": " ".join(str(error).split())[:150]}
             continue
         chosen = backline.explain()
@@ -160,7 +163,7 @@ def measured(only: str) -> dict[str, dict[str, Any]]:
                 call()
             rounds = [_timed(call, 1) for call in calls_of[SHAPES:-1]]
             calls = counted(calls_of[-1])
-        except BacklineError as error:
+        except Exception as error:  # one case less, and why
             found[name] = {"error": " ".join(str(error).split())[:150]}
             continue
         by = backline.explain().chosen.key.partition("@")[0]

@@ -1,8 +1,9 @@
 """A device that does nothing, at once: what is left of a call on CUDA arrays is the host's part of it.
 
-CuPy is the true one over the hollow driver of the tests, whose launches return at once here. cuBLAS, cuBLASLt, cuFFT and cuSOLVER
-are the true bindings over functions that do nothing. cuDNN is the true one under its true frontend: heuristics, plans and variant
-packs are those for an H100 that is described to it; only the call that would run a plan returns at once. It takes a C compiler.
+CuPy is the true one over the hollow driver of the tests, whose launches return at once here. cuBLAS, cuFFT and cuSOLVER are the
+true bindings over functions that do nothing. cuDNN is the true one under its true frontend: heuristics, plans and variant packs
+are those for an H100 that is described to it; only the call that would run a plan returns at once. cuBLASLt is taken for absent:
+the true one, which cuDNN needs, is in the process, and works for nobody without a device. It takes a C compiler.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import numpy as np
 
 TESTS = Path(__file__).parents[1] / "tests"
 # By binding; numbers are parts of the names of files that the bindings look for.
-BINDINGS = {"cublas": "13", "cublasLt": "13", "cufft": "12", "cusolverDn": "12", "cusolver": "12"}
-FILES = {"cublas": "cublas", "cublasLt": "cublasLt", "cufft": "cufft", "cusolverDn": "cusolver", "cusolver": "cusolver"}
-VERSIONS = {"cublas": "13.1.0", "cublaslt": "13.1.0", "cusolver": "12.0.1", "cufft": "12.0.0"}
+BINDINGS = {"cublas": "13", "cufft": "12", "cusolverDn": "12", "cusolver": "12"}
+FILES = {"cublas": "cublas", "cufft": "cufft", "cusolverDn": "cusolver", "cusolver": "cusolver"}
+VERSIONS = {"cublas": "13.1.0", "cusolver": "12.0.1", "cufft": "12.0.0"}
 
 # Beside the hollow driver: files of kernels load and their launches do nothing; what cuDNN looks for finds no device.
 DRIVER = """
@@ -32,13 +33,16 @@ DRIVER = """
 int idle_read(const char *path) { return 1; }
 int idle_play(int file, const char *name, unsigned grid, unsigned block, unsigned shared, int allowed, void **given) { return 0; }
 """
-# One algorithm for each product; what is written of it by whoever asks, zeros, says that it works.
-HEURISTICS = """
-int cublasLtMatmulAlgoGetHeuristic(void *h, void *of, void *a, void *b, void *c, void *d, void *p, int n, void *f, int *count) {
-    *count = 1;
+# Functions that give more than a status: no plan of a transform takes memory.
+GIVING = {
+    "cufft": """
+typedef long long I;
+int cufftMakePlanMany64(int p, int r, I *n, I *i, I is, I id, I *o, I os, I od, int t, I b, unsigned long *bytes) {
+    *bytes = 0;
     return 0;
 }
-"""
+""",
+}
 
 
 def begin() -> tuple[Callable[..., Any], Any, Any]:
@@ -47,24 +51,23 @@ def begin() -> tuple[Callable[..., Any], Any, Any]:
     from hollow import device
 
     folder = Path(tempfile.mkdtemp(prefix="backline-idle-"))
-    more = folder / "more.c"
-    more.write_text(DRIVER + _missing())
-    driver = device.begin(folder, str(more), run_kernels=False)
-    driver.hollow_play(ctypes.cast(driver.idle_read, ctypes.c_void_p), ctypes.cast(driver.idle_play, ctypes.c_void_p))
-    cupy = import_module("cupy")
-    kept: list[Any] = []
-    driver.idle_kept = kept
-    cudnn = _cudnn(folder, kept)  # before the names of what it calls stand for functions that do nothing
+    kept: list[Any] = []  # before CuPy, which would load the true ones
     for binding, number in BINDINGS.items():
         (path,) = Path(import_module("nvmath.bindings._internal").__path__[0]).glob(f"{binding}.*.so")
         stem = FILES[binding]
         names = {
             each.decode() for each in re.findall(rb"(?<![A-Za-z_])" + stem.encode() + rb"[A-Z][A-Za-z0-9_]+", path.read_bytes())
         }
-        text = HEURISTICS if binding == "cublasLt" else ""
-        text += "\n".join(f"int {each}(void) {{ return 0; }}" for each in sorted(names) if each not in text)
+        text = GIVING.get(binding, "")
+        text += "\n".join(f"int {each}(void) {{ return 0; }}" for each in sorted(names) if f" {each}(" not in text)
         kept.append(_library(folder / f"lib{stem}.so.{number}", text))
-    _present(cupy, cudnn)
+    more = folder / "more.c"
+    more.write_text(DRIVER + _missing())
+    driver = device.begin(folder, str(more), run_kernels=False)
+    driver.hollow_play(ctypes.cast(driver.idle_read, ctypes.c_void_p), ctypes.cast(driver.idle_play, ctypes.c_void_p))
+    driver.idle_kept = kept
+    cupy = import_module("cupy")
+    _present(cupy, _cudnn(folder, kept))
     rng = np.random.default_rng(1)
 
     def array(*shape: int, dtype: Any = np.float32) -> Any:
@@ -95,8 +98,8 @@ def _cudnn(folder: Path, kept: list[Any]) -> Any:
     from fakes.idle_cudnn import idle
 
     nvidia = Path(next(iter(import_module("nvidia").__path__)))
-    for name in ("cublasLt", "cublas"):  # cuDNN ends a process that has it without them
-        kept += [ctypes.CDLL(str(path)) for path in nvidia.glob(f"*/lib/lib{name}.so.*")]
+    # cuDNN ends a process that has it without this one.
+    kept += [ctypes.CDLL(str(path)) for path in nvidia.glob("*/lib/libcublasLt.so.*")]
     cudnn = import_module("cudnn")
     kept.append(idle(folder, cudnn))
     described = cudnn.create_device_properties(json.dumps(DESCRIPTION))
@@ -140,6 +143,7 @@ def _present(cupy: Any, cudnn: Any) -> None:
     versions = {**VERSIONS, "cudnn": int(cudnn.backend_version())}
     for name, version in versions.items():
         presence.presence(name)._found = presence.Found("", (), f"/idle/{name}.so", {"version": version})
+    presence.presence("cublaslt")._found = presence.Found("the true one works for nobody without a device", ())
     presence.presence("cuda")._found = presence.Found("", (), "/idle/libcuda.so.1", {"version": 13000, "devices": 2})
     devices._capabilities = lambda path: ((9, 0), (9, 0))  # type: ignore[assignment]
     bindings.inserted |= {"cupy": cupy, "cudnn": cudnn}
