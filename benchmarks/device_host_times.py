@@ -11,6 +11,7 @@ and both stand side by side. What cuDNN's frontend and its own functions take of
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import os
@@ -183,16 +184,17 @@ def alone(array: Callable[..., Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         for plans in (each.value for each in graph_cache._kept._entries.values())
         if plans.spec.node == "conv_fprop" and not plans.failed
     ]
-    plans = kept[0]
-    index, handle, graph = plans.ready[0], graphs.handle_for(bindings.cudnn(), 0), plans.graph
+    plans, module = kept[0], bindings.cudnn()
+    index, handle = plans.ready[0], graphs.handle_for(module, 0)
     memory = array(1 << 22)
     pointers = {uid: int(memory.data.ptr) for uid in (1, 2, 3)}
-    compiled, place = graph._lowered_graph, graph.plans[index].cpp_index
+    python = {"compiled": False} if "compiled" in inspect.signature(graphs.build).parameters else {}
+    graph = graphs.build(module, plans.spec, (9, 0), **python)
+    graph.build_plan_at_index(index)
+    half, place = graph._lowered_graph, graph.plans[index].cpp_index
     ways: dict[str, Callable[[], Any]] = {
         "cuDNN alone: execute_plan_at_index": lambda: graph.execute_plan_at_index(pointers, 0, index=index, handle=handle),
-        "cuDNN alone: its compiled half, a dict": lambda: compiled._execute_plan_at_index(
-            pointers, 0, place, handle.backend_handle
-        ),
+        "cuDNN alone: its compiled half, a dict": lambda: half._execute_plan_at_index(pointers, 0, place, handle.backend_handle),
     }
     calls = getattr(plans, "calls", None)
     if calls is not None:

@@ -116,6 +116,12 @@ def _cudnn(folder: Path, kept: list[Any]) -> Any:
             given.pop("handle", None)
             return cudnn.pygraph(device_property=described, **given)
 
+        class _pybind_module:
+            class backend_graph(cudnn._pybind_module.backend_graph):  # type: ignore[name-defined, misc]
+                def __init__(self, **given: Any) -> None:
+                    given.pop("handle", None)
+                    super().__init__(device_property=described, **given)
+
         def create_handle(self) -> Any:
             return cudnn.Handle(0x1000, 0, 0)
 

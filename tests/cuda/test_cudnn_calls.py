@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import backline
-from backline.libraries.cuda.cudnn import graph_cache, plan_calls
+from backline.libraries.cuda.cudnn import graph_cache, graphs, plan_calls
 from backline.nn import functional, grad
 from fakes.graphs import Plan
 from fakes.insert import inserted
@@ -79,7 +79,18 @@ def test_attention_with_dropout_is_given_its_numbers(machine: Machine) -> None:
 def test_a_graph_of_which_the_compiled_half_is_other_than_expected_is_called_as_documented(machine: Machine) -> None:
     functional.conv2d(machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3))
     (graph,) = machine.cudnn.graphs
+    assert next(name for name, _ in machine.log if "graph" in name) == ("backend_graph" if machine.cudnn.compiled else "pygraph")
     assert (plan_calls.compiled_call(graph, 0) is None) is not machine.cudnn.compiled
-    assert plan_calls.compiled_call(graph, 99) is None, "no such plan"
-    graph.all[0].cpp_index = None
-    assert plan_calls.compiled_call(graph, 0) is None, "a plan that the compiled half does not know"
+    python = graphs.build(machine.cudnn, graph_cache._kept._entries.popitem()[1].value.spec, (9, 0), compiled=False)
+    assert (plan_calls.compiled_call(python, 0) is None) is not machine.cudnn.compiled
+    assert plan_calls.compiled_call(python, 99) is None, "no such plan"
+    python.all[0].cpp_index = None
+    assert plan_calls.compiled_call(python, 0) is None, "a plan that the compiled half does not know"
+
+
+def test_plans_that_are_listed_twice_are_tried_once(machine: Machine) -> None:
+    machine.cudnn.plans = [Plan("eng1", fails=True), Plan("eng2", wrong="no"), Plan("eng1"), Plan("eng2"), Plan("eng3"), Plan("eng3")]
+    plan, arrays = machine.prepared()
+    plan(*arrays)
+    assert machine.cudnn.used() == ["eng1", "eng3"]
+    assert [given["name"] for name, given in machine.log if name == "build"] == ["eng1", "eng2", "eng3"]

@@ -45,7 +45,7 @@ def machine() -> Iterator[Machine]:
 def test_the_order_of_calls_and_none_of_them_twice(machine: Machine) -> None:
     x, w = machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3)
     functional.conv2d(x, w)
-    built = ["pygraph", "conv_fprop", "validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes"]
+    built = ["backend_graph", "conv_fprop", "validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes"]
     assert machine.names() == ["create_handle", "set_stream", *built, "build", "set_stream", "execute"]
     functional.conv2d(x, w)
     assert machine.names() == ["set_stream", "execute"]
@@ -129,7 +129,7 @@ def test_when_all_fail_the_next_call_builds_anew(machine: Machine) -> None:
     machine.cudnn.plans = [Plan("works")]
     plan(*arrays)
     assert machine.cudnn.used() == ["fails", "works"]
-    assert [name for name in machine.names() if name in ("create_handle", "pygraph")] == ["create_handle", "pygraph", "pygraph"]
+    assert [name for name in machine.names() if name in ("create_handle", "backend_graph")] == ["create_handle", *["backend_graph"] * 2]
 
 
 def test_without_memory_for_a_workspace_a_plan_with_a_smaller_one_runs(machine: Machine) -> None:

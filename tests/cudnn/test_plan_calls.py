@@ -60,22 +60,37 @@ def problems(dtype: Any, last: bool, rank: int = 2, groups: int = 1) -> dict[str
     }  # fmt: skip
 
 
+def _index(text: str) -> int:
+    """Of a plan that was refused: it stands behind its name."""
+    return int(text.rpartition("(")[2].rstrip(")"))
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("kind", problems(np.float32, False))
 def test_what_reaches_cudnn(deviceless: Deviceless, seen: Idle, kind: str, last: bool) -> None:
     plans = plans_of(deviceless, problems(np.float32, last)[kind])
     index = plans.first()
     assert plan_calls.compiled_call(plans.graph, index) is not None, "the frontend that is pinned has it"
+    assert plan_calls.compiled_graph(deviceless.module, plans.spec.node) is type(plans.graph)
+    capability, described = deviceless.cards["H100"]
+    python = graphs.build(deviceless.module, plans.spec, capability, device_property=described, compiled=False)
+    plans.distinct()
+    names = [python.get_plan_name_at_index(i) for i in range(python.get_execution_plan_count())]
+    assert names == [plans.name(i) for i in sorted({index, *plans.waiting, *map(_index, plans.refused)})], "the same plans, in the same order"
+    place = names.index(plans.name(index))
+    python.build_plan_at_index(place)
     handle = deviceless.module.Handle(HANDLE, 0, 0)
     pointers = {3: 0x7F0000003000, 1: 0x7F0000001000, 2: 0x7F0000002000}
     for workspace in (0x7F0000100000, 0):
         found = []
-        for call in (plans.calls[index], plan_calls._documented_call(plans.graph, index)):
+        ways = plans.calls[index], plan_calls.compiled_call(python, place), plan_calls.documented_call(python, place)
+        for call in ways:
+            assert call is not None
             before = seen.runs
             call(pointers, workspace, handle)
             assert seen.runs == before + 1
             found.append(seen.last)
-        assert found[0] == found[1] and found[0].handle == HANDLE
+        assert found[0] == found[1] == found[2] and found[0].handle == HANDLE
         assert found[0].pointers == pointers and found[0].workspace == workspace
     plans.calls[index]({uid: at + 256 for uid, at in pointers.items()}, 0, handle)
     assert seen.last.pointers == {uid: at + 256 for uid, at in pointers.items()}, "nothing is left of the call before"

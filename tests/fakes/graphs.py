@@ -9,6 +9,7 @@ import ctypes
 import inspect
 import itertools
 import re
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,10 @@ class Cudnn(Recording):
     def backend_version(self) -> int:
         return self.version
 
+    @property
+    def _pybind_module(self) -> Any:
+        return types.SimpleNamespace(backend_graph=_Maker(self) if self.compiled else None)
+
     def pygraph(self, **given: Any) -> Graph:
         inspect.signature(self.module.pygraph).bind(**given)
         self.log.append(("pygraph", given))
@@ -84,6 +89,21 @@ class Handle:
     """What `create_handle` gives: no number, as newer frontends have it."""
 
     backend_handle: int
+
+
+class _Maker:
+    """The compiled class of graphs."""
+
+    def __init__(self, module: Cudnn) -> None:
+        self.module = module
+
+    def __call__(self, **given: Any) -> Graph:
+        assert set(given) <= keywords(self.module.module, "__init__")[0] and type(given.get("handle", 0)) is int
+        self.module.log.append(("backend_graph", given))
+        self.module.graphs.append(CompiledGraph(self.module, given))
+        return self.module.graphs[-1]
+
+    _execute_with_raw_ptrs = None
 
 
 class Tensor:
@@ -240,7 +260,7 @@ class Graph:
 
 
 class Compiled:
-    """The half of a graph that is compiled: it takes addresses as an array, in the order of the tensors' uids."""
+    """The half of a graph in Python that is compiled: it takes addresses as an array, in the order of the tensors' uids."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.prepared = graph, False
@@ -261,6 +281,24 @@ class Compiled:
         index = next(i for i, each in enumerate(self.graph.all) if each.cpp_index == plan)
         of = next(each for each in self.graph.module.handles if each.backend_handle == handle)
         self.graph.run(dict(zip(uids, addresses, strict=True)), workspace, index, of)
+
+
+class CompiledGraph(Graph):
+    """A graph of the compiled half: it lists cuDNN's own plans alone."""
+
+    def __init__(self, module: Cudnn, given: dict[str, Any]) -> None:
+        super().__init__(module, given)
+        self.all = [plan for plan in self.all if not plan.python]
+        half = Compiled(self)
+        self._prepare_variant_pack_template = half._prepare_variant_pack_template
+        self._get_variant_pack_uids_sorted = half._get_variant_pack_uids_sorted
+        self._execute_with_raw_ptrs = half._execute_with_raw_ptrs
+
+    @property
+    def plans(self) -> Any:
+        raise AttributeError("a compiled graph has no such list")
+
+    backend_plan_entries = execute_plan_at_index = plans  # type: ignore[assignment]
 
 
 def _convolve(node: str, given: dict[str, Any], out: Any, padding: list[int], stride: list[int], dilation: list[int]) -> None:

@@ -13,7 +13,7 @@ import backline
 from backline import switches
 from backline.libraries.cuda.common import bindings
 from backline.libraries.cuda.cudnn import plan_calls
-from backline.libraries.cuda.cudnn.graphs import handle_for
+from backline.libraries.cuda.cudnn.graphs import build, handle_for
 from backline.nn import functional, grad
 from gpu.arrays import error, normal, wide
 from gpu.convolutions import CLOSE, IEEE, OPS, ROUNDED, Convolution, Size, anew, images, in_use
@@ -79,10 +79,9 @@ def test_the_hosts_part_of_a_call(row: Any, images: Callable[..., Convolution], 
         pointers = {1: made.x.data.ptr, 2: made.w.data.ptr, 3: result.data.ptr}
         calls: dict[str, Callable[[], Any]] = {"conv2d": lambda: made.run("forward")}
         if not plans.workspaces[index]:
-            ways = {
-                "compiled": plan_calls.compiled_call(plans.graph, index),
-                "documented": plan_calls._documented_call(plans.graph, index),
-            }
+            python = build(bindings.cudnn(), plans.spec, device.capability, handle=handle, compiled=False)
+            python.build_plan_at_index(index)
+            ways = {"compiled": plans.calls[index], "documented": plan_calls.documented_call(python, index)}
             calls |= {
                 f"plan, {name}": (lambda call=call: call(pointers, 0, handle)) for name, call in ways.items() if call is not None
             }
