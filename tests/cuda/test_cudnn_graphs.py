@@ -45,7 +45,7 @@ def machine() -> Iterator[Machine]:
 def test_the_order_of_calls_and_none_of_them_twice(machine: Machine) -> None:
     x, w = machine.array(2, 4, 6, 6), machine.array(8, 4, 3, 3)
     functional.conv2d(x, w)
-    built = ["pygraph", "conv_fprop", "validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes"]
+    built = ["backend_graph", "conv_fprop", "validate", "build_operation_graph", "create_execution_plans", "deselect_numeric_notes"]
     assert machine.names() == ["create_handle", "set_stream", *built, "build", "set_stream", "execute"]
     functional.conv2d(x, w)
     assert machine.names() == ["set_stream", "execute"]
@@ -129,7 +129,7 @@ def test_when_all_fail_the_next_call_builds_anew(machine: Machine) -> None:
     machine.cudnn.plans = [Plan("works")]
     plan(*arrays)
     assert machine.cudnn.used() == ["fails", "works"]
-    assert [name for name in machine.names() if name in ("create_handle", "pygraph")] == ["create_handle", "pygraph", "pygraph"]
+    assert [name for name in machine.names() if name in ("create_handle", "backend_graph")] == ["create_handle", *["backend_graph"] * 2]
 
 
 def test_without_memory_for_a_workspace_a_plan_with_a_smaller_one_runs(machine: Machine) -> None:
@@ -395,14 +395,14 @@ def test_a_plan_that_fails_while_it_is_timed_is_out(machine: Machine) -> None:
     machine.cudnn.plans = [Plan("eng0", ms=2.0), Plan("breaks", ms=1.0), Plan("eng2", ms=3.0)]
     plan, arrays = machine.prepared(**ON)
     graph = machine.cudnn.graphs[-1]
-    execute = graph.execute_plan_at_index
+    execute = graph.run
 
     def breaking(pack: Any, workspace: int, index: int, handle: Any) -> None:
         if graph.all[index].name == "breaks" and machine.cudnn.used().count("breaks") == 2:
             raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
         execute(pack, workspace, index, handle)
 
-    graph.execute_plan_at_index = breaking  # type: ignore[method-assign]
+    graph.run = breaking  # type: ignore[method-assign]
     plan(*arrays)
     assert machine.cudnn.used()[-1] == "eng0" and {*plan.function.run.plans.times} == {"eng0", "eng2"}
     assert "failed while it was timed" in plan.function.run.plans.refused["breaks (1)"]
@@ -450,6 +450,24 @@ def test_one_and_three_dimensions(machine: Machine, rank: int) -> None:
 def test_transposed(machine: Machine, given: dict[str, Any]) -> None:
     x, w = machine.array(2, 4, 5, 6), machine.array(4, 3, 3, 3)
     same(functional.conv_transpose2d(x, w, **given), functional.conv_transpose2d(x.host, w.host, **given))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("given", [
+    {}, {"stride": 2, "output_padding": 1, "padding": 1}, {"groups": 2, "dilation": 2}, {"groups": 4, "stride": 2},
+    {"dilation": 3, "output_padding": 2, "padding": 1},
+])  # fmt: skip
+def test_gradients_of_transposed_convolutions_are_graphs_too(machine: Machine, given: dict[str, Any], rank: int) -> None:
+    """By the input it is a convolution of the gradient; by the weights, the weight gradient of that one, with the roles exchanged."""
+    x, w = machine.array(2, 4, *(5, 6, 4)[:rank]), machine.array(4, 3 if "groups" not in given else 2, *(3, 2, 3)[:rank])
+    forward, by_input, by_weight = (
+        getattr(functional, f"conv_transpose{rank}d"), getattr(grad, f"conv_transpose{rank}d_input"),
+        getattr(grad, f"conv_transpose{rank}d_weight"),
+    )  # fmt: skip
+    dy = machine.array(*forward(x.host, w.host, **given).shape)
+    same(by_input(x.shape, w, dy, **given), by_input(x.shape, w.host, dy.host, **given))
+    same(by_weight(x, w.shape, dy, **given), by_weight(x.host, w.shape, dy.host, **given))
+    assert [graph.node for graph in machine.cudnn.graphs] == ["conv_fprop", "conv_wgrad"]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

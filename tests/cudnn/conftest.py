@@ -19,34 +19,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-NO_DEVICE = 100
-STUBS = """
-cuInit cuCtxGetCurrent cuCtxGetLimit cuCtxPushCurrent cuCtxPushCurrent_v2 cuCtxPopCurrent cuCtxPopCurrent_v2 cuDeviceGet
-cuDeviceGetCount cuModuleLoadData cuModuleUnload cuModuleGetFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
-cuLibraryGetKernel cuKernelGetAttribute cuKernelSetAttribute cuKernelGetFunction cuLinkCreate cuLinkCreate_v2 cuLinkAddData
-cuLinkAddData_v2 cuLinkComplete cuLinkDestroy cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel cuTensorMapEncodeTiled
-cuTensorMapEncodeIm2col cuStreamGetCtx cuStreamGetCtx_v2 cuOccupancyMaxPotentialClusterSize
-"""
-SOURCE = "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in STUBS.split()) + """
+from fakes.described_cards import CARDS, DESCRIPTION, FUNCTIONS, NO_DEVICE
+from fakes.idle_cudnn import Idle, idle
+
+SOURCE = (
+    "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in FUNCTIONS)
+    + """
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuGetErrorString(int error, const char **text) { *text = "there is no device"; return 0; }
 int cuGetErrorName(int error, const char **text) { *text = "CUDA_ERROR_NO_DEVICE"; return 0; }
 """
-
-# Of an H100; what other cards have otherwise is below.
-DESCRIPTION = {
-    "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000, "deviceName": "H100", "maxGridSize": [2147483647, 65535, 65535],
-    "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "multiProcessorCount": 132, "smCountOrigin": 0, "warpSize": 32,
-    "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024,
-    "oversizedSharedMemoryPerBlock": 0, "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024,
-    "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1, "totalGlobalMem": 85028765696,
-    "smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "memoryBusWidth": 5120, "l2CacheSize": 52428800,
-}  # fmt: skip
-CARDS = {
-    "H100": {}, "A100": {"deviceVer": 800, "multiProcessorCount": 108, "maxSharedMemoryPerBlockOptin": 166912},
-    "T4": {"deviceVer": 750, "multiProcessorCount": 40, "maxSharedMemoryPerBlockOptin": 65536},
-    "B200": {"deviceVer": 1000, "multiProcessorCount": 148},
-}  # fmt: skip
+)
 
 
 class Card(NamedTuple):
@@ -57,10 +40,11 @@ class Card(NamedTuple):
 
 
 class Deviceless(NamedTuple):
-    """cuDNN's frontend, and cards by name."""
+    """cuDNN's frontend, cards by name, and what stands for the runs of plans."""
 
     module: Any
     cards: dict[str, Card]
+    idle: Idle
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,7 +61,9 @@ def answered(request: pytest.FixtureRequest, deviceless: Deviceless) -> Iterator
         session = request.session
         versions = {"cudnn": deviceless.module.backend_version(), "frontend": deviceless.module.__version__}
         counts = {"passed": session.testscollected - session.testsfailed, "failed": session.testsfailed}
-        lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in {"versions": versions, "tests": counts, **noted}.items())
+        lines = (
+            f" {json.dumps(key)}: {json.dumps(value)}" for key, value in {"versions": versions, "tests": counts, **noted}.items()
+        )
         Path(file).write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -105,9 +91,10 @@ def deviceless(tmp_path_factory: pytest.TempPathFactory) -> Deviceless:
     from backline.libraries.cuda.common import bindings
 
     module = bindings.cudnn()  # which loads cuBLASLt first
+    front = idle(tmp_path_factory.mktemp("idle"), module)  # before the frontend looks for any function
     cards = {}
     for name, other in CARDS.items():
         description = {**DESCRIPTION, "deviceName": name, **other}
         major, minor = divmod(description["deviceVer"] // 10, 10)
         cards[name] = Card((major, minor), module.create_device_properties(json.dumps(description)))
-    return Deviceless(module, cards)
+    return Deviceless(module, cards, front)

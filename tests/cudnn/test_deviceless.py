@@ -109,12 +109,14 @@ def test_a_plans_name_finds_it_again(deviceless: Deviceless, card: str, dtype: s
     for node in ("fprop", "dgrad", "wgrad"):
         graph = graph_of(convolution(node, np.dtype(dtype), last), "conv")
         plans = graphs.Plans(deviceless.module, graph, capability, device_property=described)
+        plans.distinct()
         names = [plans.name(index) for index in plans.waiting]
         assert len({*names}) == len(names)
         while plans._build_next():
             pass
         wanted = plans.name(plans.ready[-1])
         again = graphs.Plans(deviceless.module, graph, capability, device_property=described)
+        again.distinct()
         assert [again.name(index) for index in again.waiting] == names
         assert again.take(wanted) and again.first() == plans.ready[-1] and again.built == 1 and not again.refused
         refused = [name for name in names if f"{name} ({names.index(name)})" in plans.refused]

@@ -5,9 +5,11 @@ Where the frontend takes any keyword, those are checked that its compiled half n
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import itertools
 import re
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +58,20 @@ class Cudnn(Recording):
         self.graphs: list[Graph] = []
         self.version = 91900
         self.runs = 0
-        self.answers = {"create_handle": lambda: object()}  # no number, as newer frontends have it
+        self.compiled = True  # whether graphs have the compiled half that runs their plans
+        self.handles: list[Handle] = []
+        self.answers = {"create_handle": self._create}
+
+    def _create(self) -> Handle:
+        self.handles.append(Handle(0x7000 + len(self.handles)))
+        return self.handles[-1]
 
     def backend_version(self) -> int:
         return self.version
+
+    @property
+    def _pybind_module(self) -> Any:
+        return types.SimpleNamespace(backend_graph=_Maker(self) if self.compiled else None)
 
     def pygraph(self, **given: Any) -> Graph:
         inspect.signature(self.module.pygraph).bind(**given)
@@ -70,6 +82,28 @@ class Cudnn(Recording):
     def used(self) -> list[str]:
         """Names of the plans that ran, in order."""
         return [given["name"] for name, given in self.log if name == "execute"]
+
+
+@dataclass(eq=False)
+class Handle:
+    """What `create_handle` gives: no number, as newer frontends have it."""
+
+    backend_handle: int
+
+
+class _Maker:
+    """The compiled class of graphs."""
+
+    def __init__(self, module: Cudnn) -> None:
+        self.module = module
+
+    def __call__(self, **given: Any) -> Graph:
+        assert set(given) <= keywords(self.module.module, "__init__")[0] and type(given.get("handle", 0)) is int
+        self.module.log.append(("backend_graph", given))
+        self.module.graphs.append(CompiledGraph(self.module, given))
+        return self.module.graphs[-1]
+
+    _execute_with_raw_ptrs = None
 
 
 class Tensor:
@@ -126,6 +160,8 @@ class Graph:
         return Tensor(**given)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_lowered_graph" and self.module.compiled:
+            return Compiled(self)
         if name not in OPERATIONS:
             raise AttributeError(name)
 
@@ -193,6 +229,9 @@ class Graph:
         self.built.append(index)
 
     def execute_plan_at_index(self, tensor_dict: dict[int, int], workspace: int, index: int, handle: Any) -> None:
+        self.run(tensor_dict, workspace, index, handle)
+
+    def run(self, tensor_dict: dict[int, int], workspace: int, index: int, handle: Any) -> None:
         plan = self.all[index]
         assert index in self.built and type(workspace) is int and all(type(v) is int for v in tensor_dict.values())
         assert bool(workspace) == bool(plan.workspace)
@@ -218,6 +257,48 @@ class Graph:
         if "NONDETERMINISTIC" in plan.notes and results[0].size:
             first = (0,) * results[0].ndim
             results[0][first] += np.spacing(np.abs(results[0][first])) * (self.module.runs % 3 - 1)
+
+
+class Compiled:
+    """The half of a graph in Python that is compiled: it takes addresses as an array, in the order of the tensors' uids."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.prepared = graph, False
+
+    def _prepare_variant_pack_template(self) -> None:
+        self.prepared = True
+
+    def _get_variant_pack_uids_sorted(self) -> list[int]:
+        given = [value for value in self.graph.inputs.values() if isinstance(value, Tensor)]
+        dropout = self.graph.inputs.get("dropout", (0.0,))[1:]
+        tensors = [*given, *dropout, *(each for each in self.graph.outputs if hasattr(each, "uid"))]
+        return sorted(each.uid for each in tensors) if self.prepared else []
+
+    def _execute_with_raw_ptrs(self, pointers: int, count: int, workspace: int, handle: int, plan: int) -> None:
+        uids = self._get_variant_pack_uids_sorted()
+        assert count == len(uids)
+        addresses = (ctypes.c_uint64 * count).from_address(pointers)
+        index = next(i for i, each in enumerate(self.graph.all) if each.cpp_index == plan)
+        of = next(each for each in self.graph.module.handles if each.backend_handle == handle)
+        self.graph.run(dict(zip(uids, addresses, strict=True)), workspace, index, of)
+
+
+class CompiledGraph(Graph):
+    """A graph of the compiled half: it lists cuDNN's own plans alone."""
+
+    def __init__(self, module: Cudnn, given: dict[str, Any]) -> None:
+        super().__init__(module, given)
+        self.all = [plan for plan in self.all if not plan.python]
+        half = Compiled(self)
+        self._prepare_variant_pack_template = half._prepare_variant_pack_template
+        self._get_variant_pack_uids_sorted = half._get_variant_pack_uids_sorted
+        self._execute_with_raw_ptrs = half._execute_with_raw_ptrs
+
+    @property
+    def plans(self) -> Any:
+        raise AttributeError("a compiled graph has no such list")
+
+    backend_plan_entries = execute_plan_at_index = plans  # type: ignore[assignment]
 
 
 def _convolve(node: str, given: dict[str, Any], out: Any, padding: list[int], stride: list[int], dilation: list[int]) -> None:

@@ -38,7 +38,7 @@ ROWS: dict[str, Row] = {
     **_rows(
         "convolution", "CONV",
         "cuDNN can be disabled", "deterministic", "precision", "benchmark", "benchmark_limit", "the cache of plans",
-        "out of memory while benchmarking", "depthwise kernel",
+        "out of memory while benchmarking", "depthwise kernel", "three dimensions, groups, transposed", "the host's part of a call",
     ),
     **_rows(
         "transforms", "FFT",

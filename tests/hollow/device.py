@@ -35,13 +35,17 @@ _TYPES = {
 _KERNEL = re.compile(r'extern "C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+)\s*\(')
 
 
-def begin(folder: Path) -> Any:
+def begin(folder: Path, *sources: str, run_kernels: bool = True) -> Any:
     """Put the device in place; CuPy must not have been imported.
 
     Parameters
     ----------
     folder
         Where libraries go, and what CuPy compiles.
+    sources
+        Files of C that are part of the driver.
+    run_kernels
+        Whether the host runs kernels; if not, they are compiled for an H100 and their launches do nothing.
 
     Returns
     -------
@@ -53,11 +57,12 @@ def begin(folder: Path) -> Any:
     kept = os.environ.get("BACKLINE_TEST_CUPY_CACHE")  # a folder for what was compiled, so that the next run finds it
     made_by = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in ("cuda.c", "host.hpp", "device.py"))).hexdigest()[:16]
     os.environ |= {"CUPY_ACCELERATORS": "", "CUPY_CACHE_DIR": str((Path(kept) if kept else folder) / f"kernels-{made_by}")}
-    made = compile_c(HERE / "cuda.c", folder / "libcuda.so.1", f"-I{sysconfig.get_path('include')}", "-ldl", "-lpthread")
+    made = compile_c(HERE / "cuda.c", folder / "libcuda.so.1", *sources, f"-I{sysconfig.get_path('include')}", "-ldl", "-lpthread")
     library = ctypes.PyDLL(str(made), mode=ctypes.RTLD_GLOBAL)
     runtime = import_module("cupy_backends.cuda.api.runtime")
     _replace(runtime, library)
-    _run_kernels_here()
+    if run_kernels:
+        _run_kernels_here()
     return library
 
 

@@ -38,6 +38,7 @@ from . import (
     verbose_scopes,
 )
 from .choice import Candidate, Choice
+from .device_leader import device_leader
 from .leader import Leader, allowed_threads, forbids, leader, threads_of
 from .tuning import coverage, deciding_record, learned, record_store
 
@@ -75,8 +76,7 @@ def choose(
         A preference cannot be kept and `fallback` is "error".
     """
     libraries.ready()  # before the snapshot: plug-ins declare switches
-    if snapshot is None:
-        snapshot = switches.current()
+    snapshot = switches.current() if snapshot is None else snapshot
     if not load and not without:
         quick = _by_ranking(problem, snapshot)
         if quick is not None:
@@ -98,10 +98,10 @@ def choose(
 
 
 def _by_ranking(problem: Problem, snapshot: Any) -> Choice | None:
-    """The Choice where the shipped ranking alone decides; None where more has a say, or nothing was found."""
+    """The Choice where the shipped ranking, or on devices the order of the libraries, decides; None where more has a say."""
     if not record_store.empty() and deciding_record.find(problem, threads_of(snapshot)) is not None:
         return None
-    found = leader(problem, snapshot, planner)
+    found = (leader if problem.device == "cpu" else device_leader)(problem, snapshot, planner)
     return None if found is None else choice_of(problem, found, snapshot)
 
 
@@ -131,7 +131,8 @@ def _not_loaded(problem: Problem, snapshot: Any) -> set[str]:
     if policy.benchmarks(problem, snapshot)[0] or policy.determinism_level(problem, snapshot) == "threads":
         return set()  # everything is to be compared, or the choice must not depend on what was loaded on one thread
     wanted = (*(snapshot["only"] or ()), *policy.preferred(problem, snapshot)[0])
-    return {name for name in libraries.names() if name not in wanted and not libraries.is_loaded(name)}
+    asked = problem_class.of(problem, snapshot).names
+    return {name for name in asked if name not in wanted and not libraries.is_loaded(name)}
 
 
 def _worth_loading(problem: Problem, choice: Choice, waiting: set[str], snapshot: Any) -> str:
@@ -360,11 +361,10 @@ def plan_for(problem: Problem) -> Any:
     An algorithm that cannot be prepared makes room for the next.
     """
     if thread_team.forked():
-        text = "this is a forked child: libraries run on one thread here (use the spawn start method for more)"
-        refusals.warn_once(("fork",), text)
+        refusals.warn_once(("fork",), "this is a forked child: libraries run on one thread here (spawn has more)")
     libraries.ready()  # before the snapshot: plug-ins declare switches
     snapshot: Any = switches.current()
-    early = _at_first_sight(problem, snapshot) if first_sights.concerns(problem.family, problem.op) else None
+    early = _at_first_sight(problem, snapshot) if first_sights.concern(problem) else None
     if early is not None:
         return early
     failed: dict[str, str] = {}

@@ -17,9 +17,9 @@ from . import problem_class
 from .leader import Leader, leader, threads_of
 from .tuning import record_store
 
-__all__ = ["CHANGING", "at_first_sight", "concerns", "counts_itself", "passing"]
+__all__ = ["CHANGING", "FAMILIES", "at_first_sight", "concern", "counts_itself", "passing"]
 
-FAMILIES = ("conv",)
+FAMILIES = ("conv",)  # on CPUs
 POOLING = ("max_pool", "avg_pool")
 CHANGING = 8  # shapes of a class from which on they are taken to keep changing: as many as templates wait for
 MOST = 4096  # shapes that are known, of all classes: about as many as the Memo has plans for
@@ -31,9 +31,9 @@ _known: OrderedDict[Problem, int] = OrderedDict()  # calls that came by here
 _shapes: dict[problem_class.ProblemClass, int] = {}
 
 
-def concerns(family: str, op: str) -> bool:
-    """Tells whether this module is for the Problems of an operation."""
-    return family in FAMILIES or op in POOLING
+def concern(problem: Problem) -> bool:
+    """Tells whether there is anything here to ask about a Problem."""
+    return problem.device == "cpu" and (problem.family in FAMILIES or problem.op in POOLING)
 
 
 def at_first_sight(problem: Problem, snapshot: Any, planner: Planner) -> Leader | None:

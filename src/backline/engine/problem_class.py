@@ -43,6 +43,10 @@ class ProblemClass:
         Libraries that may have something, in the order in which they are listed.
     ranked
         Whether the shipped ranking alone decides among what libraries have, where no tuning record does.
+    listed
+        Whether the order of the libraries alone decides, as it does on devices, where no tuning record does.
+    allowed
+        Libraries among `names` that no switch refuses.
     learns
         Whether real calls are timed, to learn from.
     """
@@ -64,6 +68,7 @@ class ProblemClass:
                 self._refused[name] = row.switch
             elif snapshot["only"] and name not in snapshot["only"]:
                 self._refused[name] = "only"
+        self.allowed = [name for name in self.names if name not in self._refused]
         self._governing = [
             # One about arrays of another device, or a library that nothing drives, decides nothing here.
             name for name, switch in switches.declared().items()
@@ -71,11 +76,13 @@ class ProblemClass:
             and not (switch.allows and switch.allows not in libraries.names())
         ]  # fmt: skip
         level = snapshot["determinism_level"] if snapshot["deterministic"] else "off"
-        self.ranked = (
-            device == "cpu" and family in BY_RANK and level == "off" and not snapshot["emulate"]
-            and not policy.preferred(sample, snapshot)[0] and not policy.benchmarks(sample, snapshot)[0]
-            and math.isinf(snapshot["max_error"]) and not (family == "attention" and snapshot[HALF_ATTENTION])
+        plain = (
+            level == "off" and not snapshot["emulate"] and not policy.preferred(sample, snapshot)[0]
+            and not policy.benchmarks(sample, snapshot)[0] and math.isinf(snapshot["max_error"])
         )  # fmt: skip
+        half_math = family == "attention" and snapshot[HALF_ATTENTION]
+        self.ranked = plain and device == "cpu" and family in BY_RANK and not half_math
+        self.listed = plain and device != "cpu"
         self.learns = snapshot["benchmark"] == "online"
         some = (Algorithm(library=name, name="") for name in policy.DETERMINISTIC if name in self.names)
         self._levels = {a.library: policy.determinism(a, sample, level, snapshot)[0] for a in some}

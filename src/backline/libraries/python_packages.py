@@ -69,6 +69,12 @@ def version(name: str) -> str | None:
     said = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(said, str):
         return said
+    return _installed(name, tuple(sys.path))
+
+
+@lru_cache(maxsize=64)
+def _installed(name: str, path: tuple[str, ...]) -> str | None:
+    """Returns the version of an installation in the folders of a path; it is read from a file, and each Choice may ask."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

@@ -17,6 +17,7 @@ from ....errors import LibraryFailed, NoKernel
 from ..common import bindings
 from ..common.streams import Handles, current_stream
 from .conv_graphs import Graph, Tensor
+from .plan_calls import Call, call_of, compiled_graph
 
 __all__ = ["Plans", "build", "handle_for", "own_plans", "why"]
 
@@ -26,15 +27,22 @@ BETTER = 0.97  # the first plan stays unless another takes no more than this par
 SEED = 20261121  # of the order in which plans take turns
 
 
-def build(module: Any, graph: Graph, capability: tuple[int, int], *, handle: Any = None, device_property: Any = None) -> Any:
+def build(
+    module: Any, graph: Graph, capability: tuple[int, int], *, handle: Any = None, device_property: Any = None,
+    compiled: bool = True,
+) -> Any:  # fmt: skip
     """The graph of a recipe, with its plans listed and filtered, none of them built.
 
-    It takes a handle of the device, or a description (`device_property`) of one that is not there.
+    It takes a handle of the device, or a description (`device_property`) of one that is not there. `compiled` graphs are made
+    where the frontend has them.
     """
+    make = compiled_graph(module, graph.node) if compiled else None
+    if make is not None and handle is not None:
+        handle = handle.backend_handle
     kinds = module.data_type.__members__
     # Without the version, attention asks the CUDA runtime for it.
     given = {"handle": handle, "device_property": device_property, "sm_version": 10 * capability[0] + capability[1]}
-    made = module.pygraph(
+    made = (make or module.pygraph)(
         io_data_type=kinds[graph.io], intermediate_data_type=kinds[graph.intermediate], compute_data_type=kinds[graph.compute],
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
@@ -94,20 +102,25 @@ class Plans:
         self.errors = (module.cudnnGraphNotSupportedError, RuntimeError)
         self.ready: list[int] = []  # indices of plans that are built, the first choice first
         self.workspaces: dict[int, int] = {}  # index of a built plan -> bytes of its workspace
+        self.calls: dict[int, Call] = {}  # and the function that runs it
         self.refused: dict[str, str] = {}  # name of a plan -> why it is not used
         self.times: dict[str, float] = {}  # name of a plan -> median milliseconds, where plans were timed
         self.built = 0  # how many plans have been built so far, from the first try on
+        self._distinct = False  # whether no plan is listed twice any more
         self.failed = False  # whether no plan could run: another object is made for the next call
         self.searched: int | None = None  # how many plans at most were timed: 0 for all there are, None where none were
         self.tuned = ""  # name of the plan that comes first since it was the fastest when they were timed before; empty without
         try:
             self.graph = build(module, spec, capability, handle=handle, device_property=device_property)
-            self.waiting = [index for index in own_plans(self.graph) if not self._of_listed_engine(index)]
+            self.listed = own_plans(self.graph)
+            self.waiting = [index for index in self.listed if not self._of_listed_engine(index)]
         except self.errors as error:
             raise NoKernel(f"cuDNN has no plan for {spec.node}", cause=f"{type(error).__name__}: {why(error)}") from error
 
     def _of_listed_engine(self, index: int) -> bool:
         """True for a plan of an engine that errata name; it is among those that are refused then."""
+        if not self.spec.engines_out:
+            return False  # names take the frontend longer than all else here
         number = re.match(r"eng(\d+)", self.name(index))
         listed = number is not None and int(number[1]) in self.spec.engines_out
         if listed:
@@ -128,6 +141,7 @@ class Plans:
         engine and all its knobs. (Frontends list plans by engine and knobs, but refuse some of these knobs when a plan is to be
         made of them.)
         """
+        self.distinct()
         index = next((index for index in self.waiting if self.name(index) == name), None)
         if index is None or not self._build(index):
             return False
@@ -139,8 +153,22 @@ class Plans:
     def _refuse(self, index: int, reason: str) -> None:
         self.refused[f"{self.name(index)} ({index})"] = reason
 
+    def distinct(self) -> None:
+        """Leave out plans that are listed for a second time, by another heuristic: once somebody wants more than the first one.
+
+        Names alone tell, and those of all plans take as long as a fifth of the heuristics.
+        """
+        if not self._distinct:
+            self._distinct = True
+            first: dict[str, int] = {}
+            for index in self.listed:
+                first.setdefault(self.name(index), index)
+            self.waiting = [index for index in self.waiting if first[self.name(index)] == index]
+
     def _build_next(self) -> bool:
         """Build the next plan that can be; False if there is none."""
+        if self.built:
+            self.distinct()
         while self.waiting:
             index = self.waiting.pop(0)
             if self._build(index):
@@ -153,6 +181,7 @@ class Plans:
         try:
             self.graph.build_plan_at_index(index)
             self.workspaces[index] = int(self.graph.get_workspace_size_plan_at_index(index))
+            self.calls[index] = call_of(self.graph, index)
         except self.errors as error:
             self._refuse(index, why(error))
             return False
@@ -173,7 +202,7 @@ class Plans:
         # The pool gives it back to later work of this stream only.
         memory = bindings.cupy().cuda.alloc(size) if size > 0 else None
         workspace = 0 if memory is None else int(memory.ptr)
-        self.graph.execute_plan_at_index(dict(pointers), workspace, index=index, handle=handle)
+        self.calls[index](pointers, workspace, handle)
 
     def run(self, pointers: Mapping[int, int], handle: Any) -> None:
         """Run the first plan that can: the next one, where there is no memory for a workspace or a plan fails.
@@ -206,6 +235,7 @@ class Plans:
         cupy = bindings.cupy()
         bound = int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
         self.graph.deselect_workspace_greater_than(bound)
+        self.distinct()
         self.waiting, self.ready = sorted({*self.waiting, *self.ready}), []
         runs: list[int] = []
         while (not limit or len(runs) < limit) and self._build_next():

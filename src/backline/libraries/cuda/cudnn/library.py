@@ -41,32 +41,40 @@ class _Conv:
     def __init__(self, problem: ConvProblem, made: ConvRecipe, module: Any, device: int, planner: Planner) -> None:
         self.problem, self.made = problem, made
         self.run = None if made.graph is None else GraphRun(made.graph, made.search, module, device, planner)
+        self.places = {o.role: place for place, o in enumerate(problem.operands)}
+        self.feeds = tuple((self.places[feed.role], feed.uid, feed) for feed in made.feeds)
+        self.out = self.places.get("out")
 
     def __call__(self, *arrays: Any) -> Any:
         p, made = self.problem, self.made
-        given = {o.role: array for o, array in zip(p.operands, arrays, strict=True)}
-        out: Any = given.get("out")
-        refuse_overlaps_of_out(p, arrays)
+        out: Any = None
+        if self.out is not None:
+            refuse_overlaps_of_out(p, arrays)
+            out = arrays[self.out]
         direct = made.direct and _aligned(out)
         result: Any = out if direct else new_images(made.shape, p.dtype, made.last)
         if self.run is None:
             result[...] = 0
         else:
-            fed = {feed.uid: self._fed(feed, given[feed.role]) for feed in made.feeds}
-            self.run({uid: at(array) for uid, array in (*fed.items(), (made.target, result))})
+            pointers, copies = {made.target: at(result)}, []
+            for place, uid, feed in self.feeds:
+                pointers[uid] = address = at(arrays[place])
+                if feed.copied or address % ALIGNMENT:
+                    copies.append(self._copied(feed, arrays[place]))
+                    pointers[uid] = at(copies[-1])
+            self.run(pointers)
         if made.crop:
             whole, result = result, new_images(p.result, p.dtype, made.last)
             inner = zip(p.result[2:], made.crop, strict=True)
             result[...] = whole[(slice(None), slice(None), *(slice(before, before + n) for n, (before, _) in inner))]
-        self._after(result, given)
+        if made.after:
+            self._after(result, arrays)
         if out is not None and not direct:
             out[...] = result
         return result if out is None else out
 
-    def _fed(self, feed: Feed, array: Any) -> Any:
+    def _copied(self, feed: Feed, array: Any) -> Any:
         """An operand as the graph wants it."""
-        if not feed.copied and _aligned(array):
-            return array
         zeros = feed.zeros or ((0, 0),) * (array.ndim - 2)
         inner = tuple(slice(before, before + n) for n, (before, _) in zip(array.shape[2:], zeros, strict=True))
         shape = (*array.shape[:2], *(n + sum(pair) for n, pair in zip(array.shape[2:], zeros, strict=True)))
@@ -76,16 +84,16 @@ class _Conv:
         made[(slice(None), slice(None), *inner)] = array
         return made
 
-    def _after(self, result: Any, given: dict[str, Any]) -> None:
+    def _after(self, result: Any, arrays: tuple[Any, ...]) -> None:
         after = self.made.after
         if not after:
             return
         roles = tuple(step for step in after if step != "relu")
-        arrays = {role: given[role] for role in roles}
-        if "bias" in arrays:
-            arrays["bias"] = arrays["bias"].reshape((-1,) + (1,) * (result.ndim - 2))
+        given = {role: arrays[self.places[role]] for role in roles}
+        if "bias" in given:
+            given["bias"] = given["bias"].reshape((-1,) + (1,) * (result.ndim - 2))
         kernel = elementwise_kernels.epilogue("relu" if "relu" in after else None, roles)
-        kernel(result, *arrays.values(), result)
+        kernel(result, *given.values(), result)
 
 
 class _Attention:
