@@ -20,14 +20,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from backline.libraries.cuda.attention import triton_kernels
-from backline.libraries.cuda.attention.launch_sequence import Recipe, Tile, limits, recipe
+from backline.libraries.cuda.attention.launch_sequence import KERNELS, Recipe, Tile, limits, recipe
 from backline.problems import operand
 from backline.problems.attention_problem import AttentionProblem, attention_problem
+from fakes import philox
 from fakes.triton_arrays import Pointer
 
 Array = np.ndarray[Any, Any]
 SMALL = Tile(16, 16, 4, 1)
 UNEVEN = Tile(32, 16, 4, 1)
+SEED = 2**40 + 5
 ALLOWED = {"float32": 2e-6, "float16": 3e-3}
 
 
@@ -40,24 +42,13 @@ def run(problem: AttentionProblem, made: Recipe, tile: Tile, arrays: dict[str, A
     for step in made.steps:
         pointers = [Pointer(at[role] if role else none) for role in step.pointers]
         kernel = getattr(triton_kernels, step.variant.kernel)
-        kernel[(step.programs(tile),)](*pointers, *step.scalars, **step.variant.fixed(tile))
+        names = KERNELS[step.variant.kernel][1]
+        scalars = (SEED if name == "seed" else value for name, value in zip(names, step.scalars, strict=True))
+        kernel[(step.programs(tile),)](*pointers, *scalars, **step.variant.fixed(tile))
     return at
 
 
 # --- the reference -----------------------------------------------------------------------------------------------------------
-
-
-def philox(seed: int, key: Array, row: Array, batch_head: Array) -> Array:
-    """The first word of Philox 4x32 with ten rounds, by its definition."""
-    c = [np.broadcast_arrays(key, row, batch_head)[i].astype(np.uint64) for i in range(3)]
-    c.append(np.zeros_like(c[0]))
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
-    low = np.uint64(0xFFFFFFFF)
-    for _ in range(10):
-        first, second = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(second >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), second & low, (first >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), first & low]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return c[0]
 
 
 def reference(p: AttentionProblem, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -80,9 +71,7 @@ def reference(p: AttentionProblem, arrays: dict[str, Array]) -> dict[str, Array]
     weights = weights / np.where(total == 0, 1, total)
     kept = np.ones(scores.shape)
     if p.dropout:
-        b, h, i, j = np.ogrid[tuple(slice(n) for n in scores.shape)]
-        uniform = (philox(int(p.parameter("seed")), j, i, b * heads + h) >> np.uint64(8)) * 2.0**-24
-        kept = (uniform >= np.float32(p.dropout)) * (1 / (1 - p.dropout) if p.dropout < 1 else 0.0)
+        kept = philox.kept(scores.shape, SEED, p.dropout)
     found = {"O": (weights * kept) @ many[1]}
     if "grad" in arrays:
         g = arrays["grad"].astype(np.float64)
@@ -119,8 +108,6 @@ def case(
     if grad:
         arrays["grad"] = array(heads, queries, vdim or dim)
         p = replace(p, operands=(*p.operands, operand("grad", arrays["grad"])))
-    if dropout:
-        p = replace(p, parameters=(*p.parameters, ("seed", 2**40 + 5)))
     p = replace(p, device="cuda:0")
     assert limits(p) == "", limits(p)
     found, expected = run(p, recipe(p, (9, 0)), tile, arrays), reference(p, arrays)
