@@ -283,7 +283,7 @@ PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *name, *parameters, *resolve, *general, *bound = nullptr, *templated = Py_None, *scalar = Py_None, *draw = Py_None;
     Py_ssize_t most = 8;
     int foreign = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!npOOO"|O!npOUO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO!OO|O!npOOO", const_cast<char **>(names), &name, &PyTuple_Type, &parameters,
                                      &resolve, &general, &PyTuple_Type, &bound, &most, &foreign, &templated, &scalar, &draw))
         return nullptr;
     if (most < 1 || (bound && PyTuple_GET_SIZE(bound) > kMaxBound))
