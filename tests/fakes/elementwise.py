@@ -79,7 +79,7 @@ class ElementwiseKernel:
         ]
         made = np.empty(shape, wide[self.output[0]])
         _library(self._source(wide)).run(ctypes.c_ssize_t(made.size if size is None else size), *(ctypes.c_void_p(a.ctypes.data) for a in (*flat, made)))
-        device = next(v.device.id for v in given if isinstance(v, ndarray))
+        device = next(v.device.id for v in (*given, *rest) if isinstance(v, ndarray))
         out = rest[0] if rest else ndarray(np.empty(shape, dtype), device)
         assert out.shape == shape
         with np.errstate(all="ignore"):

@@ -27,6 +27,8 @@ def kept(shape: tuple[int, ...], seed: int, dropout: float) -> Array:
     """What dropout multiplies weights of a shape (..., rows, keys) with, in float64."""
     *lead, rows, keys = shape
     batch_heads = np.arange(int(np.prod(lead)))[:, None, None]
+    if 0 in (rows, keys):
+        return np.zeros(shape)
     drawn = np.stack(words(seed, np.arange(-(-keys // 4)), np.arange(rows)[:, None], batch_heads, 0), -1)
     uniform = (drawn.reshape(*drawn.shape[:-2], -1)[..., :keys] >> np.uint64(8)) * 2.0**-24
     rescale = 1 / (1 - dropout) if dropout < 1 else 0.0

@@ -73,6 +73,9 @@ def reference(p: AttentionProblem, arrays: dict[str, Array]) -> dict[str, Array]
     if p.dropout:
         kept = philox.kept(scores.shape, SEED, p.dropout)
     found = {"O": (weights * kept) @ many[1]}
+    if p.returns_lse or "grad" in arrays:
+        with np.errstate(divide="ignore"):
+            found["LSE"] = np.where(total == 0, -np.inf, most + np.log(total))[..., 0]
     if "grad" in arrays:
         g = arrays["grad"].astype(np.float64)
         dp = g @ many[1].swapaxes(-1, -2) * kept
@@ -92,6 +95,7 @@ def case(
     queries: int = 20, keys: int = 20, dim: int = 16, vdim: int = 0, heads: int = 2, shared: int = 1, batch: int = 1, dtype: str = "float32",
     mask: Callable[[np.random.Generator, tuple[int, ...]], Array] | None = None, causal: bool = False, dropout: float = 0.0,
     tile: Tile = SMALL, grad: bool = True, interleaved: bool = False, scale: float | None = None, large: float = 1.0,
+    known: bool = False,
 ) -> dict[str, tuple[float, float]]:  # fmt: skip
     """Name of each result -> its error and what is allowed."""
     rng = np.random.default_rng(7)
@@ -109,11 +113,22 @@ def case(
         arrays["grad"] = array(heads, queries, vdim or dim)
         p = replace(p, operands=(*p.operands, operand("grad", arrays["grad"])))
     p = replace(p, device="cuda:0")
+    if not grad:
+        p = replace(p, parameters=(*p.parameters, ("return_lse", True)))
+    if known:  # gradients from what a forward pass gave
+        forward = replace(p, operands=tuple(o for o in p.operands if o.role != "grad"), parameters=(*p.parameters, ("return_lse", True)))
+        gave = run(forward, recipe(forward, (9, 0)), tile, arrays)
+        arrays |= {"output": gave["O"], "lse": gave["LSE"]}
+        p = replace(p, operands=(*p.operands, *(operand(role, arrays[role]) for role in ("output", "lse"))))
     assert limits(p) == "", limits(p)
     found, expected = run(p, recipe(p, (9, 0)), tile, arrays), reference(p, arrays)
+    if known:
+        expected = {role: wanted for role, wanted in expected.items() if role in ("DQ", "DK", "DV_")}
     errors = {}
     for role, wanted in expected.items():
-        error = np.abs(found[role].astype(np.float64) - wanted).max() / max(1.0, np.abs(wanted).max())
+        got, none = found[role].astype(np.float64), np.isneginf(wanted)
+        assert (np.isneginf(got) == none).all(), role
+        error = np.abs(got[~none] - wanted[~none]).max(initial=0) / max(1.0, np.abs(wanted[~none]).max(initial=0))
         errors[role] = float(error), ALLOWED[dtype] * (1 if role == "O" else 4) * large
     return errors
 
@@ -158,6 +173,7 @@ CASES: dict[str, dict[str, Any]] = {
     "interleaved": {"interleaved": True, "batch": 2, "queries": 17, "keys": 17},
     "scale": {"scale": -0.7, "heads": 1},
     "large scores": {"large": 30.0, "heads": 1},
+    "log-sum-exp given": {"known": True, "mask": _bools}, "log-sum-exp given, dropout": {"known": True, "dropout": 0.3, "queries": 33},
     "forward alone": {"grad": False, "queries": 33},
 }
 

@@ -50,8 +50,8 @@ def _attention(
         `backline.nn.grad.scaled_dot_product_attention_backward` takes both and computes neither again.
 
     {returns_array}
-        Shape (..., heads, Lq, Ev), of the query's dtype. With `return_lse`, ``(output, lse)``: `lse` has the shape (..., heads, Lq);
-        it is float32 for 16-bit floats, else of the query's dtype, and minus infinity where no key takes part.
+        Shape (..., heads, Lq, Ev), of the query's dtype. With `return_lse`, ``(output, lse)``: `lse` has the shape
+        (..., heads, Lq); it is float32 for 16-bit floats, else of the query's dtype; minus infinity where no key takes part.
 
     Raises
     ------
@@ -98,13 +98,15 @@ class _Attention(Protocol):
 
     @overload
     def __call__(
-        self, query: Array, key: Array, value: Array, attn_mask: Array | None = ..., dropout_p: float = ..., is_causal: bool = ...,
-        scale: float | None = ..., enable_gqa: bool = ..., *, seed: int | None = ..., return_lse: Literal[False] = ...,
+        self, query: Array, key: Array, value: Array, attn_mask: Array | None = ..., dropout_p: float = ...,
+        is_causal: bool = ..., scale: float | None = ..., enable_gqa: bool = ..., *, seed: int | None = ...,
+        return_lse: Literal[False] = ...,
     ) -> Array: ...  # fmt: skip
     @overload
     def __call__(
-        self, query: Array, key: Array, value: Array, attn_mask: Array | None = ..., dropout_p: float = ..., is_causal: bool = ...,
-        scale: float | None = ..., enable_gqa: bool = ..., *, seed: int | None = ..., return_lse: Literal[True],
+        self, query: Array, key: Array, value: Array, attn_mask: Array | None = ..., dropout_p: float = ...,
+        is_causal: bool = ..., scale: float | None = ..., enable_gqa: bool = ..., *, seed: int | None = ...,
+        return_lse: Literal[True],
     ) -> AttentionLSE: ...  # fmt: skip
 
 

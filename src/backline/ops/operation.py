@@ -70,7 +70,7 @@ def operation(
     deprecated
         Takes the arguments, too, and returns the text of a warning for a deprecated form of the call, else an empty one.
     scalar
-        Parameter that is a run-time scalar, a seed: Plans are given its value with the arrays, and neither Problem nor Memo has it.
+        Parameter that is a run-time scalar, a seed: Plans are given its value with the arrays, no Problem and no key has it.
         A Plan that takes one is given a number that the process draws where the call has none.
     **measured
         Further fields of its row in the registry, `Op`: how it is measured and checked.
@@ -198,8 +198,9 @@ def _keyed(
 
 
 def _general(
-    op: Any, problem: Callable[..., Problem], scalars: Callable[..., dict[str, int]], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    op: Any, problem: Callable[..., Problem], scalars: Callable[..., dict[str, int]], args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """A call that cannot be memoised as it is: make plain what can be, let the operation refuse the rest."""
     _know_keywords(op, kwargs)
     plain_args = tuple(_plain(v) for v in args)
@@ -219,8 +220,9 @@ def _general(
 
 
 def _call_on_device(
-    op: Any, problem: Callable[..., Problem], scalars: Callable[..., dict[str, int]], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    op: Any, problem: Callable[..., Problem], scalars: Callable[..., dict[str, int]], args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """Runs a call that the Memo has no key for, mostly because it has not seen arrays of this type yet."""
     found = tuple(arrays_in(iter((*args, *kwargs.values()))))
     if any(learn(array, kind) for array, kind in found):

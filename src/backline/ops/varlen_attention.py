@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -27,7 +27,7 @@ BACKWARD = "varlen_attn_backward"
 class _Run(NamedTuple):
     """Sequences that follow each other and have the same lengths: one batch. `query` and `key` are the rows of it."""
 
-    count: int
+    sequences: int
     query: slice
     key: slice
     lengths: tuple[int, int]
@@ -156,7 +156,10 @@ def varlen_attn_backward(
     runs = _checked(BACKWARD, query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, enable_gqa)
     causal = flag(BACKWARD, "is_causal", is_causal)
     dtype, shape = dtype_of(query), (*query.shape[:2], value.shape[2])
-    results = {"grad_output": (grad_output, shape, dtype), "output": (output, shape, dtype), "lse": (lse, shape[:2], compute_dtype(dtype))}
+    results = {
+        "grad_output": (grad_output, shape, dtype), "output": (output, shape, dtype),
+        "lse": (lse, shape[:2], compute_dtype(dtype)),
+    }  # fmt: skip
     for name, (array, wanted, kind) in results.items():
         if array is None:
             continue
@@ -172,26 +175,24 @@ def varlen_attn_backward(
     for run in runs:
         q, k, v = _batch(query, run, 0), _batch(key, run, 1), _batch(value, run, 1)
         mask, simple = _causal(xp, run) if causal else (None, False)
-        known: dict[str, Array] = {}
-        if output is not None and lse is not None:
-            known = {"output": _batch(output, run, 0), "lse": _lines(lse, run)}
         parts = scaled_dot_product_attention_backward(
-            q, k, v, _batch(grad_output, run, 0), mask, 0.0, simple, scale, enable_gqa, **known
-        )
+            q, k, v, _batch(grad_output, run, 0), mask, 0.0, simple, scale, enable_gqa,
+            output=None if output is None else _batch(output, run, 0), lse=None if lse is None else _lines(lse, run),
+        )  # fmt: skip
         for target, side, part in zip(grads, (0, 1, 1), parts, strict=False):
             _batch(target, run, side)[...] = part
-    return AttentionGrads(*grads, None)
+    return AttentionGrads(grads[0], grads[1], grads[2], None)
 
 
 def _batch(array: Array, run: _Run, side: int) -> Array:
     """A view of the rows of some sequences, as (sequences, heads, length, E)."""
     part = array[run.key if side else run.query]
-    return part.reshape(run.count, run.lengths[side], *array.shape[1:]).swapaxes(1, 2)
+    return part.reshape(run.sequences, run.lengths[side], *array.shape[1:]).swapaxes(1, 2)
 
 
 def _lines(lse: Array, run: _Run) -> Array:
     """A view of the log-sum-exp of some sequences, as (sequences, heads, length)."""
-    return lse[run.query].reshape(run.count, run.lengths[0], lse.shape[1]).swapaxes(1, 2)
+    return lse[run.query].reshape(run.sequences, run.lengths[0], lse.shape[1]).swapaxes(1, 2)
 
 
 def _causal(xp: Any, run: _Run) -> tuple[Array | None, bool]:
@@ -201,8 +202,9 @@ def _causal(xp: Any, run: _Run) -> tuple[Array | None, bool]:
 
 
 def _checked(
-    where: str, query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: Any, max_k: Any, scale: Any, enable_gqa: Any
-) -> list[_Run]:
+    where: str, query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: Any, max_k: Any, scale: Any,
+    enable_gqa: Any,
+) -> list[_Run]:  # fmt: skip
     """Checks the arguments, and returns the sequences in batches of the same lengths."""
     one_kind(where, query=query, key=key, value=value)
     arrays = [like(given(array, f"{where}: {name}")) for name, array in (("query", query), ("key", key), ("value", value))]
@@ -212,7 +214,8 @@ def _checked(
             f"{where}: query, key and value have shapes {shapes}", cause="they are (rows of all sequences, heads, head dim)"
         )
     # Everything else is as in attention of the whole, of which this is a part.
-    attention_call(where, *(a.swapaxes(0, 1) for a in arrays), None, 0.0, False, scale, enable_gqa, None)
+    q, k, v = (a.swapaxes(0, 1) for a in arrays)
+    attention_call(where, q, k, v, None, 0.0, False, scale, enable_gqa, None)
     if arrays[0].shape[1] != arrays[1].shape[1] and not enable_gqa:
         raise BadValue(
             f"{where}: query has {arrays[0].shape[1]} heads, key and value have {arrays[1].shape[1]}",
@@ -220,7 +223,7 @@ def _checked(
         )  # fmt: skip
     kind = kind_of(query)
     if kind is not None and kind.package == "mlx":
-        raise BadType(f"{where}: query is an array of MLX", cause="the result is written sequence by sequence, and those are values")
+        raise BadType(f"{where}: query is an array of MLX", cause="the result is written sequence by sequence, those are values")
     starts = _positions(where, "cu_seq_q", cu_seq_q, arrays[0].shape[0], max_q)
     others = _positions(where, "cu_seq_q" if cu_seq_k is None else "cu_seq_k", cu_seq_q if cu_seq_k is None else cu_seq_k,
                         arrays[1].shape[0], max_k)  # fmt: skip
@@ -253,13 +256,13 @@ def _positions(where: str, name: str, positions: Any, rows: int, most: Any) -> l
             f"{where}: {name} goes from {found[0] if found else 'nothing'} to {found[-1] if found else 'nothing'}",
             cause=f"it begins with 0 and ends with the {rows} rows of the array", remedy="np.cumsum of the lengths, after a 0",
         )  # fmt: skip
-    for i, (start, end) in enumerate(zip(found, found[1:], strict=False)):
+    for i, (start, end) in enumerate(pairwise(found)):
         if end < start:
-            raise BadValue(f"{where}: {name} decreases from {start} to {end}, at index {i + 1}", remedy="np.cumsum of the lengths")
+            raise BadValue(f"{where}: {name} decreases from {start} to {end}, at index {i + 1}", remedy="np.cumsum of lengths")
     if most is not None:
         if isinstance(most, bool) or not isinstance(most, (int, np.integer)):
             raise BadType(f"{where}: the longest sequence of {name} is {most!r}, not an int")
-        longest = max((end - start for start, end in zip(found, found[1:], strict=False)), default=0)
+        longest = max((end - start for start, end in pairwise(found)), default=0)
         if longest > most:
             raise BadValue(f"{where}: {name} has a sequence of {longest} rows, longer than the {most} that are named")
     return found

@@ -46,10 +46,10 @@ class AttentionLSE(NamedTuple):
 class AttentionProblem(Problem):
     """``softmax(scale * query @ key.T + mask) @ value``.
 
-    Roles: ``query``, ``key``, ``value``, ``mask`` where there is one, ``grad`` where gradients are asked for, and with that ``output``
-    and ``lse`` where the call has what attention gave. Parameters: ``dropout_p``, ``is_causal``, ``scale`` (None: one over the root
-    of the head dim), ``enable_gqa``, ``needs_grad``, and ``return_lse`` where the log-sum-exp is a result. The seed of
-    dropout is a run-time scalar: Plans are given it with the arrays.
+    Roles: ``query``, ``key``, ``value``, ``mask`` where there is one, ``grad`` where gradients are asked for, and with that
+    ``output`` and ``lse`` where the call has what attention gave. Parameters: ``dropout_p``, ``is_causal``, ``scale`` (None: one
+    over the root of the head dim), ``enable_gqa``, ``needs_grad``, and ``return_lse`` where the log-sum-exp is a result. The seed
+    of dropout is a run-time scalar: Plans are given it with the arrays.
 
     Parameters
     ----------

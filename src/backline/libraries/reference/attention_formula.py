@@ -47,8 +47,8 @@ def kept_weights(p: AttentionProblem, shape: tuple[int, ...], seed: int, dtype: 
 def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array], seed: int | None = None) -> Any:
     """Computes attention of arrays by role, or its gradients where ``grad`` is among them. Results have the arrays' own dtype.
 
-    `seed` is that of dropout. With ``lse`` among the arrays, the log-sum-exp that attention gave, the softmax takes one pass; with
-    ``output``, the gradient of a row takes no pass over its scores.
+    `seed` is that of dropout. With ``lse`` among the arrays, the log-sum-exp that attention gave, the softmax takes one pass;
+    with ``output``, the gradient of a row takes no pass over its scores.
     """
     if p.dropout and seed is None:
         raise TypeError("attention with dropout is given a seed with its arrays")
@@ -63,7 +63,8 @@ def run(p: AttentionProblem, space: AttentionSpace, given: dict[str, Array], see
     if 0 in (*lead, queries, keys) or (p.dims[2] == 0 and not p.returns_lse):
         if "grad" not in given:
             output = zeros((*lead, queries, p.dims[2]), dtype)
-            return AttentionLSE(output, space.xp.full((*lead, queries), -float("inf"), space.compute)) if p.returns_lse else output
+            none = space.xp.full((*lead, queries), -float("inf"), space.compute)
+            return AttentionLSE(output, none) if p.returns_lse else output
         query, key, value = (zeros(shape, dtype) for shape in p.shapes)
         added = p.mask is not None and p.mask.dtype.kind != "b"
         return AttentionGrads(query, key, value, zeros(given["mask"].shape, given["mask"].dtype) if added else None)

@@ -32,9 +32,9 @@ def kernel(function):
 
 @kernel
 def _kept(seed, batch_head, rows, start, dropout, BN: tl.constexpr):
-    """Where weights are kept, for rows and the BN keys from `start` on, both multiples of 4: by Philox of four keys, row, batch and head.
+    """Where weights are kept, for rows and BN keys from `start` on, both multiples of 4: by Philox.
 
-    The four words of a counter are those of its keys in order.
+    A counter is four keys, row, and batch and head; its four words are those of the keys in order.
     """
     quads = start // 4 + tl.arange(0, BN // 4)
     zero = rows[:, None] * 0 + quads[None, :] * 0
@@ -116,7 +116,7 @@ def attention_forward(
     D: tl.constexpr, DV: tl.constexpr, PD: tl.constexpr, PDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BIAS: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
-    """The result, row by row dense; with SAVE also the natural log-sum-exp of each row, minus infinity where no key takes part."""
+    """The result, row by row dense; with SAVE also the log-sum-exp of each row, minus infinity where no key takes part."""
     tiles = tl.cdiv(Lq, BM)
     tile, batch_head = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch, head = (batch_head // heads).to(tl.int64), batch_head % heads

@@ -113,9 +113,9 @@ def epilogue(activation: str | None, roles: tuple[str, ...]) -> Callable[..., An
 
 
 # One number of the generator for each element. The state of an element is as many steps further as the element has before it: a
-# thread takes these steps once, by squaring (F. Brown, "Random Number Generation with Arbitrary Strides", 1994), and from one of its
-# elements to the next all steps between them at once, by the product and the sum that the host has computed for so many. Threads
-# that are neighbours have neighbouring elements. The output function is XSL-RR of M. O'Neill's PCG.
+# thread takes these steps once, by squaring (F. Brown, "Random Number Generation with Arbitrary Strides", 1994), and from one of
+# its elements to the next all steps between them at once, by the product and the sum that the host has computed for so many.
+# Threads that are neighbours have neighbouring elements. The output function is XSL-RR of M. O'Neill's PCG.
 _DROPPED = Kernel(
     "raw T x, uint64 high, uint64 low, uint64 inc_high, uint64 inc_low, uint64 jump_high, uint64 jump_low, uint64 more_high, "
     "uint64 more_low, int64 count, int64 apart, float64 rate, float64 scale",
@@ -162,8 +162,10 @@ __device__ inline Bits bl_add(Bits a, Bits b) {
 
 
 def dropped(x: Any, state: int, increment: int, rate: float, scale: float) -> Any:
-    """Returns an array with elements dropped by the numbers of ``numpy.random.PCG64`` in a state, which are computed where they are
-    used. The array is in C order, and has elements."""
+    """Returns an array with elements dropped, by the numbers of ``numpy.random.PCG64`` in a state, computed where they are used.
+
+    The array is in C order, and has elements.
+    """
     y = bindings.cupy().empty(x.size, x.dtype)
     apart = min(x.size, LANES)
     power, total = _steps(apart)

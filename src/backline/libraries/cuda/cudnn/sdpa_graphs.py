@@ -28,8 +28,8 @@ MASKED = "a key that a mask leaves out still counts if it, or its value, is NaN 
 class AttentionRecipe:
     """Complete description of the Plan of attention."""
 
-    # forward, backward: the graphs that run, in this order. `backward` is None where no gradients are asked for, `forward` where these
-    # are given the output and its log-sum-exp.
+    # forward, backward: the graphs that run, in this order. `backward` is None where no gradients are asked for, `forward` where
+    # these are given the output and its log-sum-exp.
     forward: Graph | None
     backward: Graph | None
     feeds: tuple[Feed, ...]  # operands that the graphs are given
